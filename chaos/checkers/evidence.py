@@ -415,6 +415,10 @@ class Evidence:
                     found[node].append(event.time_ns)
         return dict(found)
 
+    def emptied_since(self, node: str, time_ns: int) -> bool:
+        """Whether a node was given an empty disk after a time."""
+        return any(at > time_ns for at in self._emptied.get(node, ()))
+
     def first_after(self, number: int, is_it: Callable[[Event], bool]) -> int:
         """Time of the first such event behind a position of the events; without any, the end."""
         later = islice(self.history.events, number + 1, None)

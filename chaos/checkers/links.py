@@ -1,4 +1,4 @@
-"""Replication as the links and the samples show it: R2, R3, R8 and R9 of chaos.md 2.6."""
+"""Replication as the links and the samples show it: R2, R2k, R3, R8 and R9 of chaos.md 2.6."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.workload import writer_of
 from rocketbed.inspect.bodies import unpack_body
-from rocketbed.inspect.record import Record, dissect
+from rocketbed.inspect.record import Fault, Record, blank_size, dissect
 
 CUT_DIRECTORY = "rocketbed.cut"
 QUESTION = 1
@@ -56,6 +56,38 @@ def zombie_bytes(case: Case, found: Findings) -> int:
         cuts = evidence.events(Function.NODE, "cut")
         why = "the cuts took no message of the workload" if cuts else "no log was cut"
         raise NotApplicable(why)
+    return examined
+
+
+@check("R2k cut bytes kept", "cuts")
+def kept_cuts(case: Case, found: Findings) -> int:
+    """R2k: of what a node cut off to follow its master it has a copy: all of it, beginning with a
+    record."""
+    evidence = case.evidence
+    nodes = {node.name: node for node in evidence.nodes}
+    examined = 0
+    for event in evidence.events(Function.NODE, "cut"):
+        start, end = event.fields.get("start"), event.fields.get("end")
+        node = nodes.get(event.node)
+        if node is None or not isinstance(start, int) or not isinstance(end, int) or end <= start:
+            continue
+        if evidence.emptied_since(event.node, event.time_ns):
+            continue
+        examined += 1
+        name = str(event.fields.get("kept")).rpartition("/")[2]
+        copy = Path(node.directory.root) / CUT_DIRECTORY / (name or "none")
+        data = copy.read_bytes() if copy.is_file() else b""
+        text = f"{event.node} cut off {start} to {end}, and of that it has"
+        if len(data) != end - start:
+            text += f" {len(data)} bytes"
+        elif blank_size(data, 0) is None and isinstance(dissect(data, 0, start), Fault):
+            text += " what begins with no record"
+        else:
+            continue
+        damaged = evidence.may_differ(node)
+        found.add(text, node=event.node, time_ns=event.time_ns, excuse=damaged)
+    if not examined:
+        raise NotApplicable("no log was cut, or its node has an empty disk since")
     return examined
 
 

@@ -92,6 +92,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     replicas.equal_logs,
     replicas.equal_images,
     links.zombie_bytes,
+    links.kept_cuts,
     links.honest_reports,
     links.catch_up,
     links.half_open,

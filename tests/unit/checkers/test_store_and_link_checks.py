@@ -384,6 +384,36 @@ def test_what_was_cut_comes_back(run: RunMaker) -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda data: data, set()),
+        (lambda data: data[:-1], {"R2k"}),
+        (lambda data: bytes(len(data)), {"R2k"}),
+        (lambda data: None, {"R2k"}),
+    ],
+)
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_node_keeps_what_it_cuts_off(
+    run: RunMaker, change: Callable[[bytes], bytes | None], wanted: set[str], emptied: bool
+) -> None:
+    cut(run)
+    size = 400
+    run.event(21 * SECOND, "b2", "cut", start=0, end=size, kept=f"/store/rocketbed.cut/{0:020d}")
+    if emptied:
+        run.strike(22 * SECOND, "b2", "wipe", targets=["b2"])
+
+    def alter(path: Path) -> None:
+        copy = path / "stores" / "b2" / "rocketbed.cut" / f"{0:020d}"
+        data = change(copy.read_bytes()[:size].ljust(size, b"\0"))
+        copy.unlink()
+        if data is not None:
+            copy.write_bytes(data)
+
+    run.after.append(alter)
+    assert found(run.judge(only=["R2k"])) == (set() if emptied else wanted)
+
+
+@pytest.mark.parametrize(
     ("flush", "reported", "wanted"),
     [("async", 900, set()), ("async", 1001, {"R3"}), ("sync", 500, set()), ("sync", 501, {"R3"})],
 )
