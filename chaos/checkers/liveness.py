@@ -18,6 +18,7 @@ LIVENESS: tuple[tuple[str, str], ...] = (
     ("L5 replicas equal", "replicas-equal"),
     ("L6 nodes stop", "stop"),
     ("L8 readers catch up", "backlog"),
+    ("L9 routes true", "routes"),
 )
 """Name, and the stall of `record.Stall` that breaks it."""
 SUCCESS_MIN = 0.99
@@ -39,7 +40,7 @@ def crashes(case: Case, found: Findings) -> int:
 
 
 def _liveness(case: Case) -> list[CheckResult]:
-    """L0 to L8: what the calm phase waited for has come."""
+    """L0 to L9: what the calm phase waited for has come."""
     record = case.evidence.record
     results: list[CheckResult] = []
     known = {what for _, what in LIVENESS}

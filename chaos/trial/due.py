@@ -15,7 +15,7 @@ DIRECTORIES: Final = (
     *("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "S11", "S12", "S12a"),
     *("S15", "S16", "S18", "S21"),
 )
-LIVENESS: Final = ("C1", "L0", "L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8")
+LIVENESS: Final = ("C1", "L0", "L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9")
 SENT: Final = (*MESSAGES, *ANSWERS, *DIRECTORIES, *LIVENESS)
 """Where messages are sent to nodes of ours."""
 GROUPS: Final = ("A22", "A23", "A24", "A25", "A30")

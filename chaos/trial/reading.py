@@ -1,6 +1,6 @@
 """Clients that read: members of groups, followers of queues, and the reader at the end."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -21,6 +21,7 @@ from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Received
 from rocketbed.client.pulls import Pulled, PullStatus
+from rocketbed.remoting.client import parse_address
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.world.api import Address, World
 
@@ -252,6 +253,21 @@ async def _behind(
         if (at or 0) != end:
             return f"{name} stands at {at} of {end} in {queue.topic}/{queue.queue_id}"
     return ""
+
+
+async def misrouted(world: World, nameservers: str, ids: Mapping[Address, int]) -> str:
+    """What a nameserver says of brokers by their addresses that is not so, `ids` being their broker
+    ids; empty if all is. Raises `ClientFailure`."""
+    async with Admin(world, nameservers=nameservers) as admin:
+        table = (await admin.cluster()).broker_addr_table
+    listed = [
+        (parse_address(address), number)
+        for group in table.values()
+        for number, address in group.broker_addrs.items()
+    ]
+    if sorted(listed) == sorted(ids.items()):
+        return ""
+    return f"{nameservers} has the brokers {sorted(listed)}, and they are {sorted(ids.items())}"
 
 
 async def read_everything(reading: Reading, groups: Iterable[int], world: World) -> None:

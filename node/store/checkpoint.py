@@ -52,6 +52,8 @@ class AbortFile:
     """First line, as RocketMQ writes it."""
     store_id: str
     boot_id: str
+    """The kernel's that its page cache lived in, or that of an earlier process whose end it had not
+    recovered from yet."""
 
     @property
     def is_empty(self) -> bool:
@@ -114,13 +116,15 @@ class Witnesses:
             boot_id=fields.get("boot_id", ""),
         )
 
-    async def store_abort(self, store_id: str) -> None:
+    async def store_abort(self, store_id: str, boot_id: str | None = None) -> None:
         """Write the abort file, durably, before anything else changes. Raises `OSError`.
 
-        It gets its name when it is whole: an empty one would be another broker's.
+        `boot_id`: another kernel's than ours. It gets its name when it is whole: an empty one would
+        be another broker's.
         """
         process, disk = self._world.process, self._world.disk
-        text = f"{process.pid}\nuuid={store_id}\nboot_id={process.boot_id}\n".encode()
+        boot = process.boot_id if boot_id is None else boot_id
+        text = f"{process.pid}\nuuid={store_id}\nboot_id={boot}\n".encode()
         disk.makedirs(self._staging)
         temporary = f"{self._staging}/abort.new"
         if disk.exists(temporary):

@@ -49,6 +49,8 @@ class Evidence:
     """No abort file: the last stop was clean, or another broker's was."""
     same_boot: bool
     """Our abort file from this boot of the kernel: the page cache is still what it was."""
+    boot_id: str
+    """Of the kernel under which the last process that recovered here ran; empty if not known."""
     flushed: int
     """F: this node knew the log to be on disk up to here; `UNKNOWN` if nothing is known."""
     flushed_lost: bool
@@ -112,6 +114,7 @@ def gather(parts: StoreParts) -> Evidence:
         bad_end=bad_end,
         was_clean=abort is None,
         same_boot=same_boot,
+        boot_id="" if abort is None else abort.boot_id,
         flushed=UNKNOWN if flushed is None else flushed,
         flushed_lost=mark is not None and parts.marks.has_lost_flushed,
         ends=ends,

@@ -107,6 +107,8 @@ class Recovery:
         if again_from is not None:
             await self._write_again(again_from)
         await self._finish()
+        if evidence.may_be_torn:
+            await parts.witnesses.store_abort(parts.marks.mark.store_id)
         parts.world.mark("store.recovery_finished")
         self.report.seconds = trio.current_time() - began
         return self.report
@@ -232,7 +234,7 @@ class Recovery:
         assert mark is not None
         # `abort` before `clean` goes: a crash in between must not leave a directory without
         # either, which would look like another broker's clean stop.
-        await parts.witnesses.store_abort(mark.store_id)
+        await self._store_abort(evidence, mark.store_id)
         # The units above W may be the only ones that know of an end that F would have known.
         claimed = self._claims(evidence.deleted) if evidence.flushed_lost else mark.claimed
         await parts.marks.update(clean=None, claimed=claimed)
@@ -251,6 +253,12 @@ class Recovery:
             await parts.queues.sync()
             await parts.index.sync()
             await cut_log(parts, mark.cut_to, record_start=mark.record_start)
+
+    async def _store_abort(self, evidence: Evidence, store_id: str) -> None:
+        """What a power loss may have left is that for the next start too, until this one has mended
+        it."""
+        boot_id = evidence.boot_id if evidence.may_be_torn else None
+        await self._parts.witnesses.store_abort(store_id, boot_id)
 
     async def _take_over(self, evidence: Evidence, ending: LogEnd) -> None:
         """Build everything that is derived from the log again, or take what RocketMQ closed."""
@@ -306,7 +314,7 @@ class Recovery:
         await parts.marks.store_flushed(known, durable=True)
         await parts.marks.store(replace(mark, queue_count=count, queue_total=total))
         await parts.witnesses.store_checkpoint(Checkpoint())
-        await parts.witnesses.store_abort(identity)
+        await self._store_abort(evidence, identity)
         await keep_suspects(parts)
         parts.log.segments.remove_suspects()
         parts.queues.cut_units(ends)

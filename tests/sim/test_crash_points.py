@@ -48,30 +48,36 @@ def crash_at_each(mode: str, kind: str, events: Sequence[int]) -> None:
             raise AssertionError(f"{mode} {kind} at event {event}: {exc!r}") from exc
 
 
-@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize(
+    ("kind", "second"),
+    [("kill", "kill"), ("power-random", "power-random"), ("power-random", "kill")],
+)
 @pytest.mark.parametrize("step", [90, pytest.param(37, marks=pytest.mark.slow)])
-def test_a_crash_during_recovery_recovers(kind: str, step: int) -> None:
-    on_all_cores(partial(crash_recoveries, kind), range(7, whole_run("async"), step))
+def test_a_crash_during_recovery_recovers(kind: str, second: str, step: int) -> None:
+    on_all_cores(partial(crash_recoveries, kind, second), range(7, whole_run("async"), step))
 
 
-def crash_recoveries(kind: str, events: Sequence[int]) -> None:
+def crash_recoveries(kind: str, second: str, events: Sequence[int]) -> None:
     settings = config()
-    cause, power_mode = crash_kind(kind)
+    cause, power_mode = crash_kind(second)
+    boots = 1 if kind == "kill" else 2
     for event in events:
         run, ledger = crashed_run("async", event, kind)
         again = reboot(run.image, kind, settings)
-        for second in range(1, again.events + 1):
-            boots = 1 if kind == "kill" else 2
+        for at in range(1, again.events + 1):
             interrupted = run_solo(
                 recover,
                 settings,
                 image=run.image,
                 boots=boots,
-                crash_at=second,
+                crash_at=at,
                 kind=cause,
                 mode=power_mode,
             )
             try:
-                check_all(interrupted, ledger, kind, settings, boots=boots)
+                # `kind` says by which boot of the host it is started again.
+                before = boots if second == kind else boots - 1
+                check_all(interrupted, ledger, kind, settings, boots=before)
             except Exception as exc:
-                raise AssertionError(f"{kind} at {event}, then at {second}: {exc!r}") from exc
+                where = f"{kind} at {event}, then {second} at {at}"
+                raise AssertionError(f"{where}: {exc!r}") from exc

@@ -54,6 +54,34 @@ def positions_left_beyond_their_queue() -> None:
     swap("rocketbed.node.broker.offsets:Offsets.bring_down", lambda self, queue_max: 0)
 
 
+def cut_bytes_not_kept() -> None:
+    async def keep(parts: Any, offset: int, *, end: int) -> tuple[str, int]:
+        return "", 0
+
+    swap("rocketbed.node.store.removal:keep_cut_bytes", keep)
+
+
+def cut_bytes_kept_as_zeros() -> None:
+    async def keep(parts: Any, name: str, read: Any, start: int, end: int) -> Any:
+        return await original(parts, name, lambda at: bytes(len(read(at))), start, end)
+
+    original = swap("rocketbed.node.store.cut:_keep", keep)
+
+
+def blind_scrub() -> None:
+    swap("rocketbed.node.store.scrub:Scrubber._add", lambda self, *place, **more: None)
+
+
+def slaves_not_in_routes() -> None:
+    def register(self: Any, who: Any, *arguments: Any, **more: Any) -> Any:
+        found = original(self, who, *arguments, **more)
+        if who.broker_id and len(self.brokers[who.broker_name].broker_addrs) > 1:
+            del self.brokers[who.broker_name].broker_addrs[who.broker_id]
+        return found
+
+    original = swap("rocketbed.routing.table:RoutingTable.register", register)
+
+
 def synced_tables() -> Family:
     """`table-cuts` with what is acknowledged on disk: a topic has to be there before it."""
     text = (DIRECTORY / "table-cuts.toml").read_text(encoding="utf-8")
@@ -63,6 +91,7 @@ def synced_tables() -> Family:
 
 
 SWARM, POSITIONS = load_scenario("soak-swarm"), load_scenario("table-cuts")
+CUTS, BIT_ROT = load_scenario("demote-truncate"), load_scenario("bit-rot")
 TOPICS = synced_tables()
 CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (ring_overflow_forgets, SWARM, ("S5", "S6", "A2", "A30", "A31", "A22", "L5", "L8", "I13")),
@@ -70,6 +99,10 @@ CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (large_bodies_cut, SWARM, ("A4",)),
     (topic_used_before_durable, TOPICS, ("S25",)),
     (positions_left_beyond_their_queue, POSITIONS, ("A36",)),
+    (cut_bytes_not_kept, CUTS, ("R2k",)),
+    (cut_bytes_kept_as_zeros, CUTS, ("R2k",)),
+    (blind_scrub, BIT_ROT, ("S2", "R1", "R1i")),
+    (slaves_not_in_routes, SWARM, ("L9",)),
 ]
 
 

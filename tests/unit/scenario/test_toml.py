@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from rocketbed.chaos.checkers.registry import CHECKS
 from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.library import load_scenario, scenario_names
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.toml import read_file, read_toml
 
@@ -218,3 +220,11 @@ def test_a_backend_that_the_scenario_is_not_made_for() -> None:
         family.plan(0, "process")
     with pytest.raises(ScenarioError, match="unknown backend 'docke'"):
         family.plan(0, "docke")
+
+
+@pytest.mark.parametrize("name", [name for name in scenario_names() if name != "soak-swarm"])
+def test_a_shipped_scenario_names_what_it_is_there_to_show(name: str) -> None:
+    """The swarm visits everything: a campaign of it fails where a check ran in no seed."""
+    shown = load_scenario(name).plan(1).expect.checks
+    assert shown
+    assert set(shown) <= set().union(*(check.ids for check in CHECKS))
