@@ -78,6 +78,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     told.other_positions,
     positions.offset_overrun,
     subscriptions.unwanted_tags,
+    subscriptions.unfiltered_pulls,
     subscriptions.rewinds,
     subscriptions.delivery_order,
     # what listeners were called for

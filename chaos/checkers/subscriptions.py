@@ -35,6 +35,22 @@ def unwanted_tags(case: Case, found: Findings) -> int:
     return examined
 
 
+@check("A33f broker filters", "pulls for one tag", final=True)
+def unfiltered_pulls(case: Case, found: Findings) -> int:
+    """A33f: a pull that asks for a tag is given nothing else by its broker. Clients leave out what
+    another tag with the same hash brings, so nobody would see it (the load's tags differ)."""
+    evidence = case.evidence
+    pulls = evidence.events(Function.NODE, "filtered")
+    if not pulls:
+        raise NotApplicable("nobody asked for one tag at the end")
+    for event in pulls:
+        if unwanted := event.fields["unwanted"]:
+            place = f"{event.fields['topic']}/{event.fields['queue']}"
+            text = f"{event.node} gave {unwanted} messages of {place} that have another tag"
+            found.add(text, node=event.node, time_ns=event.time_ns)
+    return len(pulls)
+
+
 @check("A34 rewind", "times that a member went back", final=True)
 def rewinds(case: Case, found: Findings) -> int:
     """A34: a member that goes back in a queue is given what stands there, next of that queue; one

@@ -15,7 +15,7 @@ from rocketbed.chaos.history import (
     HistoryWriter,
     Outcome,
 )
-from rocketbed.chaos.trial.load import ClientFailure, LoadControl
+from rocketbed.chaos.trial.load import TAGS, ClientFailure, LoadControl
 from rocketbed.chaos.workload import body_crc, label_crc, writer_of
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
@@ -295,8 +295,18 @@ async def _read_to_end(reading: Reading, consumer: Consumer, queue: MessageQueue
         if pulled.status is PullStatus.NO_NEW or pulled.next_offset <= offset:
             break
         offset = pulled.next_offset
+    await _read_filtered(reading, consumer, queue)
     for number in range(0, len(times), max(len(times) // SEARCHES, 1)):
         await _search_time(reading, consumer, queue, times[number] + number % 2)
+
+
+async def _read_filtered(reading: Reading, consumer: Consumer, queue: MessageQueue) -> None:
+    """Ask for one tag, and note what else came: our client leaves it out once more."""
+    low = await consumer.offsets.min_offset(queue)
+    pulled = await consumer.pull(queue, low, tags=TAGS[0])
+    node = reading.place(pulled.address) or queue.broker_name
+    fields = {"topic": queue.topic, "queue": queue.queue_id, "unwanted": pulled.unwanted}
+    reading.history.event(Function.NODE, node, "filtered", fields)
 
 
 async def _ask_bounds(reading: Reading, consumer: Consumer, queue: MessageQueue) -> int:

@@ -63,6 +63,8 @@ class Pulled:
     """Who answered; 0 is the master."""
     address: Address
     """Where that broker is."""
+    unwanted: int = 0
+    """How many messages came that have none of the tags, and are left out: brokers compare hashes."""
 
 
 class TagFilter:
@@ -191,14 +193,16 @@ class Puller:
                 for message in Received.all_of(stored, queue.broker_name)
                 if message.queue_offset >= offset or not stored.sys_flag & INNER_BATCH
             ]
+        wanted = tuple(message for message in messages if tags.takes(message))
         return Pulled(
             status=status,
-            messages=tuple(message for message in messages if tags.takes(message)),
+            messages=wanted,
             next_offset=header.nextBeginOffset,
             min_offset=header.minOffset,
             max_offset=header.maxOffset,
             broker_id=member[0],
             address=member[1],
+            unwanted=len(messages) - len(wanted),
         )
 
 

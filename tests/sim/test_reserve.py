@@ -82,6 +82,10 @@ def negative_hashes_never_match() -> None:
     original = swap("rocketbed.node.broker.subscriptions:tag_code", code)
 
 
+def nothing_is_filtered() -> None:
+    swap("rocketbed.node.broker.subscriptions:parse_tags", lambda expression: None)
+
+
 def positions_forgotten_at_start() -> None:
     swap(f"{OFFSETS}.load", lambda self: None)
 
@@ -96,6 +100,7 @@ CASES: list[tuple[Callable[[], None], tuple[str, ...]]] = [
     (every_key_query_fails, ("A17",)),
     (unflushed_data_readable, ("I11",)),
     (negative_hashes_never_match, ("A22",)),
+    (nothing_is_filtered, ("A33f",)),
 ]
 
 
