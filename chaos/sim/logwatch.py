@@ -97,7 +97,10 @@ class LogWatch:
         self._naming.clear()
 
     def recovered(self, time_ns: int, end: int, segment_size: int, *, is_durable: bool) -> None:
-        """The node found its log to end here; after a power cut all of that was on disk."""
+        """The node found its log to end here; after a power cut all of that was on disk, and what
+        stands behind it may be another file (seed 872035)."""
+        if is_durable:
+            self._segments = {start: one for start, one in self._segments.items() if start < end}
         for start, segment in self._segments.items():
             limit = min(max(end - start, 0), segment_size)
             if is_durable:

@@ -234,7 +234,7 @@ class LogEnd:
 async def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
     """Log segments that are short or behind a hole are fine only where nothing was durable."""
     segments = parts.log.segments
-    _suspect_made_ahead(parts, evidence)
+    _suspect_beginning(parts, evidence)
     if not segments.suspects:
         return
     first = segments.suspects[0]
@@ -260,26 +260,33 @@ async def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
     )
 
 
-def _suspect_made_ahead(parts: StoreParts, evidence: Evidence) -> None:
+def _suspect_beginning(parts: StoreParts, evidence: Evidence) -> None:
     """Of a log that was never synced, a power loss may leave only a segment made ahead of it, or a
     torn one: a log that began there would look longer than one that holds messages (swarm seeds
-    861152, 866709)."""
+    861152, 866709). A slave begins again although there are good records: it would never ask for
+    those before them, and count as a whole copy (872035)."""
     segments, mark = parts.log.segments, evidence.mark
     if mark is None or max(mark.first, mark.offset, evidence.flushed) > 0 or not segments.starts:
         return
     first = segments.starts[0]
     if first == 0 or not evidence.may_be_torn:
         return
-    if LogCursor(segments, crc_scanner(parts.config)).one(first).verdict is not Verdict.GOOD:
+    step = LogCursor(segments, crc_scanner(parts.config)).one(first)
+    if step.verdict is not Verdict.GOOD or parts.config.is_slave:
         segments.suspects = segments.starts + segments.suspects
         segments.starts = []
 
 
-async def keep_suspects(parts: StoreParts) -> None:
-    """Keep what an operator's cut takes away with segments that are no part of the row."""
+async def keep_suspects(parts: StoreParts) -> list[str]:
+    """Copy segments that are no part of the row and hold good records, before they are removed; the
+    paths of the copies."""
     segments = parts.log.segments
+    kept = []
     for start in segments.suspects:
-        await keep_file(parts, segments.path(start))
+        path = segments.path(start)
+        if await holds_record(parts, start, file_size(parts.world, path)):
+            kept.append(await keep_file(parts, path))
+    return kept
 
 
 def judge_beginning(parts: StoreParts, evidence: Evidence) -> None:

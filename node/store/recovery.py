@@ -238,7 +238,7 @@ class Recovery:
         # The units above W may be the only ones that know of an end that F would have known.
         claimed = self._claims(evidence.deleted) if evidence.flushed_lost else mark.claimed
         await parts.marks.update(clean=None, claimed=claimed)
-        parts.log.segments.remove_suspects()
+        await self._remove_suspects()
         if evidence.was_clean:
             # All files are as the mark says: a clean stop wrote them, and nothing after it.
             parts.queues.set_ends(evidence.ends)
@@ -253,6 +253,14 @@ class Recovery:
             await parts.queues.sync()
             await parts.index.sync()
             await cut_log(parts, mark.cut_to, record_start=mark.record_start)
+
+    async def _remove_suspects(self) -> None:
+        if kept := await keep_suspects(self._parts):
+            self._find(
+                f"the log does not reach the messages in {', '.join(kept)}, which were taken out of"
+                f" it; last offset known to be on disk: {self.report.last_durable}"
+            )
+        self._parts.log.segments.remove_suspects()
 
     async def _store_abort(self, evidence: Evidence, store_id: str) -> None:
         """What a power loss may have left is that for the next start too, until this one has mended
@@ -315,8 +323,7 @@ class Recovery:
         await parts.marks.store(replace(mark, queue_count=count, queue_total=total))
         await parts.witnesses.store_checkpoint(Checkpoint())
         await self._store_abort(evidence, identity)
-        await keep_suspects(parts)
-        parts.log.segments.remove_suspects()
+        await self._remove_suspects()
         parts.queues.cut_units(ends)
         parts.index.restore(mark.index)
         parts.index.extend()

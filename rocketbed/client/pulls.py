@@ -64,7 +64,7 @@ class Pulled:
     address: Address
     """Where that broker is."""
     unwanted: int = 0
-    """How many messages came that have none of the tags, and are left out: brokers compare hashes."""
+    """How many messages came with none of the tags, and are left out: brokers compare hashes."""
 
 
 class TagFilter:

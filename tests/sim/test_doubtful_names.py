@@ -7,7 +7,16 @@ import pytest
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.store.store import MessageStore
-from tests.support.sim.store_session import ROOT, edited, flip_bit, pull, put, session, settle
+from tests.support.sim.store_session import (
+    ROOT,
+    edited,
+    flip_bit,
+    pull,
+    put,
+    session,
+    settings,
+    settle,
+)
 
 LOG = f"{ROOT}/commitlog"
 
@@ -62,20 +71,42 @@ def test_a_segment_made_ahead_of_one_that_is_lost(boots: int, begin: int) -> Non
     assert session(look, image=image, boots=boots).value == (begin, begin, [b"new"])
 
 
+async def fill_two_segments(store: MessageStore) -> None:
+    for _ in range(6):
+        put(store, body=b"x" * 1000)
+    assert store.log.segments.starts == [0, 4096]
+    assert store.log.written.value > 4096 + 2000
+
+
+def without_the_first(disk: SimDisk) -> None:
+    disk.remove_name(f"{LOG}/{0:020d}")
+
+
+async def ends(store: MessageStore) -> tuple[int, int]:
+    return store.min_offset, store.max_offset
+
+
 def test_a_torn_segment_behind_one_that_is_lost() -> None:
     """Swarm seed 866709: a whole record further on does not make it the beginning of a log."""
 
-    async def fill(store: MessageStore) -> None:
-        for _ in range(6):
-            put(store, body=b"x" * 1000)
-        assert store.log.segments.starts == [0, 4096]
-        assert store.log.written.value > 4096 + 2000
-
-    async def look(store: MessageStore) -> tuple[int, int]:
-        return store.min_offset, store.max_offset
-
     def tear(disk: SimDisk) -> None:
-        disk.remove_name(f"{LOG}/{0:020d}")
+        without_the_first(disk)
         flip_bit(disk, f"{LOG}/{4096:020d}", 8 * 500)
 
-    assert session(look, image=edited(session(fill).image, tear), boots=2).value == (0, 0)
+    assert session(ends, image=edited(session(fill_two_segments).image, tear), boots=2).value == (
+        0,
+        0,
+    )
+
+
+@pytest.mark.parametrize("is_slave", [False, True])
+def test_a_whole_segment_behind_one_that_is_lost(is_slave: bool) -> None:
+    """Swarm seed 872035: a slave that went on there would count as a whole copy. What it has goes
+    to `rocketbed.cut`; a master serves it."""
+    filled = session(fill_two_segments, config=settings(is_slave=is_slave)).image
+    end = session(ends, image=filled).value[1]
+    image = edited(filled, without_the_first)
+    run = session(ends, image=image, boots=2, config=settings(is_slave=is_slave))
+    assert run.value == ((0, 0) if is_slave else (4096, end))
+    kept = [path for path in run.image.paths() if path.startswith(f"{ROOT}/rocketbed.cut/")]
+    assert kept == ([f"{ROOT}/rocketbed.cut/{4096:020d}.segment"] if is_slave else [])
