@@ -145,6 +145,7 @@ class Admin:
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Where a topic lives; None when the nameservers do not know it."""
+        self._session.check_entered()
         return await self._session.routes.fetch(topic)
 
     async def topic_config(self, topic: str, broker: str) -> TopicConfig:
@@ -292,12 +293,14 @@ class Admin:
         return await self._send(address, request(code, fields), what)
 
     async def _send(self, address: str, command: Command, what: str) -> Command:
+        self._session.check_entered()
         answer = await self._session.ask(parse_address(address), command, timeout_s=self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(what, f"broker {address}", answer.code, answer.remark)
         return answer
 
     async def _ask_nameserver(self, code: RequestCode, *, what: str) -> Command:
+        self._session.check_entered()
         answer = await self._session.nameservers.request(request(code))
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(what, "nameserver", answer.code, answer.remark)

@@ -196,6 +196,7 @@ class Consumer:
     async def queues(self, topic: str, *, fresh: bool = False) -> tuple[MessageQueue, ...]:
         """The topic's queues that can be read; with `fresh` as a nameserver knows them now, else
         as one did not long ago. Raises `ClientError`."""
+        self._session.check_entered()
         check_topic(topic)
         return (await self._session.routes.get(topic, fresh=fresh)).readable
 
@@ -212,6 +213,7 @@ class Consumer:
 
         Raises `RequestRefused`, other `ClientError`, `RemotingError`; nothing is changed then.
         """
+        self._session.check_entered()
         if offset < 0 or count < 1:
             raise BadMessage("offset must be at least 0 and count at least 1")
         return await self._puller.pull(
@@ -233,6 +235,7 @@ class Consumer:
         Raises `ClientError`, `RemotingError`; nothing is read otherwise then, but some queues may
         have got their first position.
         """
+        self._session.check_entered()
         await self._subscriptions.subscribe(topic, tags, start)
 
     async def assign(
@@ -246,6 +249,7 @@ class Consumer:
         this should have a group of its own. Each begins as `subscribe` says, but nothing is
         committed. Raises `ClientError`, `RemotingError`; nothing has changed then.
         """
+        self._session.check_entered()
         await self._subscriptions.assign(queues, tags, start)
 
     async def unsubscribe(self, topic: str) -> None:
@@ -262,6 +266,7 @@ class Consumer:
         the queue is behind them then. Raises `RequestRefused` when a broker refuses to serve a
         queue; polling may go on.
         """
+        self._session.check_entered()
         self._inbox.finish_own()
         self._check_subscribed()
         if timeout_s <= 0:
@@ -280,6 +285,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Received:
+        self._session.check_entered()
         self._inbox.finish_own()
         self._check_subscribed()
         return await self._inbox.message()

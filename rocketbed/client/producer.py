@@ -182,6 +182,7 @@ class Producer:
         Waits while the broker takes less than is sent, up to the client's `timeout_s`. Raises
         `BadMessage`, and `ClientError` or `RemotingError` when there was no one to send to.
         """
+        self._session.check_entered()
         message.check()
         envelope = self._envelopes.of_one(message)
         route = await self._session.routes.get(message.topic, make=True)
@@ -192,6 +193,7 @@ class Producer:
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The topic's queues that take messages now. Raises `ClientError`."""
+        self._session.check_entered()
         return (await self._session.routes.get(topic, make=True)).writable
 
     # --- attempts
@@ -228,6 +230,7 @@ class Producer:
         send: Callable[[float], Awaitable[Outcome]],
     ) -> Outcome:
         """Send once there is room for it, until a deadline."""
+        self._session.check_entered()
         deadline = trio.current_time() + limit_s
         taken = None
         with trio.move_on_at(deadline):

@@ -94,14 +94,16 @@ class Session:
 
     # --- life
 
+    def check_entered(self) -> None:
+        """Raises `ClientError` for a client that nobody has entered."""
+        if self._manager is None:
+            _check_loop()
+            raise ClientError("the client is not open: use it in `async with`")
+
     async def __aenter__(self) -> Self:
         if self._manager is not None:
             raise ClientError("a client can be entered only once; create a new one")
-        if not trio.lowlevel.in_trio_task():
-            raise ClientError(
-                "this client runs on trio: import it from rocketbed.aio for asyncio, or from"
-                " rocketbed.blocking for programs without an event loop"
-            )
+        _check_loop()
         self._manager = trio.open_nursery()
         self.nursery = await self._manager.__aenter__()
         self.connections.start(self.nursery)
@@ -269,6 +271,14 @@ async def _quietly(link: Link, command: Command) -> None:
         await link.request(command, timeout_s=HEARTBEAT_TIMEOUT_S)
     except RocketbedError:
         return
+
+
+def _check_loop() -> None:
+    if not trio.lowlevel.in_trio_task():
+        raise ClientError(
+            "this client runs on trio: import it from rocketbed.aio for asyncio, or from"
+            " rocketbed.blocking for programs without an event loop"
+        )
 
 
 def _is_cancelled(error: BaseException | None) -> bool:
