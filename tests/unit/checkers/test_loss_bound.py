@@ -475,7 +475,14 @@ def test_a_former_master_that_follows_again_has_the_whole_log(
     run.event(3 * SECOND, "b2", "exit", cause="kill")
     run.event(3 * SECOND + 1, "b1", "promote", former="b2", written=last)
     run.event(3 * SECOND + 2, "b1", "recovered", end=last)
+    for node in ("b1", "b2", "b3"):
+        is_slave = node != "b1"
+        run.event(4 * SECOND, node, "sample", written=last, following=is_slave and following)
+    run.event(5 * SECOND, "b1", "exit", cause="kill")
+    run.event(5 * SECOND + 1, "b2", "promote", former="b1", written=last)
+    run.event(5 * SECOND + 2, "b2", "recovered", end=last)
     judgement = bound.judge()
-    first, second = judgement.bounds
+    first, second, third = judgement.bounds
     assert (first["lost"], second["allowed_messages"]) == (4, 0 if following else 6)
+    assert third["allowed_messages"] == 0
     assert ("A1" in found(judgement)) == following
