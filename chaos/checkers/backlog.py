@@ -13,6 +13,7 @@ from rocketbed.chaos.checkers.evidence import Rows
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
 from rocketbed.chaos.checkers.positions import stored_positions, went_back
 from rocketbed.chaos.checkers.reads import example_of, spread
+from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import UNKNOWN, Function
 
 LATE_NS = 4_000_000_000
@@ -106,27 +107,53 @@ def late_deliveries(case: Case, found: Findings) -> int:
     evidence = case.evidence
     calm_ns, sends = evidence.record.calm_ns, evidence.acknowledged
     sent = sends.at(passes.above(sends.column("invoked_ns"), calm_ns + HALF_OPEN_NS))
-    values, acknowledged = sent.column("value"), sent.column("returned_ns")
     delays: list[int] = []
     for who, rows in _readers(case):
         back, again = _read_again(case, who, rows)
-        seen = rows.column("value"), rows.column("returned_ns")
-        times = passes.lookup(values, *seen, UNKNOWN)
-        for at in passes.known(times):
-            delay = int(times[at]) - int(acknowledged[at])
+        for at, came_ns, delay in _delays(sent, rows):
             delays.append(delay)
             if delay > LATE_NS and evidence.record.backend == "sim":
                 text = f"came to {who} {delay / 1e9:.1f} s after it had been acknowledged"
-                went, last = (_last(one, int(times[at])) for one in (back, again))
+                went, last = (_last(one, came_ns) for one in (back, again))
                 excuse = None
-                if 0 <= went <= last and times[at] - last <= LATE_NS:
+                if 0 <= went <= last and came_ns - last <= LATE_NS:
                     excuse = evidence.excuse(f"{who} read again, having gone back", went, last)
-                found.add(example_of(evidence, sent.row(int(at)), text, delay), excuse=excuse)
+                found.add(example_of(evidence, sent.row(at), text, delay), excuse=excuse)
     if not delays:
         raise NotApplicable(f"nothing was delivered {HALF_OPEN_NS / 1e9:g} s after the faults")
     found.figures = spread("delay", delays)
     found.note = "p99 {delay_p99_ms} ms, at most {delay_max_ms} ms".format_map(found.figures)
     return len(delays)
+
+
+@check("A32d delivery delay", "deliveries under faults", severity=Severity.METRIC)
+def delays_under_faults(case: Case, found: Findings) -> int:
+    """A32d: how long what was acknowledged while faults went on, or shortly after, took from there
+    to each reader; a figure."""
+    evidence = case.evidence
+    until_ns, sends = evidence.record.calm_ns + HALF_OPEN_NS, evidence.acknowledged
+    limits = passes.column([until_ns] * len(sends))
+    sent = sends.at(passes.below(sends.column("returned_ns"), limits))
+    delays = [delay for _, rows in _readers(case) for _, _, delay in _delays(sent, rows)]
+    if not delays:
+        raise NotApplicable("nothing that was acknowledged under faults came to anybody")
+    found.figures = spread("delay", delays)
+    found.note = (
+        "p50 {delay_p50_ms} ms, p99 {delay_p99_ms} ms, at most {delay_max_ms} ms".format_map(
+            found.figures
+        )
+    )
+    return len(delays)
+
+
+def _delays(sent: Rows, rows: Rows) -> Iterator[tuple[int, int, int]]:
+    """Of each message sent that a reader was handed: its number among those sent, when it came and
+    how long after its acknowledgement, nanoseconds."""
+    seen = rows.column("value"), rows.column("returned_ns")
+    times = passes.lookup(sent.column("value"), *seen, UNKNOWN)
+    acknowledged = sent.column("returned_ns")
+    for at in passes.known(times):
+        yield int(at), int(times[at]), int(times[at]) - int(acknowledged[at])
 
 
 def _readers(case: Case) -> Iterator[tuple[str, Rows]]:

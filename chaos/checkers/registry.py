@@ -67,6 +67,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     backlog.group_backlog,
     backlog.follower_skip,
     backlog.late_deliveries,
+    backlog.delays_under_faults,
     deleted_topics.deleted_messages,
     topic_changes.forbidden_reads,
     groups.group_skips,

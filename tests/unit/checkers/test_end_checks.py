@@ -212,6 +212,18 @@ def test_what_is_sent_late_in_calm_comes_soon(
     assert found(run.judge()) & {"A32"} == wanted
 
 
+def test_how_late_readers_were_under_faults_is_a_figure(run: RunMaker) -> None:
+    run.record.calm_ns, run.record.consumer_groups = 50 * SECOND, {}
+    early = [replace(one, invoked_ns=SECOND, returned_ns=2 * SECOND) for one in run.sends[:-1]]
+    late = replace(run.sends[-1], invoked_ns=84 * SECOND, returned_ns=84 * SECOND + 5 * MS)
+    run.sends[:] = [*early, late]
+    run.rows.clear()
+    follow(run, range(COUNT), 11 * SECOND)
+    result = results(run.judge(only=["A32d"]))["A32d"]
+    assert (result.examined, result.found) == (COUNT - 1, 0)
+    assert result.figures["delay_max_ms"] == 9000
+
+
 @pytest.mark.parametrize(
     ("back_s", "again_s", "wanted"), [(71, 75, (0, 1)), (71, 71.5, (1, 0)), (99, 75, (1, 0))]
 )
