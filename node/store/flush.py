@@ -8,6 +8,7 @@ one fsync serves every producer that queued up during the one before.
 import trio
 
 from rocketbed.node.store.errors import StoreFailed
+from rocketbed.node.store.marks import FLUSHED_NAME
 from rocketbed.node.store.parts import StoreParts
 
 PAGE = 4096
@@ -23,6 +24,8 @@ class Flusher:
         """Held while an fsync is in flight."""
         self.count = 0
         """Fsync rounds so far."""
+        self._begin_noted = 0
+        """Where the log began when F was last written for good."""
         self.floor = 0
         """F as it was found at boot: while recovery is on its way up, F on disk stays there."""
         parts.log.written.subscribe(self._on_written)
@@ -117,9 +120,21 @@ class Flusher:
         return max(end, self.floor)
 
     async def _publish(self, end: int) -> None:
+        begin = self._parts.log.min_offset
+        # For good once where a log begins above 0: a start after a power loss would take its first
+        # segment for one whose predecessor is lost (`log_end.py`).
+        is_new = begin > self._begin_noted
         try:
-            await self._parts.marks.store_flushed(self.known(end))
+            await self._parts.marks.store_flushed(max(self.known(end), begin), durable=is_new)
+            self._begin_noted = begin
         except OSError as exc:
+            if is_new:
+                raise self._parts.failure.set(
+                    StoreFailed(
+                        f"{FLUSHED_NAME} of {self._parts.config.root} cannot be written:"
+                        f" {exc.strerror}; check the disk, then start the node again"
+                    )
+                ) from exc
             # An older F is true as well; recovery only learns less from it.
             self._parts.world.log.warning("store.flushed_mark_not_written", error=exc.strerror)
         self._parts.log.flushed.advance(end)

@@ -278,13 +278,13 @@ def _suspect_beginning(parts: StoreParts, evidence: Evidence) -> None:
 
 
 async def keep_suspects(parts: StoreParts) -> list[str]:
-    """Copy segments that are no part of the row and hold good records, before they are removed; the
-    paths of the copies."""
-    segments = parts.log.segments
+    """Copy segments that are no part of the row, before they are removed, if they hold good records
+    or an operator's cut takes them away; the paths of the copies."""
+    segments, is_ordered = parts.log.segments, parts.config.accept_cut_at >= 0
     kept = []
     for start in segments.suspects:
         path = segments.path(start)
-        if await holds_record(parts, start, file_size(parts.world, path)):
+        if is_ordered or await holds_record(parts, start, file_size(parts.world, path)):
             kept.append(await keep_file(parts, path))
     return kept
 

@@ -288,7 +288,12 @@ class Recovery:
         inherited = evidence.mark.inherited if evidence.mark else UNKNOWN
         if evidence.hand and not fresh:
             inherited = parts.log.segments.end
-        identity = f"{parts.world.random.getrandbits(128):032x}"
+        # Of our own directory the id stays: a start that is killed on its way has to find that
+        # `abort` is ours still.
+        if evidence.mark is not None and not evidence.hand:
+            identity = evidence.mark.store_id
+        else:
+            identity = f"{parts.world.random.getrandbits(128):032x}"
         mark = Mark(
             store_id=identity,
             sizes=parts.config.sizes,

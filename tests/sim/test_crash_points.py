@@ -70,6 +70,7 @@ def crash_recoveries(kind: str, second: str, events: Sequence[int]) -> None:
                 settings,
                 image=run.image,
                 boots=boots,
+                seed=at,
                 crash_at=at,
                 kind=cause,
                 mode=power_mode,

@@ -110,3 +110,72 @@ def test_a_whole_segment_behind_one_that_is_lost(is_slave: bool) -> None:
     assert run.value == ((0, 0) if is_slave else (4096, end))
     kept = [path for path in run.image.paths() if path.startswith(f"{ROOT}/rocketbed.cut/")]
     assert kept == ([f"{ROOT}/rocketbed.cut/{4096:020d}.segment"] if is_slave else [])
+
+
+def test_a_log_that_begins_above_0_and_was_reported_stays() -> None:
+    """What a slave has flushed is acknowledged: no power loss may have it begin again."""
+
+    async def fill(store: MessageStore) -> bytes:
+        store.log.written.reset(8192)
+        store.log.flushed.reset(8192)
+        put(store, body=b"kept")
+        return store.log.read(8192, store.log.written.value - 8192)
+
+    data = session(fill).value
+
+    async def follow(store: MessageStore) -> int:
+        store.log.append_raw(8192, data)
+        return await store._flusher.flush()
+
+    run = session(follow, config=settings(is_slave=True))
+    assert run.value == 8192 + len(data)
+    lost = without_power(run.image)
+    assert session(ends, image=lost, boots=2, config=settings(is_slave=True)).value == (
+        8192,
+        run.value,
+    )
+
+
+def test_an_operators_cut_keeps_segments_without_a_good_record() -> None:
+    async def fill(store: MessageStore) -> None:
+        for size in (1000, 1000, 1000, 3500):
+            put(store, body=b"x" * size)
+        await settle(store)
+
+    def truncate(disk: SimDisk) -> None:
+        path = f"{LOG}/{4096:020d}"
+        disk.replace_contents(path, disk.contents(path)[:3000])
+
+    image = edited(session(fill).image, truncate)
+    run = session(ends, image=image, config=settings(accept_cut_at=4096))
+    assert run.value == (0, 4096)
+    assert f"{ROOT}/rocketbed.cut/{4096:020d}.segment" in run.image.paths()
+
+
+def test_a_start_that_is_killed_while_it_takes_over_what_a_power_loss_left() -> None:
+    """Its own id is in the mark before `abort` names it; each boot draws another one."""
+
+    async def fill(store: MessageStore) -> int:
+        put(store, body=b"first")
+        await settle(store)
+        await store._flusher.flush()
+        begun = store.log.written.value
+        for _ in range(3):
+            put(store, body=b"torn")
+        return begun
+
+    filled = session(fill)
+
+    def tear(disk: SimDisk) -> None:
+        flip_bit(disk, f"{LOG}/{0:020d}", 8 * (filled.value + 30))
+        for path in filled.image.paths():
+            if "/index/" in path:
+                disk.remove_name(path)
+
+    image = edited(filled.image, tear)
+    whole = session(ends, image=image, boots=2)
+    assert whole.value == (0, filled.value)
+    for event in range(1, whole.events + 1):
+        killed = session(ends, image=image, boots=2, seed=event, crash_at=event)
+        again = session(ends, image=killed.image, boots=2, seed=-event)
+        assert again.value == whole.value, event
