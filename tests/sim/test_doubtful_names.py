@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
@@ -119,21 +120,30 @@ def test_a_log_that_begins_above_0_and_was_reported_stays() -> None:
         store.log.written.reset(8192)
         store.log.flushed.reset(8192)
         put(store, body=b"kept")
+        put(store, body=b"more")
         return store.log.read(8192, store.log.written.value - 8192)
 
     data = session(fill).value
 
-    async def follow(store: MessageStore) -> int:
-        store.log.append_raw(8192, data)
-        return await store._flusher.flush()
+    acknowledged: list[int] = []
 
-    run = session(follow, config=settings(is_slave=True))
-    assert run.value == 8192 + len(data)
-    lost = without_power(run.image)
-    assert session(ends, image=lost, boots=2, config=settings(is_slave=True)).value == (
-        8192,
-        run.value,
-    )
+    async def follow(store: MessageStore) -> None:
+        first = len(data) // 2
+        store.log.append_raw(8192, data[:first])
+        while store._dispatcher.step():
+            await trio.lowlevel.checkpoint()
+        acknowledged.append(await store._flusher.flush())
+        store.log.append_raw(8192 + first, data[first:])
+        await trio.lowlevel.checkpoint()
+
+    config = settings(is_slave=True)
+    for event in range(1, session(follow, config=config).events + 1):
+        acknowledged.clear()
+        cut = session(follow, config=config, crash_at=event, kind="power", mode="strict")
+        end = max(acknowledged, default=0)
+        bounds = session(ends, image=cut.image, boots=2, config=config).value
+        assert bounds[1] >= end, event
+    assert acknowledged
 
 
 def test_an_operators_cut_keeps_segments_without_a_good_record() -> None:
