@@ -289,6 +289,26 @@ class Evidence:
         causes = [*self._lies.get(node, ()), *self._told_damages.get(node, ())]
         return next((one for one in causes if one.begin_ns <= time_ns <= one.end_ns), None)
 
+    def misses_keys(self, node: str, time_ns: int) -> Excuse | None:
+        """Why a node's index may lack keys at a time: its disk had lied, or index or log had been
+        damaged and the node said so; its next start after that builds the index again."""
+        lies = self._lies.get(node, ())
+        if lied := next((one for one in lies if one.begin_ns <= time_ns <= one.end_ns), None):
+            return lied
+        for damage in self.events(Function.NODE, "damaged"):
+            told = self.reports(node, damage.time_ns) if damage.node == node else []
+            if not told or not str(damage.fields.get("hit")).startswith(("index/", "commitlog/")):
+                continue
+            starts = (
+                event.time_ns
+                for event in self.events(Function.NODE, "recovered")
+                if event.node == node and event.time_ns > told[0].time_ns
+            )
+            if damage.time_ns <= time_ns <= min(starts, default=time_ns):
+                cause = f"the index of {node} was damaged, which it reported"
+                return self.excuse(cause, damage.time_ns, min(starts, default=None))
+        return None
+
     @cached_property
     def _lies(self) -> dict[str, list[Excuse]]:
         """By node each time that its disk began to lie."""

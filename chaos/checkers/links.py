@@ -14,7 +14,7 @@ from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.workload import writer_of
 from rocketbed.inspect.bodies import unpack_body
-from rocketbed.inspect.record import Fault, Record, blank_size, dissect
+from rocketbed.inspect.record import MAGIC_PREFIX, Fault, Record, blank_size, dissect
 
 CUT_DIRECTORY = "rocketbed.cut"
 QUESTION = 1
@@ -80,7 +80,7 @@ def kept_cuts(case: Case, found: Findings) -> int:
         text = f"{event.node} cut off {start} to {end}, and of that it has"
         if len(data) != end - start:
             text += f" {len(data)} bytes"
-        elif blank_size(data, 0) is None and isinstance(dissect(data, 0, start), Fault):
+        elif not _begins_a_record(data, start):
             text += " what begins with no record"
         else:
             continue
@@ -232,6 +232,15 @@ def _stalls(behind: dict[str, _Progress], event: Event, written: int, master: in
         return 0
     progress.since_ns = event.time_ns
     return stood
+
+
+def _begins_a_record(data: bytes, start: int) -> bool:
+    """Whether what stood at an offset of a log may be a record, or the first part of one: a slave's
+    log may end inside."""
+    is_part = int.from_bytes(data[:4], "big") > len(data) and data[4:7] == MAGIC_PREFIX
+    if is_part or len(data) < 8:
+        return any(data)
+    return blank_size(data, 0) is not None or not isinstance(dissect(data, 0, start), Fault)
 
 
 def _cut_values(node: NodeLog) -> set[int]:

@@ -59,8 +59,9 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
             calm = evidence.record.calm_ns
             is_calm = row.process == FINAL_READER or (calm > 0 and row.invoked_ns >= calm)
             master = case.losses.lineages[queue.group].era(row.invoked_ns).master
-            damaged = evidence.damaged_by(master, row.invoked_ns)
-            (wrong if is_calm else missed).add(example, excuse=damaged)
+            (wrong if is_calm else missed).add(
+                example, excuse=evidence.misses_keys(master, row.invoked_ns)
+            )
     return len(queries)
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.context import faults
+from rocketbed.chaos.checkers.context import TAKEN_IN_NS, faults
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.history import Event, Function
 from rocketbed.wire.bodies import PERM_READ
@@ -54,14 +54,19 @@ def forbidden_reads(case: Case, found: Findings) -> int:
     if not any(begin < end for spans in narrow.values() for begin, end in spans):
         raise NotApplicable("no topic was closed to readers")
     pulls = evidence.rows((Function.PULL,))
-    pauses = [fault for fault in faults(evidence) if fault.verb == "pause"]
+    nodes = set(evidence.record.nodes)
+    pauses = [one for one in faults(evidence) if one.verb == "pause" and set(one.targets) - nodes]
     for row in pulls.each():
         spans = narrow.get(evidence.history.topic(row), ())
         within = (one for one, end in spans if one <= row.invoked_ns and row.returned_ns < end)
         if (begin := next(within, None)) is None:
             continue
         # A reader that was paused may have had the answer waiting for it since before.
-        if not any(one.begin_ns <= row.returned_ns and one.end_ns >= begin for one in pauses):
+        got_ns = row.returned_ns
+        if not any(
+            one.begin_ns <= got_ns <= one.end_ns + TAKEN_IN_NS and one.end_ns >= begin
+            for one in pauses
+        ):
             text = f"{evidence.node(row)} answered a pull of {evidence.place(row)}, which"
             found.add(evidence.example(row, f"{text} nobody may read", value=None))
     return len(pulls)

@@ -7,8 +7,10 @@ other way (wire.md 6.7). RocketMQ's tools ask the other two through the broker.
 
 from dataclasses import dataclass
 
+import trio
+
 from rocketbed.client.commits import Commits
-from rocketbed.client.subscriptions import Subscriptions
+from rocketbed.client.subscriptions import LET_GO_S, Subscriptions
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.bodies_admin import ConsumerRunningInfo, ConsumerStatus, QueueInfo, QueueOffsets
@@ -23,6 +25,7 @@ class Asked:
     """Answers for one consumer."""
 
     world: World
+    group: str
     nameservers: str
     began_ms: int
     """When it was made; Unix, milliseconds."""
@@ -44,13 +47,29 @@ class Asked:
         self.subscriptions.share_soon()
 
     async def reset(self, command: Command, _connection: Connection) -> None:
-        """220: go on at these offsets, and let the broker know. It has no answer."""
-        for queue, offset in QueueOffsets.decode(command.body).offset_table.items():
+        """220: go on at these offsets, and let the broker know. It has no answer.
+
+        What is for another group or topic is passed over, with a warning.
+        """
+        log = self.world.log
+        try:
+            header = ClientStatusRequest.decode(command.fields)
+            table = QueueOffsets.decode(command.body).offset_table
+        except RocketbedError as exc:
+            log.warning("client.reset_refused", error=str(exc))
+            return
+        if header.group != self.group:
+            log.warning("client.reset_refused", error=f"it is for group {header.group}")
+            return
+        for queue, offset in table.items():
             flow = self.subscriptions.flows.get(queue)
-            if flow is None or offset < 0:
+            if flow is None or offset < 0 or queue.topic != header.topic:
                 continue
+            if self.is_ordered:  # two messages of one queue must not be in hand at once
+                with trio.move_on_after(LET_GO_S):
+                    await flow.progress.idle()
             flow.seek(offset)
-            self.world.log.warning(
+            log.warning(
                 "client.position_reset",
                 topic=queue.topic,
                 queue=queue.queue_id,
@@ -60,7 +79,7 @@ class Asked:
             try:
                 await self.commits.store(queue, offset)
             except RocketbedError as exc:
-                self.world.log.warning("client.not_committed", error=str(exc))
+                log.warning("client.not_committed", error=str(exc))
 
     def status(self, command: Command, _connection: Connection) -> Command:
         """221: the offset of the first message of each queue of a topic that is not dealt with.

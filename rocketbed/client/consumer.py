@@ -125,6 +125,7 @@ class Consumer:
         self._commits = Commits(self._session.world, group, self._subscriptions, self._positions)
         Asked(
             self._session.world,
+            group,
             nameservers if isinstance(nameservers, str) else ";".join(nameservers),
             self._session.world.clock.wall_ms(),
             self._subscriptions,

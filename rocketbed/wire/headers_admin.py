@@ -117,7 +117,7 @@ class RunningInfoRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatusRequest(Header):
-    """221, of a broker to a member of a group."""
+    """220, 221: of a broker to a member of a group."""
 
     topic: str
     group: str

@@ -6,7 +6,13 @@ from typing import Any
 import trio
 
 from rocketbed.client.consumer import Consumer
-from rocketbed.wire.bodies import ConsumerIdList, HeartbeatData, MessageQueue
+from rocketbed.wire.bodies import (
+    ConsumerIdList,
+    HeartbeatData,
+    LockedQueues,
+    LockQueues,
+    MessageQueue,
+)
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import RECORD_V4, body_crc, pack_host
@@ -52,6 +58,9 @@ class Shelf:
             return self.pull(command)
         if command.code == Code.GET_CONSUMER_LIST_BY_GROUP:
             return answer(command, fields={}, body=self.members())
+        if command.code in (Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ):
+            asked = LockQueues.decode(command.body).mq_set
+            return answer(command, fields={}, body=LockedQueues(lock_ok_mq_set=asked).encode())
         queue_id = int(command.fields["queueId"])
         if command.code == Code.QUERY_CONSUMER_OFFSET:
             if queue_id not in self.committed:

@@ -1,7 +1,11 @@
 """What brokers ask a consumer that runs (wire.md 2.2, 6.7)."""
 
+from functools import partial
+
+import pytest
 import trio
 
+from rocketbed.client.messages import Received
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.bodies_admin import ConsumerRunningInfo, ConsumerStatus, QueueInfo, QueueOffsets
 from rocketbed.wire.codes import RequestCode as Code
@@ -25,6 +29,57 @@ def test_a_broker_sends_a_running_consumer_elsewhere() -> None:
             assert await read(reader, 2) == [b"4", b"5"]
             await trio.sleep(1)
             assert broker.committed == {0: 4}
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize(("topic", "group"), [("T", "other"), ("other", "cg")])
+def test_a_reset_for_somebody_else_is_passed_over(topic: str, group: str) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        broker, peer = await shelf(stage, messages={0: bodies(6)})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            await read(reader, 6)
+            (connection,) = peer.server.connections
+            fields = {"topic": topic, "group": group, "timestamp": "0", "isForce": "true"}
+            table = QueueOffsets(offset_table={QUEUE: 1})
+            for body in (table.encode(), b"null", b"[" * 1000):
+                connection.notify(request(Code.RESET_CONSUMER_CLIENT_OFFSET, fields, body))
+            await trio.sleep(1)
+            assert (reader.position(QUEUE), broker.committed) == (6, {})
+
+    on_stage(scenario)
+
+
+def test_an_ordered_queue_goes_elsewhere_once_nothing_is_in_hand() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        _, peer = await shelf(stage, messages={0: bodies(4)})
+        in_hand, most, handled = 0, 0, list[bytes]()
+
+        async def handle(received: Received) -> None:
+            nonlocal in_hand, most
+            in_hand += 1
+            most = max(most, in_hand)
+            await trio.sleep(3)
+            handled.append(received.body)
+            in_hand -= 1
+
+        async with consumer(stage, ordered=True) as reader:
+            await reader.subscribe("T", start="first")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(reader.listen, handle, workers=4))
+                await trio.sleep(8)
+                assert in_hand == 1
+                (connection,) = peer.server.connections
+                fields = {"topic": "T", "group": "cg", "timestamp": "0", "isForce": "true"}
+                body = QueueOffsets(offset_table={QUEUE: 0}).encode()
+                connection.notify(request(Code.RESET_CONSUMER_CLIENT_OFFSET, fields, body))
+                await trio.sleep(30)
+                nursery.cancel_scope.cancel()
+        assert most == 1
+        assert handled[-4:] == [b"0", b"1", b"2", b"3"]
 
     on_stage(scenario)
 

@@ -402,6 +402,17 @@ def not_found_in_a_damaged_index(run: RunMaker) -> None:
     run.event(2 * SECOND, "b1", "reported", event="store.index_damage", text="an entry")
 
 
+def not_found_in_an_index_that_was_built_again(run: RunMaker) -> None:
+    not_found_in_a_damaged_index(run)
+    run.event(3 * SECOND, "b1", "recovered", end=1)
+
+
+def not_found_where_a_table_was_damaged(run: RunMaker) -> None:
+    not_found_in_calm(run)
+    run.event(SECOND, "b1", "damaged", hit="config/topics.json", kind="zero")
+    run.event(2 * SECOND, "b1", "reported", event="store.damage", text="a table")
+
+
 def not_found_in_storm(run: RunMaker) -> None:
     query(run, 4, 40 * SECOND, -1, 0)
 
@@ -565,6 +576,8 @@ CASES: list[tuple[Change, set[str]]] = [
     (not_found_in_calm, {"A17"}),
     (not_found_in_an_index_with_untold_damage, {"A17"}),
     (not_found_in_a_damaged_index, set()),
+    (not_found_in_an_index_that_was_built_again, {"A17"}),
+    (not_found_where_a_table_was_damaged, {"A17"}),
     (not_found_in_storm, {"A17w"}),
     (not_found_at_once, set()),
     (another_found, {"A17"}),

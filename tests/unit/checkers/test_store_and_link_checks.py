@@ -393,11 +393,16 @@ def test_what_was_cut_comes_back(run: RunMaker) -> None:
     ],
 )
 @pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("size", [50, 400])
 def test_a_node_keeps_what_it_cuts_off(
-    run: RunMaker, change: Callable[[bytes], bytes | None], wanted: set[str], emptied: bool
+    run: RunMaker,
+    change: Callable[[bytes], bytes | None],
+    wanted: set[str],
+    emptied: bool,
+    size: int,
 ) -> None:
+    """Also where a slave's log ended inside a record."""
     cut(run)
-    size = 400
     run.event(21 * SECOND, "b2", "cut", start=0, end=size, kept=f"/store/rocketbed.cut/{0:020d}")
     if emptied:
         run.strike(22 * SECOND, "b2", "wipe", targets=["b2"])
