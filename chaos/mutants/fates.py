@@ -47,7 +47,8 @@ class Fate:
 
 
 def load(paths: Iterable[Path], digest: str) -> dict[str, Fate]:
-    """By key, what files say of these sources; a line that was cut short is none.
+    """By key, what files say of these sources; a line that is none of ours, or was cut short, is
+    passed over.
 
     Raises `OSError`.
     """
@@ -55,10 +56,10 @@ def load(paths: Iterable[Path], digest: str) -> dict[str, Fate]:
     for line in _lines(paths):
         try:
             row: dict[str, Any] = json.loads(line)
-        except ValueError:
+            if row.pop("sources") == digest:
+                found[row["key"]] = Fate(**row)
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue
-        if row.pop("sources") == digest:
-            found[row["key"]] = Fate(**row)
     return found
 
 

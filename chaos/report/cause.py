@@ -68,7 +68,9 @@ def roots(judgement: Judgement, record: RunRecord, trace: Trace | None) -> list[
     begun: list[tuple[Root, set[Spot]]] = []
     for result in rest:
         spots = [_spots(one, result.severity, judgement.faults, record) for one in result.examples]
-        known = [root for root, at in begun if spots and all(at & one for one in spots)]
+        # What nodes did wrong has causes of its own; what then did not come follows from it.
+        follows = result.severity is Severity.LIVENESS and spots
+        known = [root for root, at in begun if follows and all(at & one for one in spots)]
         if known:
             known[0].results.append(result)
             continue
@@ -101,7 +103,8 @@ def _spots(
                 for number, fault in enumerate(faults)
                 if node in fault.targets and fault.begin_ns <= time_ns
             ]
-            spots.add((node, max(struck, default=None, key=lambda one: faults[one].begin_ns)))
+            if struck:
+                spots.add((node, max(struck, key=lambda one: faults[one].begin_ns)))
     return spots
 
 

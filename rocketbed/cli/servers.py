@@ -79,9 +79,21 @@ class _OutputFile(RotatingFileHandler):
     def __init__(self, path: Path) -> None:
         super().__init__(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8")
 
+    def doRollover(self) -> None:
+        """Begin a new file; where that fails go on in the old one, for as much again."""
+        try:
+            super().doRollover()
+        except OSError as exc:
+            if self.stream is None:
+                self.stream = self._open()
+            text = f"{self.baseFilename} cannot be rotated, it grows: {exc.strerror}\n"
+            self.stream.write(text)
+            self.maxBytes += LOG_BYTES
+
     def _open(self) -> io.TextIOWrapper:
         stream = super()._open()
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
         return stream

@@ -258,6 +258,7 @@ class Consumer:
 
         Nobody else reads our part of it meanwhile: members are told apart by group, not by topic.
         """
+        self._session.check_entered()
         await self._subscriptions.unsubscribe(topic)
 
     async def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
@@ -318,6 +319,7 @@ class Consumer:
         self, call: Caller, *, workers: int, max_retries: int, timeout_s: float
     ) -> None:
         """`listen` for a function that runs elsewhere."""
+        self._session.check_entered()
         if workers < 1 or max_retries < 0 or timeout_s <= 0:
             raise BadMessage("workers and timeout_s must be positive, max_retries at least 0")
         self._check_subscribed()
@@ -396,6 +398,7 @@ class Consumer:
     async def lag(self) -> dict[MessageQueue, int]:
         """How many messages of each queue that we read were not handed out yet. Raises
         `ClientError`, `RemotingError`."""
+        self._session.check_entered()
         ends = {
             queue: await self.offsets.max_offset(queue) for queue in list(self._subscriptions.flows)
         }
@@ -413,6 +416,7 @@ class Consumer:
         Raises `BadMessage`, and `ClientError`, `RemotingError`: some queues may have been stored
         then.
         """
+        self._session.check_entered()
         if positions is not None:
             for offset in positions.values():
                 _check_offset(offset)
@@ -424,6 +428,7 @@ class Consumer:
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Where the group stands in a queue by its broker. Raises `ClientError`."""
+        self._session.check_entered()
         return await self._positions.committed(self.group, queue)
 
     # --- inside

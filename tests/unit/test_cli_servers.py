@@ -53,6 +53,25 @@ def test_starts_follow_each_other_in_one_file(tmp_path: Path) -> None:
     assert text.count("rocketbed: warning: odd") == text.count("line 0") == 2
 
 
+def test_a_file_that_cannot_be_begun_anew_goes_on(tmp_path: Path) -> None:
+    for number in range(1, servers.LOG_FILES):
+        (tmp_path / f"log.{number}" / "full").mkdir(parents=True)
+    run(tmp_path, 1000)
+    text = (tmp_path / "log").read_text()
+    assert text.count(" line ") == 1000
+    assert 1 <= text.count("cannot be rotated, it grows: ") < 100
+    assert "Traceback" not in text
+
+
+def test_a_program_without_standard_output(tmp_path: Path) -> None:
+    program = f"import sys; sys.stdout = None\n{PROGRAM}".replace(
+        'print("printed", flush=True)', ""
+    )
+    command = [sys.executable, "-P", "-c", program, "3"]
+    subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, check=False)
+    assert (tmp_path / "log").read_text().count(" line ") == 3
+
+
 def test_a_file_that_cannot_be_written_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,9 @@ CALLS: list[Callable[[], Awaitable[object]]] = [
     lambda: consumer().subscribe("T"),
     lambda: consumer().poll(),
     lambda: consumer().queues("T"),
+    lambda: consumer().commit(),
+    lambda: consumer().lag(),
+    lambda: consumer().unsubscribe("T"),
     lambda: Admin(nameservers=NAMESERVER).topics(),
 ]
 
