@@ -57,9 +57,27 @@ def closed_to_senders_while_they_read(run: RunMaker) -> None:
     ]
 
 
+def pause(run: RunMaker, target: str, begin_s: float, end_s: float) -> None:
+    begin, end = int(begin_s * SECOND), int(end_s * SECOND)
+    run.strike(begin, "", "pause", targets=[target], for_s=end_s - begin_s)
+    run.strike(end, "", "heal", targets=[target], step="pause")
+
+
+def closed_while_a_node_was_paused(run: RunMaker) -> None:
+    pause(run, "b3", 88.2, 89.9)
+    closed_while_they_read(run)
+
+
+def closed_while_readers_were_paused(run: RunMaker) -> None:
+    pause(run, "consumer-1", 88.2, 89.9)
+    closed_while_they_read(run)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
+        (closed_while_a_node_was_paused, {"A40"}),
+        (closed_while_readers_were_paused, set()),
         (as_it_should_be, set()),
         (queues_forgotten, {"S27"}),
         (permission_forgotten, {"S27"}),
