@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 
 from rocketbed.replication.watermark import Watermark
 
+GAP_MAX = 256 * 1024 * 1024
+"""Bytes behind the master from which a slave is out of sync (`haMaxGapNotInSync`, 256 MiB)."""
+
 
 @dataclass(slots=True, eq=False)
 class Link:
@@ -51,6 +54,15 @@ def _most_at_once(links: list[Link]) -> int:
         sum(link.number <= moment <= link.in_use_until for link in links) for moment in moments
     )
     return max(1, *together) if len(links) > 1 else 1
+
+
+def is_in_sync(master_end: int, acknowledged: int, gap_max: int = GAP_MAX) -> bool:
+    """Whether a slave that reported `acknowledged` keeps up."""
+    return master_end - acknowledged < gap_max
+
+
+def count_in_sync(master_end: int, acks: Iterable[int], gap_max: int = GAP_MAX) -> int:
+    return sum(is_in_sync(master_end, acknowledged, gap_max) for acknowledged in acks)
 
 
 class AckBoard:

@@ -51,3 +51,15 @@ class MetadataRefused(ReplicationError):
 
 class SlaveRefused(ReplicationError):
     """A peer on the replication port that cannot be served."""
+
+
+class HistoryRefused(ReplicationError):
+    """An epoch history that no log can have."""
+
+
+class Superseded(ReplicationError):
+    """A change was asked for on the ground of a register entry that is no more."""
+
+
+class ChangeRefused(ReplicationError):
+    """A change that the rules of the in-sync set forbid (replication.md 7.5)."""

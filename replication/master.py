@@ -13,9 +13,8 @@ from typing import Final, Literal
 import trio
 
 from rocketbed.replication.api import ReplicaLog
-from rocketbed.replication.confirm import AckBoard, Link
+from rocketbed.replication.confirm import GAP_MAX, AckBoard, Link, count_in_sync, is_in_sync
 from rocketbed.replication.errors import ReplicationError, ReplicationPortTaken, SlaveRefused
-from rocketbed.replication.insync import GAP_MAX, count_in_sync, is_in_sync
 from rocketbed.wire.bodies import HaConnectionInfo, HaRuntimeInfo
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha import (

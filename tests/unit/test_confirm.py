@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbed.replication.confirm import AckBoard, Link
-from rocketbed.replication.insync import count_in_sync, is_in_sync
+from rocketbed.replication.confirm import AckBoard, Link, count_in_sync, is_in_sync
 from rocketbed.replication.watermark import Watermark
 
 

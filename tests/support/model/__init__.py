@@ -1,0 +1,1 @@
+"""The executable model of failover: one state, explicit actions, the real decisions."""

@@ -1,0 +1,155 @@
+"""Changes of a group's register entry: each that is allowed, and who is refused."""
+
+import pytest
+
+from rocketbed.replication.election import (
+    Candidate,
+    Proposal,
+    altered,
+    elected,
+    fenced,
+    forced,
+    handed_over,
+    registered,
+)
+from rocketbed.replication.entry import GroupEntry, Policy, Replica
+from rocketbed.replication.errors import ChangeRefused, Superseded
+
+
+def group(*, members: int = 3, min_in_sync: int = 2, leader: int | None = None) -> GroupEntry:
+    """Three replicas, of which the first are in sync."""
+    entry = GroupEntry(
+        "g",
+        Policy.MEMORY,
+        min_in_sync,
+        replicas={number: Replica(f"u{number}", 1) for number in range(3)},
+        in_sync=dict.fromkeys(range(members), 1),
+    )
+    if leader is None:
+        return entry
+    led = elected(entry, {leader: Candidate(1)})
+    assert led is not None
+    return led
+
+
+def proposal(entry: GroupEntry, **in_sync: int) -> Proposal:
+    assert entry.leader is not None
+    members = {int(number[1:]): life for number, life in in_sync.items()}
+    return Proposal(entry.leader, entry.epoch, entry.version, members)
+
+
+def test_the_first_replica_of_a_group_is_its_first_member() -> None:
+    first = registered(GroupEntry("g", Policy.FSYNC, 1), 7, Replica("u", 3), lossless=False)
+    assert first.in_sync == {7: 3}
+    second = registered(first, 8, Replica("v", 1), lossless=True)
+    assert second.in_sync == {7: 3}
+    assert second.version == 2
+
+
+def test_a_restart_ends_membership_and_mastership() -> None:
+    after = registered(group(leader=0), 0, Replica("u0", 2), lossless=True)
+    assert (after.leader, after.in_sync, after.eligible) == (None, {1: 1, 2: 1}, {})
+
+
+def test_at_the_minimum_who_restarts_with_everything_stays_eligible() -> None:
+    after = registered(group(members=2), 1, Replica("u1", 2), lossless=True)
+    assert (after.in_sync, after.eligible) == ({0: 1}, {1: 2})
+
+
+def test_who_may_have_lost_bytes_is_only_known() -> None:
+    after = registered(group(members=2), 1, Replica("u1", 2), lossless=False)
+    assert (after.in_sync, after.eligible) == ({0: 1}, {})
+    assert after.last_known == {1}
+
+
+def test_another_directory_under_a_number_is_refused() -> None:
+    with pytest.raises(ChangeRefused, match="has the directory u1, not new: give the new one"):
+        registered(group(), 1, Replica("new", 1), lossless=True)
+
+
+@pytest.mark.parametrize("life", [0, 1])
+def test_a_copied_directory_is_refused(life: int) -> None:
+    with pytest.raises(ChangeRefused, match=f"life {life} of replica 1 .* is its directory a copy"):
+        registered(group(), 1, Replica("u1", life), lossless=True)
+
+
+def test_a_leader_changes_the_set() -> None:
+    entry = group(leader=0)
+    without = altered(entry, proposal(entry, r0=1, r1=1))
+    assert (without.in_sync, without.eligible) == ({0: 1, 1: 1}, {})
+    alone = altered(without, proposal(without, r0=1))
+    assert (alone.in_sync, alone.eligible) == ({0: 1}, {1: 1})
+    again = altered(alone, proposal(alone, r0=1, r2=1))
+    assert (again.in_sync, again.eligible) == ({0: 1, 2: 1}, {})
+    assert again.version == entry.version + 3
+
+
+def test_a_request_of_another_version_or_leader_is_superseded() -> None:
+    entry = group(leader=0)
+    asked = proposal(entry, r0=1, r1=1)
+    for other in (fenced(entry, 2), altered(entry, asked), group(leader=1)):
+        with pytest.raises(Superseded):
+            altered(other, asked)
+
+
+def test_a_life_that_is_not_registered_does_not_join() -> None:
+    entry = group(members=2, leader=0)
+    with pytest.raises(ChangeRefused, match="no registered life 2"):
+        altered(entry, proposal(entry, r0=1, r1=1, r2=2))
+
+
+def test_a_leader_cannot_leave_out_itself() -> None:
+    entry = group(leader=0)
+    with pytest.raises(ChangeRefused, match="leaves out the leader"):
+        altered(entry, proposal(entry, r1=1, r2=1))
+
+
+def test_the_longest_log_of_the_newest_epoch_is_elected() -> None:
+    alive = {0: Candidate(1, 3, 900), 1: Candidate(1, 4, 700), 2: Candidate(1, 4, 600)}
+    led = elected(group(), alive)
+    assert led is not None
+    assert (led.leader, led.epoch, led.in_sync) == (1, 1, {0: 1, 1: 1, 2: 1})
+
+
+def test_the_eligible_lead_only_where_no_member_is_alive() -> None:
+    entry = fenced(group(members=2), 1)
+    alive = {1: Candidate(1, 9, 999), 2: Candidate(1, 9, 999)}
+    led = elected(entry, alive)
+    assert led is not None
+    assert led.leader == 1
+    led = elected(entry, {**alive, 0: Candidate(1)})
+    assert led is not None
+    assert led.leader == 0
+
+
+def test_another_life_or_an_outsider_is_not_elected() -> None:
+    assert elected(group(members=2), {1: Candidate(2), 2: Candidate(1)}) is None
+
+
+def test_a_fenced_leader_leads_no_longer() -> None:
+    after = fenced(group(leader=0), 0)
+    assert (after.leader, after.in_sync, after.epoch) == (None, {1: 1, 2: 1}, 1)
+    assert fenced(after, 0) is after
+
+
+def test_a_leader_hands_over_to_a_member() -> None:
+    after = handed_over(group(leader=0), leader=0, epoch=1, to=2)
+    assert (after.leader, after.epoch, after.in_sync) == (2, 2, {0: 1, 1: 1, 2: 1})
+    with pytest.raises(Superseded):
+        handed_over(after, leader=0, epoch=1, to=1)
+    with pytest.raises(ChangeRefused, match="is not in sync"):
+        handed_over(group(members=2, leader=0), leader=0, epoch=1, to=2)
+
+
+def test_an_election_is_forced_only_where_nobody_complete_is_left() -> None:
+    entry = group(members=1)
+    with pytest.raises(ChangeRefused, match=r"replicas \[0\] .* have lost nothing"):
+        forced(entry, 2)
+    lost = registered(entry, 0, Replica("u0", 2), lossless=False)
+    assert (lost.in_sync, lost.eligible) == ({}, {})
+    assert lost.last_known == {0}
+    assert elected(lost, {0: Candidate(2), 1: Candidate(1)}) is None
+    with pytest.raises(ChangeRefused, match="no replica 5"):
+        forced(lost, 5)
+    chosen = forced(lost, 2)
+    assert (chosen.leader, chosen.epoch, chosen.unclean) == (2, 1, (1,))

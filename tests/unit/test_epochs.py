@@ -1,0 +1,104 @@
+"""Epoch histories: what can be one, and up to where two logs are the same."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketbed.replication.epochs import (
+    Epoch,
+    History,
+    Span,
+    begun,
+    check,
+    common_end,
+    cut_to,
+    kept_from,
+    spans,
+)
+from rocketbed.replication.errors import HistoryRefused
+
+
+def history(*pairs: tuple[int, int]) -> History:
+    return tuple(Epoch(*pair) for pair in pairs)
+
+
+LONG = history((0, 0), (1, 100), (4, 300))
+
+
+def test_a_history_belongs_to_a_log_that_holds_its_markers() -> None:
+    assert check(LONG, 301) == LONG
+    assert check((), 0) == ()
+    with pytest.raises(HistoryRefused, match="cannot be in a log that ends at 300"):
+        check(LONG, 300)
+
+
+@pytest.mark.parametrize(
+    "second", [(1, 200), (0, 200), (2, 100), (2, 50)], ids=["again", "older", "empty", "before"]
+)
+def test_epochs_rise_strictly_and_none_is_empty(second: tuple[int, int]) -> None:
+    with pytest.raises(HistoryRefused, match=r"cannot follow|cannot be in a log"):
+        begun(history((1, 100)), Epoch(*second))
+
+
+def test_a_cut_takes_an_epoch_with_its_marker() -> None:
+    assert cut_to(LONG, 301) == LONG
+    assert cut_to(LONG, 300) == LONG[:2]
+    assert cut_to(LONG, 0) == ()
+
+
+def test_the_oldest_byte_that_is_kept_has_its_epoch() -> None:
+    assert kept_from(LONG, 0) == LONG
+    assert kept_from(LONG, 99) == LONG
+    assert kept_from(LONG, 100) == LONG[1:]
+    assert kept_from(LONG, 1000) == LONG[2:]
+    assert kept_from((), 50) == ()
+
+
+def test_spans_end_where_the_next_begins() -> None:
+    assert list(spans(LONG, 350)) == [
+        Span(Epoch(0, 0), 100),
+        Span(Epoch(1, 100), 300),
+        Span(Epoch(4, 300), 350),
+    ]
+    assert list(spans((), 0)) == []
+
+
+def test_logs_are_the_same_up_to_the_shorter_end_in_their_newest_common_epoch() -> None:
+    other = history((0, 0), (1, 100), (2, 250), (3, 260))
+    assert common_end(other, 280, LONG, 400) == 250
+    assert common_end(LONG, 400, other, 280) == 250
+    assert common_end(LONG, 320, LONG, 400) == 320
+
+
+def test_an_epoch_that_began_elsewhere_is_another_one() -> None:
+    assert common_end(history((1, 100)), 200, history((1, 120)), 200) is None
+    assert common_end((), 0, LONG, 400) is None
+
+
+numbers = st.lists(st.integers(0, 30), unique=True, max_size=6).map(sorted)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Two logs that one leader of each epoch wrote: for each entry its epoch."""
+    one: tuple[int, ...] = ()
+    other: tuple[int, ...] = ()
+    for epoch in draw(numbers):
+        leads, follows = (one, other) if draw(st.booleans()) else (other, one)
+        leads += (epoch,) * draw(st.integers(1, 4))
+        same = common_end(_history(follows), len(follows), _history(leads), len(leads)) or 0
+        taken = draw(st.integers(same, len(leads)))
+        one, other = leads, leads[:taken] if draw(st.booleans()) else follows
+    return one, other
+
+
+def _history(log: tuple[int, ...]) -> History:
+    return tuple(Epoch(epoch, log.index(epoch)) for epoch in dict.fromkeys(log))
+
+
+@given(logs())
+def test_the_common_end_is_the_common_prefix(pair: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    one, other = pair
+    end = common_end(_history(one), len(one), _history(other), len(other)) or 0
+    assert one[:end] == other[:end]
+    assert one[end : end + 1] != other[end : end + 1] or end == min(len(one), len(other))
