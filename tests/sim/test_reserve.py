@@ -83,7 +83,7 @@ def negative_hashes_never_match() -> None:
 
 
 def nothing_is_filtered() -> None:
-    swap("rocketbed.node.broker.subscriptions:parse_tags", lambda expression: None)
+    swap("rocketbed.node.broker.pull:parse_tags", lambda expression: None)
 
 
 def positions_forgotten_at_start() -> None:
