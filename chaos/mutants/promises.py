@@ -67,8 +67,12 @@ def _replica_acks_early(original: Any, self: Any, *args: Any, **options: Any) ->
 )
 async def _fsync_error_swallowed(_original: Any, self: Any, start: int) -> None:
     self.dirty.pop(start, None)
-    with contextlib.suppress(OSError):
-        await self._pool.sync(self.path(start))
+    file = self._pool.pin(self.path(start))  # the pool itself would have the store fail
+    try:
+        with contextlib.suppress(OSError):
+            await file.sync()
+    finally:
+        self._pool.unpin(self.path(start))
 
 
 @mutant(

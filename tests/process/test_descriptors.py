@@ -71,6 +71,7 @@ async def test_idle_connections_do_not_end_a_node(tmp_path: Path, which: str) ->
         node = run(stack, command, log, preexec_fn=few_descriptors)
         with trio.fail_after(DEADLINE_S):
             await said(tmp_path / "log", "node.serving")
+            await said(tmp_path / "log", "broker.registered")
             for _ in range(STRANGERS):
                 with suppress(OSError):
                     at = port + 1 if which == "replication" else port
