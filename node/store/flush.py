@@ -8,6 +8,7 @@ one fsync serves every producer that queued up during the one before.
 import trio
 
 from rocketbed.node.store.errors import StoreFailed
+from rocketbed.node.store.files import NO_DESCRIPTOR
 from rocketbed.node.store.marks import FLUSHED_NAME
 from rocketbed.node.store.parts import StoreParts
 
@@ -25,7 +26,7 @@ class Flusher:
         self.count = 0
         """Fsync rounds so far."""
         self._begin_noted = 0
-        """Where the log began when F was last written for good."""
+        """Where the log began when F was written for good, above 0 and before the first mark."""
         self.floor = 0
         """F as it was found at boot: while recovery is on its way up, F on disk stays there."""
         parts.log.written.subscribe(self._on_written)
@@ -120,21 +121,24 @@ class Flusher:
         return max(end, self.floor)
 
     async def _publish(self, end: int) -> None:
-        begin = self._parts.log.min_offset
-        # For good once where a log begins above 0: a start after a power loss would take its first
-        # segment for one whose predecessor is lost (`log_end.py`).
-        is_new = begin > self._begin_noted
+        parts = self._parts
+        begin, mark = parts.log.min_offset, parts.marks.mark
+        # Until the first mark F alone tells that a slave's log begins above 0: a start after a
+        # power loss would take its first segment for one whose predecessor is lost (`log_end.py`).
+        must_last = begin > max(self._begin_noted, mark.first, mark.offset)
         try:
-            await self._parts.marks.store_flushed(max(self.known(end), begin), durable=is_new)
+            await parts.marks.store_flushed(max(self.known(end), begin), durable=must_last)
             self._begin_noted = begin
         except OSError as exc:
-            if is_new:
-                raise self._parts.failure.set(
+            # An older F is true as well; recovery only learns less from it.
+            parts.world.log.warning("store.flushed_mark_not_written", error=exc.strerror)
+            if must_last and exc.errno in NO_DESCRIPTOR:
+                return  # not flushed yet: the next round tries again
+            if must_last:
+                raise parts.failure.set(
                     StoreFailed(
-                        f"{FLUSHED_NAME} of {self._parts.config.root} cannot be written:"
-                        f" {exc.strerror}; check the disk, then start the node again"
+                        f"{FLUSHED_NAME} of {parts.config.root} cannot be written: {exc.strerror};"
+                        " check the disk, then start the node again"
                     )
                 ) from exc
-            # An older F is true as well; recovery only learns less from it.
-            self._parts.world.log.warning("store.flushed_mark_not_written", error=exc.strerror)
-        self._parts.log.flushed.advance(end)
+        parts.log.flushed.advance(end)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import trio
 
 from rocketbed.client.commits import Commits
+from rocketbed.client.session import Session
 from rocketbed.client.subscriptions import LET_GO_S, Subscriptions
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
@@ -17,18 +18,14 @@ from rocketbed.wire.bodies_admin import ConsumerRunningInfo, ConsumerStatus, Que
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.wire.headers_admin import ClientStatusRequest
-from rocketbed.world.api import World
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
     """Answers for one consumer."""
 
-    world: World
+    session: Session
     group: str
-    nameservers: str
-    began_ms: int
-    """When it was made; Unix, milliseconds."""
     subscriptions: Subscriptions
     commits: Commits
     is_ordered: bool
@@ -51,7 +48,7 @@ class Asked:
 
         What is for another group or topic is passed over, with a warning.
         """
-        log = self.world.log
+        log = self.session.world.log
         try:
             header = ClientStatusRequest.decode(command.fields)
             table = QueueOffsets.decode(command.body).offset_table
@@ -104,12 +101,14 @@ class Asked:
             for queue, flow in self.subscriptions.flows.items()
         }
         properties = {
-            "PROP_NAMESERVER_ADDR": self.nameservers,
+            "PROP_NAMESERVER_ADDR": ";".join(
+                map("%s:%d".__mod__, self.session.nameservers.addresses)
+            ),
             "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
             "PROP_CLIENT_VERSION": "rocketbed",
             "PROP_CONSUMEORDERLY": str(self.is_ordered).lower(),
             "PROP_THREADPOOL_CORE_SIZE": "0",
-            "PROP_CONSUMER_START_TIMESTAMP": str(self.began_ms),
+            "PROP_CONSUMER_START_TIMESTAMP": str(self.session.began_ms),
         }
         told = list(self.subscriptions.told.values())
         info = ConsumerRunningInfo(properties=properties, subscription_set=told, mq_table=queues)

@@ -123,15 +123,9 @@ class Consumer:
             locks=Locks(self._session, group) if ordered else None,
         )
         self._commits = Commits(self._session.world, group, self._subscriptions, self._positions)
-        Asked(
-            self._session.world,
-            group,
-            nameservers if isinstance(nameservers, str) else ";".join(nameservers),
-            self._session.world.clock.wall_ms(),
-            self._subscriptions,
-            self._commits,
-            is_ordered=ordered,
-        ).add_to(handlers)
+        Asked(self._session, group, self._subscriptions, self._commits, is_ordered=ordered).add_to(
+            handlers
+        )
         self._listeners: list[Listener] = []
         self._listener_ended = trio.Event()
 

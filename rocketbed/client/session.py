@@ -58,6 +58,8 @@ class Session:
         `handlers`: for what brokers ask of us.
         """
         self.world = real() if world is None else world
+        self.began_ms = self.world.clock.wall_ms()
+        """When the client was made; Unix, milliseconds."""
         self.connections = Connections(self.world, handlers, on_open=self._opened)
         self._ns_connections = Connections(self.world)
         addresses = parse_nameservers(nameservers)
