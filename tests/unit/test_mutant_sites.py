@@ -138,7 +138,7 @@ def test_the_draw_is_the_seed_s_and_each_module_has_its_share() -> None:
     assert [one.key for one in draw(20, 7, sources)] == [one.key for one in drawn[:20]]
     assert [one.key for one in draw(60, 8, sources)] != [one.key for one in drawn]
     rich = [source for source in sources if len(candidates(source)) > 20]
-    shares = [sum(one.source is source for one in drawn) for source in rich]
+    shares = [sum(one.source == source for one in drawn) for source in rich]
     assert min(shares) >= 2
     assert max(shares) <= min(shares) + 1
     assert {one.site.operator for one in drawn} == set(OPERATORS)
