@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import trio
 
 from rocketbed.client.commits import Commits
+from rocketbed.client.flow import Flow
 from rocketbed.client.session import Session
 from rocketbed.client.subscriptions import LET_GO_S, Subscriptions
 from rocketbed.remoting.connection import Connection
@@ -62,9 +63,10 @@ class Asked:
             flow = self.subscriptions.flows.get(queue)
             if flow is None or offset < 0 or queue.topic != header.topic:
                 continue
-            if self.is_ordered:  # two messages of one queue must not be in hand at once
-                with trio.move_on_after(LET_GO_S):
-                    await flow.progress.idle()
+            if self.is_ordered:
+                await self._empty_hands(flow)
+            if self.subscriptions.flows.get(queue) is not flow:
+                continue  # another member has it since
             flow.seek(offset)
             log.warning(
                 "client.position_reset",
@@ -77,6 +79,15 @@ class Asked:
                 await self.commits.store(queue, offset)
             except RocketbedError as exc:
                 log.warning("client.not_committed", error=str(exc))
+
+    async def _empty_hands(self, flow: Flow) -> None:
+        """Two messages of one queue must not be in hand at once."""
+        was_paused = flow.is_paused
+        flow.pause()
+        with trio.move_on_after(LET_GO_S):
+            await flow.progress.idle()
+        if not was_paused:
+            flow.resume()
 
     def status(self, command: Command, _connection: Connection) -> Command:
         """221: the offset of the first message of each queue of a topic that is not dealt with.
