@@ -43,7 +43,11 @@ def requirement(directory: Path) -> dict[str, Any]:
         return _row(
             [str(value) for value in sorted(losses.gone)],
             agreed_ends(evidence, losses),
-            [log.name for log in evidence.nodes if evidence.damaged_by(log.name, record.end_ns)],
+            [
+                log.name
+                for log in evidence.nodes
+                if evidence.disks.damaged_by(log.name, record.end_ns)
+            ],
             len(losses.turns) + len(evidence.splits),
             record.ordered_topics,
         )

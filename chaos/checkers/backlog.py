@@ -45,7 +45,7 @@ def group_backlog(case: Case, found: Findings) -> int:
                     found.add(
                         f"{node.name} keeps {stands} for {group} of {queue.topic}/{queue.queue},"
                         f" which ends at {end}",
-                        excuse=evidence.may_differ(node, file="consumerOffset.json"),
+                        excuse=evidence.disks.may_differ(node, file="consumerOffset.json"),
                         node=node.name,
                         topic=queue.topic,
                         queue=queue.queue,

@@ -12,14 +12,8 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
-from rocketbed.chaos.checkers.evidence import (
-    SECOND_NS,
-    Evidence,
-    as_master,
-    heals,
-    step_of,
-    targets_of,
-)
+from rocketbed.chaos.checkers.events import as_master, heals, step_of, targets_of
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.keys import QueueName
 from rocketbed.chaos.checkers.result import CheckResult
 from rocketbed.chaos.history import Event, Function

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.deletions import Deletion
-from rocketbed.chaos.checkers.evidence import READS, Evidence, targets_of
+from rocketbed.chaos.checkers.events import targets_of
+from rocketbed.chaos.checkers.evidence import READS, Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.reads import example_of
 from rocketbed.chaos.checkers.result import Excuse
@@ -47,7 +48,7 @@ def deletion_complete(case: Case, found: Findings) -> int:
         for node in evidence.nodes:
             for what in _left(evidence, node, one):
                 text = f"{node.name} {what}, which was deleted {one.end_ns / 1e9:.1f} s after start"
-                excuse = evidence.may_differ(node) or _forgotten(evidence, node.group, one)
+                excuse = evidence.disks.may_differ(node) or _forgotten(evidence, node.group, one)
                 found.add(text, excuse=excuse, node=node.name, topic=one.topic)
     return len(evidence.nodes)
 

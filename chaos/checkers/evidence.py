@@ -4,21 +4,22 @@ Rows are taken in columns, and queues get numbers (`keys`), so that the passes r
 """
 
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.deletions import Generations, deletions_of
+from rocketbed.chaos.checkers.disks import Disks
+from rocketbed.chaos.checkers.events import as_master, heals, step_of, targets_of
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, Queues
 from rocketbed.chaos.checkers.logs import LogReader, NodeLog
 from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import Example, Excuse
-from rocketbed.chaos.damage import MENDED, STRAYS
+from rocketbed.chaos.damage import MENDED
 from rocketbed.chaos.history import Event, Function, History, Outcome, Row
 from rocketbed.chaos.record import Image, RunRecord
 from rocketbed.chaos.trace import Ends, Trace
@@ -26,13 +27,10 @@ from rocketbed.chaos.workload import tag_crc
 from rocketbed.inspect import NotAStore, Settings
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)
-_LOG_BYTE: Final = re.compile(r"commitlog/(?P<start>[0-9]{20}) byte (?P<byte>[0-9]+)$")
 READS = (Function.GOT, Function.DELIVER)
 SECOND_NS = 1_000_000_000
 OWN = "rocketbed"
 """Our own node, as `Software.name` has it."""
-LYING = "lost-fsync"
-"""A fault of a disk that no store can see in time."""
 SPLIT_AFTER_NS = 10 * SECOND_NS
 """So long a second master may still answer after it was told to be a slave again."""
 
@@ -277,113 +275,16 @@ class Evidence:
         """Whether a copy counts only once it is on disk."""
         return self.record.promise.flush == "sync"
 
+    @cached_property
+    def disks(self) -> Disks:
+        """What copies are worth."""
+        return Disks(self)
+
     def counted(self, node: str, ends: Ends, time_ns: int) -> int:
         """How much of a node's log counts at a time, by the promise and by what its disk is worth
         then."""
-        is_worth = self.flushes and self.damaged_by(node, time_ns) is None
+        is_worth = self.flushes and self.disks.damaged_by(node, time_ns) is None
         return ends.durable if is_worth else ends.written
-
-    def damaged_by(self, node: str, time_ns: int) -> Excuse | None:
-        """Why a node's own copy proved nothing at a time: its disk had lied, or had been damaged
-        and the node said so, and it had no new disk since."""
-        causes = [*self._lies.get(node, ()), *self._told_damages.get(node, ())]
-        return next((one for one in causes if one.begin_ns <= time_ns <= one.end_ns), None)
-
-    def misses_keys(self, node: str, time_ns: int) -> Excuse | None:
-        """Why a node's index may lack keys at a time: its disk had lied, or index or log had been
-        damaged and the node said so; its next start after that builds the index again."""
-        lies = self._lies.get(node, ())
-        if lied := next((one for one in lies if one.begin_ns <= time_ns <= one.end_ns), None):
-            return lied
-        for damage in self.events(Function.NODE, "damaged"):
-            told = self.reports(node, damage.time_ns) if damage.node == node else []
-            if not told or not str(damage.fields.get("hit")).startswith(("index/", "commitlog/")):
-                continue
-            starts = (
-                event.time_ns
-                for event in self.events(Function.NODE, "recovered")
-                if event.node == node and event.time_ns > told[0].time_ns
-            )
-            if damage.time_ns <= time_ns <= min(starts, default=time_ns):
-                cause = f"the index of {node} was damaged, which it reported"
-                return self.excuse(cause, damage.time_ns, min(starts, default=None))
-        return None
-
-    @cached_property
-    def _lies(self) -> dict[str, list[Excuse]]:
-        """By node each time that its disk began to lie."""
-        found: dict[str, list[Excuse]] = defaultdict(list)
-        for event in self.events(Function.NEMESIS):
-            if LYING in {event.what, *step_of(event).split()}:
-                for node in targets_of(event):
-                    cause = f"the disk of {node} lied: {step_of(event) or event.what}"
-                    found[node].append(self._until_wiped(node, cause, event.time_ns))
-        return dict(found)
-
-    @cached_property
-    def _told_damages(self) -> dict[str, list[Excuse]]:
-        """By node each damage of its disk that it reported, or that nobody can see.
-
-        Damage that a node never reported excuses nothing: it is found, or it did no harm. That of a
-        log goes with the bytes to those that copy them, and counts for them once they report it
-        (seed 867449).
-        """
-        found: dict[str, list[Excuse]] = defaultdict(list)
-        for damage in self.events(Function.NODE, "damaged"):
-            node, told = damage.node, self.reports(damage.node, damage.time_ns)
-            if damage.fields.get("untold") or told:
-                cause = f"the disk of {node} was damaged ({damage.fields.get('kind')})"
-                cause += ", which it reported" if told else ", so that nobody can see it"
-                found[node].append(self._until_wiped(node, cause, damage.time_ns))
-            if told and str(damage.fields.get("hit")).startswith("commitlog/"):
-                group = self.group_of_name(node)
-                for other in self.events(Function.NODE, "reported"):
-                    if self.group_of_name(other.node) != group:
-                        continue
-                    if other.time_ns > damage.time_ns and other.fields.get("event") != MENDED:
-                        copied = f"{other.node} reported damage of {node} that it copied"
-                        excuse = self._until_wiped(other.node, copied, other.time_ns)
-                        found[other.node].append(excuse)
-        return dict(found)
-
-    @cached_property
-    def _hits(self) -> list[tuple[int, int, Excuse]]:
-        """Group, log offset and damage of each byte that was altered at rest, if its node told of
-        it or nobody can see it: it goes with the bytes to those that copy them."""
-        found = []
-        for event in self.events(Function.NODE, "damaged"):
-            place = _LOG_BYTE.search(str(event.fields.get("hit")))
-            if place is None:
-                continue
-            if event.fields.get("untold") or self.reports(event.node, event.time_ns):
-                at = int(place["start"]) + int(place["byte"])
-                cause = f"byte {at} of the log of {event.node} was damaged"
-                excuse = self.excuse(cause, event.time_ns)
-                found.append((self.group_of_name(event.node), at, excuse))
-        return found
-
-    def hit(self, group: int, begin: int, end: int) -> Excuse | None:
-        """Damage of a byte of these in a group's logs."""
-        hits = (excuse for of, at, excuse in self._hits if of == group and begin <= at < end)
-        return next(hits, None)
-
-    def altered(self, value: int) -> Excuse | None:
-        """Damage of the very record of a value, which may stay in the log as another's."""
-        for log in self.logs if self._hits else ():
-            messages = log.messages
-            for number in passes.where(passes.column(messages.values), (value,)):
-                begin = messages.physicals[number]
-                if excuse := self.hit(log.group, begin, begin + messages.sizes[number]):
-                    return excuse
-        return None
-
-    def _until_wiped(self, node: str, cause: str, begin_ns: int) -> Excuse:
-        wipes = (
-            event.time_ns
-            for event in self.events(Function.NEMESIS, "wipe")
-            if node in targets_of(event) and event.time_ns > begin_ns
-        )
-        return self.excuse(cause, begin_ns, min(wipes, default=None))
 
     def excuse(self, cause: str, begin_ns: int, end_ns: int | None = None) -> Excuse:
         """An excuse for a time; without an end until that of the run."""
@@ -398,46 +299,6 @@ class Evidence:
             and event.time_ns >= since_ns
             and (mended or event.fields.get("event") != MENDED)
         ]
-
-    def may_differ(self, *logs: NodeLog, file: str = "") -> Excuse | None:
-        """Why a copy, or such a file of it, may be wrong: not before its disk was damaged, and
-        not once it has a new one."""
-        for log in logs:
-            stray_ns = self._damages.get(("stray", log.name))
-            if file in STRAYS and stray_ns is not None:
-                return self.excuse(f"a stray file was put on the disk of {log.name}", stray_ns)
-            until_ns = self.record.end_ns if log.image is None else log.image.time_ns
-            emptied_ns = max(
-                (time_ns for time_ns in self._emptied.get(log.name, ()) if time_ns < until_ns),
-                default=-1,
-            )
-            # A disk may go on lying when it is emptied; damage goes with what was there.
-            causes = [(excuse, -1) for excuse in self._lies.get(log.name, ())]
-            causes += [(excuse, emptied_ns) for excuse in self._told_damages.get(log.name, ())]
-            for excuse, since_ns in causes:
-                if since_ns <= excuse.begin_ns <= until_ns:
-                    return excuse
-        return None
-
-    @cached_property
-    def _damages(self) -> dict[tuple[str, str], int]:
-        """Kind and node -> when that was done to it last."""
-        events = self.events(Function.NODE, "damaged")
-        return {(str(event.fields.get("kind")), event.node): event.time_ns for event in events}
-
-    @cached_property
-    def _emptied(self) -> dict[str, list[int]]:
-        """By node each time that it was given an empty disk."""
-        found: dict[str, list[int]] = defaultdict(list)
-        for event in self.history.events:
-            if event.what == "wipe":
-                for node in targets_of(event):
-                    found[node].append(event.time_ns)
-        return dict(found)
-
-    def emptied_since(self, node: str, time_ns: int) -> bool:
-        """Whether a node was given an empty disk after a time."""
-        return any(at > time_ns for at in self._emptied.get(node, ()))
 
     def first_after(self, number: int, is_it: Callable[[Event], bool]) -> int:
         """Time of the first such event behind a position of the events; without any, the end."""
@@ -522,27 +383,7 @@ def gather(
     return evidence
 
 
-def step_of(event: Event) -> str:
-    """The step that an event tells of; empty for none."""
-    return str(event.fields.get("step", ""))
-
-
-def heals(event: Event, step: str) -> bool:
-    """Whether an event ends what a step began."""
-    return event.what == "heal" and step_of(event) in (step, "everything")
-
-
 def _follows(event: Event, node: str) -> bool:
     """Whether an event is a node's start as a slave."""
     is_start = event.function == Function.NODE and event.what == "start"
     return is_start and event.node == node and not as_master(event)
-
-
-def targets_of(event: Event) -> list[str]:
-    """Whom an event concerns."""
-    targets = event.fields.get("targets", ())
-    return [event.node] if event.node else [str(target) for target in targets]
-
-
-def as_master(event: Event) -> bool:
-    return event.fields.get("id") == 0 or event.fields.get("role") == "master"

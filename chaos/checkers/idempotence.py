@@ -39,7 +39,7 @@ def recovery_idempotent(case: Case, found: Findings) -> int:
     chosen = (images[first:] + images[:first])[: case.recoveries]
     for image in chosen:
         wrong = boot_twice(image)
-        if wrong and evidence.damaged_by(image.name, image.taken.time_ns) is None:
+        if wrong and evidence.disks.damaged_by(image.name, image.taken.time_ns) is None:
             text = f"{image.label}: {wrong}"
             found.add(text, node=image.name, time_ns=image.taken.time_ns)
     return len(chosen)

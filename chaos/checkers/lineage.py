@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from rocketbed.chaos.checkers.ends import ENDLESS, NodeEnds
-from rocketbed.chaos.checkers.evidence import Evidence, as_master, targets_of
+from rocketbed.chaos.checkers.events import as_master, targets_of
+from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.record import Image

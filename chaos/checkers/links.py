@@ -71,7 +71,7 @@ def kept_cuts(case: Case, found: Findings) -> int:
         node = nodes.get(event.node)
         if node is None or not isinstance(start, int) or not isinstance(end, int) or end <= start:
             continue
-        if evidence.emptied_since(event.node, event.time_ns):
+        if evidence.disks.emptied_since(event.node, event.time_ns):
             continue
         examined += 1
         name = str(event.fields.get("kept")).rpartition("/")[2]
@@ -84,7 +84,7 @@ def kept_cuts(case: Case, found: Findings) -> int:
             text += " what begins with no record"
         else:
             continue
-        damaged = evidence.may_differ(node)
+        damaged = evidence.disks.may_differ(node)
         found.add(text, node=event.node, time_ns=event.time_ns, excuse=damaged)
     if not examined:
         raise NotApplicable("no log was cut, or its node has an empty disk since")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.evidence import as_master, step_of
+from rocketbed.chaos.checkers.events import as_master, step_of
 from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome, Row
@@ -300,7 +300,9 @@ def _unsure(case: Case, call: Row) -> Excuse | None:
     evidence = case.evidence
     group = evidence.group_of(call.node)
     nodes = [node for node in evidence.record.nodes if evidence.group_of_name(node) == group]
-    return next(filter(None, (evidence.damaged_by(node, call.invoked_ns) for node in nodes)), None)
+    return next(
+        filter(None, (evidence.disks.damaged_by(node, call.invoked_ns) for node in nodes)), None
+    )
 
 
 def _clock(case: Case, time_ns: int) -> Excuse | None:

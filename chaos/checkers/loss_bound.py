@@ -268,7 +268,7 @@ class Losses:
 
     def _is_unsafe(self, cut: Change) -> bool:
         """Whether a power cut may take what a sync was said to have kept."""
-        lied = self._evidence.damaged_by(cut.node, cut.time_ns)
+        lied = self._evidence.disks.damaged_by(cut.node, cut.time_ns)
         return not self._evidence.flushes or lied is not None
 
     def _count(self, loss: Loss) -> None:
@@ -293,7 +293,7 @@ class Losses:
         have taken, which a later master may have brought back.
         """
         change = loss.turn.change
-        if self._evidence.damaged_by(change.node, change.time_ns) is not None:
+        if self._evidence.disks.damaged_by(change.node, change.time_ns) is not None:
             return
         before = self.turns[: self.turns.index(loss)]
         lowest = min((message.end or ENDLESS for message in loss.lost), default=ENDLESS)

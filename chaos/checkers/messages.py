@@ -79,7 +79,7 @@ def altered_labels(case: Case, found: Findings) -> int:
         examined += len(named)
         for number in passes.unequal(known, passes.take(stored, named)):
             what = "with another tag, or other keys, than it was sent with, is in the log of"
-            excuse = evidence.may_differ(node)  # no checksum covers properties
+            excuse = evidence.disks.may_differ(node)  # no checksum covers properties
             found.add(_stored(evidence, node, named[number], what), excuse=excuse)
     named = passes.found(reads.column("value"), sent)
     known = passes.lookup(passes.take(reads.column("value"), named), sent, labels, -2)
@@ -142,7 +142,7 @@ def inconsistent_offsets(case: Case, found: Findings) -> int:
         ("given to a reader", evidence.keys(reads), reads.column("value")),
     ]
     for node in evidence.logs:
-        if evidence.may_differ(node):
+        if evidence.disks.may_differ(node):
             continue
         messages = node.messages
         keys = passes.pack(passes.column(messages.queues), passes.column(messages.offsets))
@@ -201,7 +201,7 @@ def moved_writes(case: Case, found: Findings) -> int:
             physical=row.physical_offset,
             distance=abs(copies[0][1] - wanted[1]),
         )
-        found.add(example, excuse=evidence.altered(row.value))
+        found.add(example, excuse=evidence.disks.altered(row.value))
     return len(there) + _read_elsewhere(evidence, found)
 
 
@@ -217,7 +217,7 @@ def _read_elsewhere(evidence: Evidence, found: Findings) -> int:
             continue
         text = f"value {row.value} was read at {evidence.place(row)}, and is at"
         example = evidence.example(row, f"{text} {evidence.queues.show(place)}")
-        found.add(example, excuse=evidence.altered(row.value))
+        found.add(example, excuse=evidence.disks.altered(row.value))
     return len(there)
 
 
@@ -261,7 +261,7 @@ def dense_queues(case: Case, found: Findings) -> int:
                 what = f"where offset {expected} is due, is in the log of"
                 example = _stored(evidence, node, number, what)
                 example.distance = abs(offset - expected)
-                found.add(example, excuse=evidence.may_differ(node))
+                found.add(example, excuse=evidence.disks.may_differ(node))
             due[queue] = max(expected, offset + 1)
     return examined
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import FaultSpan, faults
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.evidence import Evidence, Rows, targets_of
+from rocketbed.chaos.checkers.events import targets_of
+from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.keys import QueueName
 from rocketbed.chaos.checkers.lineage import PROMOTE, WIPE
 from rocketbed.chaos.checkers.logs import NodeLog
@@ -193,7 +194,7 @@ def offset_overrun(case: Case, found: Findings) -> int:
                 text,
                 excuse=lost
                 if committed <= evidence.ends_ever[queue]
-                else evidence.may_differ(node),
+                else evidence.disks.may_differ(node),
                 distance=committed - end,
                 offset=committed,
                 **place,
@@ -250,7 +251,7 @@ def forgotten_positions(case: Case, found: Findings) -> int:
             text += f" {committed} had been committed to it {(time_ns - at) / 1e9:.1f} s before"
             example = evidence.example(row, text, value=None, distance=committed - offset)
             excuse = losses.loss_between(evidence.group_of(row.node), at, time_ns)
-            excuse = excuse or evidence.damaged_by(node, time_ns)
+            excuse = excuse or evidence.disks.damaged_by(node, time_ns)
             excuse = excuse or _no_disk(struck, node, at, time_ns)
             for one in given[group, queue] if excuse is None else ():
                 if one.ended_ns == at and offset in said[group, queue]:

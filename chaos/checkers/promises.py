@@ -98,7 +98,7 @@ def early_reads(case: Case, found: Findings) -> int:
                 text = f"value {row.value}, which ends at log {end}, was given to a reader by"
                 text += f" {node}, whose log was on disk up to {level}"
                 example = evidence.example(row, text, node=node, distance=end - level)
-                found.add(example, excuse=evidence.damaged_by(node, row.returned_ns))
+                found.add(example, excuse=evidence.disks.damaged_by(node, row.returned_ns))
     if not examined:
         raise NotApplicable("no node whose disk was observed is known to have answered a pull")
     return examined

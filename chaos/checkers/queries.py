@@ -60,7 +60,7 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
             is_calm = row.process == FINAL_READER or (calm > 0 and row.invoked_ns >= calm)
             master = case.losses.lineages[queue.group].era(row.invoked_ns).master
             (wrong if is_calm else missed).add(
-                example, excuse=evidence.misses_keys(master, row.invoked_ns)
+                example, excuse=evidence.disks.misses_keys(master, row.invoked_ns)
             )
     return len(queries)
 
@@ -173,7 +173,7 @@ def store_times(case: Case, found: Findings) -> int:
             value = node.messages.values[number]
             text = f"{node.name}: value {value} was stored at {times[number]}, {fall} ms before the"
             text += " one in front of it"
-            excuse, place = case.evidence.may_differ(node), node.messages.physicals[number]
+            excuse, place = case.evidence.disks.may_differ(node), node.messages.physicals[number]
             more = {"value": value, "physical": place, "distance": fall}
             found.add(text, excuse=excuse, node=node.name, **more)
     if not examined:

@@ -40,7 +40,7 @@ def unseen(case: Case, found: Findings) -> int:
     for position in passes.found(passes.take(values, unseen), evidence.stored.values):
         text = f"is in the final log, and {who} did not get it"
         row = sends.row(unseen[position])
-        excuse = evidence.deleted_message(row) or evidence.altered(row.value)
+        excuse = evidence.deleted_message(row) or evidence.disks.altered(row.value)
         found.add(example_of(evidence, row, text), excuse=excuse)
     found.note = f"read by {who}"
     return len(sends)

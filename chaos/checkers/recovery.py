@@ -6,7 +6,8 @@ been written and was on disk; so what the node says of itself is held against bo
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, heals, step_of, targets_of
+from rocketbed.chaos.checkers.events import heals, step_of, targets_of
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.lineage import WIPE
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
@@ -34,7 +35,7 @@ def recovered_ends(case: Case, found: Findings) -> int:
         if wrong:
             text = f"{event.node} recovered to {end}, {wrong}"
             place = {"node": event.node, "physical": end, "time_ns": event.time_ns}
-            excuse = evidence.damaged_by(event.node, event.time_ns)
+            excuse = evidence.disks.damaged_by(event.node, event.time_ns)
             since_ns = image.taken.time_ns
             if damaged and evidence.reports(event.node, since_ns, mended=True):
                 excuse = evidence.excuse(f"{event.node} was damaged, and reported it", since_ns)

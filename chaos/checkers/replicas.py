@@ -42,7 +42,7 @@ def equal_logs(case: Case, found: Findings) -> int:
         difference = first_difference(one, other, start, end)
         compared += end - start
         if difference is not None:
-            excuse = evidence.may_differ(one, other)
+            excuse = evidence.disks.may_differ(one, other)
             if losses is not None and not (evidence.foreign and _in_step(evidence, one, other)):
                 excuse = excuse or _refused(losses, one, other, difference)
             found.add(
@@ -82,8 +82,8 @@ def equal_images(case: Case, found: Findings) -> int:
         if difference is not None:
             found.add(
                 f"{image.label} and the final log of {final.name} differ from log {difference} on",
-                excuse=evidence.may_differ(image, final)
-                or evidence.hit(image.group, difference, difference + 1),
+                excuse=evidence.disks.may_differ(image, final)
+                or evidence.disks.hit(image.group, difference, difference + 1),
                 node=image.name,
                 physical=difference,
                 time_ns=image.taken.time_ns,

@@ -5,7 +5,9 @@ torn tail and queues behind the log are legal in it, and what is judged is what 
 """
 
 from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.evidence import LYING, Evidence, step_of, targets_of
+from rocketbed.chaos.checkers.disks import LYING
+from rocketbed.chaos.checkers.events import step_of, targets_of
+from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.result import CheckResult, Example, Excuse, judged, not_run
 from rocketbed.chaos.damage import ALARMS
@@ -62,7 +64,7 @@ def image_checks(case: Case, found: Findings) -> int:
         is_cut = _after_power_cut(evidence, image)
         for finding in image.report.findings:
             if finding.severity >= Grade.DAMAGE and _binds(image, finding, is_cut=is_cut):
-                excuse = evidence.may_differ(image, file=finding.file)
+                excuse = evidence.disks.may_differ(image, file=finding.file)
                 found.add(_example(image, finding), excuse=excuse)
     return len(evidence.images)
 
@@ -87,7 +89,7 @@ def honest_marks(case: Case, found: Findings) -> int:
             found.add(
                 f"{image.label}: W {marks.durable_offset}, F {marks.flushed_offset}, but the log"
                 f" was on disk up to {durable}",
-                excuse=evidence.may_differ(image),
+                excuse=evidence.disks.may_differ(image),
                 node=image.name,
                 time_ns=image.taken.time_ns,
                 distance=named - durable,
@@ -95,7 +97,7 @@ def honest_marks(case: Case, found: Findings) -> int:
     for event in evidence.events(Function.NODE, "mark_ahead"):
         text = f"{event.node} made its mark durable at W {event.fields['offset']}, when its log was"
         text += f" on disk up to {event.fields['durable']}"
-        excuse = evidence.damaged_by(event.node, event.time_ns)
+        excuse = evidence.disks.damaged_by(event.node, event.time_ns)
         found.add(text, excuse=excuse, node=event.node, time_ns=event.time_ns)
     if not examined and not found.found:
         raise NotApplicable("no image has marks, or the disk was not observed")
@@ -236,7 +238,8 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
         for finding in node.report.findings:
             if finding.rule in rules and finding.severity >= floor:
                 found.add(
-                    _example(node, finding), excuse=evidence.may_differ(node, file=finding.file)
+                    _example(node, finding),
+                    excuse=evidence.disks.may_differ(node, file=finding.file),
                 )
     counts = {
         node.name: 1 if unit == "directories" else getattr(node.report, unit.replace(" ", "_"))

@@ -19,7 +19,7 @@ def unwanted_tags(case: Case, found: Findings) -> int:
     evidence = case.evidence
     if not evidence.wanted_tags:
         raise NotApplicable("no group asks for some tags only")
-    stored = Stored([log for log in evidence.logs if evidence.may_differ(log) is None])
+    stored = Stored([log for log in evidence.logs if evidence.disks.may_differ(log) is None])
     rows = evidence.rows((Function.DELIVER,))
     tags = passes.lookup(rows.column("value"), stored.values, stored.column("tags"), -1)
     groups = rows.column("operation")

@@ -47,7 +47,7 @@ def tables_complete(case: Case, found: Findings) -> int:
             if wrong:
                 found.add(
                     f"{node.name} {wrong} topic {topic} in its {TOPICS}",
-                    excuse=evidence.may_differ(node, file=TOPICS),
+                    excuse=evidence.disks.may_differ(node, file=TOPICS),
                     node=node.name,
                     topic=topic,
                 )
@@ -56,7 +56,7 @@ def tables_complete(case: Case, found: Findings) -> int:
     for node in evidence.nodes:
         if node.name in evidence.record.stopped_cleanly:
             examined += _compare_positions(evidence, node, found) + 1
-            excuse = evidence.may_differ(node)
+            excuse = evidence.disks.may_differ(node)
             for what in _unfinished(evidence, node):
                 found.add(f"{node.name} {what}", excuse=excuse, node=node.name)
     return examined
@@ -84,7 +84,9 @@ def topics_first(case: Case, found: Findings) -> int:
             if deletion is not None and deletion.topic in known:
                 continue
             text = f"{image.label}: there are messages of {topic}, and {TOPICS} lacks it"
-            excuse = evidence.may_differ(image, file=TOPICS) or evidence.deleted(topic, time_ns)
+            excuse = evidence.disks.may_differ(image, file=TOPICS) or evidence.deleted(
+                topic, time_ns
+            )
             found.add(text, excuse=excuse, node=image.name, time_ns=time_ns, topic=topic)
     if not examined:
         raise NotApplicable("no image of a first master has messages")
@@ -154,7 +156,7 @@ def _compare_positions(evidence: Evidence, node: NodeLog, found: Findings) -> in
         if not known.get(group, {}).get("consumeEnable"):
             found.add(
                 f"{node.name} does not let {group} consume, by its {GROUPS}, and it had committed",
-                excuse=evidence.may_differ(node, file=GROUPS),
+                excuse=evidence.disks.may_differ(node, file=GROUPS),
                 node=node.name,
             )
         at = kept.get((number, group), 0)
@@ -162,7 +164,7 @@ def _compare_positions(evidence: Evidence, node: NodeLog, found: Findings) -> in
             found.add(
                 f"{node.name} keeps {at} for {group} of {queue.topic}/{queue.queue}, where"
                 f" {offset} had been committed {COPIED_NS / 1e9:g} s before clients ended",
-                excuse=evidence.may_differ(node, file=OFFSETS),
+                excuse=evidence.disks.may_differ(node, file=OFFSETS),
                 node=node.name,
                 topic=queue.topic,
                 queue=queue.queue,

@@ -68,7 +68,7 @@ def positions_beyond(case: Case, found: Findings) -> int:
             text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, which ended"
             text += f" at {end}, and nobody committed that since it started"
             example = evidence.example(row, text, value=None, distance=offset - end)
-            found.add(example, excuse=evidence.damaged_by(node, time_ns))
+            found.add(example, excuse=evidence.disks.damaged_by(node, time_ns))
     if not examined:
         raise NotApplicable("no position was read of a master that told the end of the queue later")
     return examined

@@ -33,7 +33,7 @@ def changes_kept(case: Case, found: Findings) -> int:
                         f"{node.name} has {column} {row.get(column)} for {topic} in its {TOPICS},"
                     )
                     text += f" where every node had {wanted} at {event.time_ns / 1e9:.1f} s"
-                    excuse = evidence.may_differ(node, file=TOPICS)
+                    excuse = evidence.disks.may_differ(node, file=TOPICS)
                     found.add(text, excuse=excuse, node=node.name, topic=topic)
     return examined
 
