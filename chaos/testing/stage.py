@@ -108,7 +108,7 @@ class Stage(Conductor):
         with self.operator.paused():
             await self._mend()
             self.record.calm_ns = self.backend.now_ns()
-            await self._wait_masters()
+            await self.order.masters()
             await self._drain()
             await self._read()
             await self._stop()

@@ -33,32 +33,19 @@ from rocketbed.chaos.trial.load import (
     topic_names,
 )
 from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.trial.order import LOOK_S, SET_UP_S, Order
 from rocketbed.chaos.trial.reading import (
     Reading,
-    backlog,
     follow_queues,
     group_name,
-    misrouted,
     read_everything,
 )
 from rocketbed.chaos.trial.schedule import Schedule
 from rocketbed.chaos.trial.targets import Resolver
 from rocketbed.chaos.trial.topics import RunTopics
-from rocketbed.client.consumer import Consumer
 
 SAMPLE_S: Final = 0.5
-LOOK_S: Final = 0.1
-SET_UP_S: Final = 60.0
-HEARD_S: Final = 300.0
-"""Longest time for listeners to have had all, with all repetitions."""
-DRAIN_S: Final = 60.0
-"""Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""
 READ_S: Final = 60.0
-READ_EACH_S: Final = 0.005
-"""More for each message that was sent."""
-READ_QUEUE_S: Final = 3.0
-"""More for each queue, about: a dozen questions, one after the other, over slow links (seed
-869065)."""
 BY_DISK: Final = ("StoreFailed", "OSError", "ConfigFileError", "BadStoreDirectory")
 """How a node ends whose disk fails it, is full, or gives it no descriptor."""
 OCCASIONS: Final = ("before the faults", "after the faults")
@@ -135,6 +122,16 @@ class Conductor:
             self.programs[name] = reader
         self._hearing = Hearing(plan, self.control, backend.history, backend.nameservers())
         self.programs |= self._hearing.programs()
+        self.order = Order(
+            plan=plan,
+            backend=backend,
+            members=self.members,
+            control=self.control,
+            reading=reading,
+            groups=[group.number for group in self._groups],
+            hearing=self._hearing,
+            stall=self._stall,
+        )
         self.resolver = self._make_resolver(Random(f"{plan.seed}/targets"))
         random = Random(f"{plan.seed}/actions")
         self.actions = Actions(self.resolver, random, self.programs)
@@ -262,7 +259,7 @@ class Conductor:
     async def _calm(self) -> None:
         self._enter("calm")
         began_s = self.now_s()
-        await self._wait_masters()
+        await self.order.masters()
         await self._topics.make_rest()
         away = frozenset(n for n in self.members.nodes if self.backend.state(n) == "down")
         for chore in self._chores:
@@ -270,13 +267,13 @@ class Conductor:
                 self._stall("chores", left, "some node does not know of it")
         patient = self.backend.name != "sim"
         if patient:
-            await self._wait_acknowledged(self.record.calm_ns)
+            await self.order.producers(self.record.calm_ns)
         recovered_s = self.now_s() - began_s
         # What is judged is the last third of the calm phase: all of it after the recovery.
         calm_s = max(self.plan.calm_s, recovered_s * 3 / 2 if patient else 0.0)
         await trio.sleep(max(calm_s - recovered_s, 0.0))
         if patient:
-            await self._wait_acknowledged(self.backend.now_ns() - round(calm_s / 2 * 1e9))
+            await self.order.producers(self.backend.now_ns() - round(calm_s / 2 * 1e9))
         for name in producer_names(self.plan):
             last = self.control.acknowledged_ns.get(name, 0)
             quiet_s = (self.backend.now_ns() - last) / 1e9
@@ -285,22 +282,6 @@ class Conductor:
                     "producers", name, f"no send was acknowledged in the last {quiet_s:.1f} s"
                 )
         self.control.producing = False
-
-    async def _wait_acknowledged(self, since_ns: int) -> None:
-        """Wait until each producer had a send acknowledged since then, as long as a hang takes.
-
-        For real machines: one that is busy with other work recovers late, which is no fault of the
-        node; in simulation time is the plan's.
-        """
-        with trio.move_on_after(SET_UP_S):
-            for name in producer_names(self.plan):
-                while self.control.acknowledged_ns.get(name, 0) < since_ns:
-                    await trio.sleep(LOOK_S)
-
-    async def _wait_masters(self) -> None:
-        for group in self.plan.shape.group_nodes():
-            if not await self.members.wait_serving(self.members.leader(group), SET_UP_S):
-                self._stall("leader", group, f"no master serves {SET_UP_S:g} s after the faults")
 
     async def _drain(self) -> None:
         """Wait until producers have ended and every slave has all of its master's log.
@@ -313,100 +294,21 @@ class Conductor:
             await self.actions.mend()
         # Producers first: replicas of a log that still grows are never equal.
         tellers = listener_names(self.plan)[:1]
-        await self._wait_ended(
+        await self.order.ends(
             [*producer_names(self.plan), *tellers], "producers", "sends still under way"
         )
-        limit_s = self._limit_s(DRAIN_S)
-        for group in self.plan.shape.group_nodes():
-            with trio.move_on_after(limit_s) as scope:
-                while (reason := await self._disorder(group)) is not None:
-                    await trio.sleep(LOOK_S)
-            if scope.cancelled_caught:
-                self._stall("replicas-equal", group, f"after {limit_s:.0f} s: {reason}")
-        await self._wait_read()
+        await self.order.replicas()
+        await self.order.readers()
         if not self.backend.elects:
-            await self._wait_routed()
+            await self.order.routes()
         if self.plan.listeners.count:
-            await self._wait_heard()
+            await self.order.listeners()
         self.control.consuming = False
-        await self._wait_ended(listener_names(self.plan), "listeners", "messages still in hand")
-
-    async def _wait_ended(self, clients: list[str], what: str, reason: str) -> None:
-        limit_s = self._limit_s(DRAIN_S)
-        with trio.move_on_after(limit_s) as scope:
-            for name in clients:
-                while self.backend.client_state(name) != "down":
-                    await trio.sleep(LOOK_S)
-        if scope.cancelled_caught:
-            self._stall(what, "all", f"{reason} {limit_s:.0f} s after the end")
-
-    async def _wait_heard(self) -> None:
-        """Wait until listeners had all that was acknowledged, or nothing has come for long: some
-        of it may be lost."""
-        with trio.move_on_after(HEARD_S) as scope:
-            while self._hearing.left() and not self._hearing.is_quiet():
-                await trio.sleep(LOOK_S)
-        if scope.cancelled_caught:
-            self._stall("listeners", "all", f"after {HEARD_S:g} s: {self._hearing.left()}")
-
-    async def _wait_read(self) -> None:
-        """Wait until every group and every follower has come to the end of every queue."""
-        reading, reason = self._reading, "nothing could be asked"
-        numbers = [group.number for group in self._groups]
-        world, nameservers = self.backend.world, self.backend.nameservers()
-        limit_s = self._limit_s(DRAIN_S)
-        with trio.move_on_after(limit_s) as scope:
-            async with Consumer(world, nameservers=nameservers, group="onlooker") as consumer:
-                while reason:
-                    try:
-                        reason = await backlog(reading, numbers, consumer)
-                    except ClientFailure as error:
-                        reason = f"{error}"
-                    if reason:
-                        await trio.sleep(LOOK_S)
-        if scope.cancelled_caught:
-            self._stall("backlog", "consumers", f"after {limit_s:.0f} s: {reason}")
-
-    async def _wait_routed(self) -> None:
-        """Wait until each nameserver that runs names each broker with its id, and nothing else."""
-        address, up = self.backend.address, self.backend.state
-        members = self.members.members.values()
-        ids = {address(one.name): one.broker_id for one in members if up(one.name) == "running"}
-        for name in self.plan.shape.nameserver_names:
-            reason = "" if up(name) != "running" else "nothing could be asked"
-            with trio.move_on_after(DRAIN_S) as scope:
-                while reason:
-                    try:
-                        host, port = address(name)
-                        reason = await misrouted(self.backend.world, f"{host}:{port}", ids)
-                    except ClientFailure as error:
-                        reason = f"{error}"
-                    if reason:
-                        await trio.sleep(LOOK_S)
-            if scope.cancelled_caught:
-                self._stall("routes", name, f"after {DRAIN_S:g} s: {reason}")
-
-    async def _disorder(self, group: str) -> str | None:
-        leader = self.members.leader(group)
-        master = await self.backend.observe(leader)
-        if master is None:
-            return f"{leader} does not answer"
-        if master.dispatched < master.written:
-            return f"{leader} has dispatched up to {master.dispatched} of {master.written}"
-        for node in self.members.followers(group):
-            sample = await self.backend.observe(node)
-            if sample is None:
-                return f"{node} does not answer"
-            if not sample.is_following or sample.written != master.written:
-                state = "follows" if sample.is_following else "does not follow"
-                return f"{node} {state}, its log ends at {sample.written} of {master.written}"
-            if sample.dispatched < sample.written:
-                return f"{node} has dispatched up to {sample.dispatched} of {sample.written}"
-        return None
+        await self.order.ends(listener_names(self.plan), "listeners", "messages still in hand")
 
     async def _read(self) -> None:
         self._enter("reading")
-        limit_s = self._limit_s(READ_S)
+        limit_s = self.order.limit_s(READ_S)
         reason = f"not everything was read within {limit_s:.0f} s"
         with trio.move_on_after(limit_s) as scope:
             try:
@@ -420,12 +322,6 @@ class Conductor:
                 await trio.lowlevel.checkpoint()  # where the cancellation shows in the scope
         if scope.cancelled_caught:
             self._stall("drain", "final reader", reason)
-
-    def _limit_s(self, base_s: float) -> float:
-        """From when on what handles all messages and queues hangs."""
-        queues = len(self._reading.topics) * self.plan.producers.queues
-        sent = sum(self.control.counts.values())
-        return base_s + READ_EACH_S * sent + READ_QUEUE_S * queues
 
     async def _stop(self) -> None:
         self._enter("stopping")
