@@ -1,6 +1,10 @@
 """Which delayed messages were delivered, by what the log says: a master asks this at its start."""
 
-from typing import Any, Final
+import hashlib
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
 
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC
 from rocketbed.node.broker.waiting import is_deleted, target_of
@@ -14,9 +18,10 @@ from rocketbed.world.api import World
 
 LOOK_ON: Final = 128
 """Messages that are not there which are looked over for others behind them."""
-COPIES_MAX: Final = 64
-"""Messages with one key that are looked through at once."""
-LATEST_MS: Final = (1 << 63) - 1
+READ_AT_ONCE: Final = 64
+"""Messages with one key."""
+KEYS_MAX: Final = 256
+"""Keys whose messages are known, while a level is looked through."""
 
 
 class Delivered:
@@ -25,6 +30,8 @@ class Delivered:
     def __init__(self, world: World, store: MessageStore) -> None:
         self._world = world
         self._store = store
+        self._known: dict[tuple[str, str], dict[bytes, list[int]]] = {}
+        """Topic and key -> contents -> log offsets, rising; while a level is looked through."""
 
     def bounds(self, level: int) -> tuple[int, int]:
         """First queue offset of a level that is there, and the one behind its last."""
@@ -41,6 +48,7 @@ class Delivered:
         hint = min(max(table.offset_table.get(level, 0), low), high)
         if not self._store.config.index_enabled:
             return hint, []
+        self._known.clear()
         at, deleted = hint, self._store.removal.deletions()
         while at > low and not await self._is_delivered(level, at - 1, deleted, unknown=True):
             at -= 1
@@ -57,6 +65,7 @@ class Delivered:
             if low <= offset < at
             and not await self._is_delivered(level, offset, deleted, unknown=False)
         ]
+        self._known.clear()
         if at != hint:
             self._world.log.info("delays.corrected", delay_level=level, file=hint, log=at)
         return at, owed
@@ -75,37 +84,37 @@ class Delivered:
             if is_deleted(message, topic, deleted):
                 return True
             came = await self._copies(topic, message)
-            waiting = await self._copies(SCHEDULE_TOPIC, message) if came else set()
+            waiting = await self._copies(SCHEDULE_TOPIC, message) if came else []
         except (CorruptRecord, RemoteProtocolError, KeyError, ValueError):
             return unknown  # when it is due it will show what is wrong
-        before = {at for at in waiting if at <= message.physical_offset}
-        return len(came) >= max(len(before), 1)
+        before = bisect_right(waiting, message.physical_offset)
+        return len(came) >= max(before, 1)
 
-    async def _copies(self, topic: str, message: StoredMessage) -> set[int]:
-        """Log offsets of the same message in a topic. Raises `KeyError` for one without a key, and
-        as `MessageStore.query`."""
-        key, end_ms = message.properties[UNIQUE_KEY], LATEST_MS
-        found: set[int] = set()
-        while True:  # a query tells the newest ones
-            answer = await self._store.query(topic, key, COPIES_MAX, 0, end_ms)
-            records = decode_messages(b"".join(answer.records))
-            found |= {
-                one.physical_offset
-                for one in records
-                if one.topic == topic and _contents(one) == _contents(message)
-            }
-            if len(records) < min(COPIES_MAX, self._store.config.max_query_messages):
-                return found
-            oldest_ms = min(one.store_timestamp for one in records)
-            end_ms = oldest_ms if oldest_ms < end_ms else end_ms - 1000
+    async def _copies(self, topic: str, message: StoredMessage) -> list[int]:
+        """Log offsets of the same message in a topic, rising; a program may send one thousands of
+        times. Raises `KeyError` for one without a key, `CorruptRecord`."""
+        key = message.properties[UNIQUE_KEY]
+        known = self._known.get((topic, key))
+        if known is None:
+            known = defaultdict(list)
+            for part in _parts(self._store.places(topic, key)):
+                for one in decode_messages(b"".join(await self._store.indexed(part))):
+                    if one.topic == topic:
+                        known[_contents(one)].append(one.physical_offset)
+            if len(self._known) >= KEYS_MAX:
+                self._known.clear()
+            self._known[topic, key] = known
+        return known.get(_contents(message), [])
 
 
-def _contents(message: StoredMessage) -> tuple[Any, ...]:
-    """What does not change when a message is delivered; a user's keys may be all the same."""
-    return (
-        message.reconsume_times,
-        message.born_timestamp,
-        message.born_host,
-        {name: value for name, value in message.properties.items() if name != CRC32},
-        message.body,
-    )
+def _parts(offsets: list[int]) -> Iterator[list[int]]:
+    """Few records in memory at a time."""
+    return (offsets[at : at + READ_AT_ONCE] for at in range(0, len(offsets), READ_AT_ONCE))
+
+
+def _contents(message: StoredMessage) -> bytes:
+    """A digest of what does not change when a message is delivered; a user's keys may be all the
+    same."""
+    properties = sorted(one for one in message.properties.items() if one[0] != CRC32)
+    head = (message.reconsume_times, message.born_timestamp, message.born_host, properties)
+    return hashlib.blake2b(repr(head).encode() + message.body, digest_size=16).digest()

@@ -6,6 +6,8 @@ end of a queue would begin at another end after the crash.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import trio
@@ -20,8 +22,17 @@ GATHER_S = 0.1
 """What is new is saved so late: a group begins in many queues at a time."""
 _COST_FACTOR = 10
 """... and so many times later than a save takes: somebody may have a million queues."""
+TOLD_S = 30.0
+"""How long pulls are told of a reset: longer than one is held."""
 LMQ_PREFIX = "%LMQ%"
 """Light queues of RocketMQ, which are no queues of the store here."""
+
+
+@dataclass(slots=True)
+class _Reset:
+    target: int
+    until: float = inf
+    """When it ends by itself; counted from the first pull that was told."""
 
 
 class Offsets:
@@ -33,9 +44,9 @@ class Offsets:
         self._file = ConfigFile(world, config.config_dir, "consumerOffset.json")
         self._saved = SavedTable(world, self._file, self._render)
         self._table: dict[str, dict[int, int]] = {}
-        self._resets: dict[tuple[str, str, int], int] = {}
-        """Group, topic and queue -> where its next pull is sent; lost with the process, when the
-        table has it."""
+        self._resets: dict[tuple[str, str, int], _Reset] = {}
+        """Group, topic and queue -> where its pulls are sent until one of them asks for that; lost
+        with the process, when the table has it."""
         self._pulled: dict[tuple[str, str, int], int] = {}
         """Group, topic and queue -> the offset of the latest pull; of pulls to this process."""
         self.version = DataVersion()
@@ -81,13 +92,25 @@ class Offsets:
         self._store(group, topic, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Send a group elsewhere: its next pull is told so (`take_reset`)."""
-        self._resets[group, topic, queue_id] = offset
+        """Send a group elsewhere: its pulls are told so (`reset_of`)."""
+        self._resets[group, topic, queue_id] = _Reset(offset)
         self._store(group, topic, queue_id, offset)
 
-    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where a group has to go on, once."""
-        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
+    def reset_of(self, group: str, topic: str, queue_id: int, asked: int) -> int | None:
+        """Where a group has to go on that pulls from `asked`; None once it does.
+
+        Not only the next pull is told: one that is held may be of a client that has given it up.
+        Nobody is told for longer than `TOLD_S`: a program may read where it likes.
+        """
+        place = group, topic, queue_id
+        if not self._resets or (reset := self._resets.get(place)) is None:
+            return None
+        now = trio.current_time()
+        reset.until = min(reset.until, now + TOLD_S)
+        if reset.target == asked or now > reset.until:
+            del self._resets[place]
+            return None
+        return reset.target
 
     def _store(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         queues = self._table.setdefault(f"{topic}@{group}", {})

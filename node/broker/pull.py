@@ -118,7 +118,7 @@ class Puller:
         except _Refused as exc:
             return answer(command, exc.code, str(exc))
         place = header.consumerGroup, header.topic, header.queueId
-        if (target := self._offsets.take_reset(*place)) is not None:
+        if (target := self._offsets.reset_of(*place, header.queueOffset)) is not None:
             moved = GetResult(
                 status=GetStatus.OFFSET_RESET,
                 next_offset=target,

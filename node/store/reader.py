@@ -5,6 +5,7 @@ What the page cache holds is read in the loop; what it does not hold goes throug
 """
 
 import struct
+import sys
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
@@ -234,17 +235,7 @@ class Reader:
         records: list[bytes] = []
         for _ in range(3):
             offsets = sorted(index.query(topic, key, count, begin_ms, end_ms))
-            for offset in offsets:
-                self._parts.damaged.refuse(offset)
-                record = await self.record_at(offset)
-                if record is not None:
-                    records.append(record)
-                elif self._parts.log.min_offset <= offset < self._parts.log.written.value:
-                    raise CorruptRecord(
-                        f"the index names a record at offset {offset}, and the log has none there:"
-                        " either is damaged, the scrub will tell which; read it from a replica",
-                        offset=offset,
-                    )
+            records = await self.indexed(offsets)
             if records or not offsets:
                 break
             end_ms = await self.store_ms(offsets[0])
@@ -254,6 +245,27 @@ class Reader:
             last_update_ms=newest.end_ms if newest else 0,
             last_update_offset=newest.end_offset if newest else 0,
         )
+
+    def places(self, topic: str, key: str) -> list[int]:
+        """Log offsets of all records that may have a key, rising."""
+        return sorted(self._parts.index.query(topic, key, sys.maxsize, 0, sys.maxsize))
+
+    async def indexed(self, offsets: Iterable[int]) -> list[bytes]:
+        """The records that the index names; those that have expired are left out. Raises
+        `CorruptRecord` if one of them is damaged."""
+        found: list[bytes] = []
+        for offset in offsets:
+            self._parts.damaged.refuse(offset)
+            record = await self.record_at(offset)
+            if record is not None:
+                found.append(record)
+            elif self._parts.log.min_offset <= offset < self._parts.log.written.value:
+                raise CorruptRecord(
+                    f"the index names a record at offset {offset}, and the log has none there:"
+                    " either is damaged, the scrub will tell which; read it from a replica",
+                    offset=offset,
+                )
+        return found
 
 
 def _read_all(wanted: list[tuple[int, File, int, int]]) -> dict[int, bytes]:

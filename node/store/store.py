@@ -1,7 +1,7 @@
 """The store as the broker and replication see it: open, put, get, close."""
 
 import errno
-from collections.abc import Awaitable, Callable, Iterator, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -332,6 +332,14 @@ class MessageStore:
     ) -> QueryResult:
         """Records by key and store time."""
         return await self._reader.query(topic, key, count, begin_ms, end_ms)
+
+    def places(self, topic: str, key: str) -> list[int]:
+        """Log offsets of all records that may have a key, rising."""
+        return self._reader.places(topic, key)
+
+    async def indexed(self, offsets: Iterable[int]) -> list[bytes]:
+        """Records at offsets that the index gave. Raises `CorruptRecord`."""
+        return await self._reader.indexed(offsets)
 
     async def stored_ms(self, topic: str, queue_id: int, offset: int | None = None) -> int:
         """Store time of the message at a queue offset, or of the first one; -1 if it is not

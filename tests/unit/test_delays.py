@@ -308,6 +308,32 @@ def test_messages_that_are_all_the_same_come_each(seconds: float) -> None:
     assert len(came) == len(waited) > 20
 
 
+@pytest.mark.parametrize("kinds", [1, 60], ids=["all the same", "some the same"])
+def test_hundreds_that_are_the_same_within_a_second_come_each(kinds: int) -> None:
+    """A program that sends one message object again and again; an index knows whole seconds."""
+    count = 240
+
+    async def scenario(session: Session) -> None:
+        for number in range(count):
+            await delayed(session, b"%d" % (number // (count // kinds)), UNIQ_KEY="one")
+        await trio.sleep(5)
+
+    events = node_run(scenario).events
+    partly = 0
+    for number in range(10):
+        at = events * (20 - number) // 20
+        crashed = node_run(scenario, crash_at=at, kind="kill", seed=number)
+        before = node_run(look_at_once, image=crashed.image, boots=2).value
+        waited, came = node_run(what_came, image=crashed.image, boots=2).value
+        partly += 0 < before < len(waited)
+        assert Counter(came) == Counter(waited), number
+    assert partly
+
+
+async def look_at_once(session: Session) -> int:
+    return len(await session.messages())
+
+
 def test_a_clock_that_is_behind_makes_nothing_come_early() -> None:
     """After a step of the clock, or a failover to a machine whose clock is behind."""
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import trio
 
+from rocketbed.node.broker.offsets import TOLD_S
 from rocketbed.wire.bodies_admin import QueueOffsets
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.headers_admin import ResetOffsetRequest
@@ -78,6 +79,34 @@ def test_a_held_pull_is_told_at_once() -> None:
         return trio.current_time() - began
 
     assert with_node(scenario) < 1
+
+
+def test_a_reset_is_told_until_a_member_goes_there() -> None:
+    """A pull that its client has given up may be held still, and answered first."""
+
+    async def scenario(session: Session) -> None:
+        await prepare(session)
+        await reset(session, 0)
+        for _ in range(3):
+            moved = await session.pull(offset=COUNT, consumerGroup="g")
+            assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+            await session.commit("g", "T", COUNT)
+            assert session.node.tables.offsets.get("g", "T", 0) == 0
+        assert (await session.pull(offset=0, consumerGroup="g")).code == 0
+        assert (await session.pull(offset=COUNT, consumerGroup="g")).code == 19
+
+    with_node(scenario)
+
+
+def test_who_reads_elsewhere_all_the_same_is_told_for_a_while_only() -> None:
+    async def scenario(session: Session) -> None:
+        await prepare(session)
+        await reset(session, 0)
+        assert (await session.pull(offset=2, consumerGroup="g")).code == 21
+        await trio.sleep(TOLD_S + 1)
+        assert (await session.pull(offset=2, consumerGroup="g")).code == 0
+
+    with_node(scenario)
 
 
 def test_one_queue_to_an_offset_that_exists() -> None:
