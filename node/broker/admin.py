@@ -10,7 +10,12 @@ from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.delays import DelayOffsets
 from rocketbed.node.broker.groups import SYSTEM_GROUPS, Groups
 from rocketbed.node.broker.offsets import Offsets
-from rocketbed.node.broker.topics import Topics, topic_name_problem, with_attributes
+from rocketbed.node.broker.topics import (
+    QUEUES_MAX,
+    Topics,
+    topic_name_problem,
+    with_attributes,
+)
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
@@ -38,8 +43,6 @@ from rocketbed.wire.headers_admin import (
 
 PAGE_MAX: Final = 2000
 """Rows of one page of a paged 21 or 201."""
-QUEUES_MAX: Final = 65_536
-"""Queues of one topic; each costs a file."""
 
 
 class Admin:
@@ -191,6 +194,11 @@ class Admin:
         for config in configs:
             if not config.group_name:
                 raise ConfigFileError("a consumer group needs a name (groupName)")
+            if config.retry_queue_nums > QUEUES_MAX:
+                raise ConfigFileError(
+                    f"retryQueueNums of the consumer group {config.group_name} is"
+                    f" {config.retry_queue_nums}; a topic has {QUEUES_MAX} queues at most"
+                )
             self._groups.put(config)
         await self._groups.save()
 

@@ -11,6 +11,7 @@ from rocketbed.node.broker.send import Sender
 from rocketbed.node.broker.send_checks import INT_MAX, MAX_RECONSUME_VERSION
 from rocketbed.node.broker.topics import (
     DLQ_PREFIX,
+    QUEUES_MAX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     Topics,
@@ -106,7 +107,7 @@ class SendBack:
         except ConfigFileError as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
         level = 0 if is_dead else header.delayLevel or FIRST_LEVEL + message.reconsume_times
-        queue_id = self._world.random.randrange(queues)
+        queue_id = self._world.random.randrange(min(queues, QUEUES_MAX))
         try:
             end = self._put(message, topic, queue_id, self._delays.level(level))
         except (MessageRejected, PutFailed) as exc:

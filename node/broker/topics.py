@@ -45,8 +45,8 @@ NOT_SENDABLE = frozenset(
 )
 """Topics that clients may not send to: RocketMQ's list and the timer's own topic."""
 
-QUEUES_USUAL_MAX = 65_536
-"""Queues of a topic above which a number is taken for a wrong one."""
+QUEUES_MAX = 65_536
+"""Queues of one topic; each costs a file. More in a table is taken for a wrong number."""
 TOPIC_LENGTH_MAX = 127
 RETRY_TOPIC_LENGTH_MAX = 255
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -172,7 +172,7 @@ class Topics:
                     f"{topic} has messages, and perm={row.perm} lets nobody read them: give it read"
                     " permission, unless that is wanted"
                 )
-            if max(read, row.write_queue_nums) > QUEUES_USUAL_MAX:
+            if max(read, row.write_queue_nums) > QUEUES_MAX:
                 found.append(
                     f"{topic} has readQueueNums={read} and writeQueueNums={row.write_queue_nums}:"
                     " clients go through all of them; set what it was, if that is a wrong number"
@@ -283,7 +283,9 @@ class Topics:
             self.create_absent(RETRY_PREFIX + group, queues)
 
     def create_absent(self, name: str, queues: int) -> None:
-        """Make a topic of the broker's own, unless it is there, or is no name for one."""
+        """Make a topic of the broker's own, unless it is there, or is no name for one; of so many
+        queues as a topic may have."""
+        queues = min(queues, QUEUES_MAX)
         if name not in self._table and topic_name_problem(name) is None:
             self.put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
 

@@ -7,6 +7,7 @@ import pytest
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.broker.refusals import FEATURES
+from rocketbed.node.broker.topics import QUEUES_MAX
 from rocketbed.wire.bodies import (
     ConsumerOffsetTable,
     HaRuntimeInfo,
@@ -191,6 +192,22 @@ def test_groups_are_made_listed_and_deleted() -> None:
         assert session.node.tables.offsets.get("g", "T", 0) == -1
         assert (await session.ask(207, {"groupName": "TOOLS_CONSUMER"})).code == 29
         assert (await session.ask(200, {}, b'{"groupName":""}')).code == 1
+        huge = b'{"groupName":"Huge","retryQueueNums":2147483647}'
+        refused = await session.ask(200, {}, huge)
+        assert (refused.code, "65536 queues at most" in (refused.remark or "")) == (1, True)
+
+    with_node(scenario)
+
+
+def test_a_retry_topic_has_as_many_queues_as_a_topic_may_have() -> None:
+    """Of a group that a table brought, or a master."""
+
+    async def scenario(session: Session) -> None:
+        topics = session.node.tables.topics
+        topics.create_retry("Huge", 2**31 - 1)
+        made = topics.get("%RETRY%Huge")
+        assert made is not None
+        assert made.write_queue_nums == QUEUES_MAX
 
     with_node(scenario)
 
