@@ -1,10 +1,12 @@
 """What a slave's log lost is owed by a master: until it came, the node is no master itself."""
 
 import pytest
+import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.inspect.record import Record, dissect
 from rocketbed.node.store.errors import DamagedLog
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.filled_store import check, fill_and_close, last_record, segments_of
@@ -64,6 +66,40 @@ def test_an_operator_may_give_up_what_is_owed() -> None:
     run = session(go_on, image=image, config=settings(accept_cut_at=end))
     assert run.value == 1
     assert session(ends_of, image=run.image, config=MASTER).value[1] == -1
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_a_log_that_ends_behind_a_blank_record_has_lost_nothing(kind: str) -> None:
+    """A start takes away the segment made ahead; one that is killed then leaves the blank record as
+    the last of all, which is on disk as far as F says."""
+    good = session(fill_and_close).image
+    first = good.contents(segments_of(good)[0])
+    size, blank = len(first), 0
+    while isinstance(record := dissect(first, blank, blank), Record):
+        blank += record.size
+    # Without power F may be forgotten, and the blank record with it: no message is in that.
+    right = {(size, -1)} if kind == "kill" else {(size, -1), (blank, -1)}
+
+    async def follow(store: MessageStore) -> None:
+        store.log.append_raw(0, first)
+        await store.log.prepare_next()
+        while store._dispatcher.step():
+            await trio.lowlevel.checkpoint()
+        await store._flusher.flush()
+        assert store.flushed.value == size
+
+    image = session(follow, config=SLAVE).image
+    whole = session(ends_of, image=image, config=SLAVE)
+    assert whole.value == (size, -1)
+    for event in range(1, whole.events + 1):
+        boots = 1 if kind == "kill" else 2
+        again = session(
+            ends_of, image=image, config=SLAVE, boots=boots, crash_at=event, kind=kind, seed=event
+        )
+        boots += kind == "power"
+        owed = session(ends_of, image=again.image, config=SLAVE, boots=boots, seed=-event)
+        assert owed.value in right, event
+        assert session(ends_of, image=owed.image, config=MASTER, boots=boots).value in right
 
 
 def test_a_cut_by_a_new_master_owes_nothing() -> None:
