@@ -46,6 +46,18 @@ def test_s1_a_missing_segment(root: Path) -> None:
     assert report.records < 60
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_s1_queues_without_a_log_are_damage_if_they_have_files(root: Path, kept: bool) -> None:
+    """Where nothing was synced a power loss leaves their folders."""
+    build(root, some(5))
+    for folder in ("commitlog", "index", "" if kept else "consumequeue"):
+        for file in (root / folder).rglob("*") if folder else ():
+            if file.is_file():
+                file.unlink()
+    found = [one for one in check(root).findings if one.what == "there is no commit log segment"]
+    assert [one.severity for one in found] == [Severity.DAMAGE if kept else Severity.NOTE]
+
+
 def test_s1_a_log_that_begins_later_is_good(root: Path) -> None:
     build(root, some(40, queue_offset=None), first=SEGMENT * 7)
     assert check(root).verdict == "good"

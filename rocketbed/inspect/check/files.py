@@ -19,9 +19,11 @@ _MOVE = "move the file out of this directory; RocketMQ refuses to start beside i
 def check_files(directory: StoreDirectory, findings: Findings) -> None:
     """Names and lengths of all segments, and what lies between them."""
     if not directory.log.segments:
+        # Where nothing had been synced a power loss leaves queues without files.
+        queues = (*directory.queues.values(), *directory.batch_queues.values())
         findings.add(
             "S1",
-            Severity.DAMAGE if directory.queues else Severity.NOTE,
+            Severity.DAMAGE if any(queue.segments for queue in queues) else Severity.NOTE,
             "commitlog",
             "there is no commit log segment",
             advice="take the log from a replica or a backup; without it no message can be read",
