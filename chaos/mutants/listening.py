@@ -11,7 +11,7 @@ _COPY = "rocketbed.node.broker.send_back:add_again"
     "M24",
     "delay table believed",
     "rocketbed.node.broker.delivered:Delivered.settle",
-    "971b33ce4fc6d3ca",
+    "cc0c9c6b984d7eed",
     bug="after a crash a delayed message comes twice, or never (T21)",
     edit="a master goes on where `delayOffset.json` says, whatever was delivered by the log",
     caught_by=("A42", "A27"),

@@ -395,11 +395,14 @@ class Recovery:
                 self._dispatch(step.entries)
             elif step.verdict is not Verdict.BLANK:
                 return step
-            elif self._parts.config.is_slave and not log.segments.has(step.end):
+            elif (
+                self._parts.config.is_slave
+                and not log.segments.has(step.end)
+                and step.end > ending.known
+            ):
                 # The blank record itself may be what the master sends again, unless it is known to
                 # be on disk.
-                if step.end > ending.known:
-                    return Step(Verdict.END, position)
+                return Step(Verdict.END, position)
             position = step.end
             if position - marked >= MARK_EVERY:
                 marked = position

@@ -5,6 +5,7 @@ one of them comes or goes, or queues do. What they have in common besides is the
 at the brokers.
 """
 
+import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -98,6 +99,7 @@ class Consumer:
             raise BadMessage("broadcast needs the path of a file, and a consumer without order")
         if auto_commit_s is not None and not auto_commit_s > 0:
             raise BadMessage(f"auto_commit_s must be positive: {auto_commit_s!r}")
+        _check_hold(hold_s)
         self.group = group
         self._auto_commit_s = auto_commit_s
         self._is_ordered = ordered
@@ -211,6 +213,7 @@ class Consumer:
         self._session.check_entered()
         if offset < 0 or count < 1:
             raise BadMessage("offset must be at least 0 and count at least 1")
+        _check_hold(hold_s)
         return await self._puller.pull(
             queue, offset, TagFilter(tags), count=count, hold_s=hold_s, commit=lambda: None
         )
@@ -314,8 +317,10 @@ class Consumer:
     ) -> None:
         """`listen` for a function that runs elsewhere."""
         self._session.check_entered()
-        if workers < 1 or max_retries < 0 or timeout_s <= 0:
-            raise BadMessage("workers and timeout_s must be positive, max_retries at least 0")
+        if type(workers) is not int or workers < 1 or max_retries < 0 or not timeout_s > 0:
+            raise BadMessage(
+                "workers must be a number from 1 on, timeout_s positive, max_retries at least 0"
+            )
         self._check_subscribed()
         assert self._session.nursery is not None
         if self._auto_commit_s is None:
@@ -355,6 +360,7 @@ class Consumer:
             flow = self._subscriptions.flows.get(message.queue)
             if flow is not None:
                 flow.progress.finish(key_of(message))
+            self._inbox.finish(message)
         self._inbox.go_on()
 
     def position(self, queue: MessageQueue) -> int:
@@ -434,6 +440,11 @@ class Consumer:
     async def _leave(self, flows: Sequence[Flow]) -> None:
         if self._auto_commit_s is not None:
             await self._commits.try_some(flows)
+
+
+def _check_hold(hold_s: float) -> None:
+    if not 0 <= hold_s < math.inf:
+        raise BadMessage(f"hold_s must be a number of seconds, 0 or more: {hold_s!r}")
 
 
 def _check_offset(offset: int) -> None:

@@ -13,6 +13,7 @@ from rocketbed.client.errors import ClientError
 from rocketbed.client.flow import Batch, key_of
 from rocketbed.client.messages import Received
 from rocketbed.client.progress import SEEN, Progress, at_once, is_alive, poller
+from rocketbed.wire.bodies import MessageQueue
 
 POLLERS_MAX: Final = 128
 """Above so many, those who have ended are forgotten; what they were given is not dealt with."""
@@ -57,6 +58,9 @@ class Inbox:
         it makes them at once."""
         self._held: list[_InHand] = []
         """With order: messages of whose batch the rest waits until they are dealt with."""
+        self._last: dict[MessageQueue, tuple[object, _InHand]] = {}
+        """With order: of each queue what was handed out last, and to whom; wherever the queue was
+        sent since, nothing else of it is handed out while that is in a hand."""
         self._pollers_max = POLLERS_MAX
         self._turn = trio.Lock()
         """Of those who ask: each sees what the one before has left."""
@@ -105,9 +109,16 @@ class Inbox:
         held = [one for one in self._held if one.is_current]
         self._held = [one for one in held if one.is_open]
         free = [one.batch for one in held if not one.is_open]
-        if free:
-            self._ready.extend(free)
+        self._ready.extend(free)
+        if free or (self._is_ordered and self._ready):
             self.wake()
+
+    def finish(self, message: Received) -> None:
+        """With order: a message is dealt with that may have been handed out before its queue was
+        sent elsewhere."""
+        _, last = self._last.get(message.queue, (None, None))
+        if last is not None:
+            last.progress.finish(key_of(message))
 
     def give_back(self, given: Received | list[Received]) -> None:
         """What a call of our caller was given did not reach it."""
@@ -161,7 +172,18 @@ class Inbox:
                 return returned
         while self._ready and not self._ready[0].flow.is_current(self._ready[0]):
             self._ready.popleft()
-        return self._ready[0] if self._ready else None
+        if not self._is_ordered:
+            return self._ready[0] if self._ready else None
+        free = (one for one in self._ready if not self._is_in_hand(one.flow.queue))
+        return next((one for one in free if one.flow.is_current(one)), None)
+
+    def _is_in_hand(self, queue: MessageQueue) -> bool:
+        """Whether somebody who lives has a message of an ordered queue."""
+        who, last = self._last.get(queue, (None, None))
+        if last is None or (last.is_open and is_alive(who) and last in self._in_hand.get(who, ())):
+            return last is not None
+        del self._last[queue]
+        return False
 
     def _arrived(self, batch: Batch | None) -> None:
         if batch is None or not batch.flow.is_current(batch):
@@ -196,6 +218,8 @@ class Inbox:
 
     def _give(self, what: _InHand) -> None:
         self._in_hand.setdefault(poller(), []).append(what)
+        if self._is_ordered:
+            self._last[what.batch.flow.queue] = poller(), what
         if len(self._in_hand) > self._pollers_max:
             self._in_hand = {who: own for who, own in self._in_hand.items() if is_alive(who)}
             self._pollers_max = max(2 * len(self._in_hand), POLLERS_MAX)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from rocketbed.client.errors import NoBroker, RequestRefused
+from rocketbed.client.errors import BadMessage, NoBroker, RequestRefused
 from rocketbed.client.messages import Received
 from rocketbed.client.routes import MASTER_ID
 from rocketbed.client.session import Session
@@ -71,11 +71,13 @@ class TagFilter:
     """A tag expression: `*`, or `one || two`. The broker compares hashes, we compare the words."""
 
     def __init__(self, expression: str = ALL) -> None:
+        """Raises `BadMessage` where no tag is named."""
         words = [word.strip() for word in expression.split("||")]
-        self.expression = expression.strip() or ALL
-        self.tags = frozenset(word for word in words if word and word != ALL)
-        if ALL in words:
-            self.tags = frozenset()
+        is_all = ALL in words or not expression.strip()
+        self.expression = ALL if is_all else expression.strip()
+        self.tags = frozenset[str]() if is_all else frozenset(filter(None, words))
+        if not is_all and not self.tags:
+            raise BadMessage(f"no tag is named in {expression!r}; * stands for all messages")
 
     def takes(self, message: Received) -> bool:
         """Whether a message has one of the tags."""

@@ -115,6 +115,8 @@ class Subscriptions:
             offsets = await self._first_offsets(queues, start, is_shared=True)
         self._read_only(topic, words, offsets)
         self._shared[topic] = _Shared(words, start, frozenset(route.readable))
+        if self._is_waiting:
+            self.share_soon()
 
     def expect(self, topic: str) -> None:
         """Read our part of a topic from its beginning, from when it is there on."""

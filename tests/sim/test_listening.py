@@ -151,8 +151,11 @@ def test_wrong_use_is_refused() -> None:
             with pytest.raises(ClientError, match="call subscribe first"):
                 await reader.listen(handler)
             await reader.subscribe("T")
-            with pytest.raises(BadMessage):
-                await reader.listen(handler, workers=0)
+            for workers in (0, 2.5):
+                with pytest.raises(BadMessage, match="workers must be"):
+                    await reader.listen(handler, workers=workers)  # type: ignore[arg-type]
+            with pytest.raises(BadMessage, match="timeout_s positive"):
+                await reader.listen(handler, timeout_s=float("nan"))
 
     run_cluster(main)
 

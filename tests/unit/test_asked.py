@@ -84,6 +84,82 @@ def test_an_ordered_queue_goes_elsewhere_once_nothing_is_in_hand() -> None:
     on_stage(scenario)
 
 
+@pytest.mark.parametrize(("how", "begin"), [("seek", 0), ("subscribe", 2)])
+def test_an_ordered_queue_that_is_sent_elsewhere_is_in_one_hand(how: str, begin: int) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        await shelf(stage, messages={0: bodies(8)})
+        in_hand, most, handled = 0, 0, list[bytes]()
+
+        async def handle(received: Received) -> None:
+            nonlocal in_hand, most
+            in_hand += 1
+            most = max(most, in_hand)
+            await trio.sleep(3)
+            handled.append(received.body)
+            in_hand -= 1
+
+        async with consumer(stage, ordered=True) as reader:
+            await reader.subscribe("T", start="first")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(reader.listen, handle, workers=4))
+                await trio.sleep(8)
+                assert in_hand == 1
+                if how == "seek":
+                    reader.seek(QUEUE, 0)
+                else:
+                    await reader.subscribe("T", start="first")
+                await trio.sleep(40)
+                nursery.cancel_scope.cancel()
+        assert most == 1
+        assert handled == [b"%d" % number for number in [0, 1, 2, *range(begin, 8)]]
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_one_who_polls_has_an_ordered_queue_until_it_is_done(is_finished: bool) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        await shelf(stage, messages={0: bodies(3)})
+        async with consumer(stage, ordered=True) as reader, trio.open_nursery() as nursery:
+            await reader.subscribe("T", start="first")
+            first = (await reader.poll())[0]
+            reader.seek(QUEUE, 0)
+            others = list[bytes]()
+
+            async def other() -> None:
+                others.extend([one.body for one in await reader.poll(timeout_s=60)])
+
+            nursery.start_soon(other)
+            await trio.sleep(5)
+            assert others == []
+            if is_finished:
+                reader.finish(first)
+            else:
+                assert await reader.poll(timeout_s=0) == []
+            await trio.sleep(5)
+            assert others == [b"0"]
+
+    on_stage(scenario)
+
+
+def test_an_ordered_topic_that_is_subscribed_to_anew_is_read_soon() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        await shelf(stage, messages={0: bodies(2)})
+        async with consumer(stage, ordered=True) as reader:
+            await reader.subscribe("T", start="first")
+            assert await read(reader, 1) == [b"0"]
+            await reader.unsubscribe("T")
+            await reader.subscribe("T", start="first")
+            begun = trio.current_time()
+            assert await read(reader, 2) == [b"0", b"1"]
+            assert trio.current_time() - begun < 3
+
+    on_stage(scenario)
+
+
 def test_a_consumer_says_where_it_stands_and_what_it_does() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")

@@ -1,5 +1,7 @@
 """Single pulls of a client: what is asked, of whom, and what an answer means (wire.md 5)."""
 
+import math
+
 import pytest
 import trio
 
@@ -78,7 +80,26 @@ def test_tags_are_compared_as_words_although_the_broker_took_them_for_equal() ->
 
 @pytest.mark.parametrize("expression", ["*", "", "  ", "A || *"])
 def test_expressions_that_take_everything(expression: str) -> None:
-    assert TagFilter(expression).tags == frozenset()
+    words = TagFilter(expression)
+    assert (words.tags, words.expression) == (frozenset(), "*")
+
+
+@pytest.mark.parametrize("expression", ["||", " || || "])
+def test_expressions_without_a_tag_are_refused(expression: str) -> None:
+    with pytest.raises(BadMessage, match="no tag is named"):
+        TagFilter(expression)
+
+
+@pytest.mark.parametrize("hold_s", [-1.0, math.inf, math.nan])
+def test_holds_that_are_no_time_are_refused(hold_s: float) -> None:
+    async def scenario(stage: Stage) -> None:
+        with pytest.raises(BadMessage, match="hold_s"):
+            consumer(stage, hold_s=hold_s)
+        async with consumer(stage) as reader:
+            with pytest.raises(BadMessage, match="hold_s"):
+                await reader.pull(QUEUE, 0, hold_s=hold_s)
+
+    on_stage(scenario)
 
 
 @pytest.mark.parametrize(
