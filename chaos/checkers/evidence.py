@@ -338,6 +338,16 @@ class Stored:
         """By queue number the offset behind its last message; 0 for a queue without any."""
         return _ends_of(self.keys)
 
+    @cached_property
+    def begins(self) -> dict[int, int]:
+        """By queue number the offset of its first message; a queue without any is not in it."""
+        begins: dict[int, int] = {}
+        for key in map(int, self.keys):
+            if key >= 0:
+                offset = key & OFFSET_MASK
+                begins[key >> OFFSET_BITS] = min(begins.get(key >> OFFSET_BITS, offset), offset)
+        return begins
+
 
 def _ends_of(keys: Column) -> dict[int, int]:
     """By queue number the offset behind the furthest of these places."""

@@ -68,7 +68,8 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
 @check("A18 bound error", "answers", final=True)
 def bounds(case: Case, found: Findings) -> int:
     """A18: the minimum is not above the maximum, neither goes back, none is beyond the end; what a
-    pull gave lies between them, and at the end the maximum is the queue's end."""
+    pull gave lies between them; at the end the maximum is the queue's end, and the minimum is not
+    behind its first message."""
     evidence = case.evidence
     answers = evidence.rows((Function.BOUNDS, Function.PULL), Outcome.OK)
     told = [number for number in range(len(answers)) if answers.row(number).value >= 0]
@@ -96,6 +97,10 @@ def bounds(case: Case, found: Findings) -> int:
         if not minimum <= low <= high < maximum and row.number in given:
             what = f"offsets {low} to {high} were given, and {minimum} to {maximum} reported"
             _add_bound(case, found, row, what, 1)
+        begin = evidence.stored.begins.get(queue, minimum)
+        if row.process == FINAL_READER and minimum > begin:
+            what = f"minimum {minimum} was reported at the end, and the queue begins at {begin}"
+            _add_bound(case, found, row, what, minimum - begin, (row.returned_ns, _ENDLESS_NS))
         if row.function != Function.BOUNDS:
             continue  # Which replica answered a pull is not known, so it cannot go back.
         if row.process == FINAL_READER and maximum < end:

@@ -340,6 +340,11 @@ ALTERATIONS: Final = (
         lambda: _each(_is(Function.BOUNDS), _plus("value", -1)),
     ),
     _change(
+        "bounds-late",
+        "a queue's first message was told one too high",
+        lambda: _each(_is(Function.BOUNDS), _plus("operation")),
+    ),
+    _change(
         "pull-bounds",
         "pulls told of empty queues",
         lambda: _each(_is(Function.PULL), lambda row: row._replace(value=0, operation=0)),

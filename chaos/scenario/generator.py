@@ -44,6 +44,8 @@ RETENTION: Final = {
 """Expired segments go at any hour, within a second."""
 WALL_RATE: Final = 120
 """An hour is 30 seconds: no slave is away for so long, and at the end each queue has messages."""
+SLOW_WALL_RATE: Final = 60
+"""Where one on a slow disk recovers for 20 seconds (seed 60057)."""
 CHORE_SHARE: Final = 0.2
 """Of each chore, in the seeds that may have any."""
 BATCH_QUEUE_SHARE: Final = 0.08
@@ -101,7 +103,8 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     if extras.random() < 0.2 and may_expire:
         shape = replace(shape, segment=min(shape.segment, 1 << 15))
         shape = replace(shape, settings={**shape.settings, **RETENTION})
-        weather = replace(weather, wall_rate=WALL_RATE)
+        rate = WALL_RATE if _is_quick(weather) else SLOW_WALL_RATE
+        weather = replace(weather, wall_rate=rate)
         # A wall clock that jumps makes messages old, and nobody could say any more which were.
         kept = tuple(one for one in wanted.classes if one != "clocks")
         wanted = replace(wanted, classes=kept)

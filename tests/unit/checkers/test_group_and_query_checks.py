@@ -429,8 +429,9 @@ def found_where_it_is(run: RunMaker) -> None:
     query(run, 4, 60 * SECOND, 2)
 
 
-def bounds(run: RunMaker, time_ns: int, maximum: int, minimum: int = 0) -> None:
-    add(run, Function.BOUNDS, time_ns, queue=0, value=maximum, operation=minimum)
+def bounds(run: RunMaker, time_ns: int, maximum: int, minimum: int = 0, process: int = 6) -> None:
+    fields = {"queue": 0, "value": maximum, "operation": minimum, "process": process}
+    add(run, Function.BOUNDS, time_ns, **fields)
 
 
 def bounds_crossed(run: RunMaker) -> None:
@@ -455,6 +456,14 @@ def back_after_a_cut(run: RunMaker) -> None:
 def rising(run: RunMaker) -> None:
     bounds(run, SECOND, 8)
     bounds(run, 2 * SECOND, COUNT // 2, 2)
+
+
+def behind_the_first_message(run: RunMaker) -> None:
+    bounds(run, SECOND, COUNT // 2, 1, process=FINAL_READER)
+
+
+def at_the_first_message(run: RunMaker) -> None:
+    bounds(run, SECOND, COUNT // 2, process=FINAL_READER)
 
 
 def search(run: RunMaker, offset: int) -> None:
@@ -588,6 +597,8 @@ CASES: list[tuple[Change, set[str]]] = [
     (back, {"A18"}),
     (back_after_a_cut, set()),
     (rising, set()),
+    (behind_the_first_message, {"A18"}),
+    (at_the_first_message, set()),
     (told_more, {"A24", "A36", "A37"}),
     (told_more_by_a_slave, {"A24"}),
     (given_in_another_order, {"A38"}),
