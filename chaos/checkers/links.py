@@ -1,7 +1,7 @@
 """Replication as the links and the samples show it: R2, R2k, R3, R8 and R9 of chaos.md 2.6."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,21 +66,20 @@ def kept_cuts(case: Case, found: Findings) -> int:
     evidence = case.evidence
     nodes = {node.name: node for node in evidence.nodes}
     examined = 0
-    for event in evidence.events(Function.NODE, "cut"):
-        start, end = event.fields.get("start"), event.fields.get("end")
+    for event, start, end, names in _cuts(evidence):
         node = nodes.get(event.node)
-        if node is None or not isinstance(start, int) or not isinstance(end, int) or end <= start:
+        if node is None or end <= start:
             continue
         if evidence.disks.emptied_since(event.node, event.time_ns):
             continue
         examined += 1
-        name = str(event.fields.get("kept")).rpartition("/")[2]
-        copy = Path(node.directory.root) / CUT_DIRECTORY / (name or "none")
-        data = copy.read_bytes() if copy.is_file() else b""
+        copies = sorted((Path(node.directory.root) / CUT_DIRECTORY).glob(names))
+        kept = [copy.read_bytes() for copy in copies]
+        whole = [data for data in kept if len(data) == end - start]
         text = f"{event.node} cut off {start} to {end}, and of that it has"
-        if len(data) != end - start:
-            text += f" {len(data)} bytes"
-        elif not _begins_a_record(data, start):
+        if not whole:
+            text += f" {max(map(len, kept), default=0)} bytes"
+        elif not any(_begins_a_record(data, start) for data in whole):
             text += " what begins with no record"
         else:
             continue
@@ -89,6 +88,22 @@ def kept_cuts(case: Case, found: Findings) -> int:
     if not examined:
         raise NotApplicable("no log was cut, or its node has an empty disk since")
     return examined
+
+
+def _cuts(evidence: Evidence) -> Iterator[tuple[Event, int, int, str]]:
+    """Cuts that were done, and those that a node died in and did at its next start: from where to
+    where, and the pattern of the copy's name."""
+    written: dict[str, object] = {}
+    for event in evidence.events(Function.NODE, "cut", "cut_resumed", "exit"):
+        if event.what == "exit":
+            written[event.node] = event.fields.get("written")
+            continue
+        is_resumed = event.what == "cut_resumed"
+        start = event.fields.get("offset" if is_resumed else "start")
+        end = written.get(event.node) if is_resumed else event.fields.get("end")
+        if isinstance(start, int) and isinstance(end, int):
+            kept = str(event.fields.get("kept")).rpartition("/")[2] or "none"
+            yield event, start, end, f"{start:020d}*" if is_resumed else kept
 
 
 @check("R3 dishonest ack", "reports")

@@ -394,16 +394,24 @@ def test_what_was_cut_comes_back(run: RunMaker) -> None:
 )
 @pytest.mark.parametrize("emptied", [False, True])
 @pytest.mark.parametrize("size", [50, 400])
+@pytest.mark.parametrize("resumed", [False, True])
 def test_a_node_keeps_what_it_cuts_off(
     run: RunMaker,
     change: Callable[[bytes], bytes | None],
     wanted: set[str],
     emptied: bool,
     size: int,
+    resumed: bool,
 ) -> None:
-    """Also where a slave's log ended inside a record."""
+    """Also where a slave's log ended inside a record, and where it died in the cut and did it at
+    its next start."""
     cut(run)
-    run.event(21 * SECOND, "b2", "cut", start=0, end=size, kept=f"/store/rocketbed.cut/{0:020d}")
+    if resumed:
+        run.event(21 * SECOND - 2 * MS, "b2", "exit", cause="kill", written=size)
+        run.event(21 * SECOND, "b2", "cut_resumed", offset=0)
+    else:
+        kept = f"/store/rocketbed.cut/{0:020d}"
+        run.event(21 * SECOND, "b2", "cut", start=0, end=size, kept=kept)
     if emptied:
         run.strike(22 * SECOND, "b2", "wipe", targets=["b2"])
 
