@@ -87,7 +87,8 @@ def _check_load(plan: Plan) -> None:
             raise ScenarioError(f"{key}: must be between 0 and 1, not {share:g}")
     _within("burst", load.burst, 0, 10_000)
     _within("late", load.late, 0, load.topics)
-    _within("deleted", load.deleted, 0, max(load.topics - load.late - 1, 0))
+    stay = f"topics: {load.topics}, late: {load.late}, and one has to stay"
+    _within("deleted", load.deleted, 0, max(load.topics - load.late - 1, 0), why=stay)
     _within("changes", load.changes, 0, 99)
     _within("batch_queues", load.batch_queues, 0, load.topics - load.late - load.deleted)
     _within("large", load.large, 0, BODY_MAX)
@@ -169,6 +170,7 @@ def _earliest(step: Step, labels: Mapping[str, Step]) -> float:
     return seconds
 
 
-def _within(key: str, value: float, low: int, high: int) -> None:
+def _within(key: str, value: float, low: int, high: int, *, why: str = "") -> None:
     if not low <= value <= high:
-        raise ScenarioError(f"{key}: {value} is not between {low} and {high}")
+        reason = f" ({why})" if why else ""
+        raise ScenarioError(f"{key}: {value} is not between {low} and {high}{reason}")

@@ -27,8 +27,6 @@ WHY = {
     r"(kill|power): (bit in (begin (offset|time)|end offset|next entry|a used slot) of the index"
     r"|(bit in )?index/.*)": "after an unclean stop the node makes header and slots of the last"
     " index file again, from its mark, without a word",
-    r"power: commitlog/0*8192 cut short": "a file that a power loss left short above F: the node"
-    " completes it; RocketMQ refuses it, and fsck says so",
 }
 """Cases (as regular expressions) in which one of the two sees more, and why that is right."""
 

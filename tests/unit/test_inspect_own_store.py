@@ -68,6 +68,21 @@ async def test_a_lost_beginning_is_damage_where_the_mark_knows_better(tmp_path: 
     assert [(f.severity, f.offset) for f in found] == [(Severity.DAMAGE, 0)]
 
 
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [("rocketbed.ckpt", Severity.DAMAGE), ("rocketbed.flushed", Severity.NOTE)],
+)
+@pytest.mark.parametrize("data", [b"", b"\xff" * 12])
+async def test_own_marks_that_are_not_whole_are_told(
+    tmp_path: Path, name: str, severity: Severity, data: bytes
+) -> None:
+    """After a clean stop W says what `rocketbed.flushed` did."""
+    await write(tmp_path / "store")
+    (tmp_path / "store" / name).write_bytes(data)
+    found = [f for f in examine(tmp_path / "store").findings if f.rule == "S11"]
+    assert [(f.severity, f.file) for f in found] == [(severity, name)]
+
+
 async def test_rebuilt_queues_and_index_are_the_stores(tmp_path: Path) -> None:
     root = tmp_path / "store"
     await write(root)

@@ -11,7 +11,7 @@ from rocketbed.inspect.config import read_json
 from rocketbed.inspect.directory import Checkpoint, StoreDirectory
 from rocketbed.inspect.files import read_regular
 from rocketbed.inspect.findings import Findings, Severity
-from rocketbed.inspect.marks import CKPT_NAME
+from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME
 
 CHECKPOINT_SIZE = 4096
 _PERM_READ = 4
@@ -53,10 +53,20 @@ def check_checkpoint(
 
 
 def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:
-    """S11 for rocketbed's own mark, and a cut that was not finished."""
+    """S11 for rocketbed's own marks, and a cut that was not finished."""
     marks = directory.marks
+    if marks is None and os.path.isfile(directory.path(CKPT_NAME)):
+        what = "no whole mark: it is written whole, so something else damaged it"
+        advice = "none needed: the next start of rocketbed builds queues and index again"
+        findings.add("S11", Severity.DAMAGE, CKPT_NAME, what, advice=advice)
     if marks is None or not marks.trusted:
         return
+    if marks.flushed_offset is None and os.path.isfile(directory.path(FLUSHED_NAME)):
+        what = f"no whole mark: the log is known to be on disk up to W {marks.durable_offset} only"
+        severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
+        if marks.durable_offset == facts.end:
+            severity = Severity.NOTE  # W says the same
+        findings.add("S11", severity, FLUSHED_NAME, what)
     if marks.durable_offset > facts.end:
         what = f"W {marks.durable_offset} is beyond the end of the log {facts.end}"
         advice = "take the missing end from a replica"

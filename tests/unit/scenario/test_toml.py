@@ -127,6 +127,7 @@ def test_swarm_weather_comes_from_the_seed() -> None:
         ),
         ("[cluster]\nbrokers = '3'", "cluster.brokers: '3' is not an integer"),
         ("[cluster]\nbrokers = 0", "brokers: 0 is not between 1 and 9"),
+        ("[load.producer]\ndeleted = 1", "topics: 1, late: 0, and one has to stay"),
         (
             "[cluster]\nflush = 'synk'",
             "cluster.flush: must be one of sync, async, not 'synk'; did you mean",
