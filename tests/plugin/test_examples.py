@@ -40,13 +40,15 @@ def test_the_web_service(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page(tmp_path: Path) -> None:
-    first, second = blocks()
+    first, service, plain = blocks()
     ran = run_suite(tmp_path, "--rb-seeds", "2", test_first=first)
     assert ran.counts() == {"passed": 2}, ran.text
     ran = run_suite(tmp_path, "test_first.py", "--rb-backend", "process")
     assert ran.counts() == {"passed": 1}, ran.text
-    ran = run_suite(tmp_path, "test_second.py", test_second=second)
-    assert ran.counts() == {"passed": 1}, ran.text
+    ran = run_suite(
+        tmp_path, "test_service.py", "test_plain.py", test_service=service, test_plain=plain
+    )
+    assert ran.counts() == {"passed": 2}, ran.text
 
 
 @pytest.mark.peer
