@@ -95,7 +95,7 @@ class Call(Generic[T]):
             if self._scope.cancelled_caught:
                 self._error = ClientError("the call was cancelled")
         except BaseException as exc:  # the caller's, but for what the end of the thread cancels
-            self._error = ClientError(CLOSED) if _is_by_close(exc) else exc
+            self._error = ClientError(CLOSED) if _is_by_close(exc) else _alone(exc)
         self._end()
 
     def _end(self) -> None:
@@ -111,6 +111,15 @@ def _is_by_close(error: BaseException) -> bool:
         return all(_is_by_close(one) for one in error.exceptions)
     is_nursery = isinstance(error, RuntimeError) and "closed to new arrivals" in str(error)
     return is_nursery or isinstance(error, trio.Cancelled)
+
+
+def _alone(error: BaseException) -> BaseException:
+    """What ends a program (`SystemExit`, `KeyboardInterrupt`) without the groups that the nurseries
+    above it put it into: nobody outside looks for it there."""
+    if isinstance(error, BaseExceptionGroup):
+        _, ending = error.split((Exception, trio.Cancelled))
+        return error if ending is None else _alone(ending.exceptions[0])
+    return error
 
 
 class Portal:

@@ -66,7 +66,7 @@ def _checksum_not_checked(original: Any, self: Any, parts: Any, *args: Any) -> N
     "M18",
     "JSON table overwritten in place",
     "rocketbed.node.broker.config_file:ConfigFile.replace",
-    "0f6e281495f06070",
+    "e58f4f29354314ee",
     bug="a crash within the write leaves neither the old table nor the new one (T11)",
     edit="a table is truncated and written again, without a temporary file",
     caught_by=("S15", "S15t", "SI"),

@@ -2,7 +2,8 @@
 
 A table is written beside its file, fsynced and renamed into place, the previous one staying as
 `<name>.bak`: whatever a power cut leaves, one of the two is whole (trap T11; RocketMQ 5.3
-overwrites in place without fsync). What is written is legal JSON, which fastjson reads too.
+overwrites in place without fsync). A damaged one stays as `<name>.damaged`. What is written is
+legal JSON, which fastjson reads too.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ AfterSave = Callable[["ConfigFileError | None"], None]
 
 T = TypeVar("T")
 
-ABSENT = "absent"
+ABSENT, EMPTY = "absent", "empty"
 PIECE = 1 << 20
 """Bytes that are written before others run; a million offsets take 20 MB."""
 LARGE = 1 << 18
@@ -61,8 +62,9 @@ class ConfigFile:
         self._mark = MARKED.get(name, "config")
         self.is_clean = False
         """Whether the last `load` got the file itself, not its backup or nothing."""
-        self._is_damaged = False
-        """Whether the file is there and unreadable: it must not replace a good backup."""
+        self._kept_as: str | None = "bak"
+        """What becomes of the present file when it is replaced: a damaged one must not take a good
+        backup's place; an empty one is not kept."""
 
     def load(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
         """The table, from the file or else from its backup; None when there is neither.
@@ -74,17 +76,20 @@ class ConfigFile:
         self._refuse_what_is_in_the_way()
         found = self._read(self.path, parse)
         self.is_clean = not isinstance(found, _Unreadable)
-        self._is_damaged = isinstance(found, _Unreadable) and found.why != ABSENT
         if not isinstance(found, _Unreadable):
+            self._kept_as = "bak"
             return found
+        self._kept_as = None if found.why in (ABSENT, EMPTY) else "damaged"
+        kept = self._kept_as and f"{self.path}.{self._kept_as}"
         backup_path = f"{self.path}.bak"
         backup = self._read(backup_path, parse)
+        warning = self._world.log.warning
         if not isinstance(backup, _Unreadable):
-            self._world.log.warning("config.from_backup", path=backup_path, reason=found.why)
+            warning("config.from_backup", path=backup_path, reason=found.why, kept=kept)
             return backup
         if backup.why == ABSENT:
             if found.why != ABSENT:
-                self._world.log.warning("config.defaults", path=self.path, reason=found.why)
+                warning("config.defaults", path=self.path, reason=found.why, kept=kept)
             return None
         raise TableLost(
             f"{backup_path} cannot be read ({backup.why}) and {self.path} is {found.why}:"
@@ -122,7 +127,7 @@ class ConfigFile:
         finally:
             file.close()
         if not data.strip(b"\0 \t\r\n"):
-            return _Unreadable("empty")
+            return _Unreadable(EMPTY)
         try:
             value = loads(data)
             return parse(value) if isinstance(value, dict) else _Unreadable("no JSON object")
@@ -159,11 +164,11 @@ class ConfigFile:
             await file.sync()
         finally:
             file.close()
-        if disk.exists(self.path) and not self._is_damaged:
-            disk.rename(self.path, f"{self.path}.bak")
+        if self._kept_as is not None and disk.exists(self.path):
+            disk.rename(self.path, f"{self.path}.{self._kept_as}")
         disk.rename(temporary, self.path)
         self._world.mark(f"{self._mark}.renamed")
-        self._is_damaged = False
+        self._kept_as = "bak"
         await disk.sync_dir(self._directory)
 
 

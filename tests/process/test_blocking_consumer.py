@@ -1,5 +1,6 @@
 """Threads that read with `rocketbed.blocking`: what one has in hand is not committed by another."""
 
+import sys
 import threading
 from pathlib import Path
 
@@ -22,6 +23,7 @@ async def test_threads_share_a_consumer(tmp_path: Path) -> None:
         address = cluster.nameserver_address
         await trio.to_thread.run_sync(read_from_two_threads, address)
         await trio.to_thread.run_sync(listen_in_threads, address)
+        await trio.to_thread.run_sync(handler_that_exits, address)
         await trio.to_thread.run_sync(stuck_handler, address)
 
 
@@ -81,6 +83,29 @@ def listen_in_threads(address: str) -> None:
         reader.listen(handler, workers=3)
         assert threading.get_ident() not in threads
     assert heard == {b"%d" % number: int(number == 7) for number in range(COUNT)}
+
+
+def handler_that_exits(address: str) -> None:
+    """Who listens gets its `SystemExit` as it is, and the message is the next listener's."""
+    heard: list[bytes] = []
+    with blocking.Consumer(nameservers=address, group="exits") as reader:
+        reader.subscribe("Hands", start="first")
+
+        def leave(received: blocking.Received) -> None:
+            if received.body == b"2":
+                sys.exit(7)
+
+        with pytest.raises(SystemExit) as raised:
+            reader.listen(leave, workers=3)
+        assert raised.value.code == 7
+
+        def stay(received: blocking.Received) -> None:
+            heard.append(received.body)
+            if b"2" in heard:
+                reader.stop_listening()
+
+        reader.listen(stay, workers=1)
+    assert b"2" in heard
 
 
 def stuck_handler(address: str) -> None:

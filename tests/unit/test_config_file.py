@@ -107,13 +107,17 @@ def test_an_unreadable_table_is_read_from_its_backup(bad: bytes) -> None:
     damaged = run_solo(damage, image=image).image
     assert loaded(damaged) == (1, False)
 
-    async def load_and_write(world: World) -> Any:
+    async def load_and_write(world: World) -> tuple[Any, bytes | None]:
         file = ConfigFile(world, DIRECTORY, NAME)
         file.load(version_of)
         await file.write({"version": 3})
-        return ConfigFile(world, DIRECTORY, f"{NAME}.bak").load(version_of)
+        backup = ConfigFile(world, DIRECTORY, f"{NAME}.bak").load(version_of)
+        await file.write({"version": 4})
+        kept = ConfigFile(world, DIRECTORY, f"{NAME}.damaged")
+        return backup, kept.read_bytes() if world.disk.exists(kept.path) else None
 
-    assert run_solo(load_and_write, image=damaged).value == 1
+    is_empty = not bad.strip(b"\0")
+    assert run_solo(load_and_write, image=damaged).value == (1, None if is_empty else bad)
 
 
 def test_missing_table_missing_backup_means_defaults() -> None:
