@@ -69,41 +69,6 @@ def image_checks(case: Case, found: Findings) -> int:
     return len(evidence.images)
 
 
-@check("S11m marks not ahead of the disk", "images", needs_history=False)
-def honest_marks(case: Case, found: Findings) -> int:
-    """S11m: at no moment do the durable marks W and F name an offset that was not on disk.
-
-    The disk layer says what was, so every image shows it, a kill's as well as a power cut's.
-    """
-    evidence = case.evidence
-    examined = 0
-    for image in evidence.images:
-        marks, durable = image.directory.marks, image.taken.durable
-        if marks is None or durable is None:
-            continue
-        examined += 1
-        named = max(marks.durable_offset, marks.flushed_offset or 0)
-        size = image.directory.sizes.segment
-        whole = named % size == 0 and 0 < named - durable < size and image.taken.written == durable
-        if named > durable and not whole:  # what follows a blank record is never written
-            found.add(
-                f"{image.label}: W {marks.durable_offset}, F {marks.flushed_offset}, but the log"
-                f" was on disk up to {durable}",
-                excuse=evidence.disks.may_differ(image),
-                node=image.name,
-                time_ns=image.taken.time_ns,
-                distance=named - durable,
-            )
-    for event in evidence.events(Function.NODE, "mark_ahead"):
-        text = f"{event.node} made its mark durable at W {event.fields['offset']}, when its log was"
-        text += f" on disk up to {event.fields['durable']}"
-        excuse = evidence.disks.damaged_by(event.node, event.time_ns)
-        found.add(text, excuse=excuse, node=event.node, time_ns=event.time_ns)
-    if not examined and not found.found:
-        raise NotApplicable("no image has marks, or the disk was not observed")
-    return examined
-
-
 @check("S15t tables replaced as a whole", "nodes", needs_history=False)
 def whole_tables(case: Case, found: Findings) -> int:
     """S15t: no table is written under its own name, where a cut would leave neither version."""

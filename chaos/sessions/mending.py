@@ -220,12 +220,11 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     lasts = [here for (here, file), (_, after) in pairwise(files) if file != after]
     one = model.kept[random.choice(lasts) if to_the_end else random.randrange(3, len(files) - 3)]
     bad = _edited(run.image, partial(_flip, one=one, size=config.segment_size))
-    try:
-        run_solo(_serve, config, image=bad)
-    except DamagedLog as exc:
-        ensure(exc.offset == one.physical, "refusal", f"{exc.offset} for {one.physical}")
-    else:
-        raise Wrong(f"silence: a hole at {one.physical}, and the store started")
+    _refuses(bad, config, one)
+    # Nothing stands behind the last one: only what was on disk (F) tells it from a torn end.
+    last = model.kept[-1]
+    end = _edited(run.image, partial(_flip, one=last, size=config.segment_size))
+    _refuses(end, config, last)
     orders = run_solo(MessageStore.check, replace(config, fill_hole_at=one.physical), image=bad)
     ensure(bool(orders.value), "preview", "an order is not told")
     ensure(_files(orders.image) == _files(bad), "preview", "it changed something")
@@ -244,6 +243,15 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     ensure(kept, "cut", "what was cut is not kept")
     look_at(ended.image)
     return run.digest + ended.digest
+
+
+def _refuses(bad: DiskImage, config: StoreConfig, one: Kept) -> None:
+    try:
+        run_solo(_serve, config, image=bad)
+    except DamagedLog as exc:
+        ensure(exc.offset == one.physical, "refusal", f"{exc.offset} for {one.physical}")
+    else:
+        raise Wrong(f"silence: a hole at {one.physical}, and the store started")
 
 
 def _files(image: DiskImage) -> dict[str, bytes]:

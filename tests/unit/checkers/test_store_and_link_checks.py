@@ -1,7 +1,10 @@
 """Checks of directories, images, recoveries and links: a case each, and its innocent twin."""
 
+import json
 import os
+import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.record import Promise
 from rocketbed.chaos.trace import Trace
+from rocketbed.inspect.marks import crc32c
 from tests.support.run_maker import COUNT, MS, SECOND, ImageMaker, RunMaker, found, results, spec_of
 from tests.support.stores import build, flip, overwrite, segment_of
 
@@ -252,6 +256,50 @@ def test_damage_that_nothing_did(run: RunMaker, fault: str, wanted: set[str]) ->
 def test_marks_that_were_ahead_of_the_disk(run: RunMaker) -> None:
     run.event(SECOND, "b2", "mark_ahead", offset=200, durable=100)
     assert found(run.judge(only=["S11m"])) == {"S11m"}
+
+
+def own_marks(root: Path, flushed: bytes | int) -> None:
+    """As rocketbed leaves them when it is killed; `flushed` is F, or the bytes of its file."""
+    mark: dict[str, object] = {
+        "id": "one",
+        "clean": None,
+        "w": 0,
+        "cut": None,
+        "sizes": [],
+        "deleted": {},
+    }
+    text = json.dumps(mark).encode()
+    (root / "rocketbed.ckpt").write_bytes(b"rocketbed-ckpt 1\n%s\n%08x\n" % (text, crc32c(text)))
+    (root / "abort").write_text("uuid=one")
+    if isinstance(flushed, int):
+        packed = struct.pack(">q", flushed)
+        flushed = packed + struct.pack(">Q", crc32c(packed))
+    (root / "rocketbed.flushed").write_bytes(flushed)
+
+
+@pytest.mark.parametrize(
+    ("node", "cause", "behind", "wanted"),
+    [
+        ("b1", "kill", 1, set()),
+        ("b1", "kill", 2, {"S11f"}),
+        ("b1", "powercut", 2, set()),  # F is not fsynced each time
+        ("b2", "kill", 2, set()),  # a slave acknowledges nothing to clients
+    ],
+)
+def test_a_kill_leaves_what_was_acknowledged_as_flushed_in_F(
+    run: RunMaker, tmp_path: Path, node: str, cause: str, behind: int, wanted: set[str]
+) -> None:
+    run.record.promise = Promise(flush="sync", replication="sync", copies=2)
+    harm = partial(own_marks, flushed=ends(tmp_path)[-behind] + 8)
+    run.images.append(ImageMaker(node, cause, 60 * SECOND, run.specs, harm=harm))
+    assert found(run.judge(only=["S11f"])) == wanted
+
+
+@pytest.mark.parametrize("cause", ["kill", "powercut"])
+@pytest.mark.parametrize("flushed", [b"", bytes(16), b"\xff" * 16])
+def test_F_that_is_not_whole(run: RunMaker, cause: str, flushed: bytes) -> None:
+    image(run, cause, harm=partial(own_marks, flushed=flushed))
+    assert found(run.judge(only=["S11f"])) == {"S11f"}
 
 
 @pytest.mark.parametrize(

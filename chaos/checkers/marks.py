@@ -1,0 +1,90 @@
+"""Do a node's own durable marks say what they have to, and no more? Rule S11 of chaos.md 2.7."""
+
+from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.history import Function, Outcome
+from rocketbed.inspect.marks import FLUSHED_NAME
+
+
+@check("S11m marks not ahead of the disk", "images", needs_history=False)
+def honest_marks(case: Case, found: Findings) -> int:
+    """S11m: at no moment do the durable marks W and F name an offset that was not on disk.
+
+    The disk layer says what was, so every image shows it, a kill's as well as a power cut's.
+    """
+    evidence = case.evidence
+    examined = 0
+    for image in evidence.images:
+        marks, durable = image.directory.marks, image.taken.durable
+        if marks is None or durable is None:
+            continue
+        examined += 1
+        named = max(marks.durable_offset, marks.flushed_offset or 0)
+        size = image.directory.sizes.segment
+        whole = named % size == 0 and 0 < named - durable < size and image.taken.written == durable
+        if named > durable and not whole:  # what follows a blank record is never written
+            found.add(
+                f"{image.label}: W {marks.durable_offset}, F {marks.flushed_offset}, but the log"
+                f" was on disk up to {durable}",
+                excuse=evidence.disks.may_differ(image),
+                node=image.name,
+                time_ns=image.taken.time_ns,
+                distance=named - durable,
+            )
+    for event in evidence.events(Function.NODE, "mark_ahead"):
+        text = f"{event.node} made its mark durable at W {event.fields['offset']}, when its log was"
+        text += f" on disk up to {event.fields['durable']}"
+        excuse = evidence.disks.damaged_by(event.node, event.time_ns)
+        found.add(text, excuse=excuse, node=event.node, time_ns=event.time_ns)
+    if not examined and not found.found:
+        raise NotApplicable("no image has marks, or the disk was not observed")
+    return examined
+
+
+@check("S11f flushed mark kept", "directories")
+def kept_flushed_mark(case: Case, found: Findings) -> int:
+    """S11f: F is whole at any time, and a kill leaves it no lower than what its node had
+    acknowledged as flushed: else a start could not tell that such a message is gone.
+    """
+    evidence = case.evidence
+    examined = 0
+    for log in evidence.logs:
+        marks = log.directory.marks
+        if marks is None or not marks.trusted or evidence.foreign:
+            continue
+        examined += 1
+        flushed, promised = marks.flushed_offset, _promised(case, log)
+        if flushed is None:
+            text = f"{log.label}: {FLUSHED_NAME} is not whole"
+        elif flushed < promised:
+            text = f"{log.label}: F is {flushed}, and {promised} had been acknowledged as on disk"
+        else:
+            continue
+        time_ns = None if log.image is None else log.image.time_ns
+        found.add(text, excuse=evidence.disks.may_differ(log), node=log.name, time_ns=time_ns)
+    if not examined:
+        raise NotApplicable("no directory has marks that can be believed")
+    return examined
+
+
+def _promised(case: Case, log: NodeLog) -> int:
+    """The end of what a master had acknowledged as on disk when it was killed; 0 for others: F is
+    not fsynced, so a power cut may leave an older one."""
+    evidence, losses, image = case.evidence, case.losses, log.image
+    if image is None or image.cause not in ("kill", "crash") or not evidence.flushes:
+        return 0
+    lineage = next(one for one in losses.lineages if log.name in one.nodes)
+    era = lineage.era(image.time_ns)
+    if era.master != log.name:
+        return 0
+    sends = evidence.sends
+    own = passes.where(sends.column("outcome"), (Outcome.OK,))
+    promised = 0
+    for at, told_ns in zip(own, passes.take(sends.column("returned_ns"), own), strict=True):
+        if era.start_ns < told_ns <= image.time_ns and losses.sent.ends[at] > promised:
+            message = losses.sent[int(at)]
+            is_ours = message.group in (lineage.group, -1) and message.invoked_ns > era.start_ns
+            if is_ours and not losses.split(message):  # else a second master may have taken it
+                promised = int(losses.sent.ends[at])
+    return promised
