@@ -18,6 +18,8 @@ ERROR_EVENTS = ("eio", "disk-error")
 GRACE_SYNC_NS = 2 * SECOND_NS
 GRACE_ASYNC_NS = 12 * SECOND_NS
 """After a fault was laid on a disk: until the next flush at the latest has met it (10 s timer)."""
+DIES_NS = 30 * SECOND_NS
+"""Between a failed fsync and the end of its process, at most: a stop may wait for a slow disk."""
 
 
 @check("S13 recovered end", "recoveries")
@@ -45,7 +47,7 @@ def recovered_ends(case: Case, found: Findings) -> int:
 
 @check("S17 write after fatal", "disk errors")
 def writes_after_error(case: Case, found: Findings) -> int:
-    """S17, I25: after its disk failed a node appends nothing and acknowledges nothing.
+    """S17, I25: after its disk failed a node appends nothing and acknowledges nothing, and ends.
 
     The moment is the one that the backend tells; else when the fault was laid on the disk and the
     next flush must have met it.
@@ -55,6 +57,11 @@ def writes_after_error(case: Case, found: Findings) -> int:
     if not windows:
         raise NotApplicable("no disk failed")
     for node, begin, end, exact in windows:
+        if exact and end - begin > DIES_NS:
+            text = (
+                f"{node} lived on for {(end - begin) / SECOND_NS:.0f} s after its disk had failed"
+            )
+            found.add(text, node=node, time_ns=begin, distance=end - begin)
         ends = losses.ends.get(node)
         if ends is not None and ends.complete and end > begin:
             before, after = ends.at(begin).written, ends.highest(begin, end).written

@@ -388,13 +388,26 @@ def test_nothing_is_written_after_an_error(run: RunMaker, grows: bool, wanted: s
     for node in run.nodes:
         run.trace.node(node).add(1, 100_000, 100_000)
     run.event(10 * SECOND, "b2", "eio")
+    run.event(12 * SECOND, "b2", "exit", cause="crash")
     if grows:
         run.trace.node("b2").add(11 * SECOND, 100_200, 100_000)
     assert found(run.judge(only=["S17"])) == wanted
 
 
+@pytest.mark.parametrize(("end_s", "wanted"), [(39, set()), (41, {"S17"}), (None, {"S17"})])
+def test_a_node_ends_soon_after_its_disk_failed(
+    run: RunMaker, end_s: int | None, wanted: set[str]
+) -> None:
+    run.event(10 * SECOND, "b2", "eio")
+    run.record.end_ns = 60 * SECOND
+    if end_s is not None:
+        run.event(end_s * SECOND, "b2", "exit", cause="crash")
+    assert found(run.judge(only=["S17"])) == wanted
+
+
 def test_nothing_is_acknowledged_after_an_error(run: RunMaker) -> None:
     run.event(100 * MS, "b1", "disk-error")
+    run.event(20 * SECOND, "b1", "exit", cause="crash")
     result = results(run.judge(only=["S17"]))["S17"]
     assert result.found == COUNT - 11
     assert "b1 after its disk had failed" in result.findings[0]
