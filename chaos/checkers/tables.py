@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.positions import positions, stored_positions
@@ -55,7 +56,7 @@ def tables_complete(case: Case, found: Findings) -> int:
         return examined
     for node in evidence.nodes:
         if node.name in evidence.record.stopped_cleanly:
-            examined += _compare_positions(evidence, node, found) + 1
+            examined += _compare_positions(case, node, found) + 1
             excuse = evidence.disks.may_differ(node)
             for what in _unfinished(evidence, node):
                 found.add(f"{node.name} {what}", excuse=excuse, node=node.name)
@@ -130,8 +131,9 @@ def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
             yield f"has an index from {begin} on only, and its first key is at {first}"
 
 
-def _compare_positions(evidence: Evidence, node: NodeLog, found: Findings) -> int:
+def _compare_positions(case: Case, node: NodeLog, found: Findings) -> int:
     """Positions that a node had to have when it stopped; how many."""
+    evidence = case.evidence
     groups = {number: name for name, number in evidence.record.consumer_groups.items()}
     kept = {
         (queue, group): position for _, queue, group, position in stored_positions(evidence, [node])
@@ -141,14 +143,14 @@ def _compare_positions(evidence: Evidence, node: NodeLog, found: Findings) -> in
     limit_ns = min(evidence.record.end_ns, last_ns) - COPIED_NS
     rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     last = {
-        (queue, groups[group]): offset
+        (queue, groups[group]): (offset, time_ns)
         for group, queue, offset, time_ns in positions(evidence, rows)
         if time_ns <= limit_ns and group in groups and queue >= 0
     }
     examined = 0
     table = node.directory.config(GROUPS)
     known = table.get("subscriptionGroupTable", {}) if isinstance(table, dict) else {}
-    for (number, group), offset in sorted(last.items()):
+    for (number, group), (offset, told_ns) in sorted(last.items()):
         queue = evidence.queues.names[number]
         if queue.group != node.group or not offset or evidence.deleted(queue.topic):
             continue
@@ -161,10 +163,13 @@ def _compare_positions(evidence: Evidence, node: NodeLog, found: Findings) -> in
             )
         at = kept.get((number, group), 0)
         if at < offset:
+            excuse = evidence.disks.may_differ(node, file=OFFSETS)
+            if at >= evidence.ends.get(number, 0):  # brought down to what a loss left
+                excuse = excuse or case.losses.loss_between(node.group, told_ns, ENDLESS)
             found.add(
                 f"{node.name} keeps {at} for {group} of {queue.topic}/{queue.queue}, where"
                 f" {offset} had been committed {COPIED_NS / 1e9:g} s before clients ended",
-                excuse=evidence.disks.may_differ(node, file=OFFSETS),
+                excuse=excuse,
                 node=node.name,
                 topic=queue.topic,
                 queue=queue.queue,

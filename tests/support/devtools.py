@@ -103,7 +103,7 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait_for(self, expression: str, timeout_s: float = 30.0) -> Any:
+    def wait_for(self, expression: str, timeout_s: float = 120.0) -> Any:
         """Wait until an expression is true; its value. Looked at whenever the page is drawn."""
         look = (
             "new Promise(done => requestAnimationFrame(() => done("

@@ -1,5 +1,6 @@
 """What readers and tables have to have at the end: A4l, A22, A30, A31, S21."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,7 +103,15 @@ def a_group_stopped_half_way(run: RunMaker) -> None:
     run.delivered, run.committed = list(range(COUNT // 2)), {0: END // 2, 1: END // 2}
 
 
+def let_consume(path: Path) -> None:
+    for node in ("b1", "b2", "b3"):
+        table = {"subscriptionGroupTable": {"group-1": {"consumeEnable": True}}}
+        (path / "stores" / node / "config" / "subscriptionGroup.json").write_text(json.dumps(table))
+
+
 def a_slave_has_old_positions(run: RunMaker) -> None:
+    run.after.append(let_consume)
+
     def commit(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
         return [ids.commit(1, 5, at_s * SECOND) for at_s in (81, 97)]
 
@@ -150,6 +159,26 @@ def passed_before_a_loss(run: RunMaker) -> None:
     follow(run, [value for value in range(COUNT) if value != 9], 240 * MS)
     run.strike(250 * MS, "b1", "powercut", written=10_000, durable=1_000)
     run.event(251 * MS, "b1", "recovered", end=1_000)
+
+
+@pytest.mark.parametrize(
+    ("is_lost", "kept", "wanted"),
+    [(True, END, set()), (True, END - 1, {"S21"}), (False, END, {"S21"})],
+)
+def test_a_loss_brings_positions_down_to_the_end(
+    run: RunMaker, is_lost: bool, kept: int, wanted: set[str]
+) -> None:
+    def commit(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+        return [ids.commit(1, END + 5, 80 * SECOND), ids.commit(1, END, 97 * SECOND)]
+
+    run.rows.append(commit)
+    for node in ("b1", "b2", "b3"):
+        keep(run, node, END, kept)
+    if is_lost:
+        run.strike(81 * SECOND, "b1", "powercut", written=10_000, durable=1_000)
+        run.event(82 * SECOND, "b1", "recovered", end=1_000)
+    run.after.append(let_consume)
+    assert found(run.judge(only=["S21"])) == wanted
 
 
 CASES: list[tuple[Change, set[str]]] = [
