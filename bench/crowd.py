@@ -7,13 +7,16 @@
     slow COUNT RATE SECONDS     consumers that read RATE bytes a second altogether
     stuck COUNT PULLS           consumers that send so many pulls and read nothing
     leave                       close the stuck ones
+    restless RATE SECONDS       a member that connects, says so and goes, RATE times a second
 """
 
 import json
+import struct
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from socket import SO_LINGER, SOL_SOCKET
 
 import trio
 
@@ -138,6 +141,25 @@ class Crowd:
                 await stream.send_all(frames)
         return {}
 
+    async def restless(self, rate: float, seconds: float) -> dict[str, float]:
+        """One client id, each time on a new connection, which ends in turn in good order, by a
+        reset, and in the middle of a frame; how often it was answered, and how often it came."""
+        heartbeat = _heartbeat(0, 1, FOLLOWED)
+        began, answered, came = trio.current_time(), 0, 0
+        while trio.current_time() < began + seconds:
+            stream = await trio.open_tcp_stream("127.0.0.1", self._port)
+            async with stream:
+                await stream.send_all(heartbeat)
+                with trio.move_on_after(5):
+                    answered += bool(await stream.receive_some(4096))
+                if came % 3 == 1:
+                    stream.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+                elif came % 3 == 2:
+                    await stream.send_all(heartbeat[: len(heartbeat) // 2])
+            came += 1
+            await trio.sleep_until(began + came / rate)
+        return {"answered": answered, "came": came, "seconds": trio.current_time() - began}
+
     async def leave(self) -> dict[str, float]:
         """Close them."""
         for stream in self._stuck:
@@ -155,6 +177,7 @@ async def _serve(port: int) -> None:
             "slow": crowd.slow,
             "stuck": crowd.stuck,
             "leave": crowd.leave,
+            "restless": crowd.restless,
         }
         read_line = partial(trio.to_thread.run_sync, sys.stdin.readline, abandon_on_cancel=True)
         while line := await read_line():

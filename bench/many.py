@@ -26,6 +26,7 @@ CONNECTIONS = 2000
 SLOW = 50
 SLOW_BYTES_PER_S = 50_000_000
 STUCK = 20
+RESTLESS_PER_S = 100
 SECONDS = 15.0
 BEATS = 20_000
 
@@ -145,6 +146,7 @@ def _crowd(broker: Broker, names: Broker, crowd: Crowd) -> Iterator[Row]:
     yield f"  CPU of a heartbeat ({FOLLOWED} topics)", cost, "us"
     yield "  resident memory", broker.resident_bytes / MIB, "MiB"
     yield from _pings(broker, names, "beside the idle crowd")
+    yield from _restless(broker, names, crowd)
     crowd.tell("slow", SLOW, SLOW_BYTES_PER_S, int(SECONDS) + 3)
     time.sleep(1)  # the first pulls come all at once
     yield from _pings(broker, names, f"beside {SLOW} slow readers too")
@@ -159,6 +161,18 @@ def _crowd(broker: Broker, names: Broker, crowd: Crowd) -> Iterator[Row]:
     crowd.done()
     time.sleep(1)
     yield "  resident memory when they have gone", broker.resident_bytes / MIB, "MiB"
+
+
+def _restless(broker: Broker, names: Broker, crowd: Crowd) -> Iterator[Row]:
+    """A client id of a group of eleven that connects again all the time."""
+    before = broker.cpu_seconds
+    crowd.tell("restless", RESTLESS_PER_S, int(SECONDS) + 3)
+    yield from _pings(broker, names, f"beside one that connects {RESTLESS_PER_S} times a second")
+    done = crowd.done()
+    yield "  it came", done["came"] / done["seconds"], "/s"
+    yield "  and was not answered", done["came"] - done["answered"], "times"
+    yield "  CPU of the broker meanwhile", broker.cpu_seconds - before, "s"
+    yield "  resident memory", broker.resident_bytes / MIB, "MiB"
 
 
 def _pings(broker: Broker, names: Broker, when: str) -> Iterator[Row]:
