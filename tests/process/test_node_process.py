@@ -1,6 +1,9 @@
 """Real node processes on loopback: start, SIGTERM, SIGKILL, a second one on the same directory."""
 
+import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,14 +17,16 @@ import trio
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import NotConnected
+from rocketbed.wire.bodies import ConsumerIdList
 from rocketbed.wire.command import request
+from rocketbed.wire.frame import encode
 from rocketbed.wire.message import decode_messages
 from rocketbed.world.real import real_world
-from tests.support.broker import pull_fields, send_fields
+from tests.support.broker import heartbeat_body, pull_fields, send_fields
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.process
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 def command(root: Path, port: int, *settings: str) -> list[str]:
@@ -126,3 +131,43 @@ async def test_a_second_node_on_the_same_directory_says_so_and_ends(tmp_path: Pa
         assert "held by another process" in message
         assert "Traceback" not in message
         assert await with_connection(port, pull) == BODIES
+
+
+async def come_and_go(port: int, number: int) -> None:
+    """A member on a new connection, which ends in good order, by a reset, or in a frame."""
+    heartbeat = encode(request(34, {}, heartbeat_body("restless", "g")))
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    async with stream:
+        await stream.send_all(heartbeat)
+        assert await stream.receive_some(65_536)
+        if number % 3 == 1:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        elif number % 3 == 2:
+            await stream.send_all(heartbeat[: len(heartbeat) // 2])
+
+
+async def members(connection: Connection) -> list[str]:
+    found = await connection.request(request(38, {"consumerGroup": "g"}))
+    return ConsumerIdList.decode(found.body).consumer_id_list
+
+
+async def test_a_member_that_comes_and_goes_leaves_nothing_and_holds_nobody_up(
+    tmp_path: Path,
+) -> None:
+    root, port = tmp_path / "store", free_port()
+    with node(root, port) as process:
+        descriptors = Path(f"/proc/{process.pid}/fd")
+
+        async def scenario(stays: Connection) -> None:
+            beat = request(34, {}, heartbeat_body("stays", "g"))
+            assert (await stays.request(beat)).code == 0
+            await send(stays)
+            before = len(os.listdir(descriptors))
+            for number in range(300):
+                await come_and_go(port, number)
+                assert (await stays.request(request(310, send_fields(), b"x"))).code == 0
+            while len(os.listdir(descriptors)) > before or await members(stays) != ["stays"]:
+                await send(stays)
+
+        await with_connection(port, scenario)
+        assert process.poll() is None
