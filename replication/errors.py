@@ -27,11 +27,6 @@ class CutRefused(ReplicationError):
 class MasterBehind(ReplicationError):
     """A slave holds bytes that its master does not have."""
 
-    def __init__(self, text: str, *, offset: int) -> None:
-        super().__init__(text)
-        self.offset = offset
-        """End of the slave's log, bytes."""
-
 
 class SegmentMismatch(ReplicationError):
     """Master and slave cut their logs into files of different sizes."""

@@ -163,7 +163,7 @@ class MasterConnection:
             " lost its end, or has deleted this part"
         )
         self._part(offset, reason)
-        return MasterBehind(f"{reason}; {self._remedy()}", offset=self._own_end)
+        return MasterBehind(f"{reason}; {self._remedy()}")
 
     def _remedy(self) -> str:
         return self._slave.advice(self._address) or _REMEDY

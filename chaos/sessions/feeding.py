@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import trio
 
+from rocketbed.chaos.sessions.master import HandMaster
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.stage import HA_PORT, PORT, SEGMENT, Stage
 from rocketbed.replication.fetch import FetchFailed, fetch
@@ -73,7 +74,7 @@ def run_feeding(seed: int) -> str:
             for port, limit in zip((PORT, PORT - 2, HA_PORT), limits, strict=True):
                 stage.peer(partial(_fill_port, port=port, limit=limit))
             digest += stage.simulation.digest()
-    return digest
+    return digest + _fetches_in_vain(seed)
 
 
 def _reports(stage: Stage, fresh: str, random: Random) -> None:
@@ -206,6 +207,22 @@ async def _fetched(world: World, *, start: int, end: int) -> bytes:
     except FetchFailed as exc:
         return str(exc).encode()
     return b"".join(pieces)
+
+
+def _fetches_in_vain(seed: int) -> str:
+    """From one that closes the connection, that has nothing there, whose log begins later."""
+    with Stage(seed) as stage:
+        master = HandMaster(bytes(2 * BATCH), low=SEGMENT)
+        master.start(stage)
+        for serves, start, says in (
+            (False, SEGMENT, "closed"),
+            (True, master.end, "has nothing behind"),
+            (True, SEGMENT - 1, "silent for 20 s"),
+        ):
+            master.serves = serves
+            told = stage.peer(partial(_fetched, start=start, end=master.end + 1))
+            ensure(says in told.decode(), "fetched", f"{told!r} for {says!r}")
+        return stage.simulation.digest()
 
 
 async def _fill_port(world: World, port: int, limit: int) -> None:

@@ -21,8 +21,11 @@ CASES: Final = (
     (1, 20, 20),
     (0, 20, 20),
     (0, 1, 60),
+    (60, 300, 100),
+    (60, 100, 300),
 )
-"""Messages that both have, that only the slave has, that only the master has."""
+"""Messages that both have, that only the slave has, that only the master has; with the last two
+one comparison does not reach down to what is common."""
 PROMOTED: Final = {"rbDiverged": "cut:7"}
 REFUSED_S: Final = 6.0
 

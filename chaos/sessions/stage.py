@@ -23,6 +23,8 @@ from rocketbed.world.api import World
 PORT: Final = 10911
 HA_PORT: Final = PORT + 1
 SEGMENT: Final = 16 * 1024
+COLD_SHARE: Final = 0.2
+"""Reads that do not find their pages in memory."""
 SETTINGS: Final = {
     "storePathRootDir": "/store",
     "listenPort": PORT,
@@ -66,6 +68,7 @@ class Stage:
     ) -> Node:
         """Start a node, and wait until it serves."""
         host = self.simulation.host(name)
+        host.cold_share = COLD_SHARE
         if image is not None:
             host.image = image
         values = {**SETTINGS, "brokerIP1": host.address, **settings}

@@ -1,10 +1,12 @@
 """Generated mutants: what each operator changes, what is passed over, what is drawn."""
 
+import re
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from rocketbed.chaos.mutants.draw import ROOT, Source, candidates, draw, read_sources
+from rocketbed.chaos.mutants.draw import ROOT, UNUSED, Source, candidates, draw, read_sources
 from rocketbed.chaos.mutants.operators import OPERATORS
 from rocketbed.chaos.mutants.sites import sites
 
@@ -142,6 +144,14 @@ def test_the_draw_is_the_seed_s_and_each_module_has_its_share() -> None:
     assert min(shares) >= 2
     assert max(shares) <= min(shares) + 1
     assert {one.site.operator for one in drawn} == set(OPERATORS)
+
+
+def test_only_what_nothing_imports_is_left_out() -> None:
+    assert not {one.place for one in read_sources()} & {*UNUSED}
+    names = {Path(place).stem for place in UNUSED}
+    for one in read_sources():
+        used = re.findall(rb"rocketbed\.replication\.(\w+) import", one.data)
+        assert not names & {name.decode() for name in used}, one.place
 
 
 def test_a_mutant_is_shown_as_a_difference_of_the_checkout() -> None:
