@@ -9,6 +9,7 @@ from rocketbed.chaos.sessions.master import HandMaster, a_record_end
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.stage import AS_SLAVE, SEGMENT, Stage, ends_of
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.node.store.store import MessageStore
 from rocketbed.replication.slave import Slave
 from rocketbed.wire.bodies import (
     ConsumerOffsetTable,
@@ -18,7 +19,8 @@ from rocketbed.wire.bodies import (
     TopicConfig,
     TopicConfigTable,
 )
-from rocketbed.wire.command import ResponseCode
+from rocketbed.wire.command import RequestCode, ResponseCode
+from rocketbed.wire.headers_admin import TopicRequest
 
 SYNC: Final = {"flushDiskType": "SYNC_FLUSH"}
 SLOW_SYNC_S: Final = (0.2, 0.4)
@@ -50,6 +52,8 @@ def run_following(seed: int) -> str:
     digest += _pauses(seed, log)
     digest += _copies(seed, log)
     digest += _asks_no_port_0(seed)
+    digest += _learns_deletions(seed, random)
+    digest += _begins_again(seed, log)
     return digest + _below_all(seed, log)
 
 
@@ -152,8 +156,8 @@ def _pauses(seed: int, log: bytes) -> str:
         return stage.simulation.digest()
 
 
-def _tables(number: int) -> dict[int, bytes]:
-    """What a master's tables are in their version `number`."""
+def _tables(number: int, deleted: dict[str, int] | None = None) -> dict[int, bytes]:
+    """What a master's tables are in their version `number`; topics that it deleted, and where."""
     version = DataVersion(counter=number)
     topics = TopicConfigTable(
         data_version=version,
@@ -161,6 +165,7 @@ def _tables(number: int) -> dict[int, bytes]:
             name: TopicConfig(topic_name=name, read_queue_nums=2 + number)
             for name in ("T", f"only-{number}")
         },
+        rb_deleted=deleted,
     )
     groups = SubscriptionGroupTable(
         data_version=version,
@@ -223,6 +228,66 @@ def _has_tables(node: Any, number: int) -> None:
     ensure(offsets == {"T@g": {0: number, 1: 7}}, "tables", f"positions {offsets}")
     groups = set(node.tables.groups.body().subscription_group_table)
     ensure(groups == {f"g-{number}"}, "tables", f"groups {groups}")
+
+
+def _learns_deletions(seed: int, random: Random) -> str:
+    """A topic that the master deleted and made again has what was sent since, and only that, as
+    soon as this log goes so far; after a kill too."""
+    with Stage(seed) as stage:
+        node = stage.node("source", {})
+        stage.fill("source", 30, random)
+        fields = TopicRequest(topic="T").encode()
+        stage.ask("source", lambda peer: peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, fields, 0))
+        (deleted_at,) = node.store.removal.deletions().values()
+        stage.fill("source", 30, random)
+        _, log = stage.log("source")
+        stage.until(lambda: node.store.dispatched.value == len(log), "queues up to the end")
+        want = stage.simulation.process("source").call(_ranges, node.store)
+        ensure(bool(want), "load", "nothing was sent since")
+    with Stage(seed) as stage:
+        master = HandMaster(log[: ends_of(log)[3]])
+        master.bodies = _tables(1, {"T": deleted_at})
+        master.start(stage)
+        for end in (master.end, len(log), len(log)):
+            node = stage.node("slave", AS_SLAVE)
+            master.grow(log[master.end : end])
+            _catches_up(stage, master)
+            stage.simulation.run(1.5)
+            told = node.store.removal.deletions()
+            ensure(told == {"T": min(deleted_at, end)}, "deleted", f"{told}, the log to {end}")
+            held = stage.simulation.process("slave").call(_ranges, node.store)
+            right = [] if end < len(log) else want
+            ensure(held == right, "deleted", f"{held[:5]}... for {right[:5]}...")
+            stage.simulation.kill("slave")
+        return stage.simulation.digest()
+
+
+def _ranges(store: MessageStore) -> list[tuple[int, int]]:
+    """Where the records are that the queues of T give."""
+    found: list[tuple[int, int]] = []
+    for queue in (0, 1):
+        offset = store.queue_min("T", queue)
+        while (some := store.get_messages("T", queue, offset, 32)).ranges:
+            found += some.ranges
+            offset = some.next_offset
+    return found
+
+
+def _begins_again(seed: int, log: bytes) -> str:
+    """The first message was taken over, and the master has deleted it before it sent the rest: a
+    slave that may cut begins where the master's log does. Once it has followed, it does not."""
+    with Stage(seed) as stage:
+        master = HandMaster(log)
+        master.serves = False
+        master.start(stage)
+        node = stage.node("slave", {**AS_SLAVE, "rbDiverged": "cut"})
+        first = int.from_bytes(log[:4], "big")
+        stage.until(lambda: node.store.log.written.value == first, "a first message")
+        master.low, master.log, master.serves = SEGMENT, log[SEGMENT:], True
+        _catches_up(stage, master)
+        held = stage.log("slave")
+        ensure(held == (SEGMENT, log[SEGMENT:]), "log", f"from {held[0]}: other bytes")
+        return stage.simulation.digest()
 
 
 def _asks_no_port_0(seed: int) -> str:

@@ -204,7 +204,8 @@ class Members:
     async def longest(
         self, group: str, *, leader_too: bool = False, joined_only: bool = True
     ) -> str | None:
-        """The running follower whose log reaches furthest, of those that had joined the master.
+        """The running follower whose log reaches furthest, of those that had joined the master; of
+        two that reach as far one that reports no damage.
 
         Waits a while for those that do not answer yet: an operator would not pass them over. Where
         the master's log is lost, and nobody had joined it, any follower will do, and with
@@ -218,7 +219,7 @@ class Members:
                     await self.wait_serving(node, ANSWER_S)
         members = [self.members[node] for node in self.followers(group)]
         anybody = not joined_only or not any(m.joined for m in (self.members[leader], *members))
-        best: tuple[int, bool, str] | None = None
+        best: tuple[int, bool, bool, str] | None = None
         for node in candidates:
             sample: Sample | None = None
             if self.backend.state(node) == "running":
@@ -227,9 +228,10 @@ class Members:
                 continue
             self.note(node, sample)
             if anybody or self.members[node].joined:
-                rank = sample.written, node == leader, node
-                best = rank if best is None or rank[:2] > best[:2] else best
-        return None if best is None else best[2]
+                is_sound = not self.backend.reported(node)
+                rank = sample.written, is_sound, node == leader, node
+                best = rank if best is None or rank[:3] > best[:3] else best
+        return None if best is None else best[3]
 
     async def promote(self, node: str, *, unfenced: bool = False) -> None:
         """Make a slave the master of its group; where roles are elected, wait for the election.
