@@ -28,43 +28,43 @@ CASES: Final = (
 one comparison does not reach down to what is common."""
 PROMOTED: Final = {"rbDiverged": "cut:7"}
 REFUSED_S: Final = 6.0
+Disk = tuple[DiskImage, bytes]
+"""With the log that it has."""
 
 
 def run_parting(seed: int) -> str:
-    """Each, of a slave that may be cut and one that may not. Raises `Wrong`."""
+    """Each, of a slave that may not be cut, may be, or may in one place only. Raises `Wrong`."""
     random, digest = Random(f"parting/{seed}"), ""
     for common, ours, theirs in CASES:
-        both = _filled(seed, None, common, random)
-        images = {
-            "master": _filled(f"{seed}/m", both, theirs, random),
-            "slave": _filled(f"{seed}/s", both, ours, random),
-        }
-        for settings in ({}, PROMOTED):
+        both, _ = _filled(seed, None, common, random)
+        master = _filled(f"{seed}/m", both, theirs, random)
+        slave = _filled(f"{seed}/s", both, ours, random)
+        for diverged in ("refuse", "cut:7", "0", "common"):
             with Stage(f"{seed}/{common}/{ours}/{theirs}") as stage:
-                _part(stage, images, settings, random)
+                _part(stage, master, slave, diverged, random)
                 digest += stage.simulation.digest()
     return digest + _expired_meanwhile(seed, random)
 
 
-def _filled(seed: int | str, image: DiskImage | None, count: int, random: Random) -> DiskImage:
+def _filled(seed: int | str, image: DiskImage | None, count: int, random: Random) -> Disk:
     with Stage(seed) as stage:
         stage.node("master", {}, image=image)
         stage.fill("master", count, random)
-        return stage.stop("master")
+        _, log = stage.log("master")
+        return stage.stop("master"), log
 
 
-def _part(
-    stage: Stage, images: dict[str, DiskImage], settings: dict[str, str], random: Random
-) -> None:
-    stage.node("master", {}, image=images["master"])
-    _, theirs = stage.log("master")
-    node = stage.node("slave", {**AS_SLAVE, **settings}, image=images["slave"])
-    _, ours = stage.log("slave")
+def _part(stage: Stage, has_master: Disk, has_slave: Disk, diverged: str, random: Random) -> None:
+    (image, theirs), (slave_image, ours) = has_master, has_slave
+    stage.node("master", {}, image=image)
+    common = max([0, *(end for end in ends_of(ours) if ours[:end] == theirs[:end])])
+    text = str(common) if diverged == "common" else diverged
+    node = stage.node("slave", {**AS_SLAVE, "rbDiverged": text}, image=slave_image)
     slave = node.replication.slave
     assert slave is not None
-    common = max([0, *(end for end in ends_of(ours) if ours[:end] == theirs[:end])])
-    end, case = len(ours), f"{common} of {len(ours)} and {len(theirs)} {settings}"
-    if common < end and not (settings and common):
+    end, case = len(ours), f"{common} of {len(ours)} and {len(theirs)}, rbDiverged={text}"
+    may_cut = text not in ("refuse", "0") and common > 0
+    if common < end and not may_cut:
         stage.simulation.run(REFUSED_S)
         ensure(slave.state != "following", "refused", f"{case}: it follows")
         ensure(stage.log("slave") == (0, ours), "log", f"{case}: changed for another log")
