@@ -162,13 +162,11 @@ class RoutingTable:
         live = self.live.get((cluster, address))
         return live.data_version if live else None
 
-    def touch(self, cluster: str, address: str, *, now_s: float) -> bool:
-        """A sign of life. False if the broker is not known."""
+    def touch(self, cluster: str, address: str, *, now_s: float) -> None:
+        """A sign of life, which counts for a broker that is known."""
         live = self.live.get((cluster, address))
-        if live is None:
-            return False
-        live.last_update_s = now_s
-        return True
+        if live is not None:
+            live.last_update_s = now_s
 
     def expired(self, now_s: float) -> list[Key]:
         """Brokers that were silent for longer than their timeout."""

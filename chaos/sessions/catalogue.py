@@ -12,6 +12,7 @@ from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.room import run_room
+from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.waiting import run_waiting
 
@@ -28,6 +29,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker/{seed}": partial(run_broker, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
         f"nameserver/{seed}": partial(run_nameserver, seed),
+        f"nameserver-routes/{seed}": partial(_each, run_routes, seed * 1000),
         f"replication-feeding/{seed}": partial(run_feeding, seed),
         f"replication-following/{seed}": partial(run_following, seed),
         f"replication-parting/{seed}": partial(run_parting, seed),

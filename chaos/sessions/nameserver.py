@@ -108,6 +108,9 @@ async def _first(peer: Peer) -> None:
     for key in ("b", "never"):
         fields = KvKeyRequest(namespace="n", key=key).encode()
         await peer.ask(Code.DELETE_KV_CONFIG, fields, 0)
+    told = (await peer.ask(Code.GET_NAMESRV_CONFIG, {}, 0)).body.decode().splitlines()
+    want = {f"{key}={value}" for key, value in SETTINGS.items()} | {"orderMessageEnable=false"}
+    ensure(want <= {*told}, "settings", f"{told}")
     await _registrations(peer)
 
 
@@ -135,7 +138,11 @@ async def _registrations(peer: Peer) -> None:
     plain = RegisterBrokerBody(topic_config_serialize_wrapper=table).encode()
     await _register(peer, plain, 0)
     await _route(peer, "T", 3, 2)
-    lines = [DataVersion(counter=2).encode(), b"T 5 4 6 SINGLE_TAG", b"U 1 1 6 SINGLE_TAG"]
+    lines = [
+        DataVersion(counter=2).encode(),
+        b"T 5 4 6 SINGLE_TAG",
+        b'U 1 1 6 SINGLE_TAG {"+a":"b c"}',
+    ]
     packed = _packed(lines)
     await _register(peer, zlib.compress(packed), 0)
     await _route(peer, "T", 5, 4)

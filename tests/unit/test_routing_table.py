@@ -86,10 +86,11 @@ def test_an_id_held_by_a_later_epoch_is_not_taken() -> None:
 def test_a_silent_broker_expires_and_a_heartbeat_keeps_it() -> None:
     table = registered((who(), topics("T", "U")))
     assert table.expired(120) == []
-    assert table.touch("c", "10.0.0.1:10911", now_s=100)
+    table.touch("c", "10.0.0.1:10911", now_s=100)
     assert table.expired(220) == []
     assert table.expired(221) == [("c", "10.0.0.1:10911")]
-    assert not table.touch("c", "unknown", now_s=0)
+    table.touch("c", "unknown", now_s=0)
+    assert ("c", "unknown") not in table.live
 
 
 def test_the_last_address_takes_the_broker_name_along() -> None:
