@@ -82,6 +82,7 @@ def _plan(
         ("sends", lambda start: measures.sends(bench, start, seconds)),
         ("sync flush", lambda start: measures.sync_flush(bench, start, seconds / 2)),
         ("start", lambda start: measures.start_and_stop(bench, start)),
+        ("clients", lambda start: clients.client_faces(bench, start)),
         ("consumers", lambda start: consumers.consumers(bench, start, messages, seconds, jars)),
     ]
     for name, measure in both:
@@ -95,7 +96,6 @@ def _plan(
     yield "stall", stall.longest_stall(bench), None
     yield "switch", switch.between_machines(), None
     yield "places", places.places(), None
-    yield "clients", clients.client_faces(), None
     yield "many", many.many(bench), None
     yield "live", live.live_page(), None
     yield "simulation", simulation.simulation(), None

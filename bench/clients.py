@@ -5,19 +5,22 @@
 
 import asyncio
 import json
+import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import trio
 
 import rocketbed
+from bench.asker import Asker
+from bench.consumers import topic_fields
+from bench.frames import QUEUES, frame
+from bench.processes import Bench, Broker, wait_routed, wait_serving
 from rocketbed import Message, aio, blocking
-from rocketbed.chaos.cluster.cluster import LocalCluster
 
 Row = tuple[str, float, str]
 TOPIC = "Bench"
@@ -30,24 +33,22 @@ MESSAGE = Message(TOPIC, b"x" * 1024)
 FACES = ("trio", "aio", "blocking")
 
 
-def client_faces() -> Iterator[Row]:
-    """Sends and reads of 1 KiB, async flush."""
-    with tempfile.TemporaryDirectory() as place:
-        rows: list[Row] = []
-        trio.run(_measure, Path(place), rows)
-        yield from rows
-
-
-async def _measure(place: Path, rows: list[Row]) -> None:
-    async with LocalCluster.create(place / "cluster", slaves=0, sync=False, tied=True) as cluster:
-        await cluster.start()
-        async with rocketbed.Admin(nameservers=cluster.nameserver_address) as admin:
-            await admin.create_topic(TOPIC)
-        for face in FACES:
-            command = [sys.executable, "-m", "bench.clients", face, cluster.nameserver_address]
-            done = await trio.run_process(command, capture_stdout=True)
-            for what, (value, unit) in json.loads(done.stdout).items():
-                rows.append((f"{what}, {face}", value, unit))
+def client_faces(bench: Bench, start: Callable[..., Broker]) -> Iterator[Row]:
+    """Sends and reads of 1 KiB, async flush; the nameserver is ours."""
+    names = bench.nameserver()
+    at = f"127.0.0.1:{names.port}"
+    broker = start(f"namesrvAddr={at}", "autoCreateSubscriptionGroup=true")
+    wait_serving(broker)
+    with closing(Asker(broker.port)) as asker:
+        asker.ask_all([frame(17, topic_fields(TOPIC, QUEUES), 0)], 1)
+    wait_routed(names, {TOPIC: QUEUES})
+    for face in FACES:
+        command = [sys.executable, "-m", "bench.clients", face, at]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        for what, (value, unit) in json.loads(done.stdout).items():
+            yield f"{what}, {face}", value, unit
+    broker.kill()
+    names.kill()
 
 
 Figures = dict[str, tuple[float, str]]
