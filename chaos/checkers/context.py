@@ -15,10 +15,12 @@ from typing import Any
 from rocketbed.chaos.checkers.events import as_master, heals, step_of, targets_of
 from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.keys import QueueName
-from rocketbed.chaos.checkers.result import CheckResult
+from rocketbed.chaos.checkers.result import CheckResult, Excuse
 from rocketbed.chaos.history import Event, Function
 
 NEIGHBOURS = 3
+WRITABLE = frozenset({"eio-read", "lost-fsync"})
+"""Faults of a disk that let a node write its tables."""
 MOMENT_NS = SECOND_NS
 """A step that is over at once counts as active for so long."""
 TAKEN_IN_NS = 2 * SECOND_NS
@@ -56,6 +58,17 @@ def given_since(evidence: Evidence, got_ns: int) -> int:
         if fault.end_ns >= since and fault.begin_ns <= got_ns:
             since = min(since, fault.begin_ns - TAKEN_IN_NS)
     return since
+
+
+def no_disk(struck: Iterable[FaultSpan], node: str, begin_ns: int, end_ns: int) -> Excuse | None:
+    """The step that kept a node from writing its tables in a time, at its clean stop too (seed
+    852091)."""
+    for one in struck:
+        is_there = one.verb == "disk" and node in one.targets
+        is_there = is_there and not WRITABLE.intersection(one.step.split())
+        if is_there and one.begin_ns <= end_ns and begin_ns <= one.end_ns:
+            return Excuse(one.step, one.begin_ns, one.end_ns)
+    return None
 
 
 def outages(evidence: Evidence, struck: Iterable[FaultSpan]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import faults, no_disk
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.history import Function, Outcome
 from rocketbed.inspect.marks import FLUSHED_NAME
@@ -54,37 +55,41 @@ def kept_flushed_mark(case: Case, found: Findings) -> int:
         if marks is None or not marks.trusted or evidence.foreign:
             continue
         examined += 1
-        flushed, promised = marks.flushed_offset, _promised(case, log)
+        flushed, (promised, *span) = marks.flushed_offset, _promised(case, log)
         if flushed is None:
             text = f"{log.label}: {FLUSHED_NAME} is not whole"
         elif flushed < promised:
             text = f"{log.label}: F is {flushed}, and {promised} had been acknowledged as on disk"
         else:
             continue
-        time_ns = None if log.image is None else log.image.time_ns
-        found.add(text, excuse=evidence.disks.may_differ(log), node=log.name, time_ns=time_ns)
+        excuse, time_ns = evidence.disks.may_differ(log), None
+        if log.image is not None:
+            time_ns = log.image.time_ns
+            if flushed is not None:  # it was not written, which the node says
+                excuse = excuse or no_disk(faults(evidence), log.name, *span)
+        found.add(text, excuse=excuse, node=log.name, time_ns=time_ns)
     if not examined:
         raise NotApplicable("no directory has marks that can be believed")
     return examined
 
 
-def _promised(case: Case, log: NodeLog) -> int:
-    """The end of what a master had acknowledged as on disk when it was killed; 0 for others: F is
-    not fsynced, so a power cut may leave an older one."""
+def _promised(case: Case, log: NodeLog) -> tuple[int, int, int]:
+    """The end of what a master had acknowledged as on disk when it was killed, and when it was
+    sent and acknowledged; 0 for others: F is not fsynced, so a power cut may leave an older one."""
     evidence, losses, image = case.evidence, case.losses, log.image
     if image is None or image.cause not in ("kill", "crash") or not evidence.flushes:
-        return 0
+        return 0, 0, 0
     lineage = next(one for one in losses.lineages if log.name in one.nodes)
     era = lineage.era(image.time_ns)
     if era.master != log.name:
-        return 0
+        return 0, 0, 0
     sends = evidence.sends
     own = passes.where(sends.column("outcome"), (Outcome.OK,))
-    promised = 0
+    promised = 0, 0, 0
     for at, told_ns in zip(own, passes.take(sends.column("returned_ns"), own), strict=True):
-        if era.start_ns < told_ns <= image.time_ns and losses.sent.ends[at] > promised:
+        if era.start_ns < told_ns <= image.time_ns and losses.sent.ends[at] > promised[0]:
             message = losses.sent[int(at)]
             is_ours = message.group in (lineage.group, -1) and message.invoked_ns > era.start_ns
             if is_ours and not losses.split(message):  # else a second master may have taken it
-                promised = int(losses.sent.ends[at])
+                promised = int(losses.sent.ends[at]), message.invoked_ns, int(told_ns)
     return promised

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.context import FaultSpan, faults, given_since
+from rocketbed.chaos.checkers.context import FaultSpan, faults, given_since, no_disk
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import targets_of
 from rocketbed.chaos.checkers.evidence import Evidence, Rows
@@ -23,8 +23,6 @@ from rocketbed.chaos.history import UNKNOWN, Function, Outcome
 
 PERSIST_NS = 6_000_000_000
 """A position committed so long before its node's end is on disk: the interval of 5 s and some."""
-WRITABLE = frozenset({"eio-read", "lost-fsync"})
-"""Faults of a disk that let a node write its tables."""
 VIOLENT = frozenset({"kill", "powercut", "crash", "wipe"})
 """Ends of a node that leave it no time to write positions."""
 KEPT_AWAY = frozenset({"crowd", "partition", "link", "pause", "disk", "cpu", "reset"})
@@ -126,17 +124,6 @@ def _cut_off(struck: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
             end_ns = one.end_ns + (SETTLE_NS if one.verb in KEPT_AWAY else 0)
             if one.begin_ns <= time_ns <= end_ns:
                 return Excuse(one.step, one.begin_ns, end_ns)
-    return None
-
-
-def _no_disk(struck: Iterable[FaultSpan], node: str, begin_ns: int, end_ns: int) -> Excuse | None:
-    """The step that kept a node from writing its tables in a time, at its clean stop too (seed
-    852091)."""
-    for one in struck:
-        is_there = one.verb == "disk" and node in one.targets
-        is_there = is_there and not WRITABLE.intersection(one.step.split())
-        if is_there and one.begin_ns <= end_ns and begin_ns <= one.end_ns:
-            return Excuse(one.step, one.begin_ns, one.end_ns)
     return None
 
 
@@ -252,7 +239,7 @@ def forgotten_positions(case: Case, found: Findings) -> int:
             example = evidence.example(row, text, value=None, distance=committed - offset)
             excuse = losses.loss_between(evidence.group_of(row.node), at, time_ns)
             excuse = excuse or evidence.disks.damaged_by(node, time_ns)
-            excuse = excuse or _no_disk(struck, node, at, time_ns)
+            excuse = excuse or no_disk(struck, node, at, time_ns)
             for one in given[group, queue] if excuse is None else ():
                 if one.ended_ns == at and offset in said[group, queue]:
                     excuse = other_member(held[group, queue], one)

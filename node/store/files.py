@@ -58,7 +58,8 @@ class FilePool:
         self._open: OrderedDict[str, File] = OrderedDict()
         self._pins: Counter[str] = Counter()
         self._orphans: dict[str, File] = {}
-        """Removed files that somebody still reads; closed when the last pin goes."""
+        """Files that were removed, or left by `close`, and that somebody still reads; closed when
+        the last pin goes."""
         self._names_lock = trio.Lock()
         self.new_names: dict[str, None] = {}
         """Directories in which a name was made or removed since their last sync."""
@@ -232,7 +233,10 @@ class FilePool:
         return next((path for path, file in self._open.items() if not file.has_name()), None)
 
     def close(self) -> None:
-        for file in (*self._open.values(), *self._orphans.values()):
-            file.close()
+        """Close all; what somebody still reads (the scrub, beside the loop) when that is done."""
+        for path, file in self._open.items():
+            if self._pins[path]:
+                self._orphans[path] = file
+            else:
+                file.close()
         self._open.clear()
-        self._orphans.clear()

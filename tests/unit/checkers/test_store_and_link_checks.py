@@ -295,6 +295,19 @@ def test_a_kill_leaves_what_was_acknowledged_as_flushed_in_F(
     assert found(run.judge(only=["S11f"])) == wanted
 
 
+@pytest.mark.parametrize(("end_s", "wanted"), [(61, set()), (0, {"S11f"})])
+def test_F_is_not_written_where_a_node_can_open_no_file(
+    run: RunMaker, tmp_path: Path, end_s: int, wanted: set[str]
+) -> None:
+    """It says so; what it acknowledged before is there (seed 900755)."""
+    run.record.promise = Promise(flush="sync", replication="sync", copies=2)
+    run.strike(0, "", "disk", targets=["b1"], step="disk b1 no-descriptors", label="e9")
+    run.strike(end_s * SECOND, "", "heal", targets=["b1"], label="e9")
+    harm = partial(own_marks, flushed=ends(tmp_path)[-2] + 8)
+    run.images.append(ImageMaker("b1", "kill", 60 * SECOND, run.specs, harm=harm))
+    assert found(run.judge(only=["S11f"])) == wanted
+
+
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
 @pytest.mark.parametrize("flushed", [b"", bytes(16), b"\xff" * 16])
 def test_F_that_is_not_whole(run: RunMaker, cause: str, flushed: bytes) -> None:
