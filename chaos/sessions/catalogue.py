@@ -7,6 +7,7 @@ from typing import Final
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.feeding import run_feeding
 from rocketbed.chaos.sessions.following import run_following
+from rocketbed.chaos.sessions.groups import run_groups
 from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.nameserver import run_nameserver
@@ -27,6 +28,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
     """Some seconds of processor time each; other seeds for another `seed`."""
     found: dict[str, Session] = {
         f"broker/{seed}": partial(run_broker, seed),
+        f"broker-groups/{seed}": partial(run_groups, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
         f"nameserver/{seed}": partial(run_nameserver, seed),
         f"nameserver-routes/{seed}": partial(_each, run_routes, seed * 1000),

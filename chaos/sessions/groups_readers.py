@@ -1,0 +1,155 @@
+"""Messages of two groups: sent several at once, pulled, waited for."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from rocketbed.chaos.sessions.broker import Peer
+from rocketbed.chaos.sessions.groups_model import (
+    Clients,
+    Code,
+    Place,
+)
+from rocketbed.chaos.sessions.model import Wrong, ensure
+from rocketbed.wire.command import Command, ResponseCode
+from rocketbed.wire.headers_admin import ResetOffsetRequest
+from rocketbed.wire.message import decode_messages
+
+TOLD_S: Final = 30.0
+"""How long a group's pulls are told of a reset."""
+TAGS: Final = ("red", "blue")
+HELD: Final = 2
+"""The flag of a pull that may wait."""
+
+
+class Readers(Clients):
+    """Clients that send and read."""
+
+    _number = 0
+
+    async def send(self) -> None:
+        """Up to six, none of which waits for the answer to another."""
+        _, peer = await self.somebody()
+        given: dict[tuple[str, int], dict[int, tuple[bytes, str]]] = {}
+
+        async def one(topic: str, queue: int, body: bytes, tag: str) -> None:
+            answer = await peer.send(b=topic, e=queue, body=body, properties={"TAGS": tag})
+            ensure(answer.fields["queueId"] == str(queue), "sent", f"{answer.fields} for {queue}")
+            offset = int(answer.fields["queueOffset"])
+            given.setdefault((topic, queue), {})[offset] = (body, tag)
+
+        asks = []
+        for _ in range(self.random.choice((1, 1, 3, 6))):
+            self._number += 1
+            body, tag = b"%d" % self._number * 3, self.random.choice(TAGS)
+            asks.append(partial(one, *self.queue(), body, tag))
+        await _together(asks)
+        for queue, by_offset in given.items():
+            known = self.model.sent.setdefault(queue, [])
+            want = list(range(len(known), len(known) + len(by_offset)))
+            ensure(sorted(by_offset) == want, "sent", f"{queue}: {by_offset} for {want}")
+            known += [by_offset[offset] for offset in want]
+
+    async def pull(self) -> None:
+        _, peer = await self.somebody()
+        place = group, topic, queue = self.place()
+        end = self.model.end(topic, queue)
+        offset = self.random.randrange(end + 1)
+        where: dict[str, Any] = {"consumerGroup": group, "topic": topic, "queueId": queue}
+        target = self._told(place, offset)
+        if target is not None:
+            answer = await peer.pull(ResponseCode.PULL_OFFSET_MOVED, queueOffset=offset, **where)
+            told = answer.fields["nextBeginOffset"]
+            ensure(told == str(target), "reset", f"{place}: {told} for {target}")
+            return
+        tag = self.random.choice((*TAGS, "*"))
+        some = self.model.sent.get((topic, queue), [])[offset:]
+        fits = [body for body, one in some if tag in (one, "*")][:32]
+        code = ResponseCode.SUCCESS if fits else ResponseCode.PULL_RETRY_IMMEDIATELY
+        code = code if some else ResponseCode.PULL_NOT_FOUND
+        answer = await peer.pull(code, queueOffset=offset, tags=tag, **where)
+        self.model.pulled[place] = offset
+        bodies = [one.body for one in decode_messages(answer.body)] if fits else []
+        ensure(bodies == fits, "pull", f"{place} from {offset}: {len(bodies)} for {len(fits)}")
+
+    def _told(self, place: Place, offset: int) -> int | None:
+        """Where a pull is sent; None once it comes from there."""
+        if place not in self.model.resets:
+            return None
+        target, until = self.model.resets[place]
+        now = trio.current_time()
+        until = min(until, now + TOLD_S)
+        if target == offset or now > until:
+            del self.model.resets[place]
+            return None
+        self.model.resets[place] = (target, until)
+        return target
+
+    async def hold(self) -> None:
+        """A pull at the end waits for a message with its tag, or for a reset. Another message does
+        not wake it, but for the node's look at all of them each 5 s: not twice within two."""
+        place = self.place()
+        if place not in self.model.resets and not await self._holds(place):
+            ensure(await self._holds(place), "hold", f"{place}: woken by another tag")
+
+    async def _holds(self, place: Place) -> bool:
+        _, peer = await self.somebody()
+        operator = await self.peer("operator")
+        group, topic, queue = place
+        end = self.model.end(topic, queue)
+        asked = peer.pull_request(
+            consumerGroup=group, topic=topic, queueId=queue, queueOffset=end, sysFlag=4 | HELD,
+            suspendTimeoutMillis=30_000, tags="red",
+        )  # fmt: skip
+        connection, answers = peer.connection, list[Command]()
+        assert connection is not None
+
+        async def pull() -> None:
+            answers.append(await connection.request(asked, timeout_s=60))
+
+        self.model.pulled[place] = end
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pull)
+            await trio.sleep(0.5)
+            await self._put(operator, topic, queue, "blue")
+            await trio.sleep(0.5)
+            if answers:
+                return False
+            if self.random.random() < 0.5:
+                await self._put(operator, topic, queue, "red")
+            else:
+                header = ResetOffsetRequest(
+                    topic=topic, group=group, isForce=True, queueId=queue, offset=0, timestamp=0
+                )
+                code = Code.INVOKE_BROKER_TO_RESET_OFFSET
+                await operator.ask(code, header.encode(), 0)
+                self.model.stands[place] = 0
+                if end:
+                    self.model.resets[place] = (0, trio.current_time() + TOLD_S)
+            await trio.sleep(0.5)
+            is_soon = bool(answers)
+        ensure(is_soon, "hold", f"{place} waits on")
+        return True
+
+    async def _put(self, peer: Peer, topic: str, queue: int, tag: str) -> None:
+        await peer.send(b=topic, e=queue, body=tag.encode(), properties={"TAGS": tag})
+        self.model.sent.setdefault((topic, queue), []).append((tag.encode(), tag))
+
+
+async def _together(asks: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """All at once; raises the first `Wrong` by itself."""
+    wrong: list[Wrong] = []
+
+    async def run(ask: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await ask()
+        except Wrong as exc:
+            wrong.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        for ask in asks:
+            nursery.start_soon(run, ask)
+    if wrong:
+        raise wrong[0]
