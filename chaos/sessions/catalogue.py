@@ -15,6 +15,7 @@ from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.tools import run_tools
 from rocketbed.chaos.sessions.waiting import run_waiting
 
 Session = Callable[[], str]
@@ -29,6 +30,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
     found: dict[str, Session] = {
         f"broker/{seed}": partial(run_broker, seed),
         f"broker-groups/{seed}": partial(run_groups, seed),
+        f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
         f"nameserver/{seed}": partial(run_nameserver, seed),
         f"nameserver-routes/{seed}": partial(_each, run_routes, seed * 1000),

@@ -56,8 +56,9 @@ def run_groups(seed: int) -> str:
 
 
 async def _serve(world: World, model: Model, seed: str) -> Wrong | None:
-    config, _ = make_config(settings_from_options(list(SETTINGS)))
     random, wrong = Random(f"groups/{seed}"), None
+    flush = f"flushDiskType={random.choice(('SYNC', 'ASYNC'))}_FLUSH"
+    config, _ = make_config(settings_from_options([*SETTINGS, flush]))
     async with trio.open_nursery() as nursery:
         await nursery.start(run_node, world, config)
         clients = _Clients(world, nursery, random, model)
@@ -116,20 +117,25 @@ class _Clients(Readers):
             ensure(told or not any(is_new[one] for one in mine), "notices", f"{other} of {name}")
 
     async def _leave(self) -> None:
-        """One group by a word, or all by the end of the connection."""
+        """One group by a word, or all by the end of the connection; who stays hears of it."""
         name, peer = await self.somebody()
+        mine = {group for group in GROUPS if (group, name) in self.model.members}
+        before = {other: one.notices for other, one in self.peers.items()}
         if self.random.random() < 0.5:
             group = self.random.choice(GROUPS)
             header = UnregisterClientRequest(clientID=name, consumerGroup=group)
             await peer.ask(Code.UNREGISTER_CLIENT, header.encode(), 0)
-            self.model.members.pop((group, name), None)
+            mine &= {group}
         else:
             assert peer.connection is not None
             peer.connection.close()
             del self.peers[name]
-            await trio.sleep(0.5)
-            for group in GROUPS:
-                self.model.members.pop((group, name), None)
+        for group in mine:
+            del self.model.members[group, name]
+        await trio.sleep(0.5)
+        for group, other in self.model.members:
+            told = group not in mine or self.peers[other].notices > before[other]
+            ensure(told, "notices", f"{other} of {name}, who left {group}")
 
     async def _lock(self) -> None:
         name, peer = await self.somebody()
@@ -178,6 +184,7 @@ class _Clients(Readers):
             want = {queue: offset} if offset <= end else {}
         else:
             to_end = self.random.random() < 0.5
+            values |= {"offset": self.random.choice((None, 1))}  # without a queue the time counts
             header = ResetOffsetRequest(timestamp=-1 if to_end else 0, **values)
             ends = {one: self.model.end(topic, one) for one in range(QUEUES[topic])}
             want = ends if to_end else dict.fromkeys(ends, 0)

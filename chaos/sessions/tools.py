@@ -1,0 +1,237 @@
+"""One node and a nameserver, asked as tools ask: settings, runtime figures, pages of tables, queues
+that the broker shares out, messages that are sent back; a nameserver that knows it no more."""
+
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from rocketbed.chaos.sessions.broker import PORT, SETTINGS, Peer
+from rocketbed.chaos.sessions.model import Wrong, ensure
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.config.node_config import make_config, settings_from_options
+from rocketbed.node.node import run_node
+from rocketbed.remoting.client import dial
+from rocketbed.routing.config import NameserverConfig
+from rocketbed.routing.nameserver import Nameserver
+from rocketbed.wire.bodies import (
+    ConsumerData,
+    DataVersion,
+    HeartbeatData,
+    KvTable,
+    SubscriptionData,
+    TopicConfigTable,
+)
+from rocketbed.wire.bodies_admin import QueryAssignment, QueueAssignments, RequestMode
+from rocketbed.wire.command import RequestCode, ResponseCode
+from rocketbed.wire.headers import SendBackRequest
+from rocketbed.wire.headers_admin import AllTopicConfigRequest
+from rocketbed.wire.message import decode_message, decode_messages
+from rocketbed.wire.properties_text import parse_properties
+from rocketbed.world.api import World
+
+Code, Answer = RequestCode, ResponseCode
+PLACE: Final = ("10.0.0.1", 9876)
+QUEUES: Final = 5
+OWN: Final = {
+    "namesrvAddr": "10.0.0.1:9876",
+    "fileReservedTime": "71",
+    "autoCreateTopicEnable": "false",
+    "traceTopicEnable": "true",
+    "flushDiskType": "SYNC_FLUSH",
+    "registerNameServerPeriod": "10000",
+}
+
+
+def run_tools(seed: int) -> str:
+    """Raises `Wrong`."""
+    run = run_solo(_serve, seed, seed=f"tools/{seed}")
+    if isinstance(run.value, Wrong):
+        raise run.value
+    return run.digest
+
+
+async def _serve(world: World, seed: int) -> Wrong | None:
+    options = [*SETTINGS, *(f"{key}={value}" for key, value in OWN.items())]
+    config, _ = make_config(settings_from_options(options))
+    wrong = None
+    async with trio.open_nursery() as nursery:
+        server = Nameserver(world, NameserverConfig(host=PLACE[0], port=PLACE[1]))
+        await nursery.start(server.run)
+        await nursery.start(partial(run_node, world, config))
+        dialled = partial(_dialled, world, nursery)
+        try:
+            peer = await dialled()
+            await peer.create(readQueueNums=QUEUES, writeQueueNums=QUEUES)
+            await _figures(peer, Random(seed))
+            await _settings(peer)
+            await _pages(peer)
+            await _send_back(peer)
+            await _shares([peer, await dialled(), await dialled()], Random(seed), server)
+            await _is_known_again(server)
+        except Wrong as exc:
+            wrong = exc
+        nursery.cancel_scope.cancel()
+    return wrong
+
+
+async def _dialled(world: World, nursery: trio.Nursery) -> Peer:
+    peer = Peer()
+    peer.connection = await dial(world, ("10.0.0.1", PORT), peer.handlers)
+    nursery.start_soon(peer.connection.run)
+    return peer
+
+
+async def _runtime(peer: Peer) -> dict[str, str]:
+    return KvTable.decode((await peer.ask(Code.GET_BROKER_RUNTIME_INFO, {}, 0)).body).table
+
+
+async def _figures(peer: Peer, random: Random) -> None:
+    """What was sent and read since the start, with its mean size and its first time."""
+    empty = await _runtime(peer)
+    zero = [empty[key] for key in ("putMessageTimesTotal", "earliestMessageTimeStamp")]
+    ensure(zero == ["0", "0"], "figures", f"{zero} of nothing")
+    ensure(float(empty["putMessageAverageSize"]) == 0, "figures", "a mean size of nothing")
+    count = random.randint(3, 9)
+    for number in range(count):
+        await peer.send(body=b"x" * random.randint(1, 500), e=number % QUEUES)
+        await trio.sleep(1)
+    first = decode_messages((await peer.pull(Answer.SUCCESS)).body)[0]
+    told = await _runtime(peer)
+    size = int(told["commitLogMaxOffset"])
+    means = float(told["putMessageAverageSize"]) * count
+    ensure(told["putMessageTimesTotal"] == str(count), "figures", f"{told} for {count} sends")
+    ensure(abs(means - int(told["putMessageSizeTotal"])) < 1, "figures", f"a mean of {means}")
+    ensure(int(told["putMessageSizeTotal"]) <= size, "figures", f"{told} for {size} bytes")
+    at = told["earliestMessageTimeStamp"]
+    ensure(at == str(first.store_timestamp), "figures", f"{at} for {first.store_timestamp}")
+
+
+async def _shown(peer: Peer) -> dict[str, str]:
+    body = (await peer.ask(Code.GET_BROKER_CONFIG, {}, 0)).body
+    return {key: value for _, key, value in parse_properties(body.decode())}
+
+
+async def _settings(peer: Peer) -> None:
+    """Shown as they were set; a change holds at once, one that is refused changes nothing."""
+    shown = await _shown(peer)
+    told = {key: shown.get(key) for key in OWN}
+    ensure(told == OWN, "settings", f"{told}")
+    await peer.send(Answer.TOPIC_NOT_EXIST, b="New")
+    change = partial(peer.ask, Code.UPDATE_BROKER_CONFIG, {})
+    await change(0, b"autoCreateTopicEnable=true\nfileReservedTime=70\nmaxMessageSize=2000\n")
+    shown = await _shown(peer)
+    told = {key: shown[key] for key in ("autoCreateTopicEnable", "fileReservedTime")}
+    ensure(list(told.values()) == ["true", "70"], "settings", f"{told}")
+    await peer.send(b="New", c="TBW102", d=1)
+    await peer.send(Answer.MESSAGE_ILLEGAL, body=bytes(2001))
+    for code, text in (
+        (Answer.NO_PERMISSION, b"maxMessageSize=3000\nlistenPort=1\n"),
+        (Answer.INVALID_PARAMETER, b"maxMessageSize=much\n"),
+    ):
+        await change(code, text)
+    ensure((await _shown(peer))["maxMessageSize"] == "2000", "settings", "changed by a refused one")
+    await peer.send(Answer.MESSAGE_ILLEGAL, body=bytes(2001))
+
+
+async def _pages(peer: Peer) -> None:
+    """Of the table of topics, two at a time; from its beginning where it has changed since."""
+    whole = TopicConfigTable.decode((await peer.ask(Code.GET_ALL_TOPIC_CONFIG, {}, 0)).body)
+    names = list(whole.topic_config_table)
+    for counter, first in ((0, 2), (1, 0)):
+        version = whole.data_version
+        known = DataVersion(
+            counter=version.counter + counter,
+            state_version=version.state_version,
+            timestamp=version.timestamp,
+        )
+        header = AllTopicConfigRequest(
+            topicSeq=2, maxTopicNum=2, dataVersion=known.encode().decode()
+        )
+        answer = await peer.ask(Code.GET_ALL_TOPIC_CONFIG, header.encode(), 0)
+        page = list(TopicConfigTable.decode(answer.body).topic_config_table)
+        ensure(page == names[first : first + 2], "pages", f"{page} of {names} from {first}")
+
+
+async def _send_back(peer: Peer) -> None:
+    """Comes again by the group's own topic, or is dead; not where nothing may be written."""
+    sent = decode_messages((await peer.pull(Answer.SUCCESS)).body)[0]
+    values: dict[str, Any] = {"offset": sent.physical_offset, "group": "back", "originTopic": "T"}
+    dead = SendBackRequest(delayLevel=-1, **values).encode()
+    await peer.put_group(group_name="back")
+    await peer.ask(Code.UPDATE_BROKER_CONFIG, {}, 0, b"brokerPermission=4\n")
+    await peer.ask(Code.CONSUMER_SEND_MSG_BACK, dead, Answer.NO_PERMISSION)
+    await peer.ask(Code.UPDATE_BROKER_CONFIG, {}, 0, b"brokerPermission=6\n")
+    await peer.ask(Code.CONSUMER_SEND_MSG_BACK, dead, 0)
+    again = SendBackRequest(delayLevel=1, **values).encode()
+    await peer.ask(Code.CONSUMER_SEND_MSG_BACK, again, 0)
+    await trio.sleep(2)
+    for topic in ("%DLQ%back", "%RETRY%back"):
+        answer = await peer.pull(Answer.SUCCESS, topic=topic, consumerGroup="tools")
+        found = decode_message(answer.body)
+        ensure(found.body == sent.body, "sent back", f"{topic}: {found.body!r}")
+
+
+async def _shares(peers: list[Peer], random: Random, server: Nameserver) -> None:
+    """Each queue is one member's, of those that are there; modes are kept and given to others."""
+    with trio.move_on_after(30):
+        while "T" not in server.table.topics:  # noqa: ASYNC110, in virtual time
+            await trio.sleep(0.1)
+    names = [f"client-{number}" for number in range(len(peers))]
+    asked = partial(QueryAssignment, topic="T", consumer_group="shared")
+    for strategy, client, want in (("AVG", "client-0", None), ("NEVER", "client-0", None)):
+        got = await _assigned(peers[0], asked(client_id=client, strategy_name=strategy))
+        ensure(got == want, "shares", f"{got} of a group that is not there")
+    there = random.sample(names, random.choice((1, 2, 3)))
+    for name in there:
+        await _joins(peers[names.index(name)], name, 7)
+    for strategy in ("AVG", "AVG_BY_CIRCLE"):
+        shares = []
+        for name in names:
+            got = await _assigned(peers[0], asked(client_id=name, strategy_name=strategy))
+            ensure(got is not None and (bool(got) == (name in there)), "shares", f"{name}: {got}")
+            shares += got or []
+        ensure(sorted(shares) == list(range(QUEUES)), "shares", f"{strategy}: {shares}")
+    got = await _assigned(peers[0], asked(client_id=there[0], strategy_name="NEVER"))
+    ensure(got is None, "shares", f"{got} by a rule that is not known")
+    every = asked(client_id="x", strategy_name="AVG", message_model="BROADCASTING")
+    got = await _assigned(peers[0], every)
+    ensure(got is not None and len(got) == QUEUES, "shares", f"{got} of a broadcast")
+    mode = RequestMode(topic="T", consumer_group="shared").encode()
+    await peers[0].ask(Code.SET_MESSAGE_REQUEST_MODE, {}, 0, mode)
+    body = (await peers[0].ask(Code.GET_ALL_MESSAGE_REQUEST_MODE, {}, 0)).body
+    ensure(b'"T":{"shared":{' in body, "modes", f"{body!r}")
+
+
+async def _joins(peer: Peer, name: str, fingerprint: int) -> None:
+    """By the second form of a heartbeat, which says whether its subscriptions are new."""
+    for known, without, changed in ((fingerprint, False, None), (fingerprint, True, "false"),
+                                    (fingerprint + 1, True, "true")):  # fmt: skip
+        wanted = [] if without else [SubscriptionData(topic="T")]
+        data = HeartbeatData(
+            client_id=name,
+            heartbeat_fingerprint=known,
+            without_sub=without,
+            consumer_data_set=[ConsumerData(group_name="shared", subscription_data_set=wanted)],
+        )
+        answer = await peer.ask(Code.HEART_BEAT, {}, 0, data.encode())
+        told = answer.fields["IS_SUB_CHANGE"]
+        ensure(changed in (None, told), "heartbeat", f"{name}: {told} for {changed}")
+
+
+async def _assigned(peer: Peer, asked: QueryAssignment) -> list[int] | None:
+    body = (await peer.ask(Code.QUERY_ASSIGNMENT, {}, 0, asked.encode())).body
+    rows = QueueAssignments.decode(body).message_queue_assignments
+    return None if rows is None else [row.message_queue.queue_id for row in rows]
+
+
+async def _is_known_again(server: Nameserver) -> None:
+    """A nameserver that has forgotten the broker hears of it within a period."""
+    for cluster, address in list(server.table.live):
+        server.table.unregister(cluster, address)
+    ensure("T" not in server.table.topics, "registered", "after it was forgotten")
+    await trio.sleep(11)
+    served = server.table.topics.get("T", {}).get("broker-a")
+    told = served and served.read_queue_nums
+    ensure(told == QUEUES, "registered", f"{told} queues a period later")
