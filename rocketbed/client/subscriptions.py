@@ -84,6 +84,8 @@ class Subscriptions:
         self._leave = leave
         self._locks = locks
         self._members_changed = trio.Event()
+        self._changes = 0
+        """Times that members came or went."""
         self._is_waiting = False
         """For a lock that another member holds."""
         self._leaving: set[MessageQueue] = set()
@@ -107,6 +109,7 @@ class Subscriptions:
         with self._subscribed(topic, words):
             await self._leave_all(topic)
             route = await self._introduce(topic)
+            changes = self._changes
             queues = await self._own(route, {})
             if queues is None:
                 raise NoBroker(f"no broker of topic {topic} tells who the members of the group are")
@@ -115,7 +118,8 @@ class Subscriptions:
             offsets = await self._first_offsets(queues, start, is_shared=True)
         self._read_only(topic, words, offsets)
         self._shared[topic] = _Shared(words, start, frozenset(route.readable))
-        if self._is_waiting:
+        # A round of sharing out that came meanwhile passed over this topic.
+        if self._is_waiting or changes != self._changes:
             self.share_soon()
 
     def expect(self, topic: str) -> None:
@@ -161,6 +165,7 @@ class Subscriptions:
 
     def share_soon(self) -> None:
         """Members came or went."""
+        self._changes += 1
         self._members_changed.set()
 
     async def share_forever(self) -> None:

@@ -75,6 +75,34 @@ def test_members_that_come_and_go_share_all_queues(allocation: Any) -> None:
     run_cluster(main)
 
 
+@pytest.mark.parametrize("seed", range(0, 200, 20))
+def test_members_that_come_together_hear_of_each_other_while_they_subscribe(seed: int) -> None:
+    """A notice that came in between was for a topic that was not shared yet, and the next look at
+    the members is 10 s later."""
+
+    async def main(world: World) -> None:
+        async with topic(world, 8):
+            members: list[Consumer] = []
+
+            async def stay(after_s: float) -> None:
+                await trio.sleep(after_s)
+                async with consumer(world) as member:
+                    members.append(member)
+                    await member.subscribe("T")
+                    await trio.sleep_forever()
+
+            async with trio.open_nursery() as nursery:
+                for number in range(3):
+                    nursery.start_soon(stay, number * (seed + 1) / 1000)
+                began = trio.current_time()
+                await trio.sleep(1)
+                await settle(*members, queues=16)
+                assert trio.current_time() - began < SHARE_S / 2
+                nursery.cancel_scope.cancel()
+
+    run_cluster(main, seed=seed)
+
+
 def test_more_members_than_queues() -> None:
     async def main(world: World) -> None:
         async with (
