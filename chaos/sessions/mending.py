@@ -24,6 +24,7 @@ from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
 from rocketbed.node.store.heal import Fetch, heal
 from rocketbed.node.store.store import MessageStore
+from rocketbed.wire.message import RECORD_MIN
 from rocketbed.world.api import World
 
 LOG: Final = f"{ROOT}/commitlog/"
@@ -42,6 +43,7 @@ def run_mending(seed: int) -> str:
         digest += _derived(image, model, config, random)
     digest += _rotten(image, model, config, random)
     digest += _short(image, model, config)
+    digest += _several(image, model, config, random)
     return digest + _hole(seed, random)
 
 
@@ -77,6 +79,11 @@ async def _answers(store: MessageStore, model: Model) -> str:
     except (Wrong, CorruptRecord) as exc:
         return str(exc)
     return ""
+
+
+async def _cut(store: MessageStore, model: Model) -> tuple[str, str]:
+    """The same, and what is told of a cut."""
+    return await _answers(store, model), store.runtime_info()["acceptedCuts"]
 
 
 def _edited(image: DiskImage, change: Callable[[SimDisk], None]) -> DiskImage:
@@ -175,6 +182,21 @@ def _short(image: DiskImage, model: Model, config: StoreConfig) -> str:
     return _heal(bad, image, model, config).digest
 
 
+def _several(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
+    """Rotten records in some files of the log, and one of its files gone."""
+    files = sorted({kept.physical // config.segment_size for kept in model.kept})
+    lost = random.choice(files)
+    rest = [kept for kept in model.kept if kept.physical // config.segment_size != lost]
+    rotten = random.sample(rest, min(len(rest), 3))
+
+    def change(disk: SimDisk) -> None:
+        for one in rotten:
+            _flip(disk, one, config.segment_size)
+        disk.remove_name(_place(lost * config.segment_size, config.segment_size)[0])
+
+    return _heal(_edited(image, change), image, model, config).digest
+
+
 def _heal(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -> SoloRun:
     """Healed, the log is what it was, byte for byte, and gives what it gave."""
     healed = run_solo(heal, config, _replica(good, config.segment_size), image=bad)
@@ -235,10 +257,17 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
            "filler", "what was there is not kept")  # fmt: skip
     look_at(run.image, but=("S6",))  # the queue lacks one message, as it has to
     cut = replace(config, accept_cut_at=one.physical)
+    gone = sum(kept.physical >= one.physical for kept in model.kept)
+    known = model.written
     model.kept = [kept for kept in model.kept if kept.physical < one.physical]
     model.written = one.physical
-    ended = run_solo(partial(_serve, stops=True), cut, partial(_answers, model=model), image=bad)
-    ensure(not ended.value, "cut", str(ended.value))
+    ended = run_solo(partial(_serve, stops=True), cut, partial(_cut, model=model), image=bad)
+    answers, told = ended.value
+    ensure(not answers, "cut", answers)
+    offset, was_known, most, _ = map(int, told.split(":"))
+    most_ever = (known - one.physical) // RECORD_MIN
+    right = (offset, was_known) == (one.physical, known) and gone <= most <= most_ever
+    ensure(right, "cut", f"{told}: {gone} messages from {one.physical} to {known}")
     kept = any("rocketbed.cut" in path for path in ended.image.paths())
     ensure(kept, "cut", "what was cut is not kept")
     look_at(ended.image)

@@ -35,6 +35,8 @@ TAGS: Final = ("", "red", "violet")
 LIVES: Final = 5
 ENDS: Final = ("clean", "kill", "power-random", "power-strict", "power-prefix", "power-reorder")
 RESERVED_MS: Final = 20_000
+FEW_DESCRIPTORS: Final = 20
+"""Of them the store keeps eight files open."""
 FLUSHED_S: Final = 1.2
 """Time after which a change, however small, is on disk: a bit more than two of the settings."""
 MARKED_S: Final = 0.8
@@ -92,6 +94,8 @@ class Life:
     async def main(self, world: World, config: StoreConfig, *, stops: bool) -> None:
         model = self.model
         was_closed = model.closed
+        if self._random.random() < 0.5:
+            world.process.descriptors = FEW_DESCRIPTORS
         store = await MessageStore.open(world, config, Topics())
         try:
             self._look(store, was_closed=was_closed)

@@ -71,8 +71,8 @@ class FilePool:
             self._open.move_to_end(path)
             return file
         file = self._opened(path)
+        self._close_oldest(self._limit - 1)  # not this one, though all others may be pinned
         self._open[path] = file
-        self._close_oldest(self._limit)
         return file
 
     def _opened(self, path: str, *, create: bool = False) -> File:

@@ -312,6 +312,32 @@ def test_who_waited_for_a_failed_fsync_does_not_try_it_again() -> None:
         process.value()
 
 
+def test_a_file_is_open_while_as_many_as_may_be_are_read_and_after_the_pool_was_closed() -> None:
+    """The newest was the only one that could be closed, so that it was; and the end of a node
+    closed what its scrub was reading (seed 900940)."""
+    with Simulation() as simulation:
+
+        async def main(world: World) -> None:
+            world.process.descriptors = 2
+            pool = FilePool(world, Failure())
+            paths = [f"/d/{number}" for number in range(12)]
+            for path in paths:
+                pool.create(path, 100, staging="/d", allocate=False)
+            files = [pool.pin(path) for path in paths[:-1]]
+            assert pool.get(paths[-1]).size() == 100
+            pool.close()
+            assert [file.size() for file in files] == [100] * 11
+            for path in paths[:-1]:
+                pool.unpin(path)
+            for file in files:
+                with pytest.raises(ValueError, match="is closed"):
+                    file.size()
+
+        process = simulation.start("node", main)
+        simulation.run(1)
+        process.value()
+
+
 @pytest.mark.parametrize("path", [LOG, QUEUES])
 @pytest.mark.parametrize("what", ["delete", "learn", "cut"])
 def test_whoever_meets_a_failed_fsync_the_store_has_failed(path: str, what: str) -> None:
