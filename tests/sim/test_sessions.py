@@ -10,13 +10,16 @@ from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.catalogue import sessions
 from rocketbed.chaos.sessions.feeding import run_feeding
 from rocketbed.chaos.sessions.following import run_following
+from rocketbed.chaos.sessions.groups import run_groups
 from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.model import Model, Put, Wrong
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.room import run_room
+from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.tools import run_tools
 from rocketbed.chaos.sessions.waiting import run_waiting
 from rocketbed.node.broker.clients import ConsumerGroup
 from rocketbed.node.broker.delays import Delays
@@ -24,6 +27,7 @@ from rocketbed.node.broker.delivered import Delivered
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.long_polling import LongPolls
 from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.send_back import SendBack
 from rocketbed.node.store import retention, store
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.damage import DamagedRanges
@@ -32,9 +36,12 @@ from rocketbed.node.store.index import Index
 from rocketbed.node.store.marks import Mark
 from rocketbed.node.store.reader import Reader
 from rocketbed.node.store.removal import Removal
+from rocketbed.remoting.connection import Connection
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.follow import MasterConnection
 from rocketbed.routing.keyvalue import KeyValueTable
+from rocketbed.routing.table import RoutingTable
+from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import HEAD
 from rocketbed.world.api import Lock, World
 
@@ -51,6 +58,9 @@ def test_servers_asked_by_hand() -> None:
     assert run_broker(SEED)
     assert run_nameserver(SEED)
     assert run_limits(SEED)
+    assert run_groups(SEED)
+    assert run_routes(SEED)
+    assert run_tools(SEED)
 
 
 def test_mending_and_room() -> None:
@@ -84,6 +94,10 @@ def test_fresh_seeds(first: int) -> None:
     assert run_following(first)
     assert run_parting(first)
     assert run_waiting(first)
+    for seed in range(first, first + 10):
+        assert run_groups(seed)
+        assert run_routes(seed)
+    assert run_tools(first)
 
 
 def later(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,6 +129,10 @@ async def _never(*_args: Any, **_options: Any) -> bool:
     return False
 
 
+async def _success(_self: SendBack, command: Command, _connection: Connection) -> Command:
+    return answer(command)
+
+
 def sooner(original: Callable[..., int]) -> Callable[..., int]:
     return lambda *args: original(*args) - 50
 
@@ -136,7 +154,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Reader, "offset_by_time", later, run_lives, "time"),
     (Reader, "get_messages", skipping, run_lives, "pull"),
     (Index, "query", shorter, run_lives, "query"),
-    (Flusher, "run", lambda _: _idle, run_mending, "(flush|retention)"),
+    (Flusher, "run", lambda _: _idle, run_mending, "(flush|retention|hang)"),
     (Removal, "delete_topic", lambda _: _nowhere, run_lives, "deletion"),
     (retention, "_bounded", lambda _: lambda value, low, high: low, run_room, "retention"),
     (DamagedRanges, "shown", lambda _: lambda self: "", run_mending, "scrub"),
@@ -152,6 +170,16 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Delivered, "_is_delivered", lambda _: _never, run_waiting, "repeated"),
     (Delays, "delay_ms", sooner, run_waiting, "early"),
     (LongPolls, "on_arrival", lambda _: lambda self, entries: None, run_broker, "hold"),
+    (LongPolls, "release", lambda _: lambda self, topic, queue: None, run_groups, "hold"),
+    (
+        Offsets,
+        "_drop",
+        lambda _: lambda self, matches: None,
+        run_groups,
+        "(code|position|statistics)",
+    ),
+    (RoutingTable, "touch", lambda _: lambda self, *place, now_s: None, run_routes, "cluster"),
+    (SendBack, "handle", lambda _: _success, run_tools, "code"),
 ]
 
 
