@@ -49,6 +49,8 @@ def run_groups(seed: int) -> str:
         if isinstance(run.value, Wrong):
             raise run.value
         ensure(run.outcome == "ended", "hang", run.outcome)
+        remarks = [line.fields for line in run.log if line.event == "topics.remark"]
+        ensure(not remarks, "topics", f"{remarks} at a start")
         digest += run.digest
         image = run.image
         model.started_again()

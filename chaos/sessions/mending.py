@@ -41,6 +41,7 @@ def run_mending(seed: int) -> str:
     config = settings(Random(f"lives/{seed}"))
     for _ in range(4):
         digest += _derived(image, model, config, random)
+    digest += _wrong_unit(image, model, config, random)
     digest += _rotten(image, model, config, random)
     digest += _short(image, model, config)
     digest += _several(image, model, config, random)
@@ -123,6 +124,36 @@ def _derived(image: DiskImage, model: Model, config: StoreConfig, random: Random
         again = run_solo(_serve, config, partial(_answers, model=model), image=run.image)
         ensure(not again.value, "mending", f"{path} was lost: {again.value}")
     return run.digest
+
+
+def _wrong_unit(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
+    """One bit of a unit whose record is there: the scrub mends it from the log, and counts that."""
+    first = min((kept.physical for kept in model.kept), default=0)
+    units = [
+        (path, at)
+        for path in image.paths()
+        if "/consumequeue/" in path
+        for at in range(0, len(image.contents(path)), UNIT)
+        if int.from_bytes(image.contents(path)[at + 8 : at + 12])
+        and int.from_bytes(image.contents(path)[at : at + 8]) >= first
+    ]
+    if not units:
+        return ""
+    path, at = random.choice(units)
+    data = bytearray(image.contents(path))
+    data[at + random.randrange(8, UNIT)] ^= 1 << random.randrange(8)
+    bad = _edited(image, lambda disk: disk.replace_contents(path, bytes(data)))
+    run = run_solo(_serve, config, partial(_mended, model=model), image=bad)
+    again = run_solo(_serve, config, partial(_answers, model=model), image=run.image)
+    told = any(line.level in ALARMS for line in run.log)
+    mended, wrong = run.value
+    ensure(mended > 0 or told or not wrong, "silence", f"{path} at {at}: {wrong}")
+    ensure(not again.value, "mending", f"{path} at {at}: {again.value}")
+    return run.digest
+
+
+async def _mended(store: MessageStore, model: Model) -> tuple[int, str]:
+    return store.scrubber.mended, await _answers(store, model)
 
 
 def _rotten(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:

@@ -80,7 +80,7 @@ class Model:
     hidden: set[int] = field(default_factory=set)
     """Physical offsets of records whose topic was deleted: no queue has them any more."""
     doubtful: set[str] = field(default_factory=set)
-    """Topics whose deletion was interrupted: it may have been done or not."""
+    """Topics whose deletion was interrupted, or that lost what nobody had flushed: both may be."""
     written: int = 0
     flushed: int = 0
     """End of what a flush that returned had covered."""
@@ -167,7 +167,11 @@ class Model:
         for one in self.kept:
             if low <= one.physical and one.end <= min(floor, end):
                 ensure(one.physical in have, "loss", f"the record at {one.physical} is gone")
-        self.retired += [one for one in self.kept if one.physical < low]
+        # A file whose name was lost with the power, with what nobody had flushed: its queues may go
+        # on behind that, or begin anew.
+        gone = [one for one in self.kept if one.physical < low]
+        self.doubtful |= {one.put.topic for one in gone if power and one.end > floor}
+        self.retired += gone
         self.kept, self.pending = found, []
         if self.deleting:
             self.doubtful.add(self.deleting)

@@ -170,6 +170,7 @@ class _Brokers:
         ensure(told == (master, "ha" if master else None), "registered", f"{told} for {master}")
         orders = KvTable.decode(answer.body).table if answer.body else {}
         ensure(orders == self._model.orders, "registered", f"{orders} for {self._model.orders}")
+        ensure(bool(answer.body) == bool(orders), "registered", f"a body of {orders}")
 
     async def _unregister(self) -> None:
         address, name, cluster = self._somebody()

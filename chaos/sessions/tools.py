@@ -36,11 +36,16 @@ PLACE: Final = ("10.0.0.1", 9876)
 QUEUES: Final = 5
 OWN: Final = {
     "namesrvAddr": "10.0.0.1:9876",
-    "fileReservedTime": "71",
     "autoCreateTopicEnable": "false",
     "traceTopicEnable": "true",
     "flushDiskType": "SYNC_FLUSH",
     "registerNameServerPeriod": "10000",
+}
+
+DEFAULTS: Final = {
+    "fileReservedTime": "72",
+    "longPollingEnable": "true",
+    "rejectTransactionMessage": "false",
 }
 
 
@@ -118,9 +123,13 @@ async def _settings(peer: Peer) -> None:
     shown = await _shown(peer)
     told = {key: shown.get(key) for key in OWN}
     ensure(told == OWN, "settings", f"{told}")
+    told = {key: shown.get(key) for key in DEFAULTS}
+    ensure(told == DEFAULTS, "settings", f"{told} where nothing is set")
     await peer.send(Answer.TOPIC_NOT_EXIST, b="New")
     change = partial(peer.ask, Code.UPDATE_BROKER_CONFIG, {})
-    await change(0, b"autoCreateTopicEnable=true\nfileReservedTime=70\nmaxMessageSize=2000\n")
+    text = b"autoCreateTopicEnable=true\nfileReservedTime=70\nmaxMessageSize=2000\n"
+    remark = (await change(0, text)).remark or ""
+    ensure("until the next start" in remark, "settings", f"{remark!r} without a file")
     shown = await _shown(peer)
     told = {key: shown[key] for key in ("autoCreateTopicEnable", "fileReservedTime")}
     ensure(list(told.values()) == ["true", "70"], "settings", f"{told}")
