@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.context import given_since
+from rocketbed.chaos.checkers.context import TAKEN_IN_NS, given_since
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
 from rocketbed.chaos.checkers.positions import (
@@ -146,8 +146,12 @@ def _given_again(case: Case, group: int, queue: int, offset: int, value: int) ->
     evidence, losses = case.evidence, case.losses
     passed_ns = first_beyond(evidence, group, queue, offset)
     gone = losses.gone_keys.get(pack(queue, offset))
-    if gone is not None and passed_ns <= gone.end_ns:
-        return gone
+    if gone is not None:
+        # With other tags than the group's it was passed without being given (seed 900442).
+        is_filtered = group in evidence.wanted_tags
+        since_ns = passed_ns - TAKEN_IN_NS if is_filtered else passed_ns
+        if since_ns <= gone.end_ns:
+            return gone
     if gone is not None and (excuse := _given_what_is_gone(case, group, queue, offset)):
         return excuse
     sends = evidence.sends

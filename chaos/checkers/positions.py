@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.context import FaultSpan, faults, given_since, no_disk
+from rocketbed.chaos.checkers.context import FaultSpan, faults, no_disk
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import targets_of
 from rocketbed.chaos.checkers.evidence import Evidence, Rows
@@ -312,8 +312,7 @@ def positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]
 def first_beyond(evidence: Evidence, group: int, queue: int, offset: int) -> int:
     """When a group first was beyond an offset: a member had got the message there or a later one,
     or committed a position behind it. Of a group that asks for some tags, whose members are given
-    no others: when one that committed so may have had its first answer (seed 900442). `ENDLESS`:
-    never."""
+    no others: when one that committed so began. `ENDLESS`: never."""
     rows = evidence.rows((Function.COMMIT_OFFSET, Function.DELIVER))
     kinds, processes = rows.column("function"), rows.column("process")
     begun: dict[int, int] = {}
@@ -324,8 +323,7 @@ def first_beyond(evidence: Evidence, group: int, queue: int, offset: int) -> int
         since_ns = begun.setdefault(int(process), time_ns)
         if (who, where) != (group, queue) or at < offset + (kind == Function.COMMIT_OFFSET):
             continue
-        is_filtered = group in evidence.wanted_tags
-        first = min(first, given_since(evidence, since_ns) if is_filtered else time_ns)
+        first = min(first, since_ns if group in evidence.wanted_tags else time_ns)
     return first
 
 
