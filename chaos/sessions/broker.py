@@ -6,17 +6,17 @@ node ends, cleanly or by a kill, and what was asked for has to be what its table
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import trio
 
-from rocketbed.chaos.sessions.model import Wrong, ensure
+from rocketbed.chaos.sessions.alone import run_alone
+from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import run_node
-from rocketbed.remoting.client import open_connection
+from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.bodies import (
@@ -73,11 +73,8 @@ def run_broker(seed: int) -> str:
         image: DiskImage | None = None
         for number, ask in enumerate((_first, _again)):
             boots = 2 if number and end == "power" else 1
-            run = run_solo(_serve, ask, "stop" if number else end, image=image, boots=boots,
-                           seed=f"{seed}/{end}/{number}")  # fmt: skip
-            if isinstance(run.value, Wrong):
-                raise run.value
-            ensure(run.outcome == "ended", "hang", f"{end}: {run.outcome}")
+            run = run_alone(_serve, ask, "stop" if number else end, image=image, boots=boots,
+                            seed=f"{seed}/{end}/{number}")  # fmt: skip
             digest += run.digest
             image = run.image
             if end == "power":
@@ -87,24 +84,18 @@ def run_broker(seed: int) -> str:
     return digest
 
 
-async def _serve(world: World, ask: Any, end: str) -> Wrong | None:
+async def _serve(world: World, ask: Any, end: str) -> None:
     """A node, who asks it, and its end."""
     config, _ = make_config(settings_from_options(list(SETTINGS)))
-    wrong: Wrong | None = None
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(run_node, world, config))
-        peer = Peer()
-        async with open_connection(world, (HOST, PORT), peer.handlers) as connection:
-            peer.connection = connection
-            try:
-                await ask(peer, world)
-            except Wrong as exc:
-                wrong = exc
+        peer = await Peer.dialled(world, nursery)
+        await ask(peer, world)
+        peer.close()
         if end == "stop":
             world.process.stop_requested.set()
         else:
             nursery.cancel_scope.cancel()
-    return wrong
 
 
 class Peer:
@@ -114,6 +105,18 @@ class Peer:
         self.connection: Connection | None = None
         self.notices = 0
         self.handlers = Handlers(inline={Code.NOTIFY_CONSUMER_IDS_CHANGED: self._noticed})
+
+    @classmethod
+    async def dialled(cls, world: World, nursery: trio.Nursery) -> Self:
+        """Connected to the node."""
+        peer = cls()
+        peer.connection = await dial(world, (HOST, PORT), peer.handlers)
+        nursery.start_soon(peer.connection.run)
+        return peer
+
+    def close(self) -> None:
+        assert self.connection is not None
+        self.connection.close()
 
     def _noticed(self, _command: Command, _connection: Connection) -> None:
         self.notices += 1

@@ -275,7 +275,7 @@ def _ranges(store: MessageStore) -> list[tuple[int, int]]:
 
 def _begins_again(seed: int, log: bytes) -> str:
     """The first message was taken over, and the master has deleted it before it sent the rest: a
-    slave that may cut begins where the master's log does. Once it has followed, it does not."""
+    slave that may cut begins where the master's log does."""
     with Stage(seed) as stage:
         master = HandMaster(log)
         master.serves = False

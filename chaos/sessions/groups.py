@@ -7,18 +7,12 @@ from typing import Any, Final
 
 import trio
 
+from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.broker import SETTINGS
-from rocketbed.chaos.sessions.groups_model import (
-    GROUPS,
-    QUEUES,
-    Code,
-    Model,
-    Place,
-)
+from rocketbed.chaos.sessions.groups_model import GROUPS, QUEUES, Code, Model, Place
 from rocketbed.chaos.sessions.groups_readers import Readers
-from rocketbed.chaos.sessions.model import Wrong, ensure
+from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import run_node
 from rocketbed.wire.bodies import (
@@ -35,20 +29,16 @@ from rocketbed.wire.headers import UnregisterClientRequest
 from rocketbed.wire.headers_admin import DeleteGroupRequest, ResetOffsetRequest, TopicRequest
 from rocketbed.world.api import World
 
-STEPS: Final = 150
+STEPS: Final = 120
 SAVED_S: Final = 12.0
 LOCK_S: Final = 60.0
 
 
 def run_groups(seed: int) -> str:
     """Three lives of a node; they end by a stop or a kill. Raises `Wrong`."""
-    digest, image, model = "", None, Model()
-    image = DiskImage()
+    digest, image, model = "", DiskImage(), Model()
     for life in range(3):
-        run = run_solo(_serve, model, f"{seed}/{life}", image=image, seed=f"groups/{seed}/{life}")
-        if isinstance(run.value, Wrong):
-            raise run.value
-        ensure(run.outcome == "ended", "hang", run.outcome)
+        run = run_alone(_serve, model, f"{seed}/{life}", image=image, seed=f"groups/{seed}/{life}")
         remarks = [line.fields for line in run.log if line.event == "topics.remark"]
         ensure(not remarks, "topics", f"{remarks} at a start")
         digest += run.digest
@@ -57,23 +47,19 @@ def run_groups(seed: int) -> str:
     return digest
 
 
-async def _serve(world: World, model: Model, seed: str) -> Wrong | None:
-    random, wrong = Random(f"groups/{seed}"), None
+async def _serve(world: World, model: Model, seed: str) -> None:
+    random = Random(f"groups/{seed}")
     flush = f"flushDiskType={random.choice(('SYNC', 'ASYNC'))}_FLUSH"
     config, _ = make_config(settings_from_options([*SETTINGS, flush]))
     async with trio.open_nursery() as nursery:
         await nursery.start(run_node, world, config)
         clients = _Clients(world, nursery, random, model)
-        try:
-            await clients.run()
-        except Wrong as exc:
-            wrong = exc
+        await clients.run()
         if random.random() < 0.5:
             world.process.stop_requested.set()
             clients.close()
         else:
             nursery.cancel_scope.cancel()
-    return wrong
 
 
 class _Clients(Readers):
@@ -129,8 +115,7 @@ class _Clients(Readers):
             await peer.ask(Code.UNREGISTER_CLIENT, header.encode(), 0)
             mine &= {group}
         else:
-            assert peer.connection is not None
-            peer.connection.close()
+            peer.close()
             del self.peers[name]
         for group in mine:
             del self.model.members[group, name]

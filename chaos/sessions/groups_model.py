@@ -7,19 +7,15 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sessions.broker import PORT, Peer
+from rocketbed.chaos.sessions.broker import Peer
 from rocketbed.chaos.sessions.model import ensure
-from rocketbed.remoting.client import dial
-from rocketbed.wire.bodies import (
-    ConsumerIdList,
-)
+from rocketbed.wire.bodies import ConsumerIdList
 from rocketbed.wire.bodies_admin import ConsumeStats, TopicStatsTable
 from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.headers_admin import TopicRequest
 from rocketbed.world.api import World
 
 Code: Final = RequestCode
-HOST: Final = "10.0.0.1"
 QUEUES: Final = {"T": 3, "U": 2}
 GROUPS: Final = ("g", "h")
 CLIENTS: Final = ("a", "b", "c")
@@ -72,15 +68,11 @@ class Clients:
 
     def close(self) -> None:
         for peer in self.peers.values():
-            assert peer.connection is not None
-            peer.connection.close()
+            peer.close()
 
     async def peer(self, name: str) -> Peer:
         if name not in self.peers:
-            peer = Peer()
-            peer.connection = await dial(self.world, (HOST, PORT), peer.handlers)
-            self.nursery.start_soon(peer.connection.run)
-            self.peers[name] = peer
+            self.peers[name] = await Peer.dialled(self.world, self.nursery)
         return self.peers[name]
 
     async def somebody(self) -> tuple[str, Peer]:

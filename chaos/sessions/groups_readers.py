@@ -1,18 +1,12 @@
 """Messages of two groups: sent several at once, pulled, waited for."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 import trio
 
 from rocketbed.chaos.sessions.broker import Peer
-from rocketbed.chaos.sessions.groups_model import (
-    Clients,
-    Code,
-    Place,
-)
-from rocketbed.chaos.sessions.model import Wrong, ensure
+from rocketbed.chaos.sessions.groups_model import Clients, Code, Place
+from rocketbed.chaos.sessions.model import ensure
 from rocketbed.wire.command import Command, ResponseCode
 from rocketbed.wire.headers_admin import ResetOffsetRequest
 from rocketbed.wire.message import decode_messages
@@ -40,12 +34,11 @@ class Readers(Clients):
             offset = int(answer.fields["queueOffset"])
             given.setdefault((topic, queue), {})[offset] = (body, tag)
 
-        asks = []
-        for _ in range(self.random.choice((1, 1, 3, 6))):
-            self._number += 1
-            body, tag = b"%d" % self._number * 3, self.random.choice(TAGS)
-            asks.append(partial(one, *self.queue(), body, tag))
-        await _together(asks)
+        async with trio.open_nursery() as nursery:
+            for _ in range(self.random.choice((1, 1, 3, 6))):
+                self._number += 1
+                body, tag = b"%d" % self._number * 3, self.random.choice(TAGS)
+                nursery.start_soon(one, *self.queue(), body, tag)
         for queue, by_offset in given.items():
             known = self.model.sent.setdefault(queue, [])
             want = list(range(len(known), len(known) + len(by_offset)))
@@ -129,27 +122,9 @@ class Readers(Clients):
                 if end:
                     self.model.resets[place] = (0, trio.current_time() + TOLD_S)
             await trio.sleep(0.5)
-            is_soon = bool(answers)
-        ensure(is_soon, "hold", f"{place} waits on")
+            ensure(bool(answers), "hold", f"{place} waits on")
         return True
 
     async def _put(self, peer: Peer, topic: str, queue: int, tag: str) -> None:
         await peer.send(b=topic, e=queue, body=tag.encode(), properties={"TAGS": tag})
         self.model.sent.setdefault((topic, queue), []).append((tag.encode(), tag))
-
-
-async def _together(asks: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """All at once; raises the first `Wrong` by itself."""
-    wrong: list[Wrong] = []
-
-    async def run(ask: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await ask()
-        except Wrong as exc:
-            wrong.append(exc)
-
-    async with trio.open_nursery() as nursery:
-        for ask in asks:
-            nursery.start_soon(run, ask)
-    if wrong:
-        raise wrong[0]

@@ -14,12 +14,13 @@ from typing import Any, Final
 
 import trio
 
+from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.answers import ask
 from rocketbed.chaos.sessions.model import Kept, Model, Wrong, ensure
 from rocketbed.chaos.sessions.store import BATCHES, ROOT, Life, Topics, look_at, run_lives, settings
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.sim.solo import SoloRun
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
 from rocketbed.node.store.heal import Fetch, heal
@@ -61,15 +62,10 @@ async def _serve(
         await nursery.start(store.run)
         await store.scrubber.finished.wait()
         await store.dispatched.wait_for(store.max_offset)
-        try:
-            found = await look(store) if look is not None else None
-        except Wrong as exc:
-            found = exc
+        found = await look(store) if look is not None else None
         if stops:
             await store.close()
         nursery.cancel_scope.cancel()
-    if isinstance(found, Wrong):  # raised here, it has no group of the nursery around it
-        raise found
     return found
 
 
@@ -117,11 +113,11 @@ def _derived(image: DiskImage, model: Model, config: StoreConfig, random: Random
             bit = bytes((data[at] ^ 1 << random.randrange(8),))
             disk.replace_contents(path, data[:at] + bit + data[at + 1 :])
 
-    run = run_solo(_serve, config, partial(_answers, model=model), image=_edited(image, change))
+    run = run_alone(_serve, config, partial(_answers, model=model), image=_edited(image, change))
     told = any(line.level in ALARMS for line in run.log)
     ensure(not run.value or told or is_gone, "silence", f"{path}, {kind}: {run.value}")
     if kind == "lost":
-        again = run_solo(_serve, config, partial(_answers, model=model), image=run.image)
+        again = run_alone(_serve, config, partial(_answers, model=model), image=run.image)
         ensure(not again.value, "mending", f"{path} was lost: {again.value}")
     return run.digest
 
@@ -143,8 +139,8 @@ def _wrong_unit(image: DiskImage, model: Model, config: StoreConfig, random: Ran
     data = bytearray(image.contents(path))
     data[at + random.randrange(8, UNIT)] ^= 1 << random.randrange(8)
     bad = _edited(image, lambda disk: disk.replace_contents(path, bytes(data)))
-    run = run_solo(_serve, config, partial(_mended, model=model), image=bad)
-    again = run_solo(_serve, config, partial(_answers, model=model), image=run.image)
+    run = run_alone(_serve, config, partial(_mended, model=model), image=bad)
+    again = run_alone(_serve, config, partial(_answers, model=model), image=run.image)
     told = any(line.level in ALARMS for line in run.log)
     mended, wrong = run.value
     ensure(mended > 0 or told or not wrong, "silence", f"{path} at {at}: {wrong}")
@@ -162,7 +158,7 @@ def _rotten(image: DiskImage, model: Model, config: StoreConfig, random: Random)
         return ""
     one = random.choice(model.kept[:-1])  # over the last one a start refuses
     bad = _edited(image, partial(_flip, one=one, size=config.segment_size))
-    found = run_solo(_serve, config, partial(_refused, one=one, model=model), image=bad)
+    found = run_alone(_serve, config, partial(_refused, one=one, model=model), image=bad)
     return found.digest + _heal(bad, image, model, config).digest
 
 
@@ -203,7 +199,7 @@ def _short(image: DiskImage, model: Model, config: StoreConfig) -> str:
     last = _place(model.kept[-1].physical, config.segment_size)[0]
     bad = _edited(image, lambda disk: disk.remove_name(last))
     try:
-        run_solo(_serve, config, image=bad)
+        run_alone(_serve, config, image=bad)
     except (DamagedLog, BadStoreDirectory) as exc:
         begins = {str(model.written), str(int(last.removeprefix(LOG)))}
         is_named = getattr(exc, "offset", None) is not None or any(at in str(exc) for at in begins)
@@ -230,12 +226,12 @@ def _several(image: DiskImage, model: Model, config: StoreConfig, random: Random
 
 def _heal(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -> SoloRun:
     """Healed, the log is what it was, byte for byte, and gives what it gave."""
-    healed = run_solo(heal, config, _replica(good, config.segment_size), image=bad)
+    healed = run_alone(heal, config, _replica(good, config.segment_size), image=bad)
     for path in good.paths():
         if path.startswith(LOG):
             same = healed.image.contents(path) == good.contents(path)
             ensure(same, "heal", f"{path} is not what the replica has")
-    after = run_solo(_serve, config, partial(_answers, model=model), image=healed.image)
+    after = run_alone(_serve, config, partial(_answers, model=model), image=healed.image)
     ensure(not after.value, "heal", str(after.value))
     return after
 
@@ -266,7 +262,7 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     config = settings(Random(f"lives/{seed}"), **rare)
     model = Model(segment=config.segment_size)
     life = Life(model, Random(f"hole/{seed}"), 0, power=False)
-    run = run_solo(partial(life.fill, count=20), config)
+    run = run_alone(partial(life.fill, count=20), config)
     if life.wrong is not None:
         raise life.wrong
     files = [(here, kept.physical // config.segment_size) for here, kept in enumerate(model.kept)]
@@ -278,12 +274,12 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     last = model.kept[-1]
     end = _edited(run.image, partial(_flip, one=last, size=config.segment_size))
     _refuses(end, config, last)
-    orders = run_solo(MessageStore.check, replace(config, fill_hole_at=one.physical), image=bad)
+    orders = run_alone(MessageStore.check, replace(config, fill_hole_at=one.physical), image=bad)
     ensure(bool(orders.value), "preview", "an order is not told")
     ensure(_files(orders.image) == _files(bad), "preview", "it changed something")
     filled = replace(config, fill_hole_at=one.physical)
     look = partial(_all_but, one=one, model=model)
-    run = run_solo(partial(_serve, stops=True), filled, look, image=bad)
+    run = run_alone(partial(_serve, stops=True), filled, look, image=bad)
     ensure(one.put.body[:2] in run.image.contents(_place(one.physical, config.segment_size)[0]),
            "filler", "what was there is not kept")  # fmt: skip
     look_at(run.image, but=("S6",))  # the queue lacks one message, as it has to
@@ -292,7 +288,7 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     known = model.written
     model.kept = [kept for kept in model.kept if kept.physical < one.physical]
     model.written = one.physical
-    ended = run_solo(partial(_serve, stops=True), cut, partial(_cut, model=model), image=bad)
+    ended = run_alone(partial(_serve, stops=True), cut, partial(_cut, model=model), image=bad)
     answers, told = ended.value
     ensure(not answers, "cut", answers)
     offset, was_known, most, _ = map(int, told.split(":"))
@@ -307,7 +303,7 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
 
 def _refuses(bad: DiskImage, config: StoreConfig, one: Kept) -> None:
     try:
-        run_solo(_serve, config, image=bad)
+        run_alone(_serve, config, image=bad)
     except DamagedLog as exc:
         ensure(exc.offset == one.physical, "refusal", f"{exc.offset} for {one.physical}")
     else:

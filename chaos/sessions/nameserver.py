@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import trio
 
+from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.broker import Peer
 from rocketbed.chaos.sessions.model import Wrong, ensure
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.remoting.client import open_connection
 from rocketbed.routing.config import BadSetting, read_settings
 from rocketbed.routing.nameserver import Nameserver
@@ -43,18 +43,11 @@ Ask = Callable[[Peer], Awaitable[None]]
 def run_nameserver(seed: int) -> str:
     """Registrations of each form and a table through a power cut. Raises `Wrong`."""
     _settings()
-    first = run_solo(_serve, _first, seed=f"{seed}/1")
-    _raise(first.value)
+    first = run_alone(_serve, _first, seed=f"{seed}/1")
     disk = SimDisk(first.image)
     disk.power_cut("strict")
-    again = run_solo(_serve, _again, image=disk.image(), boots=2, seed=f"{seed}/2")
-    _raise(again.value)
+    again = run_alone(_serve, _again, image=disk.image(), boots=2, seed=f"{seed}/2")
     return first.digest + again.digest
-
-
-def _raise(wrong: object) -> None:
-    if isinstance(wrong, Wrong):
-        raise wrong
 
 
 def _settings() -> None:
@@ -81,19 +74,15 @@ def _settings() -> None:
     read_settings({"listenPort": "65535", "scanNotActiveBrokerInterval": "100000"})
 
 
-async def _serve(world: World, ask: Ask) -> Wrong | None:
+async def _serve(world: World, ask: Ask) -> None:
     config, _ = read_settings(SETTINGS)
     async with trio.open_nursery() as nursery:
         await nursery.start(Nameserver(world, config).run)
-        peer, wrong = Peer(), None
+        peer = Peer()
         async with open_connection(world, PLACE, peer.handlers) as connection:
             peer.connection = connection
-            try:
-                await ask(peer)
-            except Wrong as exc:
-                wrong = exc
+            await ask(peer)
         nursery.cancel_scope.cancel()
-    return wrong
 
 
 async def _first(peer: Peer) -> None:

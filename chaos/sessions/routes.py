@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sessions.model import Wrong, ensure
+from rocketbed.chaos.sessions.alone import run_alone
+from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.routes_model import ACTING, CLUSTERS, Live, Model
-from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import ConnectionLost
@@ -61,23 +61,15 @@ STEPS: Final = 150
 
 def run_routes(seed: int) -> str:
     """Raises `Wrong`."""
-    run = run_solo(_serve, seed, seed=f"routes/{seed}")
-    if isinstance(run.value, Wrong):
-        raise run.value
-    return run.digest
+    return run_alone(_serve, seed, seed=f"routes/{seed}").digest
 
 
-async def _serve(world: World, seed: int) -> Wrong | None:
+async def _serve(world: World, seed: int) -> None:
     config, _ = read_settings(SETTINGS)
-    wrong = None
     async with trio.open_nursery() as nursery:
         await nursery.start(Nameserver(world, config).run)
-        try:
-            await _Brokers(world, nursery, Random(f"routes/{seed}")).run()
-        except Wrong as exc:
-            wrong = exc
+        await _Brokers(world, nursery, Random(f"routes/{seed}")).run()
         nursery.cancel_scope.cancel()
-    return wrong
 
 
 class _Brokers:
@@ -208,11 +200,8 @@ class _Brokers:
         if link is not None:
             link.close()
             await trio.sleep(0.5)
-            self._drop(link)
-
-    def _drop(self, link: Connection) -> None:
-        for address in [at for at, one in self._model.live.items() if one.link is link]:
-            self._model.leave(address)
+            for at in [at for at, one in self._model.live.items() if one.link is link]:
+                self._model.leave(at)
 
     async def _permit(self) -> None:
         name, writes = self._random.choice(list(CLUSTERS)), self._random.random() < 0.5

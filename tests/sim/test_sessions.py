@@ -40,6 +40,7 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.follow import MasterConnection
 from rocketbed.routing.keyvalue import KeyValueTable
+from rocketbed.routing.nameserver import Nameserver
 from rocketbed.routing.table import RoutingTable
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import HEAD
@@ -137,7 +138,7 @@ def sooner(original: Callable[..., int]) -> Callable[..., int]:
     return lambda *args: original(*args) - 50
 
 
-async def _idle(_self: Flusher) -> None:
+async def _idle(_self: object, **_options: object) -> None:
     await trio.sleep_forever()
 
 
@@ -180,6 +181,8 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     ),
     (RoutingTable, "touch", lambda _: lambda self, *place, now_s: None, run_routes, "cluster"),
     (SendBack, "handle", lambda _: _success, run_tools, "code"),
+    (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
+    (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),
 ]
 
 
