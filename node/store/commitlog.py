@@ -204,7 +204,7 @@ class CommitLog:
             self._world.mark("store.segment_made_ahead")
             self.no_room = ""
             self._pool.named(path)
-            await self._pool.sync_names()
+            await self._pool.sync_names(to=self.segments.directory)
 
     def drop_unused(self) -> None:
         """Remove segments made ahead of time (clean stop, recovery)."""

@@ -61,8 +61,11 @@ class FilePool:
         """Files that were removed, or left by `close`, and that somebody still reads; closed when
         the last pin goes."""
         self._names_lock = trio.Lock()
-        self.new_names: dict[str, None] = {}
-        """Directories in which a name was made or removed since their last sync."""
+        self._names = 0
+        """Names made or removed so far."""
+        self.new_names: dict[str, int] = {}
+        """Directories in which a name was made or removed since their last sync; the newest's
+        number."""
 
     def get(self, path: str) -> File:
         """The open file; opened if need be. Raises `FileNotFoundError`."""
@@ -175,7 +178,8 @@ class FilePool:
 
     def named(self, path: str) -> None:
         """Note that a name was made or removed."""
-        self.new_names[path.rpartition("/")[0] or "/"] = None
+        self._names += 1
+        self.new_names[path.rpartition("/")[0] or "/"] = self._names
 
     def doubt(self, path: str, root: str) -> None:
         """Take every name on the way from `root` to a file for one that is not durable."""
@@ -183,26 +187,31 @@ class FilePool:
             self.named(path)
             path = path.rpartition("/")[0]
 
-    async def sync_names(self) -> None:
-        """fsync every directory with a name that may not be durable.
+    async def sync_names(self, to: str = "") -> None:
+        """fsync every directory with a name that may not be durable; with `to`, a directory, only
+        those on the way to it and itself.
 
-        When it returns, names that were made before the call are durable, also those that another
-        caller was syncing. Raises as `sync`.
+        When it returns, such names that were made before the call are durable, also those that
+        another caller was syncing. Raises as `sync`.
         """
-        async with self._names_lock:
-            self._failure.check()
-            directories, self.new_names = list(self.new_names), {}
-            try:
-                while directories:
-                    if self._world.disk.is_dir(directories[-1]):
-                        await self._world.disk.sync_dir(directories[-1])
-                    directories.pop()
-            except OSError as exc:
-                if exc.errno in NO_DESCRIPTOR:
-                    raise
-                raise self._lost(directories[-1], exc) from exc
-            finally:
-                self.new_names.update(dict.fromkeys(directories))
+        way = f"{to}/"
+        for directory in [
+            one for one in self.new_names if not to or way.startswith(f"{one.rstrip('/')}/")
+        ]:
+            async with self._names_lock:  # for one at a time: who waits for few waits for few
+                self._failure.check()
+                newest = self.new_names.get(directory)
+                if newest is None:
+                    continue
+                try:
+                    if self._world.disk.is_dir(directory):
+                        await self._world.disk.sync_dir(directory)
+                except OSError as exc:
+                    if exc.errno in NO_DESCRIPTOR:
+                        raise
+                    raise self._lost(directory, exc) from exc
+                if self.new_names[directory] == newest:
+                    del self.new_names[directory]
 
     def _lost(self, path: str, exc: OSError) -> StoreError:
         # No retry: Linux marks the failed pages clean, so the next fsync would succeed without

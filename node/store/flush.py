@@ -78,8 +78,9 @@ class Flusher:
             self._check_files()
             for start in sorted(log.segments.dirty):
                 await log.segments.sync(start)
-            # The data of a new segment is lost with its name if the directory is not synced.
-            await self._parts.pool.sync_names()
+            # The data of a new segment is lost with its name if the directory is not synced. Those
+            # of queues can wait for the mark: producers do not wait for what the log brings back.
+            await self._parts.pool.sync_names(to=log.segments.directory)
             self._parts.failure.check()
             self.count += 1
             await self._publish(end)

@@ -364,3 +364,43 @@ def test_whoever_meets_a_failed_fsync_the_store_has_failed(path: str, what: str)
     failed = pytest.RaisesExc(StoreFailed, match="check the disk")
     with pytest.RaisesGroup(failed, flatten_subgroups=True):
         session(work, prepare=disks.append, config=settings(flush_interval_ms=10**6))
+
+
+def test_the_log_waits_for_its_own_names_only_and_no_name_is_passed_over() -> None:
+    """With slow disks on both slaves a send that made queues waited for the names of these on top,
+    longer than its second (disk-sick, seed 11)."""
+    waited: list[float] = []
+    with Simulation() as simulation:
+        simulation.host("node").sync_seconds = (0.1, 0.1)
+
+        async def main(world: World) -> None:
+            pool = FilePool(world, Failure())
+
+            def make(path: str) -> None:
+                pool.create(path, 100, staging="/d", allocate=False)
+
+            async def log_and_wait(path: str) -> None:
+                make(path)
+                began = trio.current_time()
+                await pool.sync_names(to="/d/log")
+                waited.append(trio.current_time() - began)
+
+            make("/d/log/0")
+            for number in range(20):
+                make(f"/d/queues/{number}/0")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pool.sync_names)
+                await trio.sleep(0.05)  # within the sync of the first one
+                nursery.start_soon(log_and_wait, "/d/log/1")
+            assert list(pool.new_names) == []
+            async with trio.open_nursery() as nursery:
+                make("/d/log/2")
+                nursery.start_soon(pool.sync_names)
+                await trio.sleep(0.05)
+                make("/d/log/3")  # within the sync of its directory
+            assert list(pool.new_names) == ["/d/log"]
+
+        process = simulation.start("node", main)
+        simulation.run(10)
+        process.value()
+    assert waited[0] < 0.5, "20 directories of queues are not on its way"
