@@ -58,3 +58,11 @@ class Superseded(ReplicationError):
 
 class ChangeRefused(ReplicationError):
     """A change that the rules of the in-sync set forbid (replication.md 7.5)."""
+
+
+class EntryDamaged(ReplicationError):
+    """What the register holds of a group cannot be read."""
+
+
+class GroupUnknown(ReplicationError):
+    """No replica of the group ever registered."""

@@ -1,0 +1,75 @@
+"""Small values with versions, changed by compare-and-swap: what the register is kept in.
+
+Two stores have this shape: a file of SQLite for the clusters of one machine (`sqlite.py`), etcd
+for several controllers (`etcd.py`). Both are linearizable: a read sees every swap that was
+answered before it began.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rocketbed.replication.errors import ReplicationError
+
+CHANGES_MAX = 1000
+"""Versions of a value that are kept beside the newest, to be looked at."""
+
+
+class CasError(ReplicationError):
+    """Root of what such a store raises."""
+
+
+class CasUnknown(CasError):
+    """No answer: the swap may have been made, or may be made later. Read before the next try."""
+
+
+class CasSuperseded(CasError):
+    """Another process may change this store now, and this one may not any more."""
+
+
+class CasBroken(CasError):
+    """The store cannot be used; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A value as it was at one version."""
+
+    version: int
+    """1 for the first, one higher with each swap."""
+    value: bytes
+
+
+class CasStore(Protocol):
+    """Values by name. Everybody may read; one process at a time, by its claim, may swap."""
+
+    async def claim(self) -> None:
+        """Wait until this process is the one that may swap. Raises `CasBroken`."""
+        ...
+
+    async def keep(self) -> None:
+        """Keep the claim until cancelled. Raises `CasSuperseded` when it is lost."""
+        ...
+
+    async def read(self, name: str) -> Versioned | None:
+        """The newest version; None if there was never one. Raises `CasError`."""
+        ...
+
+    async def swap(self, name: str, value: bytes, *, after: int) -> bool:
+        """Write version `after + 1` if the newest is `after` (0: none yet); whether that was so.
+
+        Durable when it returns True. Raises `CasUnknown`, and then either is possible;
+        `CasSuperseded` (also before a claim) and `CasBroken`, and then it was not made.
+        """
+        ...
+
+    async def names(self) -> list[str]:
+        """Names of all values, sorted. Raises `CasError`."""
+        ...
+
+    async def changes(self, name: str) -> list[Versioned]:
+        """The newest version and up to `CHANGES_MAX` before it, oldest first. Raises `CasError`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give the store up; a second call does nothing."""
+        ...

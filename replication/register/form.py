@@ -1,0 +1,100 @@
+"""A register entry as JSON. Pure; what was stored is checked before it is believed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import orjson
+
+from rocketbed.replication.entry import GroupEntry, Members, Policy, Replica
+from rocketbed.replication.errors import EntryDamaged
+
+T = TypeVar("T")
+
+FORMAT = 1
+
+
+def dumped(entry: GroupEntry) -> bytes:
+    """The stored form of an entry."""
+    return orjson.dumps(
+        {
+            "format": FORMAT,
+            "name": entry.name,
+            "policy": str(entry.policy),
+            "min_in_sync": entry.min_in_sync,
+            "replicas": _by_text(entry.replicas, asdict),
+            "epoch": entry.epoch,
+            "version": entry.version,
+            "leader": entry.leader,
+            "in_sync": _by_text(entry.in_sync, int),
+            "eligible": _by_text(entry.eligible, int),
+            "last_known": sorted(entry.last_known),
+            "unclean": list(entry.unclean),
+            "op": entry.op,
+        }
+    )
+
+
+def loaded(data: bytes, *, name: str, version: int) -> GroupEntry:
+    """The entry of a stored form, which was kept under this name and version.
+
+    Raises `EntryDamaged` with what is wrong; an entry that breaks its invariants is damaged too.
+    """
+    try:
+        found = orjson.loads(data)
+        if found["format"] != FORMAT:
+            raise ValueError(f"its format is {found['format']!r}, this program knows {FORMAT}")
+        entry = GroupEntry(
+            name=str(found["name"]),
+            policy=Policy(found["policy"]),
+            min_in_sync=_count(found["min_in_sync"], 1),
+            replicas=_by_number(found["replicas"], _replica),
+            epoch=_count(found["epoch"]),
+            version=_count(found["version"]),
+            leader=None if found["leader"] is None else _count(found["leader"]),
+            in_sync=_members(found["in_sync"]),
+            eligible=_members(found["eligible"]),
+            last_known=frozenset(map(_count, found["last_known"])),
+            unclean=tuple(map(_count, found["unclean"])),
+            op=str(found["op"]),
+        )
+        if (entry.name, entry.version) != (name, version):
+            raise ValueError(f"it is version {entry.version} of {entry.name!r}")
+        strangers = (entry.in_sync.keys() | entry.eligible.keys()) - entry.replicas.keys()
+        if strangers:
+            raise ValueError(f"replicas {sorted(strangers)} are in a set, and never registered")
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as exc:
+        reason = str(exc) if isinstance(exc, ValueError) else f"{type(exc).__name__} {exc}"[:200]
+        raise EntryDamaged(
+            f"version {version} of group {name!r} in the register cannot be read: {reason}. Bring"
+            " back a copy of the register that is not older than the newest election, or have the"
+            " group forgotten and registered anew"
+        ) from exc
+    return entry
+
+
+def _by_text(values: Mapping[int, T], form: Callable[[T], Any]) -> dict[str, Any]:
+    return {str(number): form(value) for number, value in sorted(values.items())}
+
+
+def _by_number(found: Any, form: Callable[[Any], T]) -> dict[int, T]:
+    return {_count(int(number)): form(value) for number, value in found.items()}
+
+
+def _members(found: Any) -> Members:
+    return _by_number(found, _count)
+
+
+def _replica(found: Any) -> Replica:
+    return Replica(
+        uuid=str(found["uuid"]),
+        incarnation=_count(found["incarnation"]),
+        address=str(found["address"]),
+        ha_address=str(found["ha_address"]),
+    )
+
+
+def _count(value: Any, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{value!r} is not a number from {least} on")
+    return value

@@ -1,0 +1,229 @@
+"""A compare-and-swap store in one file of SQLite, for one process.
+
+Each change is one transaction that is synced before it is answered (`synchronous=FULL`: with less,
+a power loss could bring an older version back, and an epoch would be given out twice). The file is
+locked as long as the process has it open, so that no second controller changes it.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import TypeVar
+
+import trio
+
+from rocketbed.replication.register.cas import CHANGES_MAX, CasBroken, CasSuperseded, Versioned
+from rocketbed.world.api import World
+
+T = TypeVar("T")
+
+APPLICATION_ID = 0x52424353
+"""Marks the file as ours, in its header ("RBCS")."""
+FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE newest(name TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE TABLE changes(
+    name TEXT NOT NULL, version INTEGER NOT NULL, value BLOB NOT NULL, wall_ms INTEGER NOT NULL,
+    PRIMARY KEY(name, version));
+"""
+
+
+class SqliteCas:
+    """See `rocketbed.replication.register.cas.CasStore`. Made by `open_sqlite`."""
+
+    def __init__(self, world: World, path: str, connection: sqlite3.Connection) -> None:
+        self._world = world
+        self._path = path
+        self._connection: sqlite3.Connection | None = connection
+        self._one = threading.Lock()
+        """Held by the thread that uses the connection."""
+        self._file = _identity(path)
+        self._broken: CasBroken | None = None
+
+    async def claim(self) -> None:
+        """Held since the file was opened."""
+
+    async def keep(self) -> None:
+        """Held until the file is closed."""
+        await trio.sleep_forever()
+
+    async def read(self, name: str) -> Versioned | None:
+        """As the interface says."""
+
+        def read(connection: sqlite3.Connection) -> Versioned | None:
+            found = connection.execute(
+                "SELECT version, value FROM newest WHERE name = ?", (name,)
+            ).fetchone()
+            return Versioned(*found) if found else None
+
+        return await self._run(read)
+
+    async def swap(self, name: str, value: bytes, *, after: int) -> bool:
+        """As the interface says; never `CasUnknown`, since the process dies with its file."""
+        wall_ms = self._world.clock.wall_ms()
+
+        def swap(connection: sqlite3.Connection) -> bool:
+            version = after + 1
+            if after:
+                done = connection.execute(
+                    "UPDATE newest SET version = ?, value = ? WHERE name = ? AND version = ?",
+                    (version, value, name, after),
+                )
+            else:
+                done = connection.execute(
+                    "INSERT OR IGNORE INTO newest VALUES (?, ?, ?)", (name, version, value)
+                )
+            if done.rowcount != 1:
+                return False
+            connection.execute(
+                "INSERT INTO changes VALUES (?, ?, ?, ?)", (name, version, value, wall_ms)
+            )
+            connection.execute(
+                "DELETE FROM changes WHERE name = ? AND version < ?", (name, version - CHANGES_MAX)
+            )
+            return True
+
+        return await self._run(swap)
+
+    async def names(self) -> list[str]:
+        """As the interface says."""
+        return await self._run(
+            lambda one: [name for (name,) in one.execute("SELECT name FROM newest ORDER BY name")]
+        )
+
+    async def changes(self, name: str) -> list[Versioned]:
+        """As the interface says."""
+        return await self._run(
+            lambda one: [
+                Versioned(*row)
+                for row in one.execute(
+                    "SELECT version, value FROM changes WHERE name = ? ORDER BY version", (name,)
+                )
+            ]
+        )
+
+    async def aclose(self) -> None:
+        """As the interface says."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._world.offload(self._close, connection)
+
+    def _close(self, connection: sqlite3.Connection) -> None:
+        with self._one:
+            connection.close()
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """One transaction, in a thread. Whoever is cancelled meanwhile still has it made."""
+        connection = self._connection
+        if connection is None:
+            raise CasSuperseded(f"{self._path} was closed")
+        return await self._world.offload(self._transact, connection, work)
+
+    def _transact(
+        self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]
+    ) -> T:
+        with self._one:
+            if self._broken is not None:
+                raise self._broken
+            try:
+                if _identity(self._path) != self._file:
+                    raise self._break("it was deleted or replaced while this process has it open")
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    result = work(connection)
+                except BaseException:
+                    connection.execute("ROLLBACK")
+                    raise
+                # A commit that failed may be on disk all the same: nothing is asked after it.
+                connection.execute("COMMIT")
+                return result
+            except sqlite3.Error as exc:
+                raise self._break(str(exc)) from exc
+
+    def _break(self, reason: str) -> CasBroken:
+        self._broken = CasBroken(
+            f"the register {self._path} cannot be used any more: {reason}. Nothing is elected until"
+            " that is mended and this process is started again; the nodes go on as they are"
+        )
+        return self._broken
+
+
+async def open_sqlite(world: World, path: str) -> SqliteCas:
+    """Open the file, made if absent.
+
+    Raises `CasSuperseded` if another process has it, `CasBroken` if it is damaged or not ours.
+    """
+    connection = await world.offload(_open, path)
+    try:
+        await world.disk.sync_dir(_folder(path))  # its name
+        return SqliteCas(world, path, connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _open(path: str) -> sqlite3.Connection:
+    try:
+        return _opened(path)
+    except sqlite3.OperationalError as exc:
+        if "locked" in str(exc):
+            raise CasSuperseded(
+                f"the register {path} is in use by another process: a second controller needs"
+                " a file of its own, or both need etcd"
+            ) from exc
+        raise CasBroken(f"the register {path} cannot be opened: {exc}") from exc
+    except sqlite3.DatabaseError as exc:
+        raise CasBroken(
+            f"the register {path} is damaged: {exc}. Move it away and have the groups registered"
+            " anew, or bring back a copy that is not older than the newest election"
+        ) from exc
+    except OSError as exc:
+        raise CasBroken(f"the register {path} cannot be opened: {exc.strerror}") from exc
+
+
+def _opened(path: str) -> sqlite3.Connection:
+    os.makedirs(_folder(path), exist_ok=True)
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN EXCLUSIVE")  # the lock, from now on
+        with closing(connection.execute("PRAGMA quick_check(1)")) as rows:
+            found = str(rows.fetchone()[0])
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        ours, form = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("application_id", "user_version")
+        )
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        elif ours != APPLICATION_ID:
+            raise sqlite3.DatabaseError("it is a database of another program")
+        elif form != FORMAT:
+            raise sqlite3.DatabaseError(f"its format is {form}, this program knows {FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _folder(path: str) -> str:
+    return os.path.dirname(os.path.abspath(path))
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has the name now."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,432 @@
+"""The register in both of its stores: a real file of SQLite, a real etcd."""
+
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from rocketbed.replication.election import Candidate, Proposal
+from rocketbed.replication.entry import GroupEntry, Policy, Replica
+from rocketbed.replication.errors import (
+    ChangeRefused,
+    EntryDamaged,
+    GroupUnknown,
+    ReplicationError,
+    Superseded,
+)
+from rocketbed.replication.register.cas import (
+    CHANGES_MAX,
+    CasBroken,
+    CasStore,
+    CasSuperseded,
+    CasUnknown,
+    Versioned,
+)
+from rocketbed.replication.register.etcd import EtcdCas
+from rocketbed.replication.register.form import dumped
+from rocketbed.replication.register.register import Register, new_group
+from rocketbed.replication.register.sqlite import open_sqlite
+from rocketbed.world.real import real_world
+from tests.support.etcd import etcd
+from tests.support.lossy_cas import LossyCas
+
+STORES = ("sqlite", pytest.param("etcd", marks=pytest.mark.slow))
+HANG_S = 120
+
+
+@pytest.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CasStore]:
+    """One that this process has claimed."""
+    if request.param == "sqlite":
+        one: CasStore = await open_sqlite(real_world("one"), str(tmp_path / "register.db"))
+        yield one
+        await one.aclose()
+        return
+    with etcd(tmp_path) as server:
+        async with EtcdCas(real_world("one"), [server.address], "test") as claimed:
+            await claimed.claim()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(claimed.keep)
+                yield claimed
+                nursery.cancel_scope.cancel()
+
+
+async def test_a_swap_is_made_once_and_of_the_newest_version_only(store: CasStore) -> None:
+    name = "a group/with ü%"
+    assert await store.read(name) is None
+    assert not await store.swap(name, b"x", after=1)
+    assert await store.swap(name, b"one", after=0)
+    assert not await store.swap(name, b"again", after=0)
+    assert await store.swap(name, b"", after=1)
+    assert await store.read(name) == Versioned(2, b"")
+    assert await store.swap("b", b"\x00\xff", after=0)
+    assert await store.names() == [name, "b"]
+    assert await store.changes(name) == [Versioned(1, b"one"), Versioned(2, b"")]
+    assert await store.changes("none") == []
+
+
+async def test_only_the_newest_thousand_versions_are_kept(store: CasStore) -> None:
+    for version in range(CHANGES_MAX + 3):
+        assert await store.swap("g", str(version).encode(), after=version)
+    found = await store.changes("g")
+    assert [one.version for one in found] == list(range(3, CHANGES_MAX + 4))
+    assert found[-1] == await store.read("g")
+
+
+async def test_of_many_at_once_one_gets_each_version(store: CasStore) -> None:
+    made: list[int] = []
+
+    async def increment() -> None:
+        for _ in range(8):
+            while True:
+                found = await store.read("n")
+                version, value = (found.version, int(found.value)) if found else (0, 0)
+                if await store.swap("n", str(value + 1).encode(), after=version):
+                    made.append(value + 1)
+                    break
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(increment)
+    assert sorted(made) == list(range(1, 49))
+
+
+async def test_who_is_cancelled_leaves_a_whole_store(store: CasStore) -> None:
+    for number in range(10):
+        with trio.move_on_after(number / 5000):
+            await store.swap("g", b"x", after=number)
+        found = await store.read("g")
+        if found is None or found.version == number:
+            with trio.fail_after(HANG_S):
+                await store.swap("g", b"x", after=number)  # False: it was made late
+    assert [one.version for one in await store.changes("g")] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_a_register_answers_is_on_record_with_lost_late_and_repeated_requests(
+    store: CasStore, seed: int
+) -> None:
+    """I2, I10, I20: versions rise by one, epochs are never reused, each has one leader, no request
+    is carried out twice, and what was answered is in the history as it was answered."""
+    random = Random(seed)
+    lossy = LossyCas(store, random, trouble=0.4)
+    register = Register(lossy)
+    answers: list[tuple[str, GroupEntry]] = []
+    refused = 0
+
+    async def controller(number: int) -> None:
+        nonlocal refused
+        for step in range(25):
+            op = f"{number}-{step}"
+            try:
+                answers.append((op, await _any_change(register, random, op)))
+            except (ReplicationError, CasUnknown):
+                refused += 1
+
+    await register.register(0, Replica("u0", 1), new_group("g", replicas=3), lossless=True, op="0")
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(controller, number)
+    for _ in range(50):
+        await lossy.deliver()
+
+    history = await register.history("g")
+    assert [one.version for one in history] == list(range(1, len(history) + 1))
+    ops = [one.op for one in history]
+    assert len(set(ops)) == len(ops)
+    leaders: dict[int, set[int]] = {}
+    for before, after in pairwise(history):
+        assert after.epoch in (before.epoch, before.epoch + 1)
+        if after.leader is not None:
+            leaders.setdefault(after.epoch, set()).add(after.leader)
+    assert all(len(one) == 1 for one in leaders.values()), leaders
+    by_version = {one.version: one for one in history}
+    assert all(entry == by_version[entry.version] for _, entry in answers if entry.version)
+    assert len(history) > 10, refused
+    assert lossy.met > 5
+
+
+async def _any_change(register: Register, random: Random, op: str) -> GroupEntry:
+    """Something that a controller might be asked, on the ground of what it read a moment ago."""
+    entry = await register.get("g")
+    assert entry is not None
+    number = random.randrange(3)
+    life = entry.replicas[number].incarnation if number in entry.replicas else 0
+    match random.randrange(6):
+        case 0:
+            replica = Replica(f"u{number}", life + 1)
+            new = new_group("g", replicas=3)
+            lossless = random.random() < 0.8
+            return await register.register(number, replica, new, lossless=lossless, op=op)
+        case 1:
+            return await register.fence("g", number, life, op=op)
+        case 2 if entry.leader is not None:
+            return await register.hand_over(
+                "g", leader=entry.leader, epoch=entry.epoch, to=number, op=op
+            )
+        case 3 if entry.leader is not None:
+            members = {**entry.in_sync, number: life}
+            proposal = Proposal(entry.leader, entry.epoch, entry.version, members)
+            return await register.alter("g", proposal, op=op)
+        case 4:
+            return await register.force("g", number, op=op)
+    alive = {one: Candidate(replica.incarnation) for one, replica in entry.replicas.items()}
+    return await register.elect("g", alive, op=op)
+
+
+async def test_a_request_that_is_repeated_changes_nothing_and_a_late_one_is_refused(
+    store: CasStore,
+) -> None:
+    register = Register(store)
+    new = new_group("g", replicas=3)
+    first = await register.register(0, Replica("u0", 1), new, lossless=True, op="a")
+    assert first == await register.register(0, Replica("u0", 1), new, lossless=True, op="a")
+    assert first == await register.register(0, Replica("u0", 1), new, lossless=True, op="a2")
+    assert (first.policy, first.min_in_sync) == (Policy.MEMORY, 2)
+    second = await register.register(1, Replica("u1", 1), new, lossless=True, op="b")
+    assert second.in_sync == {0: 1}
+    led = await register.elect("g", {0: Candidate(1)}, op="c")
+    assert (led.leader, led.epoch) == (0, 1)
+    assert led == await register.elect("g", {0: Candidate(1)}, op="d"), "there is a leader"
+    assert led == await register.fence("g", 0, 7, op="e"), "that life is another one"
+    both = Proposal(0, 1, led.version, {0: 1, 1: 1})
+    joined = await register.alter("g", both, op="f")
+    assert joined == await register.alter("g", both, op="f")
+    with pytest.raises(Superseded):
+        await register.alter("g", both, op="late")
+    with pytest.raises(ChangeRefused, match="have lost nothing"):
+        await register.force("g", 1, op="h")
+    with pytest.raises(GroupUnknown, match="'other'"):
+        await register.elect("other", {}, op="i")
+    handed = await register.hand_over("g", leader=0, epoch=1, to=1, op="j")
+    assert (handed.leader, handed.epoch) == (1, 2)
+    assert await register.groups() == {"g": handed}
+    assert [one.op for one in await register.history("g")] == ["a", "b", "c", "f", "j"]
+
+
+async def test_an_entry_that_was_tampered_with_is_refused_with_what_to_do(
+    store: CasStore,
+) -> None:
+    register = Register(store)
+    new = new_group("g", replicas=2)
+    entry = await register.register(0, Replica("u0", 1), new, lossless=True, op="a")
+    await store.swap("g", dumped(entry), after=1)
+    for ask in (register.groups(), register.history("g"), register.fence("g", 0, 1, op="c")):
+        with pytest.raises(EntryDamaged, match=r"version 1 of 'g'.* Bring back a copy"):
+            await ask
+
+
+async def test_a_second_controller_waits_for_the_first_and_supersedes_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "register.db")
+    first = await open_sqlite(real_world("one"), path)
+    with pytest.raises(CasSuperseded, match="in use by another process"):
+        await open_sqlite(real_world("two"), path)
+    assert await first.swap("g", b"x", after=0)
+    await first.aclose()
+    with pytest.raises(CasSuperseded, match="was closed"):
+        await first.swap("g", b"y", after=1)
+    second = await open_sqlite(real_world("two"), path)
+    assert await second.read("g") == Versioned(1, b"x")
+    await second.aclose()
+
+
+_KILLED = """
+import os, signal, sys, trio
+from rocketbed.replication.entry import Replica
+from rocketbed.replication.register.register import Register, new_group
+from rocketbed.world.real import real_world
+from rocketbed.replication.register.sqlite import open_sqlite
+
+async def main():
+    store = await open_sqlite(real_world("one"), sys.argv[1])
+    swap = store.swap
+    async def killed(name, value, *, after):
+        assert await swap(name, value, after=after)
+        os.kill(os.getpid(), signal.SIGKILL)
+    store.swap = killed
+    new = new_group("g", replicas=1)
+    await Register(store).register(0, Replica("u", 1), new, lossless=True, op="op")
+
+trio.run(main)
+"""
+
+
+async def test_one_that_is_killed_between_commit_and_answer_has_done_it_once(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "register.db")
+    died = await trio.run_process([sys.executable, "-P", "-c", _KILLED, path], check=False)
+    assert died.returncode == -signal.SIGKILL
+    store = await open_sqlite(real_world("two"), path)
+    new = new_group("g", replicas=1)
+    again = await Register(store).register(0, Replica("u", 1), new, lossless=True, op="op")
+    assert again.version == 1
+    await store.aclose()
+
+
+async def test_a_file_that_goes_while_it_is_open_is_told_and_changes_nothing_more(
+    tmp_path: Path,
+) -> None:
+    for replaced in (False, True):
+        path = tmp_path / f"{replaced}.db"
+        store = await open_sqlite(real_world("one"), str(path))
+        assert await store.swap("g", b"x", after=0)
+        path.rename(f"{path}.old")
+        if replaced:
+            path.touch()
+        for _ in range(2):
+            with pytest.raises(CasBroken, match="deleted or replaced"):
+                await store.read("g")
+        await store.aclose()
+
+
+async def test_a_full_disk_ends_it_and_what_was_answered_stays(tmp_path: Path) -> None:
+    path = str(tmp_path / "register.db")
+    store = await open_sqlite(real_world("one"), path)
+    assert store._connection is not None
+    store._connection.execute("PRAGMA max_page_count = 8")
+    made = 0
+    try:
+        while await store.swap("g", os.urandom(1000), after=made):
+            made += 1
+    except CasBroken as full:
+        assert "full" in str(full)  # noqa: PT017 (how many it took is asked below)
+    with pytest.raises(CasBroken, match="started again"):
+        await store.read("g")
+    await store.aclose()
+    store = await open_sqlite(real_world("one"), path)
+    found = await store.read("g")
+    assert found is not None
+    assert found.version == made > 2
+    await store.aclose()
+
+
+async def test_a_file_that_is_damaged_or_another_program_s_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "register.db"
+    store = await open_sqlite(real_world("one"), str(path))
+    for version in range(200):
+        await store.swap(f"g{version}", b"x" * 100, after=0)
+    await store.aclose()
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    for damaged in (
+        whole[:middle] + b"\xff" * 4096 + whole[middle + 4096 :],
+        whole[: len(whole) // 2],
+        b"not a database" * 100,
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(CasBroken, match="damaged"):
+            await open_sqlite(real_world("one"), str(path))
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE t(x)")
+    other.close()
+    with pytest.raises(CasBroken, match="of another program"):
+        await open_sqlite(real_world("one"), str(path))
+    path.write_bytes(whole)
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version = 9")
+    newer.close()
+    with pytest.raises(CasBroken, match="its format is 9"):
+        await open_sqlite(real_world("one"), str(path))
+    with pytest.raises(CasBroken, match="cannot be opened"):
+        await open_sqlite(real_world("one"), str(tmp_path))
+
+
+@pytest.mark.slow
+async def test_of_two_controllers_at_one_etcd_only_the_active_one_changes_anything(
+    tmp_path: Path,
+) -> None:
+    """The one that stops to renew is fenced by the store, though it believes to be active."""
+    with etcd(tmp_path) as server, trio.fail_after(HANG_S):
+        async with (
+            EtcdCas(real_world("one"), [server.address], "c") as one,
+            EtcdCas(real_world("two"), [("127.0.0.1", 1), server.address], "c") as two,
+        ):
+            with pytest.raises(CasSuperseded, match="no claim"):
+                await one.swap("g", b"x", after=0)
+            await one.claim()
+            assert await one.swap("g", b"x", after=0)
+            with trio.move_on_after(1):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(one.keep)
+                    await two.claim()
+            assert await two.read("g") == Versioned(1, b"x"), "all may read"
+            with pytest.raises(CasSuperseded, match="no claim"):
+                await two.swap("g", b"y", after=1)
+            await two.claim()  # nobody renews the first one's
+            with pytest.raises(CasSuperseded, match="another controller is active"):
+                await one.swap("g", b"y", after=1)
+            assert await two.swap("g", b"z", after=1)
+            with pytest.raises(CasSuperseded):
+                await one.keep()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one.claim)
+                await two.aclose()  # gives it up at once
+            assert await one.swap("g", b"w", after=2)
+            assert [found.version for found in await one.changes("g")] == [1, 2, 3]
+
+
+@pytest.mark.slow
+async def test_an_etcd_that_is_gone_ends_the_claim_and_one_that_comes_back_gives_another(
+    tmp_path: Path,
+) -> None:
+    with etcd(tmp_path) as server, trio.fail_after(HANG_S):
+        async with EtcdCas(real_world("one"), [server.address], "c") as one:
+            await one.claim()
+            assert await one.swap("g", b"x", after=0)
+            assert server.process is not None
+            server.process.send_signal(signal.SIGSTOP)
+            with pytest.raises(CasUnknown):
+                await one.swap("g", b"y", after=1)
+            with pytest.raises(CasSuperseded, match="not renewed in time"):
+                await one.keep()
+            server.process.send_signal(signal.SIGCONT)
+            server.kill()
+            with pytest.raises(CasUnknown, match="no member of etcd can be reached"):
+                await one.read("g")
+            server.start()
+            await one.claim()
+            found = await one.read("g")
+            assert found is not None
+            assert await one.swap("g", b"z", after=found.version)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "told"),
+    [
+        (b"SSH-2.0-x\r\n\r\n", CasBroken, "does not speak HTTP"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}", CasBroken, "is this etcd 3.4"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", CasUnknown, "127.0.0.1"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n<>", CasUnknown, "127.0.0.1"),
+        (
+            b'HTTP/1.1 503 x\r\nContent-Length: 21\r\n\r\n{"error":"no leader"} ',
+            CasUnknown,
+            "503 no leader",
+        ),
+        (b"", CasUnknown, "127.0.0.1"),
+    ],
+)
+async def test_what_answers_otherwise_than_etcd_is_told(
+    answer: bytes, error: type[Exception], told: str
+) -> None:
+    async def answer_so(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(answer)
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address = listeners[0].socket.getsockname()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, answer_so, listeners)
+        async with EtcdCas(real_world("one"), [address], "c") as one:
+            with pytest.raises(error, match=told):
+                await one.read("g")
+        nursery.cancel_scope.cancel()
