@@ -29,7 +29,11 @@ MUTATED: Final = (
 )
 """Folders and files below the package: servers, and the client's consumer side."""
 UNUSED: Final = tuple(
-    f"replication/{name}.py" for name in ("election", "entry", "epochs", "insync", "restart")
+    f"replication/{name}.py"
+    for name in (
+        *("election", "entry", "epochs", "insync", "restart"),
+        *(f"register/{one}" for one in ("__init__", "cas", "etcd", "form", "register", "sqlite")),
+    )
 )
 """Rules of failover, which no server imports yet: nothing that runs can tell."""
 KEY_DIGITS: Final = 12
