@@ -1,5 +1,8 @@
 """What replication refuses."""
 
+from typing import ClassVar
+
+from rocketbed.wire.codes import ResponseCode
 from rocketbed.wire.errors import RocketbedError
 
 
@@ -55,9 +58,13 @@ class HistoryRefused(ReplicationError):
 class Superseded(ReplicationError):
     """A change was asked for on the ground of a register entry that is no more."""
 
+    response_code: ClassVar[int] = ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
+
 
 class ChangeRefused(ReplicationError):
     """A change that the rules of the in-sync set forbid (replication.md 7.5)."""
+
+    response_code: ClassVar[int] = ResponseCode.CONTROLLER_INVALID_REQUEST
 
 
 class EntryDamaged(ReplicationError):
@@ -66,3 +73,9 @@ class EntryDamaged(ReplicationError):
 
 class GroupUnknown(ReplicationError):
     """No replica of the group ever registered."""
+
+    response_code: ClassVar[int] = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
+
+
+class ReplicaExpelled(ReplicationError):
+    """The register knows a newer life of a replica, or another directory: it must not go on."""

@@ -31,7 +31,7 @@ MUTATED: Final = (
 UNUSED: Final = tuple(
     f"replication/{name}.py"
     for name in (
-        *("election", "entry", "epochs", "insync", "restart"),
+        *("agent", "controller", "election", "entry", "epochs", "insync", "lease", "restart"),
         *(f"register/{one}" for one in ("__init__", "cas", "etcd", "form", "register", "sqlite")),
     )
 )

@@ -6,9 +6,10 @@ answered before it began.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from rocketbed.replication.errors import ReplicationError
+from rocketbed.wire.codes import ResponseCode
 
 CHANGES_MAX = 1000
 """Versions of a value that are kept beside the newest, to be looked at."""
@@ -24,6 +25,8 @@ class CasUnknown(CasError):
 
 class CasSuperseded(CasError):
     """Another process may change this store now, and this one may not any more."""
+
+    response_code: ClassVar[int] = ResponseCode.CONTROLLER_NOT_LEADER
 
 
 class CasBroken(CasError):

@@ -166,6 +166,19 @@ class RequestCode(IntEnum):
     RB_READINESS = 32100
     """Ours: can clients use this server? Code 0, or 14 with the reason as remark. Fits the 16 bits
     that a binary header has for a code."""
+    RB_REGISTER_REPLICA = 32101
+    """Ours, as those below: failover's controller (replication.md 7.9); a replica has started."""
+    RB_BEAT = 32102
+    """A replica is alive, and how far its log reaches."""
+    RB_ALTER_IN_SYNC = 32103
+    RB_HAND_OVER = 32104
+    RB_LEAVE = 32105
+    """A replica stops in order."""
+    RB_FORCE_LEADER = 32106
+    RB_GROUPS = 32107
+    """All groups, for an operator."""
+    RB_GROUP_CHANGED = 32108
+    """To a replica, one-way: its group's entry."""
 
 
 class ResponseCode(IntEnum):

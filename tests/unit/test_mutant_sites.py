@@ -1,7 +1,6 @@
 """Generated mutants: what each operator changes, what is passed over, what is drawn."""
 
 import re
-from pathlib import Path
 from textwrap import dedent
 
 import pytest

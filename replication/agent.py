@@ -1,0 +1,257 @@
+"""A replica's line to the controller: says that it lives, hears who leads, holds the lease.
+
+One connection at a time, to the first controller that is active. A leader's lease ends by its own
+clock, counted from before the beat was sent that the controller answered, so that it has always
+ended before the controller names another (replication.md 7.8).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from rocketbed.remoting.client import dial
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import NotConnected, RemotingError
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.replication.election import Proposal
+from rocketbed.replication.entry import GroupEntry
+from rocketbed.replication.errors import (
+    ChangeRefused,
+    EntryDamaged,
+    ReplicaExpelled,
+    ReplicationError,
+    Superseded,
+)
+from rocketbed.replication.lease import BEAT_S, LEADER_S, LEASE_S
+from rocketbed.replication.register.form import loaded
+from rocketbed.wire.codes import RequestCode, ResponseCode
+from rocketbed.wire.command import Command, request
+from rocketbed.wire.encoding.fields import Header
+from rocketbed.wire.errors import ProtocolError
+from rocketbed.wire.headers_failover import (
+    AlterInSyncRequest,
+    BeatRequest,
+    GroupEntryResponse,
+    HandOverRequest,
+    RegisterReplicaRequest,
+    ReplicaRequest,
+)
+from rocketbed.world.api import Address, World
+
+ANSWER_S: Final = LEASE_S
+"""A beat that is answered later renews nothing; the next controller is asked."""
+CHANGE_S: Final = 3.0
+"""For a change, which the controller brings to disk before it answers."""
+PAUSE_S: Final = 0.1
+"""After all controllers were asked in vain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which replica this process is."""
+
+    group: str
+    number: int
+    uuid: str
+    """Of its data directory."""
+    incarnation: int
+    """Of this life; above that of any former one."""
+    address: str
+    ha_address: str
+    lossless: bool
+    """Whether it holds everything that a former life acknowledged (`restart.lost_nothing`)."""
+    replicas: int
+    """How many the group is to have."""
+
+
+class Agent:
+    """The line of one replica. `run` keeps it until cancelled."""
+
+    def __init__(
+        self,
+        world: World,
+        controllers: list[Address],
+        me: Identity,
+        log_end: Callable[[], tuple[int, int]],
+    ) -> None:
+        """`log_end` gives the newest epoch and the end, bytes, of the log."""
+        self._world = world
+        self._controllers = list(controllers)
+        self.me = me
+        self._log_end = log_end
+        self._connection: Connection | None = None
+        """To the active controller, once it has our registration."""
+        self.entry: GroupEntry | None = None
+        """The newest of our group that we were told of. Invariant: its version never falls."""
+        self.changed = trio.Event()
+        """Set, and replaced, with each newer entry."""
+        self.renewed = trio.Event()
+        """Set, and replaced, each time that the lease is renewed."""
+        self._lease_until = float("-inf")
+
+    def lease_s(self) -> float:
+        """Seconds for which this replica may act as the leader; 0 or less if it may not."""
+        if not self.is_leader():
+            return 0.0
+        return self._lease_until - self._world.clock.monotonic()
+
+    def is_leader(self) -> bool:
+        """Whether the register named us, as far as we know; that alone allows nothing."""
+        entry, me = self.entry, self.me
+        return (
+            entry is not None
+            and entry.leader == me.number
+            and entry.in_sync[me.number] == me.incarnation
+        )
+
+    async def run(self) -> None:
+        """Keep the line. Raises `ReplicaExpelled`: another process is this replica now, or it was
+        registered with another directory; the text says which."""
+        op = f"register {self.me.uuid} {self.me.incarnation}"
+        while True:
+            for _ in self._controllers:
+                await self._talk(self._controllers[0], op)
+                self._controllers.append(self._controllers.pop(0))
+            await trio.sleep(PAUSE_S)
+
+    async def alter(self, proposal: Proposal, *, op: str) -> GroupEntry:
+        """Ask for another in-sync set; see `election.altered`.
+
+        Raises `Superseded` and `ChangeRefused`, which are answers; and `RemotingError`, after
+        which the change may have been made, or may be made later: ask again with the same `op`.
+        """
+        members = ",".join(f"{number}:{life}" for number, life in proposal.in_sync.items())
+        header = AlterInSyncRequest(
+            group=self.me.group,
+            leader=proposal.leader,
+            epoch=proposal.epoch,
+            version=proposal.version,
+            inSync=members,
+            op=op,
+        )
+        return await self._change(RequestCode.RB_ALTER_IN_SYNC, header)
+
+    async def hand_over(self, *, epoch: int, to: int, op: str) -> GroupEntry:
+        """Give the lead to a member that has all of our log. Raises as `alter`."""
+        me = self.me
+        header = HandOverRequest(group=me.group, leader=me.number, epoch=epoch, to=to, op=op)
+        return await self._change(RequestCode.RB_HAND_OVER, header)
+
+    async def leave(self, *, op: str) -> GroupEntry:
+        """This life ends in order. Raises as `alter`."""
+        me = self.me
+        header = ReplicaRequest(
+            group=me.group, replica=me.number, incarnation=me.incarnation, op=op
+        )
+        return await self._change(RequestCode.RB_LEAVE, header)
+
+    async def _change(self, code: RequestCode, header: Header) -> GroupEntry:
+        if self._connection is None:
+            raise NotConnected("no controller is active, as far as this replica knows")
+        return self._took(await self._ask(self._connection, code, header, timeout_s=CHANGE_S))
+
+    async def _talk(self, address: Address, op: str) -> None:
+        """Register at one controller and beat, until it does not answer or is not active."""
+        handlers = Handlers(inline={RequestCode.RB_GROUP_CHANGED: self._on_notice})
+        try:
+            connection = await dial(self._world, address, handlers, timeout_s=ANSWER_S)
+        except NotConnected as exc:
+            self._world.log.debug("replica.no_controller", error=str(exc))
+            return
+        expelled: ReplicaExpelled | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            try:
+                await self._register(connection, op)
+                self._connection = connection
+                await self._beat(connection)
+            except ReplicaExpelled as exc:
+                expelled = exc
+            except (RemotingError, ProtocolError, EntryDamaged, _Elsewhere) as exc:
+                self._world.log.info(
+                    "replica.controller_lost", address=f"{address[0]}:{address[1]}", error=str(exc)
+                )
+            finally:
+                self._connection = None
+                connection.close()
+        if expelled is not None:
+            raise expelled
+
+    async def _register(self, connection: Connection, op: str) -> None:
+        me = self.me
+        header = RegisterReplicaRequest(
+            group=me.group,
+            replica=me.number,
+            uuid=me.uuid,
+            incarnation=me.incarnation,
+            address=me.address,
+            haAddress=me.ha_address,
+            lossless=me.lossless,
+            replicas=me.replicas,
+            op=op,
+        )
+        code = RequestCode.RB_REGISTER_REPLICA
+        try:
+            self._took(await self._ask(connection, code, header, timeout_s=CHANGE_S))
+        except ChangeRefused as exc:
+            raise ReplicaExpelled(str(exc)) from exc
+
+    async def _beat(self, connection: Connection) -> None:
+        me, clock = self.me, self._world.clock
+        while True:
+            began = clock.monotonic()
+            epoch, end = self._log_end()
+            header = BeatRequest(
+                group=me.group,
+                replica=me.number,
+                incarnation=me.incarnation,
+                epoch=epoch,
+                end=end,
+                version=self.entry.version if self.entry else 0,
+            )
+            try:
+                found = await self._ask(connection, RequestCode.RB_BEAT, header, timeout_s=ANSWER_S)
+            except ChangeRefused as exc:
+                raise ReplicaExpelled(str(exc)) from exc
+            if found.body:
+                self._took(found)
+            if self.is_leader():
+                self._lease_until = began + LEADER_S
+                self.renewed.set()
+                self.renewed = trio.Event()
+            with trio.move_on_after(BEAT_S):
+                await self.changed.wait()  # who is named leader wants its lease now
+
+    async def _ask(
+        self, connection: Connection, code: RequestCode, header: Header, *, timeout_s: float
+    ) -> Command:
+        """The answer of an active controller. Raises what it refused with, or `_Elsewhere`."""
+        answer = await connection.request(request(code, header.encode()), timeout_s=timeout_s)
+        remark = answer.remark or ""
+        match answer.code:
+            case ResponseCode.SUCCESS:
+                return answer
+            case ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH:
+                raise Superseded(remark)
+            case ResponseCode.CONTROLLER_INVALID_REQUEST:
+                raise ChangeRefused(remark)
+        raise _Elsewhere(f"code {answer.code}: {remark}")
+
+    def _on_notice(self, command: Command, _: Connection) -> None:
+        self._took(command)
+
+    def _took(self, command: Command) -> GroupEntry:
+        """The entry that a command carries. Raises `ProtocolError`, `EntryDamaged`."""
+        header = GroupEntryResponse.decode(command.raw_fields)
+        entry = loaded(command.body, name=self.me.group, version=header.version)
+        if self.entry is None or entry.version > self.entry.version:
+            self.entry = entry
+            self.changed.set()
+            self.changed = trio.Event()
+        return entry
+
+
+class _Elsewhere(ReplicationError):
+    """This controller is not active, or cannot use its register: another one may."""

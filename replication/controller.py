@@ -1,0 +1,356 @@
+"""The controller: keeps the register, hears the replicas, names leaders (replication.md 7.8, 7.9).
+
+It runs beside a nameserver. Of several, the one with the claim is active; the others answer that
+they are not. What it decides is in `election.py` and `lease.py`; what was decided is on record
+before anybody is told. It can die at any moment: leaders go on as long as their whole in-sync set
+acknowledges, and the next one begins with what is on record.
+"""
+
+import errno
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+import orjson
+import trio
+
+from rocketbed.remoting.client import parse_address
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.replication.election import Candidate, Proposal
+from rocketbed.replication.entry import GroupEntry, Members, Replica
+from rocketbed.replication.errors import ChangeRefused, GroupUnknown
+from rocketbed.replication.lease import Elect, Fence, Roll, Wait
+from rocketbed.replication.register.cas import (
+    CasBroken,
+    CasError,
+    CasStore,
+    CasSuperseded,
+    CasUnknown,
+)
+from rocketbed.replication.register.form import dumped
+from rocketbed.replication.register.register import Register, new_group
+from rocketbed.wire.codes import RequestCode
+from rocketbed.wire.command import Command, answer, request
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.headers_failover import (
+    AlterInSyncRequest,
+    BeatRequest,
+    GroupEntryResponse,
+    HandOverRequest,
+    RegisterReplicaRequest,
+    ReplicaRequest,
+)
+from rocketbed.world.api import World
+
+T = TypeVar("T")
+
+PROBE_S: Final = 1.0
+"""To find out whether anybody listens at a replica's addresses."""
+RETRY_S: Final = 0.2
+"""After a change whose outcome the store does not tell."""
+REPLICAS_MAX: Final = 64
+"""Of one group; a number beyond it is somebody's mistake."""
+
+
+class _Group:
+    """One group, as the active controller knows it."""
+
+    def __init__(self, entry: GroupEntry, now: float) -> None:
+        self.entry = entry
+        """The newest that was read or made."""
+        self.roll = Roll(now)
+        self.links: dict[int, Connection] = {}
+        """On which each replica was heard last."""
+        self.changed = trio.Event()
+        """Set when something happened on which a decision may depend."""
+
+
+class Controller:
+    """One controller. `run` serves until cancelled."""
+
+    def __init__(self, world: World, store: CasStore) -> None:
+        self._world = world
+        self._store = store
+        self._register = Register(store)
+        self._groups: dict[str, _Group] = {}
+        self._nursery: trio.Nursery | None = None
+        """Of the tasks of an active one; None while it is not."""
+        self._lost: list[tuple[_Group, int]] = []
+        """Replicas whose connections have ended, and that nobody has looked for yet."""
+        self._lost_one = trio.Event()
+        self._refusal: CasError = CasSuperseded("this controller is not active yet")
+        """Why it answers nothing, while it is not active."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has the claim."""
+        return self._nursery is not None
+
+    def handlers(self) -> Handlers:
+        """For the port of the server that it lives in."""
+        code = RequestCode
+        return Handlers(
+            inline={code.RB_BEAT: self._beat, code.RB_GROUPS: self._all_groups},
+            spawned={
+                code.RB_REGISTER_REPLICA: self._register_replica,
+                code.RB_ALTER_IN_SYNC: self._alter,
+                code.RB_HAND_OVER: self._hand_over,
+                code.RB_LEAVE: self._leave,
+                code.RB_FORCE_LEADER: self._force,
+            },
+        )
+
+    def on_close(self, connection: Connection) -> None:
+        """A connection has ended: whose replica it was may be dead, which its machine can tell."""
+        for group in self._groups.values():
+            for number, link in list(group.links.items()):
+                if link is connection:
+                    del group.links[number]
+                    self._lost.append((group, number))
+                    self._lost_one.set()
+
+    async def run(self) -> None:
+        """Be active whenever that is possible. Returns only if the register cannot be used, which
+        is logged and told to all who ask."""
+        usable = True
+        while usable:
+            try:
+                await self._store.claim()
+                await self._be_active()
+            except* CasSuperseded as lost:
+                self._refusal = CasSuperseded(_text(lost))
+                self._world.log.warning("controller.superseded", reason=_text(lost))
+            except* CasError as broken:
+                self._refusal = CasBroken(_text(broken))
+                self._world.log.error("controller.stopped", reason=_text(broken))
+                usable = False
+
+    async def _be_active(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._store.keep)
+                entries = await self._patiently(self._register.groups)
+                now = self._world.clock.monotonic()
+                self._groups = {name: _Group(entry, now) for name, entry in entries.items()}
+                self._nursery = nursery
+                nursery.start_soon(self._look_for_lost, nursery)
+                self._world.log.info("controller.active", groups=len(entries))
+                for group in self._groups.values():
+                    nursery.start_soon(self._watch, group)
+        finally:
+            self._nursery = None
+            self._groups = {}
+
+    async def _watch(self, group: _Group) -> None:
+        """Fence and elect in one group."""
+        while True:
+            group.changed = trio.Event()
+            step = group.roll.next(group.entry, self._world.clock.monotonic())
+            name, op = group.entry.name, self._op()
+            match step:
+                case Wait(until):
+                    left_s = float("inf")
+                    if until is not None:
+                        left_s = until - self._world.clock.monotonic()
+                    with trio.move_on_after(max(left_s, 0.0)):
+                        await group.changed.wait()
+                case Fence(number, incarnation):
+                    self._world.log.warning(
+                        "controller.leader_silent", group=name, replica=number, op=op
+                    )
+                    fence = partial(self._register.fence, name, number, incarnation, op=op)
+                    self._publish(group, await self._patiently(fence))
+                case Elect(alive):
+                    elect = partial(self._register.elect, name, alive, op=op)
+                    self._publish(group, await self._patiently(elect))
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Until its outcome is known; repeated, it does nothing twice."""
+        while True:
+            try:
+                return await work()
+            except CasUnknown as exc:
+                self._world.log.warning("controller.register_silent", error=str(exc))
+                await trio.sleep(RETRY_S)
+
+    def _publish(self, group: _Group, entry: GroupEntry) -> None:
+        """Tell the replicas of a newer entry."""
+        before = group.entry
+        if entry.version <= before.version:
+            return
+        group.entry = entry
+        group.changed.set()
+        if entry.epoch != before.epoch:
+            self._world.log.info(
+                "controller.leader", group=entry.name, replica=entry.leader, epoch=entry.epoch
+            )
+        notice = request(RequestCode.RB_GROUP_CHANGED, _fields(entry), dumped(entry))
+        for link in dict.fromkeys(group.links.values()):
+            link.notify(notice)
+
+    async def _look_for_lost(self, nursery: trio.Nursery) -> None:
+        while True:
+            await self._lost_one.wait()
+            self._lost_one = trio.Event()
+            lost, self._lost = self._lost, []
+            for group, number in lost:
+                nursery.start_soon(self._probe, group, number)
+
+    async def _probe(self, group: _Group, number: int) -> None:
+        """A connection ended. If nobody listens at either address of the replica, its process is
+        dead, and nobody has to wait for its lease; a wrong guess costs no message (7.11)."""
+        replica = group.entry.replicas[number]
+        refused = False
+        with trio.move_on_after(PROBE_S):
+            refused = await self._refuses(replica.address) and await self._refuses(
+                replica.ha_address
+            )
+        if refused and number not in group.links:
+            group.roll.gone(number, replica.incarnation)
+            group.changed.set()
+
+    async def _refuses(self, address: str) -> bool:
+        try:
+            stream = await self._world.network.connect(*parse_address(address))
+        except (OSError, ValueError) as exc:
+            return getattr(exc, "errno", None) == errno.ECONNREFUSED
+        await trio.aclose_forcefully(stream)
+        return False
+
+    # --- what replicas and operators ask
+
+    def _beat(self, command: Command, connection: Connection) -> Command:
+        beat = BeatRequest.decode(command.raw_fields)
+        group = self._group(beat.group)
+        entry = group.entry
+        if not entry.is_registered(beat.replica, beat.incarnation):
+            raise ChangeRefused(
+                f"life {beat.incarnation} of replica {beat.replica} of group {beat.group!r} is not"
+                " the newest one"
+            )
+        now = self._world.clock.monotonic()
+        candidate = Candidate(beat.incarnation, beat.epoch, beat.end)
+        group.roll.heard(beat.replica, candidate, now)
+        group.links[beat.replica] = connection
+        if entry.leader is None:
+            group.changed.set()
+        body = dumped(entry) if entry.version > beat.version else b""
+        return answer(command, fields=_fields(entry), body=body)
+
+    async def _register_replica(self, command: Command, connection: Connection) -> Command:
+        asked = RegisterReplicaRequest.decode(command.raw_fields)
+        self._check_active()
+        if not (0 <= asked.replica < REPLICAS_MAX and 1 <= asked.replicas <= REPLICAS_MAX):
+            raise ChangeRefused(f"a group has up to {REPLICAS_MAX} replicas, numbered from 0 on")
+        replica = Replica(asked.uuid, asked.incarnation, asked.address, asked.haAddress)
+        new = new_group(asked.group, replicas=asked.replicas)
+        entry = await self._register.register(
+            asked.replica, replica, new, lossless=asked.lossless, op=asked.op
+        )
+        nursery = self._check_active()
+        group = self._groups.get(entry.name)
+        if group is None:
+            group = _Group(entry, self._world.clock.monotonic())
+            self._groups[entry.name] = group
+            nursery.start_soon(self._watch, group)
+        group.links[asked.replica] = connection
+        self._world.log.info(
+            "controller.registered",
+            group=entry.name,
+            replica=asked.replica,
+            incarnation=asked.incarnation,
+            lossless=asked.lossless,
+        )
+        return self._answered(command, group, entry)
+
+    async def _alter(self, command: Command, _: Connection) -> Command:
+        asked = AlterInSyncRequest.decode(command.raw_fields)
+        group = self._group(asked.group)
+        members = _members(asked.inSync)
+        proposal = Proposal(asked.leader, asked.epoch, asked.version, members)
+        entry = await self._register.alter(asked.group, proposal, op=asked.op)
+        return self._answered(command, group, entry)
+
+    async def _hand_over(self, command: Command, _: Connection) -> Command:
+        asked = HandOverRequest.decode(command.raw_fields)
+        group = self._group(asked.group)
+        entry = await self._register.hand_over(
+            asked.group, leader=asked.leader, epoch=asked.epoch, to=asked.to, op=asked.op
+        )
+        return self._answered(command, group, entry)
+
+    async def _leave(self, command: Command, _: Connection) -> Command:
+        asked = ReplicaRequest.decode(command.raw_fields)
+        group = self._group(asked.group)
+        if asked.incarnation is None:
+            raise RemoteProtocolError("which life of the replica stops?")
+        entry = await self._register.fence(
+            asked.group, asked.replica, asked.incarnation, op=asked.op
+        )
+        group.roll.gone(asked.replica, asked.incarnation)
+        return self._answered(command, group, entry)
+
+    async def _force(self, command: Command, _: Connection) -> Command:
+        asked = ReplicaRequest.decode(command.raw_fields)
+        group = self._group(asked.group)
+        entry = await self._register.force(asked.group, asked.replica, op=asked.op)
+        self._world.log.warning(
+            "controller.forced", group=asked.group, replica=asked.replica, epoch=entry.epoch
+        )
+        return self._answered(command, group, entry)
+
+    def _all_groups(self, command: Command, _: Connection) -> Command:
+        self._check_active()
+        now = self._world.clock.monotonic()
+        found = {
+            name: {
+                "entry": orjson.loads(dumped(group.entry)),
+                "silent_s": {
+                    str(number): group.roll.last_heard(number, now)
+                    for number in group.entry.replicas
+                },
+            }
+            for name, group in sorted(self._groups.items())
+        }
+        return answer(command, body=orjson.dumps(found))
+
+    def _answered(self, command: Command, group: _Group, entry: GroupEntry) -> Command:
+        self._publish(group, entry)
+        return answer(command, fields=_fields(entry), body=dumped(entry))
+
+    def _group(self, name: str) -> _Group:
+        self._check_active()
+        group = self._groups.get(name)
+        if group is None:
+            raise GroupUnknown(f"no replica of group {name!r} ever registered")
+        return group
+
+    def _check_active(self) -> trio.Nursery:
+        if self._nursery is None:
+            raise self._refusal
+        return self._nursery
+
+    def _op(self) -> str:
+        return f"controller {self._world.random.getrandbits(64):016x}"
+
+
+def _fields(entry: GroupEntry) -> dict[str, str]:
+    return GroupEntryResponse(group=entry.name, version=entry.version).encode()
+
+
+def _members(text: str) -> Members:
+    """Of `replica:incarnation,...`. Raises `RemoteProtocolError`."""
+    try:
+        pairs = [one.split(":") for one in text.split(",")]
+        return {int(number): int(incarnation) for number, incarnation in pairs}
+    except ValueError as exc:
+        raise RemoteProtocolError(f"not an in-sync set: {text[:200]!r}") from exc
+
+
+def _text(group: BaseExceptionGroup[CasError]) -> str:
+    """The first of what ended it."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)

@@ -1,0 +1,79 @@
+"""Headers of failover's controller; all ours (replication.md 7.8, 7.9). Answers carry a group's
+entry as their body, JSON."""
+
+from dataclasses import dataclass
+
+from rocketbed.wire.encoding.fields import Header, Int, Long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterReplicaRequest(Header):
+    """32101."""
+
+    group: str
+    replica: Int
+    uuid: str
+    incarnation: Long
+    address: str
+    haAddress: str
+    lossless: bool
+    replicas: Int
+    """How many the group is to have; of meaning for its first replica only."""
+    op: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeatRequest(Header):
+    """32102."""
+
+    group: str
+    replica: Int
+    incarnation: Long
+    epoch: Int
+    """Newest of its log."""
+    end: Long
+    """Of its log, bytes."""
+    version: Long
+    """Of the entry that it knows; an answer with a newer one has it as its body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterInSyncRequest(Header):
+    """32103."""
+
+    group: str
+    leader: Int
+    epoch: Int
+    version: Long
+    inSync: str
+    """`replica:incarnation`, separated by commas."""
+    op: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOverRequest(Header):
+    """32104."""
+
+    group: str
+    leader: Int
+    epoch: Int
+    to: Int
+    op: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRequest(Header):
+    """32105, 32106: one replica; without an incarnation, its newest."""
+
+    group: str
+    replica: Int
+    incarnation: Long | None = None
+    op: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEntryResponse(Header):
+    """Answer to all of them but 32107, and the notice 32108: whose entry the body is."""
+
+    group: str
+    version: Long

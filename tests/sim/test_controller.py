@@ -1,0 +1,371 @@
+"""Controllers and replicas' lines to them, as whole processes of the simulator: who leads, for how
+long two believe to, and what is on record."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+
+import pytest
+import trio
+
+from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.remoting.server import Server
+from rocketbed.replication.agent import Agent, Identity
+from rocketbed.replication.controller import Controller
+from rocketbed.replication.election import Proposal
+from rocketbed.replication.entry import GroupEntry
+from rocketbed.replication.errors import (
+    ChangeRefused,
+    ReplicationError,
+    Superseded,
+)
+from rocketbed.replication.lease import BEAT_S, LEASE_S
+from rocketbed.replication.register.form import loaded
+from rocketbed.world.api import World
+from tests.support.sim.links import cut, heal
+from tests.support.sim.memory_cas import MemoryCas, Shelf
+
+PORT = 9800
+REPLICA_PORT = 10911
+LEADER_MAX_S = LEASE_S + 0.2
+"""From the death of a leader, noticed by its silence, to its successor's first lease."""
+
+
+class Cluster:
+    """Controllers c1.. and replicas r0.. of one group, which append nothing."""
+
+    def __init__(self, simulation: Simulation, replicas: int = 3, controllers: int = 1) -> None:
+        self.simulation = simulation
+        self.shelf = Shelf()
+        self.agents: dict[str, Agent] = {}
+        self.ends: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
+        self.names = [f"r{number}" for number in range(replicas)]
+        self.controllers = [f"c{number + 1}" for number in range(controllers)]
+        self.left: set[int] = set()
+        """Replicas that nobody is to ask back."""
+        self.acting: list[tuple[int, str, int]] = []
+        """When which replica acted as the leader of which epoch."""
+        for name in self.controllers:
+            self.start_controller(name)
+        for name in self.names:
+            self.start(name)
+
+    def start_controller(self, name: str) -> None:
+        async def main(world: World) -> None:
+            controller = Controller(world, MemoryCas(world, self.shelf))
+            server = Server(
+                world, ("0.0.0.0", PORT), controller.handlers(), on_close=controller.on_close
+            )
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.run)
+                nursery.start_soon(controller.run)
+
+        self.simulation.start(name, main)
+
+    def start(
+        self, name: str, *, lossless: bool = True, uuid: str = "", number: int | None = None
+    ) -> None:
+        number = int(name[1:]) if number is None else number
+        self.lives[name] = life = self.lives.get(name, 0) + 1
+        addresses = self.simulation.network.addresses
+
+        async def main(world: World) -> None:
+            mine = f"{addresses[name]}:{REPLICA_PORT}"
+            me = Identity(
+                group="g",
+                number=number,
+                uuid=uuid or f"uuid of r{number}",
+                incarnation=life,
+                address=mine,
+                ha_address=mine,
+                lossless=lossless,
+                replicas=len(self.names),
+            )
+            controllers = [(addresses[one], PORT) for one in self.controllers]
+            agent = Agent(world, controllers, me, lambda: (0, self.ends.get(name, 0)))
+            self.agents[name] = agent
+            async with trio.open_nursery() as nursery:
+                await nursery.start(Server(world, ("0.0.0.0", REPLICA_PORT), _none()).run)
+                nursery.start_soon(self._act, name, agent)
+                try:
+                    await agent.run()
+                finally:
+                    nursery.cancel_scope.cancel()
+
+        self.simulation.start(name, main)
+
+    async def _act(self, name: str, agent: Agent) -> None:
+        """Do what a leader does, for as long as it may; and have the others join."""
+        number = 0
+        while True:
+            await trio.sleep(0.005)
+            if agent.lease_s() <= 0:
+                continue
+            entry = agent.entry
+            assert entry is not None
+            self.acting.append((self.simulation.timeline.now, name, entry.epoch))
+            absent = sorted(entry.replicas.keys() - entry.in_sync.keys() - self.left)
+            if absent and len(self.acting) % 20 == 0:
+                life = entry.replicas[absent[0]].incarnation
+                members = {**entry.in_sync, absent[0]: life}
+                proposal = Proposal(agent.me.number, entry.epoch, entry.version, members)
+                number += 1
+                with suppress(RemotingError, ReplicationError):
+                    await agent.alter(proposal, op=f"{name} {self.lives[name]} {number}")
+
+    @property
+    def history(self) -> list[GroupEntry]:
+        found = self.shelf.values.get("g", [])
+        return [loaded(one.value, name="g", version=one.version) for one in found]
+
+    @property
+    def entry(self) -> GroupEntry:
+        return self.history[-1]
+
+    def leader(self) -> str:
+        """Who acted as the leader within the last 20 ms; empty for nobody."""
+        now = self.simulation.timeline.now
+        return next((name for at, name, _ in self.acting[-3:] if now - at < SECOND // 50), "")
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> float:
+        """Simulated seconds until it holds."""
+        began = self.simulation.timeline.now
+        self.simulation.run(seconds, until=condition)
+        assert condition()
+        return (self.simulation.timeline.now - began) / SECOND
+
+    def settle(self) -> str:
+        """Wait for a leader and a full in-sync set; the leader's name."""
+        self.wait(lambda: bool(self.leader()) and len(self.entry.in_sync) == len(self.names))
+        return self.leader()
+
+    def check(self) -> None:
+        """I2, I10, and that no two ever acted at once: the lease of one is over before another is
+        named."""
+        history = self.history
+        assert [one.version for one in history] == list(range(1, len(history) + 1))
+        epochs: dict[int, str] = {}
+        for at, name, epoch in self.acting:
+            assert epochs.setdefault(epoch, name) == name, f"two leaders of epoch {epoch}"
+            assert epoch == max(epochs), (
+                f"{name} acted at {at} in epoch {epoch} after {max(epochs)}"
+            )
+
+
+def _none() -> Handlers:
+    return Handlers()
+
+
+@contextmanager
+def cluster(seed: int = 1, **shape: int) -> Iterator[Cluster]:
+    with Simulation(seed=seed) as simulation:
+        for name in ("c1", "c2", "r0", "r1", "r2", "copy"):
+            simulation.host(name)
+        one = Cluster(simulation, **shape)
+        yield one
+        one.check()
+
+
+def test_a_new_group_has_a_leader_at_once_and_all_its_replicas_soon() -> None:
+    with cluster() as one:
+        assert one.wait(lambda: bool(one.leader())) < 1.0
+        one.settle()
+        assert one.entry.epoch == 1
+        one.simulation.run(10)
+        assert one.entry.epoch == 1, "nobody takes it from a leader that is heard"
+
+
+@pytest.mark.parametrize("fault", ["kill", "power_cut", "pause", "cut"])
+def test_a_leader_that_is_gone_has_a_successor_within_a_lease(fault: str) -> None:
+    with cluster() as one:
+        leader = one.settle()
+        if fault == "cut":
+            for name in (*one.controllers, *one.names):
+                if name != leader:
+                    cut(one.simulation.network, leader, name)
+        else:
+            one.simulation.run(1)  # a controller that has just begun waits to hear all
+            getattr(one.simulation, fault)(leader)
+        took_s = one.wait(lambda: one.leader() not in ("", leader))
+        assert took_s < (0.1 if fault == "kill" else LEADER_MAX_S)
+        assert one.entry.epoch == 2
+        assert len(one.entry.in_sync) == 2
+        one.simulation.run(1)
+        if fault == "cut":
+            heal(one.simulation.network)
+        elif fault == "pause":
+            one.simulation.resume(leader)
+        else:
+            one.start(leader)
+        one.settle()
+        assert one.entry.epoch == 2, "who comes back takes nothing from anybody"
+
+
+def test_the_longest_log_of_those_in_sync_is_preferred() -> None:
+    with cluster() as one:
+        leader = one.settle()
+        others = [name for name in one.names if name != leader]
+        one.ends = {leader: 900, others[0]: 400, others[1]: 800}
+        one.simulation.run(1)
+        one.simulation.kill(leader)
+        one.wait(lambda: one.leader() not in ("", leader))
+        assert one.leader() == others[1]
+
+
+def test_nobody_is_elected_who_may_have_lost_something_until_an_operator_says_so() -> None:
+    with cluster() as one:
+        leader = one.settle()
+        others = [name for name in one.names if name != leader]
+        for name in (*others, leader):
+            one.simulation.power_cut(name)
+            one.simulation.run(2)
+        for name in one.names:
+            one.start(name, lossless=False)
+        one.simulation.run(5)
+        assert one.leader() == ""
+        assert one.entry.last_known, "they may hope for the operator"
+        assert (one.entry.in_sync, one.entry.eligible) == ({}, {})
+
+
+def test_a_leader_hands_over_without_waiting_for_any_lease_and_who_stops_leaves() -> None:
+    with cluster() as one:
+        leader = one.settle()
+        to = next(name for name in one.names if name != leader)
+        agent = one.agents[leader]
+        process = one.simulation.process(leader)
+
+        async def hand_over() -> None:
+            number = one.agents[to].me.number
+            entry = await agent.hand_over(epoch=1, to=number, op="by hand")
+            assert entry == await agent.hand_over(epoch=1, to=number, op="by hand")
+            with pytest.raises(Superseded):
+                await agent.hand_over(epoch=1, to=number, op="again")
+            assert entry.leader is not None
+            members = {agent.me.number: 9, number: 1}
+            bad = Proposal(entry.leader, entry.epoch, entry.version, members)
+            with pytest.raises(ChangeRefused, match="has no registered life 9"):
+                await agent.alter(bad, op="not a life of it")
+            await agent.leave(op="stops")
+
+        done: list[bool] = []
+
+        async def run() -> None:
+            await hand_over()
+            done.append(True)
+
+        process.call(lambda: trio.lowlevel.spawn_system_task(run))
+        one.left.add(agent.me.number)
+        took_s = one.wait(lambda: one.leader() == to)
+        assert took_s < 0.1
+        one.wait(lambda: bool(done))
+        one.simulation.kill(leader)
+        one.simulation.run(1)
+        assert one.agents[leader].me.number not in one.entry.in_sync
+        assert one.entry.epoch == 2
+
+
+def test_a_copy_of_a_directory_and_an_old_life_are_expelled_with_the_reason() -> None:
+    with cluster() as one:
+        leader = one.settle()
+        other = next(name for name in one.names if name != leader)
+        one.simulation.tolerate_crashes = True
+        one.simulation.kill(other)
+        one.start(other, uuid="another directory")
+        process = one.simulation.process(other)
+        one.wait(lambda: process.done)
+        assert "has the directory uuid of" in process.end_reason
+        one.start(other)
+        number = int(other[1:])
+        one.wait(lambda: one.entry.replicas[number].incarnation == one.lives[other])
+        running = one.simulation.process(other)
+        one.lives["copy"] = one.lives[other]
+        one.start("copy", number=number)
+        one.wait(lambda: running.done)
+        assert "ReplicaExpelled" in running.end_reason
+        assert "is not the newest one" in running.end_reason
+        one.lives[other] = 0
+        one.start(other)
+        process = one.simulation.process(other)
+        one.wait(lambda: process.done)
+        assert "ReplicaExpelled" in process.end_reason
+        assert "is known already" in process.end_reason
+
+
+def test_the_second_controller_takes_over_and_takes_the_lead_from_nobody() -> None:
+    with cluster(controllers=2) as one:
+        leader = one.settle()
+        active = one.shelf.holder.split()[0]
+        one.simulation.kill(active)
+        one.simulation.run(6)
+        assert one.leader() == leader
+        assert one.entry.epoch == 1
+        assert one.shelf.holder.split()[0] != active
+        one.start_controller(active)
+        one.simulation.kill(leader)
+        one.wait(lambda: one.leader() not in ("", leader))
+        one.start(leader)
+        one.settle()
+
+
+def test_a_controller_that_was_superseded_changes_nothing_and_says_so() -> None:
+    """It is stopped for longer than its claim, and believes to be active when it continues."""
+    with cluster(controllers=2) as one:
+        leader = one.settle()
+        active = one.shelf.holder.split()[0]
+        one.simulation.pause(active)
+        one.simulation.run(4)
+        one.simulation.kill(leader)
+        one.wait(lambda: one.leader() not in ("", leader))
+        versions = one.entry.version
+        one.simulation.resume(active)
+        one.simulation.run(2)
+        assert any(line.event == "controller.superseded" for line in one.simulation.log)
+        assert one.entry.epoch == 2
+        assert one.entry.version >= versions
+
+
+def test_a_register_that_is_silent_for_a_while_delays_an_election_and_spoils_none() -> None:
+    with cluster() as one:
+        leader = one.settle()
+        one.shelf.silent = True
+        one.simulation.run(1)
+        one.simulation.kill(leader)
+        one.simulation.run(1.5)
+        assert one.leader() == ""
+        one.shelf.silent = False
+        one.wait(lambda: one.leader() not in ("", leader), 10)
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(one, marks=pytest.mark.slow) for one in range(3, 40))]
+)
+def test_no_two_ever_act_at_once_whatever_is_killed_paused_or_cut(seed: int) -> None:
+    random = Random(seed)
+    with cluster(seed=seed, controllers=2, replicas=3) as one:
+        simulation = one.simulation
+        for name in (*one.names, *one.controllers):
+            simulation.host(name).clock.rate = 1 + random.uniform(-0.001, 0.001)
+        one.settle()
+        for _ in range(25):
+            name = random.choice((*one.names, *one.controllers))
+            kind = random.choice(("kill", "power_cut", "pause", "cut"))
+            if kind == "cut":
+                for other in random.sample((*one.names, *one.controllers), 3):
+                    if other != name:
+                        cut(simulation.network, name, other, both_ways=random.random() < 0.7)
+            elif not simulation.process(name).done:
+                getattr(simulation, kind)(name)
+            simulation.run(random.uniform(0, 3 * LEASE_S))
+            heal(simulation.network)
+            process = simulation.process(name)
+            if process.state == "paused":
+                simulation.resume(name)
+            elif process.done:
+                one.start(name) if name in one.names else one.start_controller(name)
+            simulation.run(random.uniform(0, 10 * BEAT_S))
+        one.settle()
+        assert one.entry.epoch > 1

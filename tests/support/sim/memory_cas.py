@@ -1,0 +1,83 @@
+"""A compare-and-swap store for controllers of one simulation: a linearizable one, in memory."""
+
+import trio
+
+from rocketbed.replication.register.cas import CHANGES_MAX, CasSuperseded, CasUnknown, Versioned
+from rocketbed.world.api import World
+
+CLAIM_S = 2.0
+
+
+class Shelf:
+    """What outlives the controllers."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Versioned]] = {}
+        self.holder = ""
+        self.renewed = 0.0
+        self.silent = False
+        """Whether it answers nobody."""
+
+
+class MemoryCas:
+    """One controller's way to it."""
+
+    def __init__(self, world: World, shelf: Shelf, delay_s: float = 0.005) -> None:
+        self._world = world
+        self._shelf = shelf
+        self._delay_s = delay_s
+        self._me = f"{world.name} {world.random.random()}"
+
+    async def claim(self) -> None:
+        while True:
+            now, shelf = self._world.clock.monotonic(), self._shelf
+            if not shelf.silent and (not shelf.holder or now > shelf.renewed + CLAIM_S):
+                shelf.holder, shelf.renewed = self._me, now
+            if shelf.holder == self._me:
+                return
+            await trio.sleep(0.1)
+
+    async def keep(self) -> None:
+        while True:
+            self._check()
+            if not self._shelf.silent:
+                self._shelf.renewed = self._world.clock.monotonic()
+            await trio.sleep(0.3)
+
+    async def read(self, name: str) -> Versioned | None:
+        await self._answer()
+        versions = self._shelf.values.get(name)
+        return versions[-1] if versions else None
+
+    async def swap(self, name: str, value: bytes, *, after: int) -> bool:
+        await trio.sleep(self._delay_s / 2)
+        self._check()
+        versions = self._shelf.values.setdefault(name, [])
+        if not self._shelf.silent and len(versions) == after:
+            versions.append(Versioned(after + 1, value))
+            await self._answer()
+            return True
+        await self._answer()
+        return False
+
+    async def names(self) -> list[str]:
+        await self._answer()
+        return sorted(self._shelf.values)
+
+    async def changes(self, name: str) -> list[Versioned]:
+        await self._answer()
+        return self._shelf.values.get(name, [])[-CHANGES_MAX - 1 :]
+
+    async def aclose(self) -> None:
+        if self._shelf.holder == self._me:
+            self._shelf.holder = ""
+
+    async def _answer(self) -> None:
+        await trio.sleep(self._delay_s / 2)
+        if self._shelf.silent:
+            await trio.sleep(1.0)
+            raise CasUnknown("the store is silent")
+
+    def _check(self) -> None:
+        if self._shelf.holder != self._me:
+            raise CasSuperseded(f"{self._world.name} has no claim")
