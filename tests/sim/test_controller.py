@@ -179,23 +179,28 @@ def test_a_new_group_has_a_leader_at_once_and_all_its_replicas_soon() -> None:
         assert one.entry.epoch == 1, "nobody takes it from a leader that is heard"
 
 
-@pytest.mark.parametrize("fault", ["kill", "power_cut", "pause", "cut"])
+@pytest.mark.parametrize("fault", ["kill", "power_cut", "pause", "cut", "cut and reset"])
 def test_a_leader_that_is_gone_has_a_successor_within_a_lease(fault: str) -> None:
     with cluster() as one:
         leader = one.settle()
-        if fault == "cut":
+        one.simulation.run(1)  # a controller that has just begun waits to hear all
+        if fault.startswith("cut"):
             for name in (*one.controllers, *one.names):
                 if name != leader:
                     cut(one.simulation.network, leader, name)
+                    if fault == "cut and reset":
+                        one.simulation.network.reset(leader, name)
         else:
-            one.simulation.run(1)  # a controller that has just begun waits to hear all
             getattr(one.simulation, fault)(leader)
         took_s = one.wait(lambda: one.leader() not in ("", leader))
-        assert took_s < (0.1 if fault == "kill" else LEADER_MAX_S)
+        if fault == "kill":
+            assert took_s < 0.1, "its machine says that nobody listens"
+        else:
+            assert LEASE_S - 2 * BEAT_S < took_s < LEADER_MAX_S
         assert one.entry.epoch == 2
         assert len(one.entry.in_sync) == 2
         one.simulation.run(1)
-        if fault == "cut":
+        if fault.startswith("cut"):
             heal(one.simulation.network)
         elif fault == "pause":
             one.simulation.resume(leader)
@@ -203,6 +208,17 @@ def test_a_leader_that_is_gone_has_a_successor_within_a_lease(fault: str) -> Non
             one.start(leader)
         one.settle()
         assert one.entry.epoch == 2, "who comes back takes nothing from anybody"
+
+
+def test_a_leader_whose_connection_is_reset_is_asked_before_it_is_taken_for_dead() -> None:
+    with cluster() as one:
+        leader = one.settle()
+        for _ in range(5):
+            one.simulation.run(1)
+            one.simulation.network.reset("c1", leader)
+        one.simulation.run(1)
+        assert (one.leader(), one.entry.epoch) == (leader, 1)
+        assert any(line.event == "replica.controller_lost" for line in one.simulation.log)
 
 
 def test_the_longest_log_of_those_in_sync_is_preferred() -> None:
