@@ -1,0 +1,142 @@
+"""Frames of our own replication protocol: whole however they are cut, and nothing but an error
+whatever a peer sends."""
+
+import struct
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.ha import Peer, sniff
+from rocketbed.wire.ha_native import (
+    BODY_MAX,
+    HEAD_SIZE,
+    MAP_MAX,
+    Ack,
+    Beat,
+    Content,
+    Data,
+    Fenced,
+    Frame,
+    Hello,
+    NativeReader,
+    Reject,
+    Welcome,
+    encode,
+    encode_data_head,
+)
+
+numbers = st.integers(0, (1 << 63) - 1)
+names = st.text(max_size=255)
+histories = st.lists(st.tuples(numbers, numbers), max_size=20).map(tuple)
+contents: st.SearchStrategy[Content] = st.one_of(
+    st.builds(
+        Hello,
+        cluster=names,
+        group=names,
+        replica=numbers,
+        uuid=names,
+        incarnation=numbers,
+        promised=numbers,
+        history=histories,
+        end=numbers,
+        first=numbers,
+        durable=numbers,
+        segment=st.integers(1, 1 << 40),
+        learner=st.booleans(),
+    ),
+    st.builds(
+        Welcome,
+        leader=numbers,
+        incarnation=numbers,
+        history=histories,
+        end=numbers,
+        first=numbers,
+        confirm=numbers,
+        cut=numbers,
+    ),
+    st.builds(Reject, why=names, leader=st.none() | numbers, address=names, first=numbers),
+    st.builds(Data, numbers, numbers, st.binary(min_size=1, max_size=3000)),
+    st.builds(Ack, numbers, numbers, numbers),
+    st.builds(Beat, numbers, numbers, numbers),
+    st.builds(Fenced, numbers),
+)
+frames = st.lists(st.builds(Frame, st.integers(0, (1 << 32) - 1), contents), max_size=6)
+
+
+def bytes_of(found: list[Frame]) -> bytes:
+    return b"".join(encode(one.epoch, one.content) for one in found)
+
+
+@given(frames, st.data())
+def test_frames_are_read_as_they_were_written_however_they_are_cut(
+    found: list[Frame], data: st.DataObject
+) -> None:
+    whole = bytes_of(found)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    reader = NativeReader()
+    read = []
+    for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        read += reader.feed(whole[begin:end])
+    assert read == found
+    if whole:
+        assert sniff(whole[:8]) is Peer.NATIVE
+
+
+@given(st.binary(max_size=200))
+def test_other_bytes_are_an_error_or_wait_for_more(data: bytes) -> None:
+    for begin in (b"", encode(1, Fenced(2))[:HEAD_SIZE], encode(1, Beat(1, 2, 3))[:6]):
+        with suppress(RemoteProtocolError):
+            assert all(isinstance(one, Frame) for one in NativeReader().feed(begin + data))
+
+
+@given(contents, st.data())
+def test_a_changed_byte_is_an_error_another_frame_or_waits_for_more(
+    content: Content, data: st.DataObject
+) -> None:
+    whole = bytearray(encode(7, content))
+    place = data.draw(st.integers(0, len(whole) - 1))
+    whole[place] ^= data.draw(st.integers(1, 255))
+    with suppress(RemoteProtocolError):
+        read = NativeReader().feed(whole)
+        if isinstance(content, Data | Ack | Beat):
+            assert read != [Frame(7, content)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "told"),
+    [
+        (1, MAP_MAX + 1, "HELLO of"),
+        (2, 0, "WELCOME of 0"),
+        (4, 16, "DATA of 16"),
+        (4, 16 + BODY_MAX + 1, "DATA of"),
+        (5, 15, "ACK of 15"),
+        (6, 1 << 31, "BEAT of"),
+        (7, (1 << 32) - 1, "FENCE of"),
+        (8, 1, "kind 8, which nobody knows"),
+    ],
+)
+def test_a_size_is_refused_before_anything_of_it_has_come(kind: int, size: int, told: str) -> None:
+    head = struct.pack(">4sBBHIIQ", b"RBHA", 1, kind, 0, 1, size, 0)
+    with pytest.raises(RemoteProtocolError, match=told):
+        NativeReader().feed(head)
+
+
+def test_a_body_is_held_to_its_crc_where_it_has_one() -> None:
+    good = encode(1, Data(5, 0, b"body"))
+    with pytest.raises(RemoteProtocolError, match="does not match its CRC"):
+        NativeReader().feed(good[:-1] + b"x")
+    without = encode_data_head(1, 5, 0, 4) + b"bodx"
+    assert NativeReader().feed(without) == [Frame(1, Data(5, 0, b"bodx"))]
+    longer = bytearray(encode_data_head(1, 5, 0, 5) + b"body")
+    longer[12:16] = struct.pack(">I", 16 + 4)
+    with pytest.raises(RemoteProtocolError, match="says that it has 5"):
+        NativeReader().feed(longer)
+
+
+def test_a_name_or_number_out_of_bounds_is_refused() -> None:
+    for content in (Fenced(1 << 63), Reject(why="x" * 256), Ack(1 << 63, 0, 0), Ack(0, 1 << 63, 0)):
+        with pytest.raises(RemoteProtocolError, match="not a "):
+            NativeReader().feed(encode(1, content))
