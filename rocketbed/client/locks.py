@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
+import trio
+
+from rocketbed.client.errors import ClientError
 from rocketbed.client.routes import Route
 from rocketbed.client.session import Session
 from rocketbed.remoting.errors import RemotingError
@@ -17,6 +20,8 @@ from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.errors import ProtocolError
 
 TIMEOUT_S: Final = 3.0
+ANSWERS_S: Final = 1.0
+"""For questions that are under way at our end."""
 
 
 class Locks:
@@ -25,19 +30,46 @@ class Locks:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
+        self.asked: set[MessageQueue] = set()
+        """Those that may be locked for us: asked for, and not let go since."""
+        self._asking = 0
+        """Questions that are under way."""
+        self._answered = trio.Event()
+        self._is_over = False
 
     async def hold(self, route: Route, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Lock queues, or keep them locked; those that we hold now."""
+        wanted = [] if self._is_over else list(queues)
         held: list[MessageQueue] = []
-        for answer in await self._ask(RequestCode.LOCK_BATCH_MQ, route, queues):
-            if answer.code == ResponseCode.SUCCESS:
-                with suppress(ProtocolError):
-                    held += LockedQueues.decode(answer.body).lock_ok_mq_set
+        self.asked.update(wanted)
+        self._asking += 1
+        try:
+            for answer in await self._ask(RequestCode.LOCK_BATCH_MQ, route, wanted):
+                if answer.code == ResponseCode.SUCCESS:
+                    with suppress(ProtocolError):
+                        held += LockedQueues.decode(answer.body).lock_ok_mq_set
+        finally:
+            self._asking -= 1
+            self._answered.set()
         return sorted(held)
 
     async def release(self, route: Route, queues: Iterable[MessageQueue]) -> None:
         """Let others have them."""
-        await self._ask(RequestCode.UNLOCK_BATCH_MQ, route, queues)
+        released = list(queues)
+        await self._ask(RequestCode.UNLOCK_BATCH_MQ, route, released)
+        self.asked.difference_update(released)
+
+    async def release_all(self) -> None:
+        """Let others have all that is, or may be, locked for us, and lock no more."""
+        self._is_over = True
+        with trio.move_on_after(ANSWERS_S):  # a broker may carry out a lock after its release
+            while self._asking:
+                self._answered = trio.Event()
+                await self._answered.wait()
+        for topic in sorted({queue.topic for queue in self.asked}):
+            with suppress(ClientError):
+                route = await self._session.routes.get(topic)
+                await self.release(route, sorted(q for q in self.asked if q.topic == topic))
 
     async def _ask(
         self, code: RequestCode, route: Route, queues: Iterable[MessageQueue]

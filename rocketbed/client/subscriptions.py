@@ -88,6 +88,8 @@ class Subscriptions:
         """Times that members came or went."""
         self._is_waiting = False
         """For a lock that another member holds."""
+        self._subscribing = 0
+        """Calls of `subscribe` that are under way: what they have locked is not read yet."""
         self._leaving: set[MessageQueue] = set()
         """Locked still, while their last messages are handled."""
 
@@ -106,6 +108,16 @@ class Subscriptions:
     async def subscribe(self, topic: str, tags: str, start: Start) -> None:
         """Read our part of a topic's queues; see `Consumer.subscribe`."""
         words = _checked(topic, tags, start)
+        self._subscribing += 1
+        try:
+            await self._subscribe(topic, words, start)
+        except BaseException:
+            self.share_soon()  # which lets go of what was locked for it
+            raise
+        finally:
+            self._subscribing -= 1
+
+    async def _subscribe(self, topic: str, words: TagFilter, start: Start) -> None:
         with self._subscribed(topic, words):
             await self._leave_all(topic)
             route = await self._introduce(topic)
@@ -182,6 +194,8 @@ class Subscriptions:
                     await self._share(topic, shared, known)
                 except RocketbedError as exc:
                     self._not_shared(topic, exc)
+            with suppress(RocketbedError):
+                await self._unlock_strays()
 
     async def _share(self, topic: str, shared: _Shared, known: Known) -> None:
         """Give up queues that are another member's, and take up those that are ours now.
@@ -219,14 +233,19 @@ class Subscriptions:
         return held
 
     async def unlock(self) -> None:
-        """Let others have what we read, at our end."""
-        if self._locks is None:
+        """Let others have what we read, or were about to, at our end."""
+        if self._locks is not None:
+            await self._locks.release_all()
+
+    async def _unlock_strays(self) -> None:
+        """Let others have what was locked and then not taken up: a subscription that failed or was
+        taken back meanwhile."""
+        if self._locks is None or self._subscribing:
             return
-        held = sorted({*self.flows, *self._leaving})
-        for topic in dict.fromkeys(queue.topic for queue in held):
-            with suppress(ClientError):
-                route = await self._session.routes.get(topic)
-                await self._locks.release(route, [one for one in held if one.topic == topic])
+        strays = self._locks.asked - self.flows.keys() - self._leaving
+        for topic in sorted({queue.topic for queue in strays} - self._shared.keys()):
+            route = await self._session.routes.get(topic)
+            await self._locks.release(route, sorted(q for q in strays if q.topic == topic))
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
         left: list[Flow] = []

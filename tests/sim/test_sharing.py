@@ -239,6 +239,42 @@ def test_members_that_stop_repeat_nothing_and_who_is_cut_off_loses_nothing(seed:
     run_cluster(main, seed=seed)
 
 
+@pytest.mark.parametrize("gap_ms", range(0, 260, 40))
+def test_who_leaves_while_it_takes_queues_over_keeps_no_lock(gap_ms: int) -> None:
+    """What it had locked, and had not begun to read, stood still for a minute."""
+
+    async def main(world: World) -> None:
+        async with topic(world, 4):
+            async with consumer(world, ordered=True) as stays:
+                await stays.subscribe("T")
+                async with consumer(world, ordered=True) as second:
+                    await second.subscribe("T")
+                    async with consumer(world, ordered=True) as first:
+                        await first.subscribe("T")
+                        await settle(stays, second, first, queues=8)
+                    await trio.sleep(gap_ms / 1000)
+                began = trio.current_time()
+                await settle(stays, queues=8)
+                assert trio.current_time() - began < 5
+
+    run_cluster(main, seed=gap_ms)
+
+
+@pytest.mark.parametrize("after_ms", range(0, 420, 60))
+def test_who_is_cancelled_as_it_subscribes_keeps_no_lock(after_ms: int) -> None:
+    async def main(world: World) -> None:
+        async with topic(world, 4), consumer(world, ordered=True) as first:
+            await first.subscribe("T")
+            async with consumer(world, ordered=True) as second:
+                with trio.move_on_after(after_ms / 1000):
+                    await second.subscribe("T")
+            began = trio.current_time()
+            await settle(first, queues=8)
+            assert trio.current_time() - began < 5
+
+    run_cluster(main, seed=after_ms)
+
+
 def test_locks_are_kept_while_nameservers_hang() -> None:
     """A broker keeps a lock for a minute; asking for 30 routes took longer."""
 
