@@ -85,19 +85,24 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
         raise click.Abort from None
 
 
-def show(lines: Iterable[str]) -> None:
-    """Print lines; a reader that has seen enough (`| head`) ends the command quietly."""
+def show(lines: Iterable[str]) -> bool:
+    """Print lines; False once the reader has gone (`| head`), which is no error."""
     try:
         for line in lines:
             click.echo(line)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    except OSError as exc:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else told at the end again
+        raise click.ClickException(f"cannot write to standard output: {exc.strerror}") from exc
+    return True
 
 
-def show_json(value: object) -> None:
-    """Print one JSON value on a line."""
-    show([json.dumps(value, ensure_ascii=False)])
+def show_json(value: object) -> bool:
+    """Print one JSON value on a line; as `show`."""
+    return show([json.dumps(value, ensure_ascii=False)])
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:

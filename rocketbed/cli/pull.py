@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import trio
 
 from rocketbed.cli.client import (
     json_option,
@@ -19,6 +22,7 @@ from rocketbed.cli.client import (
     show,
     show_json,
 )
+from rocketbed.cli.main import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from rocketbed.client.consumer import Consumer
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 WORDS: Final = ("first", "last", "committed")
 POLL_S: Final = 1.0
+OFFSET_MAX: Final = (1 << 63) - 1
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """Every broker has this group from the start, so that looking makes no new one (wire.md 4.7)."""
 
@@ -52,6 +57,8 @@ class _From(click.ParamType[Start]):
         if value in WORDS:
             return Start(word=value)
         if value.isdigit():
+            if int(value) > OFFSET_MAX:
+                self.fail(f"{value} is beyond any queue offset", param, ctx)
             return Start(offset=int(value))
         time_ms = moment(value)
         if time_ms is None:
@@ -80,7 +87,10 @@ class _From(click.ParamType[Start]):
 @click.option("--limit", type=click.IntRange(min=1), help="Show at most this many messages.")
 @click.option("--follow", is_flag=True, help="Keep running and show new messages as they arrive.")
 @click.option(
-    "--commit", is_flag=True, help="Commit the offsets of the messages shown for --group."
+    "--commit",
+    is_flag=True,
+    help="At the end, also when interrupted, commit the offsets of the messages shown for --group;"
+    " nothing if the reader of the output went away before it had all.",
 )
 @json_option
 def pull(
@@ -105,19 +115,21 @@ def pull(
         raise click.UsageError("--from committed needs --group")
     shown = _Shown(as_json, limit)
 
-    async def main() -> None:
+    async def main() -> int:
         async with Consumer(nameservers=nameservers, group=group or TOOLS_GROUP) as consumer:
             queues: Iterable[MessageQueue] = await consumer.queues(topic)
             if queue is not None:
                 queues = [parse_queue(queue, queues)]
             starts = {each: await _offset(consumer, each, begin) for each in queues}
             read = _follow if follow else _once
-            await read(consumer, starts, tags, shown)
-            if commit:
+            interrupted = await _unless_interrupted(partial(read, consumer, starts, tags, shown))
+            if commit and shown.is_cut_off:
+                click.echo("nothing committed: the output's reader went away", err=True)
+            elif commit:
                 await consumer.commit(shown.positions)
+            return EXIT_INTERRUPTED if interrupted else 0
 
-    run(main)
-    return 0
+    return run(main)
 
 
 class _Shown:
@@ -125,31 +137,57 @@ class _Shown:
 
     def __init__(self, as_json: bool, limit: int | None) -> None:
         self.positions: dict[MessageQueue, int] = {}
-        self._show: Callable[[Received], None] = _show_json if as_json else _show_line
+        self.is_cut_off = False
+        """The reader of the output has gone, and may not have seen what was shown last."""
+        self._show: Callable[[Received], bool] = _show_json if as_json else _show_line
         self._left = limit
 
     @property
     def is_enough(self) -> bool:
-        return self._left == 0
+        return self._left == 0 or self.is_cut_off
 
     def take(self, messages: Iterable[Received]) -> bool:
         """Show messages as far as the limit allows; whether all of them were shown."""
         for message in messages:
             if self.is_enough:
                 return False
-            self._show(message)
+            self.is_cut_off = not self._show(message)
             self.positions[message.queue] = message.queue_offset + 1
             if self._left is not None:
                 self._left -= 1
         return True
 
 
-def _show_json(message: Received) -> None:
-    show_json(message_row(message))
+def _show_json(message: Received) -> bool:
+    return show_json(message_row(message))
 
 
-def _show_line(message: Received) -> None:
-    show([message_line(message)])
+def _show_line(message: Received) -> bool:
+    return show([message_line(message)])
+
+
+async def _unless_interrupted(read: Callable[[], Awaitable[None]]) -> bool:
+    """Read to the end; whether that was an interrupt, after which a commit is still possible."""
+    interrupted = False
+
+    async def wait() -> None:
+        nonlocal interrupted
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                interrupted = True
+                nursery.cancel_scope.cancel()
+
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        try:
+            await read()
+        except Exception as exc:
+            error = exc  # raised below, not as one of a group
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
+    return interrupted
 
 
 async def _offset(consumer: Consumer, queue: MessageQueue, start: Start) -> int:

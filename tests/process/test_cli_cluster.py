@@ -158,6 +158,57 @@ def test_groups_commit_and_follow(shell: Shell) -> None:
     assert last == ["one", "two", "0xff"]
 
 
+def test_what_a_reader_that_went_away_has_not_seen_is_not_committed(shell: Shell) -> None:
+    up(shell, "--slaves", "0")
+    shell.client("topic create", "T", "--queues", "1")
+    shell.client("send", "-t", "T", "--body", "x" * 50, "--count", "3000")
+    group = ["pull", "-n", shell.nameservers, "-t", "T", "--group", "g", "--commit"]
+    for more in ([], ["--follow"], ["--json"]):
+        with subprocess.Popen(
+            rocketbed_command(*group, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as puller:
+            try:
+                assert puller.stdout is not None
+                assert puller.stdout.readline()
+                puller.stdout.close()
+                _, errors = puller.communicate(timeout=60)
+                assert puller.returncode == 0
+                assert errors == b"nothing committed: the output's reader went away\n"
+            finally:
+                puller.kill()
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            rocketbed_command(*group), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"Error: cannot write to standard output: No space left on device\n"
+    assert len(shell.client("pull", "-t", "T", "--group", "g").splitlines()) == 3000
+    shell.client("pull", "-t", "T", "--from", "9" * 20, code=64)
+    assert "beyond any queue offset" in shell.errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_following_commits_what_it_has_shown_when_it_is_interrupted(
+    shell: Shell, number: int
+) -> None:
+    up(shell, "--slaves", "0")
+    shell.client("topic create", "T", "--queues", "1")
+    shell.client("send", "-t", "T", "--body", "x", "--count", "3")
+    words = ["pull", "-n", shell.nameservers, "-t", "T", "--group", "g", "--follow", "--commit"]
+    with subprocess.Popen(
+        rocketbed_command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as follower:
+        try:
+            assert follower.stdout is not None
+            assert [follower.stdout.readline()[:12] for _ in range(3)][2] == b"broker-a/0 2"
+            follower.send_signal(number)
+            _, errors = follower.communicate(timeout=60)
+            assert (follower.returncode, errors) == (130, b"")
+        finally:
+            follower.kill()
+    assert shell.client("pull", "-t", "T", "--group", "g") == ""
+
+
 def test_following_ends_with_an_interrupt(shell: Shell) -> None:
     up(shell, "--slaves", "0")
     shell.client("send", "-t", "T", "--body", "seen")

@@ -244,18 +244,17 @@ def test_who_leaves_while_it_takes_queues_over_keeps_no_lock(gap_ms: int) -> Non
     """What it had locked, and had not begun to read, stood still for a minute."""
 
     async def main(world: World) -> None:
-        async with topic(world, 4):
-            async with consumer(world, ordered=True) as stays:
-                await stays.subscribe("T")
-                async with consumer(world, ordered=True) as second:
-                    await second.subscribe("T")
-                    async with consumer(world, ordered=True) as first:
-                        await first.subscribe("T")
-                        await settle(stays, second, first, queues=8)
-                    await trio.sleep(gap_ms / 1000)
-                began = trio.current_time()
-                await settle(stays, queues=8)
-                assert trio.current_time() - began < 5
+        async with topic(world, 4), consumer(world, ordered=True) as stays:
+            await stays.subscribe("T")
+            async with consumer(world, ordered=True) as second:
+                await second.subscribe("T")
+                async with consumer(world, ordered=True) as first:
+                    await first.subscribe("T")
+                    await settle(stays, second, first, queues=8)
+                await trio.sleep(gap_ms / 1000)
+            began = trio.current_time()
+            await settle(stays, queues=8)
+            assert trio.current_time() - began < 5
 
     run_cluster(main, seed=gap_ms)
 
