@@ -18,6 +18,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 import trio
 
 from rocketbed.client.admin import Admin as NativeAdmin
+from rocketbed.client.arguments import check_listening
 from rocketbed.client.consumer import Consumer as NativeConsumer
 from rocketbed.client.listener import HANDLER_S, RETRIES, WORKERS, Begun
 from rocketbed.client.messages import Message, Received
@@ -158,6 +159,7 @@ class Consumer(ConsumerFace, _Client[NativeConsumer]):
         end of the client. A thread cannot be interrupted: one that takes longer than `timeout_s`,
         or than the client lives, goes on, and its message comes again nevertheless; it keeps one of
         the `workers` until it ends. See `rocketbed.Consumer.listen`."""
+        check_listening(handler, workers, max_retries, timeout_s)
         limiter = trio.CapacityLimiter(workers)
 
         async def in_thread(message: Received, begun: Begun) -> None:

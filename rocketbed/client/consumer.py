@@ -5,7 +5,6 @@ one of them comes or goes, or queues do. What they have in common besides is the
 at the brokers.
 """
 
-import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -13,6 +12,7 @@ from typing import Final, Self
 import trio
 
 from rocketbed.client.allocate import ALLOCATIONS, Allocation, AllocationName
+from rocketbed.client.arguments import check_hold, check_listening, check_method, check_offset
 from rocketbed.client.asked import Asked
 from rocketbed.client.commits import Commits
 from rocketbed.client.errors import BadMessage, ClientError
@@ -95,11 +95,14 @@ class Consumer:
                 known = ", ".join(ALLOCATIONS)
                 raise BadMessage(f"allocation must be one of {known}, or a function: {allocation}")
             allocation = ALLOCATIONS[allocation]
+        elif not callable(allocation):
+            raise BadMessage(f"allocation must be a name or a function: {allocation!r}")
         if broadcast is not None and (ordered or not broadcast):
             raise BadMessage("broadcast needs the path of a file, and a consumer without order")
         if auto_commit_s is not None and not auto_commit_s > 0:
             raise BadMessage(f"auto_commit_s must be positive: {auto_commit_s!r}")
-        _check_hold(hold_s)
+        check_hold(hold_s)
+        check_method("tracing", tracing, "handling")
         self.group = group
         self._auto_commit_s = auto_commit_s
         self._is_ordered = ordered
@@ -213,7 +216,7 @@ class Consumer:
         self._session.check_entered()
         if offset < 0 or count < 1:
             raise BadMessage("offset must be at least 0 and count at least 1")
-        _check_hold(hold_s)
+        check_hold(hold_s)
         return await self._puller.pull(
             queue, offset, TagFilter(tags), count=count, hold_s=hold_s, commit=lambda: None
         )
@@ -308,6 +311,7 @@ class Consumer:
         again here as often, each second, and then passed over with a warning. What is handled is
         committed every 5 s, or every `auto_commit_s`.
         """
+        check_listening(handler, workers, max_retries, timeout_s)
         await self.listen_by(
             here(handler), workers=workers, max_retries=max_retries, timeout_s=timeout_s
         )
@@ -317,10 +321,7 @@ class Consumer:
     ) -> None:
         """`listen` for a function that runs elsewhere."""
         self._session.check_entered()
-        if type(workers) is not int or workers < 1 or max_retries < 0 or not timeout_s > 0:
-            raise BadMessage(
-                "workers must be a number from 1 on, timeout_s positive, max_retries at least 0"
-            )
+        check_listening(call, workers, max_retries, timeout_s)
         self._check_subscribed()
         assert self._session.nursery is not None
         if self._auto_commit_s is None:
@@ -373,7 +374,7 @@ class Consumer:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on reading at another offset. Raises `ClientError` for a queue that we do not read."""
-        _check_offset(offset)
+        check_offset(offset)
         self._subscriptions.flow(queue).seek(offset)
 
     async def seek_to_time(self, queue: MessageQueue, time_ms: int) -> None:
@@ -419,7 +420,7 @@ class Consumer:
         self._session.check_entered()
         if positions is not None:
             for offset in positions.values():
-                _check_offset(offset)
+                check_offset(offset)
             for queue, offset in positions.items():
                 await self._commits.store(queue, offset)
             return
@@ -440,13 +441,3 @@ class Consumer:
     async def _leave(self, flows: Sequence[Flow]) -> None:
         if self._auto_commit_s is not None:
             await self._commits.try_some(flows)
-
-
-def _check_hold(hold_s: float) -> None:
-    if not 0 <= hold_s < math.inf:
-        raise BadMessage(f"hold_s must be a number of seconds, 0 or more: {hold_s!r}")
-
-
-def _check_offset(offset: int) -> None:
-    if type(offset) is not int or not 0 <= offset < 1 << 63:
-        raise BadMessage(f"an offset must be a number from 0 on: {offset!r}")

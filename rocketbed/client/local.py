@@ -16,6 +16,7 @@ from rocketbed.client.routes import Route
 from rocketbed.client.sharing import Known
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.bodies_admin import QueueOffsets
+from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import Lock, World
 
@@ -61,14 +62,21 @@ class LocalPositions:
         try:
             self._disk.makedirs(dirname(self.path))
             self._held = self._disk.lock(f"{self.path}.lock")
-            if self._held is None:
-                raise ClientError(
-                    f"{self.path} is another consumer's: each needs a file of its own"
-                )
+        except OSError as exc:
+            raise ClientError(
+                f"positions cannot be kept in {self.path}: its directory has to be there and"
+                f" writable, for the file is replaced: {exc}"
+            ) from exc
+        if self._held is None:
+            raise ClientError(f"{self.path} is another consumer's: each needs a file of its own")
+        try:
             if self._disk.exists(self.path):
                 self._table = self._read()
                 self._wanted = dict(self._table)
-        except (OSError, ProtocolError) as exc:
+        except OSError as exc:
+            self.close()
+            raise ClientError(f"the positions in {self.path} cannot be read: {exc}") from exc
+        except ProtocolError as exc:
             self.close()
             raise ClientError(
                 f"the positions in {self.path} cannot be read: {exc}; remove the file to begin"
@@ -79,7 +87,7 @@ class LocalPositions:
         file = self._disk.open(self.path, writable=False)
         try:
             if not 0 < file.size() <= SIZE_MAX:
-                raise OSError(f"it has {file.size()} bytes")
+                raise BodyError(f"it has {file.size()} bytes")
             return QueueOffsets.decode(file.read_at(0, file.size())).offset_table
         finally:
             file.close()

@@ -117,7 +117,7 @@ def _check_texts(*texts: str) -> None:
 
 def check_topic(topic: str) -> None:
     """Raise `BadMessage` for a name that no topic can have (RocketMQ: `TopicValidator`)."""
-    if not _NAME.fullmatch(topic):
+    if type(topic) is not str or not _NAME.fullmatch(topic):
         raise BadMessage(f"topic name {topic!r} may contain only letters, digits and % | _ -")
     long = topic.startswith(("%RETRY%", "%DLQ%"))
     limit = LONG_TOPIC_LENGTH_MAX if long else TOPIC_LENGTH_MAX
@@ -127,7 +127,7 @@ def check_topic(topic: str) -> None:
 
 def check_group(group: str) -> None:
     """Raise `BadMessage` for a name that no group can have (RocketMQ: `Validators`)."""
-    if not _NAME.fullmatch(group):
+    if type(group) is not str or not _NAME.fullmatch(group):
         raise BadMessage(f"group name {group!r} may contain only letters, digits and % | _ -")
     if len(group) > GROUP_LENGTH_MAX:
         raise BadMessage(f"group name is too long; the limit is {GROUP_LENGTH_MAX} characters")

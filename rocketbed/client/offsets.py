@@ -4,6 +4,7 @@ from typing import Final
 
 import trio
 
+from rocketbed.client.arguments import check_offset, check_queue, check_time
 from rocketbed.client.errors import NoBroker, RequestRefused
 from rocketbed.client.pulls import describe
 from rocketbed.client.routes import MASTER_ID
@@ -40,6 +41,7 @@ class QueueOffsets:
 
         Raises `ClientError`, `RemotingError`, as everything here.
         """
+        check_queue(queue)
         header = QueryConsumerOffsetRequest(
             consumerGroup=group,
             topic=queue.topic,
@@ -55,7 +57,9 @@ class QueueOffsets:
         return offset if offset >= 0 else None
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Store where a group stands. Raises `NoBroker` without a master."""
+        """Store where a group stands. Raises `NoBroker` without a master, `BadMessage`."""
+        check_offset(offset)
+        check_queue(queue)
         header = UpdateConsumerOffsetRequest(
             consumerGroup=group,
             topic=queue.topic,
@@ -68,12 +72,14 @@ class QueueOffsets:
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """First offset that the queue still has; brokers say -1 of an empty batch queue."""
+        check_queue(queue)
         header = QueueRequest(topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name)
         command = request(RequestCode.GET_MIN_OFFSET, header.encode())
         return max(await self._offset(queue, command, "first offset"), 0)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message gets."""
+        check_queue(queue)
         header = MaxOffsetRequest(
             topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name
         )
@@ -82,7 +88,10 @@ class QueueOffsets:
         )
 
     async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        """Offset of the first message stored at or after a wall time in milliseconds."""
+        """Offset of the first message stored at or after a wall time in milliseconds. Raises also
+        `BadMessage`."""
+        check_time(time_ms)
+        check_queue(queue)
         header = SearchOffsetRequest(
             topic=queue.topic,
             queueId=queue.queue_id,

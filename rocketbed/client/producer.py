@@ -8,6 +8,7 @@ from typing import Final, Self
 
 import trio
 
+from rocketbed.client.arguments import check_method, check_timeout
 from rocketbed.client.attempts import Attempts, PickQueue, master_of
 from rocketbed.client.envelope import Envelope, Envelopes, with_properties
 from rocketbed.client.errors import BadMessage
@@ -73,6 +74,7 @@ class Producer:
         `tracing`: who looks on, see `tracing.py`, `rocketbed.otel`; not at one-way sends.
         """
         check_group(group)
+        check_timeout(timeout_s)
         if timeout_s <= 0 or retries < 0:
             raise BadMessage("timeout_s must be positive and retries at least 0")
         self.group = group
@@ -93,6 +95,7 @@ class Producer:
             retry_unsafe=retry_unsafe,
         )
         self._envelopes = Envelopes(self._session, compress, compress_above)
+        check_method("tracing", tracing, "sending")
         if not 0 <= linger_s <= timeout_s / 2:
             raise BadMessage(f"linger_s must be from 0 to half of timeout_s: {linger_s}")
         if not 1 <= batch_bytes <= BODY_MAX or memory_max < 1:

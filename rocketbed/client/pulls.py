@@ -71,7 +71,9 @@ class TagFilter:
     """A tag expression: `*`, or `one || two`. The broker compares hashes, we compare the words."""
 
     def __init__(self, expression: str = ALL) -> None:
-        """Raises `BadMessage` where no tag is named."""
+        """Raises `BadMessage` where no tag is named, or `&&` joins them, as nothing does."""
+        if type(expression) is not str or "&&" in expression:
+            raise BadMessage(f"tags must be a text of tags joined by ||: {expression!r}")
         words = [word.strip() for word in expression.split("||")]
         is_all = ALL in words or not expression.strip()
         self.expression = ALL if is_all else expression.strip()

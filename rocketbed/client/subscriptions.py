@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import trio
 
+from rocketbed.client.arguments import check_queue, check_time
 from rocketbed.client.errors import BadMessage, ClientError, NoBroker
 from rocketbed.client.flow import Batch, Flow
 from rocketbed.client.local import AllQueues, Positions
@@ -100,6 +101,7 @@ class Subscriptions:
 
     def flow(self, queue: MessageQueue) -> Flow:
         """Raises `ClientError` for a queue that is not read."""
+        check_queue(queue)
         flow = self.flows.get(queue)
         if flow is None:
             raise ClientError(f"{describe(queue)} is not subscribed to, or another member's now")
@@ -147,6 +149,8 @@ class Subscriptions:
         wanted = tuple(queues)
         if not wanted:
             raise BadMessage("assign needs at least one queue; unsubscribe reads none")
+        for queue in wanted:
+            check_queue(queue)
         topic = wanted[0].topic
         words = _checked(topic, tags, start)
         for queue in wanted:
@@ -387,6 +391,8 @@ class Subscriptions:
 
 def _checked(topic: str, tags: str, start: Start) -> TagFilter:
     check_topic(topic)
-    if start not in ("first", "last") and type(start) is not int:
+    if type(start) is int:
+        check_time(start)
+    elif start not in ("first", "last"):
         raise BadMessage(f"start must be 'first', 'last' or a time in milliseconds: {start!r}")
     return TagFilter(tags)
