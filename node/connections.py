@@ -9,6 +9,8 @@ from rocketbed.world.api import World
 _RESERVE: Final = 32
 """Descriptors for the ports, the log, tables being written, and our own outgoing connections."""
 _REPLICATION_MAX: Final = 256
+FEW: Final = 64
+"""Clients that a node should have room for: a few programs with some connections each."""
 
 
 class ConnectionLimits(NamedTuple):
@@ -25,3 +27,15 @@ def connection_limits(world: World, config: NodeConfig) -> ConnectionLimits:
     replication = config.ha_connections_max or min(_REPLICATION_MAX, free // 4)
     clients = config.connections_max or (free - replication) * 3 // 4
     return ConnectionLimits(clients, max(clients // 4, 2), replication)
+
+
+def warn_of_few(world: World, config: NodeConfig) -> None:
+    """Say at the start what clients will otherwise meet as connections that end at once."""
+    limits = connection_limits(world, config)
+    if not config.connections_max and limits.clients < FEW:
+        world.log.warning(
+            "node.few_connections",
+            clients=limits.clients,
+            descriptors=world.process.descriptors,
+            advice="further clients are refused: raise the limit of open files (ulimit -n)",
+        )

@@ -14,7 +14,7 @@ from rocketbed.node.broker.broker import Broker, Tables
 from rocketbed.node.broker.registration import Registration
 from rocketbed.node.config.changes import own_copy
 from rocketbed.node.config.node_config import NodeConfig
-from rocketbed.node.connections import connection_limits
+from rocketbed.node.connections import connection_limits, warn_of_few
 from rocketbed.node.readiness import Readiness
 from rocketbed.node.replication import Replication
 from rocketbed.node.store.errors import StoreError
@@ -145,6 +145,7 @@ async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -
     """Ports open until the stop. Raises `NodeError` when a port is taken, `StoreError` as soon as
     the store has failed."""
     world, config = node.world, node.config
+    warn_of_few(world, config)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.store.wait_failed)
         nursery.start_soon(node.broker.run)

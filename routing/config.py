@@ -21,6 +21,7 @@ UNUSED = ("rocketmqHome", "configStorePath", "productEnvName", "clusterTest", "n
           "defaultThreadPoolNums", "clientRequestThreadPoolNums", "notifyMinBrokerIdChanged",
           "deleteTopicWithBrokerRegistration", "unRegisterBrokerQueueCapacity")  # fmt: skip
 """Keys of RocketMQ 5.3 that are accepted with a warning and have no effect."""
+PORT_MAX = 65_535
 
 
 class BadSetting(RoutingError):
@@ -72,7 +73,9 @@ def _parse(key: str, text: str, kind: object) -> object:
             raise BadSetting(f"{key}={text}: must be true or false")
         return text.lower() == "true"
     if kind is int:
-        if not text.isdigit() or (key == "listenPort" and int(text) > 65_535):
+        if not text.isdigit():
             raise BadSetting(f"{key}={text}: must be a number")
+        if key == "listenPort" and int(text) > PORT_MAX:
+            raise BadSetting(f"{key}={text}: ports end at {PORT_MAX}")
         return int(text)
     return text

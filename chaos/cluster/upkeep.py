@@ -24,7 +24,10 @@ def known(directory: Path, *, docker: bool, say: Callable[[str], None]) -> Local
     """The cluster that a directory has. Raises `ClusterError` for one that is no containers'."""
     if not (directory / FILE).exists():
         return None
-    say(f"{directory} already holds a cluster, which keeps its own options")
+    say(
+        f"{directory} already holds a cluster, which keeps its own options: `rocketbed cluster"
+        f" down --remove --dir {directory}` deletes it, with its data"
+    )
     found = LocalCluster.load(directory)
     if docker and not found.plan.subnet:
         raise ClusterError(

@@ -274,3 +274,8 @@ def test_a_start_that_fails_says_why(shell: Shell) -> None:
     shell.cluster("up", "--port", "0", "--slaves", "0", "--set", "brokerPermission=9", code=1)
     assert "master ended with code 64" in shell.errors
     assert "brokerPermission=9" in shell.errors
+    assert (
+        f"`rocketbed cluster down --remove --dir {shell.directory}` ends what runs" in shell.errors
+    )
+    assert "nameserver stopped" in shell.cluster("down", "--remove")
+    assert "master" in up(shell, "--slaves", "0"), "the directory can be used again"

@@ -86,3 +86,21 @@ async def test_idle_connections_do_not_end_a_node(tmp_path: Path, which: str) ->
         assert node.poll() is None, (tmp_path / "log").read_text()
         assert len(os.listdir(f"/proc/{node.pid}/fd")) < DESCRIPTORS
         assert "cannot be written" not in (tmp_path / "log").read_text()
+
+
+async def test_a_node_with_room_for_few_clients_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rocketbed", "node", "--set", f"listenPort={free_port()}"]
+    command += ["--set", f"storePathRootDir={tmp_path / 'store'}"]
+    for descriptors, is_told in ((64, True), (4096, False)):
+        path = tmp_path / f"log-{descriptors}"
+        with ExitStack() as stack, trio.fail_after(DEADLINE_S):
+            limit = (descriptors, descriptors)
+            log = stack.enter_context(path.open("wb"))
+            run(
+                stack,
+                command,
+                log,
+                preexec_fn=lambda limit=limit: resource.setrlimit(resource.RLIMIT_NOFILE, limit),
+            )
+            await said(path, "node.serving")
+            assert ("node.few_connections" in path.read_text()) == is_told

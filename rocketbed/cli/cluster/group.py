@@ -78,6 +78,7 @@ def up(
     With --docker its members are containers on their own network, with the cluster directory bind
     mounted; --port is published for the nameserver.
     """
+    from rocketbed.chaos.cluster.plan import ClusterError
     from rocketbed.chaos.cluster.upkeep import claimed, create, known, missing, start_missing
 
     def say(line: str) -> None:
@@ -85,6 +86,7 @@ def up(
 
     with claimed(directory, make=True):
         found = known(directory, docker=docker, say=say)
+        is_new = found is None
         if found is None:
             settings = dict(_setting(item) for item in overrides)
             found = create(
@@ -99,7 +101,16 @@ def up(
         if not missing(found):
             say("every member is already running")
         found.prepare()
-        show(_status_lines(run(lambda: start_missing(found))))
+        try:
+            rows = run(lambda: start_missing(found))
+        except ClusterError as exc:
+            if not is_new:
+                raise
+            raise ClusterError(
+                f"{exc}\n{directory} keeps these options: `rocketbed cluster down --remove --dir"
+                f" {directory}` ends what runs and deletes it, so that others can be tried"
+            ) from exc
+        show(_status_lines(rows))
         click.echo(f"clients: -n {found.nameserver_address}")
     return 0
 
