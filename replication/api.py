@@ -102,3 +102,24 @@ class LogCutter(Protocol):
         done. Raises `CutRefused` when nothing was changed; any other error has to end the node.
         """
         ...
+
+
+class EpochLog(ReplicaLog, Protocol):
+    """A log whose epochs begin with marker records (replication.md 7.3)."""
+
+    def whole_end(self) -> int:
+        """End of the last whole record; the log itself may end inside the next one."""
+        ...
+
+    async def begin_epoch(self, number: int, leader: int) -> int:
+        """Append the marker of an epoch, durably; where it stands. Raises `OSError`."""
+        ...
+
+    async def epochs(self, since: int) -> list[tuple[int, int]]:
+        """Number and start of each marker from an offset on, oldest first. May take long."""
+        ...
+
+    async def cut_to(self, offset: int) -> None:
+        """Make `offset`, the end of a record, the end of the log. Cancelled, it has done all or
+        nothing. Raises `OSError`."""
+        ...

@@ -79,3 +79,11 @@ class GroupUnknown(ReplicationError):
 
 class ReplicaExpelled(ReplicationError):
     """The register knows a newer life of a replica, or another directory: it must not go on."""
+
+
+class EpochFileDamaged(ReplicationError):
+    """A replica's record of epochs cannot be read."""
+
+
+class LinkRefused(ReplicationError):
+    """A leader and a follower that cannot go together; the text says why."""

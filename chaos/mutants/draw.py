@@ -31,7 +31,8 @@ MUTATED: Final = (
 UNUSED: Final = tuple(
     f"replication/{name}.py"
     for name in (
-        *("agent", "controller", "election", "entry", "epochs", "insync", "lease", "restart"),
+        *("agent", "controller", "election", "entry", "epoch_file", "epochs", "follower", "insync"),
+        *("leader", "lease", "member", "native_link", "restart"),
         *(f"register/{one}" for one in ("__init__", "cas", "etcd", "form", "register", "sqlite")),
     )
 )

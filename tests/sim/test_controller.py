@@ -39,7 +39,7 @@ class Cluster:
 
     def __init__(self, simulation: Simulation, replicas: int = 3, controllers: int = 1) -> None:
         self.simulation = simulation
-        self.shelf = Shelf()
+        self.shelf = Shelf(lambda: simulation.timeline.now / SECOND)
         self.agents: dict[str, Agent] = {}
         self.ends: dict[str, int] = {}
         self.lives: dict[str, int] = {}

@@ -1,5 +1,7 @@
 """A compare-and-swap store for controllers of one simulation: a linearizable one, in memory."""
 
+from collections.abc import Callable
+
 import trio
 
 from rocketbed.replication.register.cas import CHANGES_MAX, CasSuperseded, CasUnknown, Versioned
@@ -11,7 +13,9 @@ CLAIM_S = 2.0
 class Shelf:
     """What outlives the controllers."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        """`now_s` is a clock of its own: those of machines begin anew when they boot."""
+        self.now_s = now_s
         self.values: dict[str, list[Versioned]] = {}
         self.holder = ""
         self.renewed = 0.0
@@ -30,7 +34,7 @@ class MemoryCas:
 
     async def claim(self) -> None:
         while True:
-            now, shelf = self._world.clock.monotonic(), self._shelf
+            now, shelf = self._shelf.now_s(), self._shelf
             if not shelf.silent and (not shelf.holder or now > shelf.renewed + CLAIM_S):
                 shelf.holder, shelf.renewed = self._me, now
             if shelf.holder == self._me:
@@ -41,7 +45,7 @@ class MemoryCas:
         while True:
             self._check()
             if not self._shelf.silent:
-                self._shelf.renewed = self._world.clock.monotonic()
+                self._shelf.renewed = self._shelf.now_s()
             await trio.sleep(0.3)
 
     async def read(self, name: str) -> Versioned | None:

@@ -1,0 +1,214 @@
+"""A follower: makes its log the leader's, byte for byte, and says how far it is.
+
+A follower cuts what it has beyond the common part before it takes a byte, appends at its own end
+only, and has promised the epoch durably before it acknowledges anything at it (replication.md 7.3,
+7.4).
+"""
+
+from functools import partial
+from typing import Final
+
+import trio
+
+from rocketbed.remoting.client import parse_address
+from rocketbed.replication.agent import Agent
+from rocketbed.replication.api import EpochLog
+from rocketbed.replication.entry import GroupEntry
+from rocketbed.replication.epoch_file import EpochFile
+from rocketbed.replication.epochs import Epoch, History, check, common_end, cut_to
+from rocketbed.replication.errors import HistoryRefused, LinkRefused
+from rocketbed.replication.native_link import LOST, NativeLink
+from rocketbed.replication.watermark import Watermark
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.ha_native import Ack, Beat, Data, Frame, Hello, Reject, Welcome
+from rocketbed.world.api import World
+
+CONNECT_S: Final = 0.3
+WELCOME_S: Final = 1.0
+"""A leader may be reading markers of a long log."""
+RETRY_S: Final = 0.05
+REFUSED_S: Final = 0.5
+"""After a refusal, which the same question will meet again."""
+
+
+class Follower:
+    """Follows the leader of one epoch. `run` goes on until cancelled."""
+
+    def __init__(
+        self,
+        world: World,
+        log: EpochLog,
+        agent: Agent,
+        file: EpochFile,
+        entry: GroupEntry,
+        *,
+        cluster: str,
+        confirm: Watermark,
+    ) -> None:
+        """`confirm` rises to what is confirmed, as far as we were told and have it."""
+        assert entry.leader is not None, entry
+        self._world = world
+        self._log = log
+        self._agent = agent
+        self._file = file
+        self._cluster = cluster
+        self._confirm = confirm
+        self.epoch = entry.epoch
+        self.leader = entry.leader
+        self.address = entry.replicas[entry.leader].ha_address
+        self.refusal = ""
+        """Why the leader does not take us, or we do not follow it; empty while that works."""
+        self._moved = trio.Event()
+        self._noted = log.written.value
+        """Up to here the history on disk is that of the log: nothing beyond is acknowledged, or a
+        start would not know its epoch."""
+
+    def own_end_rose(self) -> None:
+        """More of our own log was written, or flushed."""
+        self._moved.set()
+
+    async def run(self) -> None:
+        """Link after link. Raises `OSError` where the disk fails."""
+        while True:
+            pause_s = RETRY_S
+            try:
+                with trio.fail_after(CONNECT_S):
+                    stream = await self._world.network.connect(*parse_address(self.address))
+            except (*LOST, ValueError, trio.TooSlowError) as exc:
+                self._world.log.debug("follower.no_leader", error=str(exc))
+            else:
+                link = NativeLink(self._world, stream)
+                try:
+                    await self._follow(link)
+                    self._world.log.info("follower.lost", reason=link.ended_by)
+                except LinkRefused as exc:
+                    if self.refusal != str(exc):
+                        self._world.log.warning("follower.refused", reason=str(exc))
+                    self.refusal, pause_s = str(exc), REFUSED_S
+                except (*LOST, RemoteProtocolError) as exc:
+                    self._world.log.info("follower.lost", reason=str(exc))
+                finally:
+                    with trio.move_on_after(1, shield=True):
+                        await link.aclose()
+            await trio.sleep(pause_s)
+
+    async def _follow(self, link: NativeLink) -> None:
+        if self._file.state.promised < self.epoch:
+            await self._file.save(promised=self.epoch)
+        await self._cut(self._log.whole_end())  # half a record is nothing that both could have
+        await link.say(self.epoch, self._hello())
+        frame = await link.first(WELCOME_S)
+        if frame is None:
+            raise RemoteProtocolError("no answer to HELLO")
+        history = self._judge(frame)
+        assert isinstance(frame.content, Welcome)
+        await self._cut(frame.content.cut)
+        self._noted = self._log.written.value
+        self.refusal = ""
+        self._world.log.info("follower.following", leader=self.leader, cut=frame.content.cut)
+        await link.run(
+            partial(self._read, link, history),
+            partial(self._acknowledge, link),
+            partial(link.beat, self.epoch, self._beat),
+        )
+
+    def _hello(self) -> Hello:
+        me, log, state = self._agent.me, self._log, self._file.state
+        return Hello(
+            cluster=self._cluster,
+            group=me.group,
+            replica=me.number,
+            uuid=me.uuid,
+            incarnation=me.incarnation,
+            promised=state.promised,
+            history=tuple((one.number, one.start) for one in state.history),
+            end=log.whole_end(),
+            first=log.min_offset,
+            durable=min(log.flushed.value, log.whole_end()),
+            segment=log.segment_size,
+        )
+
+    def _judge(self, frame: Frame) -> History:
+        """The leader's history. Raises `LinkRefused`: also where we come to another common end."""
+        welcome, log = frame.content, self._log
+        if isinstance(welcome, Reject):
+            raise LinkRefused(f"replica {welcome.leader} refuses: {welcome.why}")
+        if not isinstance(welcome, Welcome) or frame.epoch != self.epoch:
+            raise LinkRefused(f"no WELCOME of epoch {self.epoch}")
+        if welcome.leader != self.leader:
+            raise LinkRefused(f"it is replica {welcome.leader}, not {self.leader}")
+        try:
+            theirs = check(tuple(Epoch(*one) for one in welcome.history), welcome.end)
+        except HistoryRefused as exc:
+            raise LinkRefused(f"a leader with a history that no log can have: {exc}") from exc
+        end = log.whole_end()
+        if end == log.min_offset:
+            if welcome.cut != welcome.first:
+                raise LinkRefused(f"an empty log is sent from {welcome.cut}, not from the first")
+            return theirs
+        common = common_end(self._file.state.history, end, theirs, welcome.end)
+        if common != welcome.cut:
+            raise LinkRefused(f"it says that the logs part at {welcome.cut}, here at {common}")
+        if common < self._file.state.confirm:
+            raise LinkRefused(
+                f"the logs part at {common}, and everything below {self._file.state.confirm} was"
+                " confirmed: one of the two is not of this group"
+            )
+        return theirs
+
+    async def _cut(self, offset: int) -> None:
+        """Lose what is beyond `offset`; a crash on the way is made good at the next start."""
+        log, file = self._log, self._file
+        if log.written.value <= offset:
+            return
+        self._world.log.info("follower.cut", start=offset, end=log.written.value)
+        await file.save(cut_to=offset)
+        await log.cut_to(offset)
+        await file.save(cut_to=None, history=cut_to(file.state.history, offset))
+
+    async def _read(self, link: NativeLink, history: History) -> None:
+        async for frame in link.frames():
+            if frame.epoch != self.epoch:
+                raise RemoteProtocolError(f"a frame of epoch {frame.epoch}, not {self.epoch}")
+            match frame.content:
+                case Data(offset, confirm, body):
+                    await self._append(history, offset, body)
+                    self._heard(confirm)
+                case Beat(_, confirm, _):
+                    self._heard(confirm)
+                case other:
+                    raise RemoteProtocolError(f"a leader sends no {type(other).__name__}")
+
+    async def _append(self, history: History, offset: int, body: bytes) -> None:
+        log = self._log
+        is_empty = log.written.value == log.min_offset
+        if offset != log.written.value and not is_empty:
+            raise RemoteProtocolError(f"bytes at {offset}, and the log ends at {log.written.value}")
+        end = offset + len(body)
+        if offset // log.segment_size != (end - 1) // log.segment_size:
+            raise RemoteProtocolError(f"bytes from {offset} to {end}, across files of the log")
+        log.append_raw(offset, body)
+        known = tuple(one for one in history if one.start < end)
+        if len(known) > len(self._file.state.history):
+            await self._file.save(history=known)
+        self._noted = end
+        self._moved.set()
+
+    def _heard(self, confirm: int) -> None:
+        self._confirm.advance(min(confirm, self._log.whole_end()))
+
+    async def _acknowledge(self, link: NativeLink) -> None:
+        log, me = self._log, self._agent.me
+        told = None
+        while True:
+            self._moved = trio.Event()
+            if log.written.value <= self._noted:
+                received = log.whole_end()
+                ack = Ack(received, min(log.flushed.value, received), me.incarnation)
+                if ack != told:
+                    await link.say(self.epoch, ack)
+                    told = ack
+            await self._moved.wait()
+
+    def _beat(self) -> Beat:
+        return Beat(self._log.whole_end(), self._confirm.value, 0)

@@ -1,0 +1,311 @@
+"""The leader of one epoch: sends followers the log, confirms, and keeps the in-sync set.
+
+What it may confirm and whom it may add or leave out is decided by `insync.py`; the register is
+asked through the agent. One object lives for one epoch: whoever leads again has another one
+(replication.md 7.4, 7.5).
+"""
+
+from functools import partial
+from typing import Final
+
+import trio
+
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.replication.agent import Agent
+from rocketbed.replication.api import EpochLog
+from rocketbed.replication.election import Proposal
+from rocketbed.replication.entry import GroupEntry
+from rocketbed.replication.epochs import Epoch, History, check, common_end
+from rocketbed.replication.errors import (
+    ChangeRefused,
+    HistoryRefused,
+    LinkRefused,
+    ReplicationError,
+    Superseded,
+)
+from rocketbed.replication.insync import InSyncView
+from rocketbed.replication.native_link import NativeLink
+from rocketbed.replication.watermark import Watermark
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.ha_native import (
+    BODY_MAX,
+    Ack,
+    Beat,
+    Data,
+    Fenced,
+    Frame,
+    Hello,
+    Reject,
+    Welcome,
+    encode,
+)
+from rocketbed.world.api import World
+
+LOOK_S: Final = 0.05
+"""How often the in-sync set is looked at."""
+GRACE_S: Final = 0.25
+"""For a member without a link to come back."""
+LAG_S: Final = 0.5
+"""A member whose acknowledgements are that far behind is left out."""
+CAUGHT_UP_S: Final = 1.0
+"""A follower that was complete for so long is added."""
+LIVE_BODY: Final = 256 * 1024
+WINDOW: Final = 8 * 1024 * 1024
+"""Bytes on their way to a follower that it has not acknowledged."""
+
+
+class _Follower:
+    """One that has a link."""
+
+    def __init__(self, hello: Hello, position: int) -> None:
+        self.hello = hello
+        self.position = position
+        """Up to where it was sent the log."""
+        self.acknowledged = 0
+        self.moved = trio.Event()
+        """Set, and replaced, with each acknowledgement."""
+
+
+class Leader:
+    """See the module. `run` ends when the epoch is over for this replica."""
+
+    def __init__(
+        self, world: World, log: EpochLog, agent: Agent, entry: GroupEntry, history: History
+    ) -> None:
+        """`entry` names us; `history` ends with the epoch's marker, which is durable."""
+        self._world = world
+        self._log = log
+        self._agent = agent
+        self.history = history
+        self.epoch = entry.epoch
+        self.view = InSyncView(agent.me.number, history[-1].start, entry)
+        self.confirm = Watermark()
+        """Below it everything is confirmed. Invariant: what the view says."""
+        self._followers: dict[int, _Follower] = {}
+        self._absent_since: dict[int, float] = {}
+        self._behind_since: dict[int, tuple[float, int]] = {}
+        """When a member was seen behind, and the end that it has to reach."""
+        self._complete_since: dict[int, float] = {}
+        self._is_over = False
+        self.own_end_rose()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another one leads, as far as is known."""
+        return self._is_over
+
+    def may_append(self) -> bool:
+        """Whether producers may be served: the lease holds, and enough are in sync."""
+        return not self._is_over and self._agent.lease_s() > 0 and self.view.has_enough()
+
+    async def run(self) -> None:
+        """Keep the in-sync set until another one leads; then `is_over` is true."""
+        while not self._is_over:
+            entry, changed = self._agent.entry, self._agent.changed
+            if entry is not None:
+                self._heard(entry)
+            await self._keep_set()
+            with trio.move_on_after(LOOK_S):
+                await changed.wait()
+
+    def _heard(self, entry: GroupEntry) -> None:
+        if not self.view.read(entry):
+            self._is_over = True
+        else:
+            self._raise_confirm()
+
+    def own_end_rose(self) -> None:
+        """More of our own log was written, or flushed."""
+        if not self._is_over:
+            self._raise_confirm()
+
+    def _own_end(self) -> int:
+        policy = self.view.known.policy
+        return policy.held(written=self._log.whole_end(), flushed=self._log.flushed.value)
+
+    def _raise_confirm(self) -> None:
+        self.confirm.advance(self.view.raise_confirm(self._own_end()))
+
+    # --- the in-sync set
+
+    async def _keep_set(self) -> None:
+        """Ask for one change, if one is due, and again for one whose answer was lost (R3)."""
+        proposal = self.view.pending or self._due()
+        if proposal is None:
+            return
+        members = ",".join(f"{one}:{life}" for one, life in sorted(proposal.in_sync.items()))
+        me = self._agent.me
+        op = f"{me.number}.{me.incarnation} {proposal.epoch}.{proposal.version} {members}"
+        try:
+            self._heard(await self._agent.alter(proposal, op=op))
+        except Superseded:
+            pass  # the agent hears of the newer version
+        except ChangeRefused as exc:
+            self.view.refused(proposal)
+            self._world.log.info("leader.change_refused", reason=str(exc))
+        except (RemotingError, ReplicationError) as exc:
+            self._world.log.info("leader.change_unknown", error=str(exc))
+
+    def _due(self) -> Proposal | None:
+        now = trio.current_time()
+        for number in sorted(self.view.known.in_sync):
+            if number != self.view.me and self._is_lost(number, now):
+                return self.view.leave(number)
+        for number in sorted(self._followers):
+            if self._may_join(number, now):
+                return self.view.join(number)
+        return None
+
+    def _is_lost(self, number: int, now: float) -> bool:
+        """R4: no link within the grace, or acknowledgements that stay behind."""
+        follower = self._followers.get(number)
+        incarnation = self.view.known.in_sync[number]
+        if follower is None or follower.hello.incarnation != incarnation:
+            return now - self._absent_since.setdefault(number, now) > GRACE_S
+        self._absent_since.pop(number, None)
+        since, end = self._behind_since.get(number, (now, self._own_end()))
+        if follower.acknowledged >= end:
+            since, end = now, self._own_end()
+        self._behind_since[number] = since, end
+        return now - since > LAG_S
+
+    def _may_join(self, number: int, now: float) -> bool:
+        """R5: complete, and for long enough that it will not be left out at once; while nothing can
+        be confirmed without it, it is not made to wait."""
+        if self._followers[number].hello.learner or not self.view.may_join(number):
+            self._complete_since.pop(number, None)
+            return False
+        if not self.view.has_enough():
+            return True
+        return now - self._complete_since.setdefault(number, now) > CAUGHT_UP_S
+
+    # --- followers
+
+    async def serve(self, link: NativeLink, first: Frame) -> None:
+        """One follower, from its HELLO until either side ends it."""
+        try:
+            hello, cut = self._judge(first)
+        except LinkRefused as exc:
+            self._world.log.info("leader.follower_refused", peer=link.peer, reason=str(exc))
+            await link.say(self.epoch, Reject(why=str(exc), leader=self.view.me))
+            return
+        me, log = self._agent.me, self._log
+        await link.say(
+            self.epoch,
+            Welcome(
+                leader=me.number,
+                incarnation=me.incarnation,
+                history=tuple((one.number, one.start) for one in self.history),
+                end=log.whole_end(),
+                first=log.min_offset,
+                confirm=self.confirm.value,
+                cut=cut,
+            ),
+        )
+        follower = _Follower(hello, cut)
+        self._followers[hello.replica] = follower
+        self._absent_since.pop(hello.replica, None)
+        self._behind_since.pop(hello.replica, None)
+        self._world.log.info(
+            "leader.follower_joined", replica=hello.replica, cut=cut, end=hello.end
+        )
+        try:
+            await link.run(
+                partial(self._read, link, follower),
+                partial(self._send, link, follower),
+                partial(link.beat, self.epoch, self._beat),
+            )
+        finally:
+            if self._followers.get(hello.replica) is follower:
+                del self._followers[hello.replica]
+                self._complete_since.pop(hello.replica, None)
+            self._world.log.info(
+                "leader.follower_lost", replica=hello.replica, reason=link.ended_by
+            )
+
+    def _judge(self, first: Frame) -> tuple[Hello, int]:
+        """A follower, and up to where its log is ours. Raises `LinkRefused`."""
+        hello, log, me = first.content, self._log, self._agent.me
+        if not isinstance(hello, Hello):
+            raise LinkRefused("the first frame has to be a HELLO")
+        if first.epoch != self.epoch or hello.promised > self.epoch:
+            raise LinkRefused(
+                f"it asks for epoch {first.epoch} and has promised {hello.promised}, this is"
+                f" {self.epoch}"
+            )
+        known = self.view.known.replicas.get(hello.replica)
+        if hello.group != me.group or known is None or known.uuid != hello.uuid:
+            raise LinkRefused(
+                f"replica {hello.replica} of group {hello.group!r} with directory {hello.uuid} is"
+                " not registered"
+            )
+        if not self.view.known.is_registered(hello.replica, hello.incarnation):
+            raise LinkRefused(f"life {hello.incarnation} of it is not the registered one")
+        if hello.segment != log.segment_size:
+            raise LinkRefused(
+                f"its log has files of {hello.segment} bytes, ours of {log.segment_size}"
+                " (mappedFileSizeCommitLog): they have to be equal"
+            )
+        try:
+            history = check(tuple(Epoch(*one) for one in hello.history), hello.end)
+        except HistoryRefused as exc:
+            raise LinkRefused(str(exc)) from exc
+        if hello.end == hello.first:
+            return hello, log.min_offset
+        cut = common_end(history, hello.end, self.history, log.whole_end())
+        if cut is None or cut < log.min_offset:
+            raise LinkRefused(
+                f"reseed: its log shares no epoch with ours, which begins at {log.min_offset}"
+            )
+        return hello, cut
+
+    async def _read(self, link: NativeLink, follower: _Follower) -> None:
+        hello = follower.hello
+        async for frame in link.frames():
+            if frame.epoch != self.epoch:
+                raise RemoteProtocolError(f"a frame of epoch {frame.epoch}, not {self.epoch}")
+            match frame.content:
+                case Ack(received, durable, incarnation):
+                    if received > follower.position or incarnation != hello.incarnation:
+                        raise RemoteProtocolError(
+                            f"replica {hello.replica} acknowledges {received} in life"
+                            f" {incarnation}, and was sent {follower.position} in"
+                            f" {hello.incarnation}"
+                        )
+                    policy = self.view.known.policy
+                    end = policy.held(written=received, flushed=min(received, durable))
+                    follower.acknowledged = max(follower.acknowledged, end)
+                    follower.moved.set()
+                    follower.moved = trio.Event()
+                    self.view.acknowledged(hello.replica, incarnation, end)
+                    self._raise_confirm()
+                case Fenced(promised):
+                    self._world.log.warning("leader.fenced", promised=promised)
+                    self._is_over = promised > self.epoch or self._is_over
+                case Beat():
+                    pass
+                case other:
+                    raise RemoteProtocolError(f"a follower sends no {type(other).__name__}")
+
+    async def _send(self, link: NativeLink, follower: _Follower) -> None:
+        log = self._log
+        while True:
+            await log.written.wait_above(follower.position)
+            while follower.position - max(follower.acknowledged, follower.hello.end) > WINDOW:
+                await follower.moved.wait()
+            left = self._end_of_epoch(follower.position) - follower.position
+            with log.pinned(follower.position):
+                size = min(LIVE_BODY, BODY_MAX, left)
+                body = await self._world.offload(log.read, follower.position, size)
+            follower.position += len(body)
+            await link.send(
+                encode(self.epoch, Data(follower.position - len(body), self.confirm.value, body))
+            )
+
+    def _end_of_epoch(self, position: int) -> int:
+        """A frame holds bytes of one epoch: a follower notes each as it begins."""
+        later = [one.start for one in self.history if one.start > position]
+        return min(later, default=self._log.written.value)
+
+    def _beat(self) -> Beat:
+        return Beat(self._log.whole_end(), self.confirm.value, 0)

@@ -1,0 +1,204 @@
+"""One replica of a group with failover: follows, leads, and changes from one to the other.
+
+The one task here owns the role. What it is comes from the register, by way of the agent; a change
+ends all that the former role did before the next one begins (replication.md 7.10).
+"""
+
+from typing import Final
+
+import trio
+
+from rocketbed.replication.agent import Agent
+from rocketbed.replication.api import EpochLog
+from rocketbed.replication.entry import GroupEntry
+from rocketbed.replication.epoch_file import EpochFile
+from rocketbed.replication.epochs import Epoch, begun, cut_to
+from rocketbed.replication.errors import ReplicationPortTaken
+from rocketbed.replication.follower import Follower
+from rocketbed.replication.leader import Leader
+from rocketbed.replication.native_link import LOST, NativeLink
+from rocketbed.replication.watermark import Watermark
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.ha_native import Reject
+from rocketbed.world.api import Address, Stream, World
+
+HELLO_S: Final = 3.0
+ELECTED_S: Final = 0.5
+"""For us to hear that we lead, and to write the marker, after a follower has heard it."""
+CONFIRM_S: Final = 1.0
+"""How often the confirm offset is written down; it may be any older one."""
+
+
+class Member:
+    """See the module. `run` goes on until cancelled, or until its disk fails."""
+
+    def __init__(
+        self,
+        world: World,
+        log: EpochLog,
+        agent: Agent,
+        file: EpochFile,
+        *,
+        cluster: str,
+        address: Address,
+    ) -> None:
+        """`file` is loaded; `address` is where other replicas reach us."""
+        self._world = world
+        self._log = log
+        self._agent = agent
+        self._file = file
+        self._cluster = cluster
+        self._address = address
+        self.leader: Leader | None = None
+        """While this replica leads."""
+        self.follower: Follower | None = None
+        """While it follows."""
+        self.confirm = Watermark(min(file.state.confirm, log.whole_end()))
+        """What is confirmed, as far as this replica knows and has it."""
+        self._leads = trio.Event()
+        """Set, and replaced, when this replica begins to lead."""
+        self._links: dict[trio.CancelScope, None] = {}
+        """Of followers that the leader here serves."""
+        log.written.subscribe(self._on_own_end)
+        log.flushed.subscribe(self._on_own_end)
+
+    def _on_own_end(self, _: int) -> None:
+        if self.leader is not None:
+            self.leader.own_end_rose()
+        if self.follower is not None:
+            self.follower.own_end_rose()
+
+    async def run(self) -> None:
+        """Raises `ReplicaExpelled`, `ReplicationPortTaken`, `OSError`."""
+        await self._recover()
+        try:
+            listener = await self._world.network.listen(*self._address)
+        except OSError as exc:
+            raise ReplicationPortTaken(f"cannot listen on port {self._address[1]}: {exc}") from exc
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._agent.run)
+                nursery.start_soon(self._keep_role)
+                nursery.start_soon(self._note_confirm)
+                while True:
+                    nursery.start_soon(self._serve, await listener.accept())
+        finally:
+            with trio.move_on_after(1, shield=True):
+                await listener.aclose()
+
+    async def _recover(self) -> None:
+        """End a cut that was begun, and find the epochs that came after the file was written."""
+        log, file = self._log, self._file
+        if (cut := file.state.cut_to) is not None:
+            if log.written.value > cut:
+                await log.cut_to(cut)
+            await file.save(cut_to=None, history=cut_to(file.state.history, cut))
+        end = log.whole_end()
+        history = cut_to(file.state.history, end)
+        since = history[-1].start + 1 if history else log.min_offset
+        for number, start in await log.epochs(since):
+            history = begun(history, Epoch(number, start))
+        if not history and end > log.min_offset:
+            history = (Epoch(0, 0),)  # what was there before the group had epochs
+        # After a power loss the log may be shorter than what we had heard to be confirmed, and had.
+        confirm = min(file.state.confirm, end)
+        if (history, confirm) != (file.state.history, file.state.confirm):
+            await file.save(history=history, confirm=confirm)
+
+    async def _keep_role(self) -> None:
+        while True:
+            entry, changed = self._agent.entry, self._agent.changed
+            if entry is None or entry.leader is None or entry.epoch < self._file.state.promised:
+                await changed.wait()
+                continue
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._play, entry)
+                while self._is_still(entry):
+                    changed = self._agent.changed
+                    await changed.wait()
+                nursery.cancel_scope.cancel()
+
+    def _is_still(self, entry: GroupEntry) -> bool:
+        now = self._agent.entry
+        return now is not None and (now.epoch, now.leader) == (entry.epoch, entry.leader)
+
+    async def _play(self, entry: GroupEntry) -> None:
+        """One role, until cancelled."""
+        try:
+            if self._agent.is_leader():
+                await self._lead(entry)
+            elif entry.leader != self._agent.me.number:
+                await self._follow(entry)
+        finally:
+            self.leader = self.follower = None
+            for scope in list(self._links):
+                scope.cancel()
+
+    async def _lead(self, entry: GroupEntry) -> None:
+        """The order is the argument: promised before the end of the log is looked at, the marker on
+        disk before anybody is served (replication.md 7.7, 4)."""
+        log, file = self._log, self._file
+        if file.state.promised >= entry.epoch:
+            return  # led or refused before
+        await file.save(promised=entry.epoch)
+        if log.written.value > log.whole_end():
+            await log.cut_to(log.whole_end())
+        start = await log.begin_epoch(entry.epoch, self._agent.me.number)
+        await file.save(history=begun(file.state.history, Epoch(entry.epoch, start)))
+        self._world.log.info("member.leads", epoch=entry.epoch, start=start)
+        leader = Leader(self._world, log, self._agent, entry, file.state.history)
+        leader.confirm.subscribe(self.confirm.advance)
+        self.leader = leader
+        self._leads.set()
+        self._leads = trio.Event()
+        await leader.run()
+
+    async def _follow(self, entry: GroupEntry) -> None:
+        self._world.log.info("member.follows", epoch=entry.epoch, leader=entry.leader)
+        self.follower = Follower(
+            self._world,
+            self._log,
+            self._agent,
+            self._file,
+            entry,
+            cluster=self._cluster,
+            confirm=self.confirm,
+        )
+        await self.follower.run()
+
+    async def _serve(self, stream: Stream) -> None:
+        """One that dialled in."""
+        link = NativeLink(self._world, stream)
+        with trio.CancelScope() as scope:
+            try:
+                frame = await link.first(HELLO_S)
+                if frame is None:
+                    return
+                leader = await self._leader_of(frame.epoch)
+                if leader is None:
+                    await link.say(frame.epoch, Reject(why="it does not lead"))
+                    return
+                self._links[scope] = None
+                await leader.serve(link, frame)
+            except (*LOST, RemoteProtocolError) as exc:
+                self._world.log.info("member.link_lost", peer=link.peer, error=str(exc))
+            finally:
+                self._links.pop(scope, None)
+                with trio.move_on_after(1, shield=True):
+                    await link.aclose()
+
+    async def _leader_of(self, epoch: int) -> Leader | None:
+        """The leader here, once it is one of that epoch or a later one: a follower may hear of an
+        election before us."""
+        with trio.move_on_after(ELECTED_S):
+            while self.leader is None or self.leader.epoch < epoch:
+                await self._leads.wait()
+        leader = self.leader
+        return None if leader is None or leader.is_over else leader
+
+    async def _note_confirm(self) -> None:
+        """So that a cut below it, after a restart too, is known for what it is."""
+        while True:
+            await self.confirm.wait_above(self._file.state.confirm)
+            await self._file.save(confirm=self.confirm.value)
+            await trio.sleep(CONFIRM_S)

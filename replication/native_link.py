@@ -1,0 +1,96 @@
+"""A connection of our own replication protocol, either end: frames, beats, and silence."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+import trio
+
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.ha_native import Beat, Content, Frame, NativeReader, encode
+from rocketbed.world.api import Stream, World
+
+BEAT_S: Final = 0.1
+"""Of silence, after which an end says that it is there."""
+DEAD_S: Final = 0.3
+"""Without a byte from the peer: the link is given up."""
+READ_SIZE: Final = 256 * 1024
+LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""What a stream raises whose peer is gone."""
+
+
+class NativeLink:
+    """One connection at one epoch. Not for several tasks that send."""
+
+    def __init__(self, world: World, stream: Stream, first: bytes = b"") -> None:
+        """`first` is what was read from the stream already."""
+        self._stream = stream
+        self._reader = NativeReader()
+        self._waiting: list[Frame] = self._reader.feed(first) if first else []
+        self._turn = trio.Lock()
+        self._heard_at = trio.current_time()
+        self.ended_by = ""
+        """Why the link is no more."""
+        self.peer = "{}:{}".format(*world.network.peer_address(stream))
+
+    async def send(self, data: bytes) -> None:
+        """Bytes of whole frames. Raises `OSError` and trio's errors of streams."""
+        async with self._turn:
+            await self._stream.send_all(data)
+
+    async def first(self, timeout_s: float) -> Frame | None:
+        """The first frame; None if none came in time, or the peer went away. Raises
+        `RemoteProtocolError`."""
+        with trio.move_on_after(timeout_s):
+            async for frame in self.frames():
+                return frame
+        return None
+
+    async def frames(self) -> AsyncIterator[Frame]:
+        """What the peer sends, until it goes away. Raises `RemoteProtocolError`."""
+        while True:
+            while self._waiting:
+                yield self._waiting.pop(0)
+            data = await self._stream.receive_some(READ_SIZE)
+            if not data:
+                return
+            self._waiting = self._reader.feed(bytes(data))
+            self._heard_at = trio.current_time()
+
+    async def run(self, *parts: Callable[[], Awaitable[None]]) -> None:
+        """Run the parts of an end, until one of them ends, or the peer has; `ended_by` says how."""
+        async with trio.open_nursery() as nursery:
+            for part in (*parts, self._watch):
+                nursery.start_soon(self._until_lost, part, nursery.cancel_scope)
+
+    async def _until_lost(
+        self, part: Callable[[], Awaitable[None]], scope: trio.CancelScope
+    ) -> None:
+        try:
+            await part()
+            self.ended_by = self.ended_by or "it went away"
+        except (*LOST, RemoteProtocolError) as exc:
+            self.ended_by = self.ended_by or str(exc) or type(exc).__name__
+        scope.cancel()
+
+    async def _watch(self) -> None:
+        self._heard_at = trio.current_time()
+        while True:
+            left_s = self._heard_at + DEAD_S - trio.current_time()
+            if left_s <= 0:
+                break
+            await trio.sleep(left_s)
+        self.ended_by = f"silent for {DEAD_S:g} s"
+
+    async def beat(self, epoch: int, content: Callable[[], Beat]) -> None:
+        """Say from time to time that we are there."""
+        while True:
+            await self.send(encode(epoch, content()))
+            await trio.sleep(BEAT_S)
+
+    async def say(self, epoch: int, content: Content) -> None:
+        """Send one frame."""
+        await self.send(encode(epoch, content))
+
+    async def aclose(self) -> None:
+        """Close at once."""
+        await trio.aclose_forcefully(self._stream)
