@@ -167,7 +167,7 @@ class Follower:
         await file.save(cut_to=None, history=cut_to(file.state.history, offset))
 
     async def _read(self, link: NativeLink, history: History) -> None:
-        async for frame in link.frames():
+        while (frame := await link.next()) is not None:
             if frame.epoch != self.epoch:
                 raise RemoteProtocolError(f"a frame of epoch {frame.epoch}, not {self.epoch}")
             match frame.content:

@@ -261,7 +261,7 @@ class Leader:
 
     async def _read(self, link: NativeLink, follower: _Follower) -> None:
         hello = follower.hello
-        async for frame in link.frames():
+        while (frame := await link.next()) is not None:
             if frame.epoch != self.epoch:
                 raise RemoteProtocolError(f"a frame of epoch {frame.epoch}, not {self.epoch}")
             match frame.content:

@@ -1,6 +1,6 @@
 """A connection of our own replication protocol, either end: frames, beats, and silence."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -41,20 +41,18 @@ class NativeLink:
         """The first frame; None if none came in time, or the peer went away. Raises
         `RemoteProtocolError`."""
         with trio.move_on_after(timeout_s):
-            async for frame in self.frames():
-                return frame
+            return await self.next()
         return None
 
-    async def frames(self) -> AsyncIterator[Frame]:
-        """What the peer sends, until it goes away. Raises `RemoteProtocolError`."""
-        while True:
-            while self._waiting:
-                yield self._waiting.pop(0)
+    async def next(self) -> Frame | None:
+        """What the peer sends next; None when it goes away. Raises `RemoteProtocolError`."""
+        while not self._waiting:
             data = await self._stream.receive_some(READ_SIZE)
             if not data:
-                return
+                return None
             self._waiting = self._reader.feed(bytes(data))
             self._heard_at = trio.current_time()
+        return self._waiting.pop(0)
 
     async def run(self, *parts: Callable[[], Awaitable[None]]) -> None:
         """Run the parts of an end, until one of them ends, or the peer has; `ended_by` says how."""

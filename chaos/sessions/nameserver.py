@@ -57,7 +57,7 @@ def _settings() -> None:
     ensure(config.order_messages and config.kv_path == SETTINGS["kvConfigPath"], "settings", "")
     ensure(len(warnings) == 1, "settings", f"{warnings}")
     for key, text, said in (
-        ("listenPort", "65536", "must be a number"),
+        ("listenPort", "65536", "ports end at 65535"),
         ("listenPort", "x", "must be a number"),
         ("scanNotActiveBrokerInterval", "-1", "must be a number"),
         ("enableAllTopicList", "yes", "true or false"),

@@ -7,7 +7,6 @@ locked as long as the process has it open, so that no second controller changes 
 
 import os
 import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from typing import TypeVar
@@ -38,8 +37,8 @@ class SqliteCas:
         self._world = world
         self._path = path
         self._connection: sqlite3.Connection | None = connection
-        self._one = threading.Lock()
-        """Held by the thread that uses the connection."""
+        self._one = trio.Lock()
+        """Held while a thread uses the connection."""
         self._file = _identity(path)
         self._broken: CasBroken | None = None
 
@@ -107,41 +106,38 @@ class SqliteCas:
 
     async def aclose(self) -> None:
         """As the interface says."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await self._world.offload(self._close, connection)
-
-    def _close(self, connection: sqlite3.Connection) -> None:
-        with self._one:
-            connection.close()
+        async with self._one:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await self._world.offload(connection.close)
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """One transaction, in a thread. Whoever is cancelled meanwhile still has it made."""
-        connection = self._connection
-        if connection is None:
-            raise CasSuperseded(f"{self._path} was closed")
-        return await self._world.offload(self._transact, connection, work)
+        async with self._one:
+            connection = self._connection
+            if connection is None:
+                raise CasSuperseded(f"{self._path} was closed")
+            return await self._world.offload(self._transact, connection, work)
 
     def _transact(
         self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]
     ) -> T:
-        with self._one:
-            if self._broken is not None:
-                raise self._broken
+        if self._broken is not None:
+            raise self._broken
+        try:
+            if _identity(self._path) != self._file:
+                raise self._break("it was deleted or replaced while this process has it open")
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                if _identity(self._path) != self._file:
-                    raise self._break("it was deleted or replaced while this process has it open")
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    result = work(connection)
-                except BaseException:
-                    connection.execute("ROLLBACK")
-                    raise
-                # A commit that failed may be on disk all the same: nothing is asked after it.
-                connection.execute("COMMIT")
-                return result
-            except sqlite3.Error as exc:
-                raise self._break(str(exc)) from exc
+                result = work(connection)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            # A commit that failed may be on disk all the same: nothing is asked after it.
+            connection.execute("COMMIT")
+            return result
+        except sqlite3.Error as exc:
+            raise self._break(str(exc)) from exc
 
     def _break(self, reason: str) -> CasBroken:
         self._broken = CasBroken(

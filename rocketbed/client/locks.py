@@ -66,10 +66,10 @@ class Locks:
             while self._asking:
                 self._answered = trio.Event()
                 await self._answered.wait()
-        for topic in sorted({queue.topic for queue in self.asked}):
+        for topic in dict.fromkeys(queue.topic for queue in sorted(self.asked)):
             with suppress(ClientError):
                 route = await self._session.routes.get(topic)
-                await self.release(route, sorted(q for q in self.asked if q.topic == topic))
+                await self.release(route, [one for one in sorted(self.asked) if one.topic == topic])
 
     async def _ask(
         self, code: RequestCode, route: Route, queues: Iterable[MessageQueue]

@@ -246,10 +246,11 @@ class Subscriptions:
         taken back meanwhile."""
         if self._locks is None or self._subscribing:
             return
-        strays = self._locks.asked - self.flows.keys() - self._leaving
-        for topic in sorted({queue.topic for queue in strays} - self._shared.keys()):
-            route = await self._session.routes.get(topic)
-            await self._locks.release(route, sorted(q for q in strays if q.topic == topic))
+        strays = sorted(self._locks.asked - self.flows.keys() - self._leaving)
+        for topic in dict.fromkeys(queue.topic for queue in strays):
+            if topic not in self._shared:
+                route = await self._session.routes.get(topic)
+                await self._locks.release(route, [one for one in strays if one.topic == topic])
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
         left: list[Flow] = []

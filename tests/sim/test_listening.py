@@ -154,7 +154,7 @@ def test_wrong_use_is_refused() -> None:
             for workers in (0, 2.5):
                 with pytest.raises(BadMessage, match="workers must be"):
                     await reader.listen(handler, workers=workers)  # type: ignore[arg-type]
-            with pytest.raises(BadMessage, match="timeout_s positive"):
+            with pytest.raises(BadMessage, match="timeout_s must be a positive"):
                 await reader.listen(handler, timeout_s=float("nan"))
 
     run_cluster(main)

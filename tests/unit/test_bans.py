@@ -251,8 +251,13 @@ def shields(tree: ast.Module) -> Found:
                 yield node, "a shield without a deadline: a stuck peer would hold the node"
 
 
+REAL = {ROOT / "replication/register/sqlite.py"}
+"""Handed in by whoever starts a controller, as the simulator hands in a store of its own."""
+
+
 def node_files() -> list[Path]:
-    return [file for folder in NODE_CODE for file in sorted((ROOT / folder).rglob("*.py"))]
+    files = (file for folder in NODE_CODE for file in sorted((ROOT / folder).rglob("*.py")))
+    return [file for file in files if file not in REAL]
 
 
 @pytest.mark.parametrize("path", node_files(), ids=lambda path: str(path.relative_to(ROOT)))

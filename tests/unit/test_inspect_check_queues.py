@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.inspect import Severity
-from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT
+from rocketbed.inspect import Severity, open_directory
+from rocketbed.inspect.check.queues import EVERYTHING, QueueCursor
+from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT, ConsumeQueue
+from rocketbed.inspect.findings import Findings
 from tests.support.stores import (
     QUEUE_SEGMENT,
     SEGMENT,
@@ -176,3 +178,29 @@ def test_transactions_that_are_not_committed_have_no_unit(root: Path) -> None:
     build(root, specs)
     assert check(root).verdict == "good"
     assert queue_file(root).read_bytes()[40:] == bytes(QUEUE_SEGMENT - 40)
+
+
+def test_s5_a_unit_that_came_to_a_live_store_after_the_look_at_its_place_is_no_damage(
+    root: Path,
+) -> None:
+    """The next one is looked at later, and is there (seen on a loaded machine)."""
+    build(root, some(5))
+
+    class Growing(ConsumeQueue):
+        looks = 0
+
+        def window(self, slot: int, count: int) -> bytes:
+            self.looks += 1
+            return b"" if self.looks == 1 else super().window(slot, count)
+
+    for moving, severity in ((0, Severity.TAIL), (EVERYTHING, Severity.DAMAGE)):
+        opened = open_directory(root)
+        queue = opened.queues["T", 0]
+        findings = Findings()
+        growing = Growing(queue.pool, queue.topic, queue.queue_id, queue.segments)
+        cursor = QueueCursor("q", growing, None, findings, moving)
+        cursor.next = 0
+        for unit in queue.units(0, 3):
+            cursor.expect(unit.slot, unit.offset, unit.size, unit.tag_code)
+        assert [(one.rule, one.severity) for one in findings.all()] == [("S5", severity)]
+        opened.close()

@@ -217,7 +217,9 @@ def test_settings_name_what_is_wrong() -> None:
     assert (config.port, len(warnings)) == (1234, 1)
     with pytest.raises(BadSetting, match="did you mean listenPort"):
         read_settings({"listenport": "1"})
-    with pytest.raises(BadSetting, match="must be a number"):
+    with pytest.raises(BadSetting, match="ports end at 65535"):
         read_settings({"listenPort": "70000"})
+    with pytest.raises(BadSetting, match="must be a number"):
+        read_settings({"listenPort": "x"})
     with pytest.raises(BadSetting, match="true or false"):
         read_settings({"orderMessageEnable": "yes"})

@@ -24,7 +24,7 @@ from rocketbed.inspect.findings import Findings, Severity
 WINDOW_UNITS = 1024
 """Units held of each queue: 20 KB, so that ten thousand queues need 200 MB at most."""
 REBUILD = "rebuild the queues from the log: rocketbed store rebuild"
-_EVERYTHING = 1 << 63
+EVERYTHING = 1 << 63
 LOST = "the messages are not in this log; look for them on a replica"
 _pack = UNIT.pack
 
@@ -67,6 +67,7 @@ class QueueCursor:
     __slots__ = (
         "_base",
         "_findings",
+        "_moving",
         "_window",
         "extension",
         "missing",
@@ -81,10 +82,13 @@ class QueueCursor:
         queue: ConsumeQueue | None,
         extension: SegmentRow | None,
         findings: Findings,
+        moving: int = EVERYTHING,
     ) -> None:
+        """From offset `moving` on units come while they are looked at: the store is live."""
         self.name = name
         self.queue = queue
         self.extension = extension
+        self._moving = moving
         self.next = -1
         """The slot that the queue's next record takes; -1 before its first."""
         self.missing: _Run | None = None
@@ -237,6 +241,9 @@ class QueueCursor:
         if facts is not None and facts.may_lack_unit(run.offset):
             what = f"{what}: not dispatched yet"
             severity = Severity.TAIL
+        elif run.offset >= self._moving:  # later ones are there: they came after the look at these
+            what = f"{what}: not dispatched yet when they were read"
+            severity = Severity.TAIL
         self._findings.add(
             "S5", severity, self.name, what, offset=run.first_slot, advice=REBUILD, count=run.count
         )
@@ -350,7 +357,7 @@ def dispatched_position(directory: StoreDirectory) -> tuple[int, int]:
         for batch in batch_queue.units():
             furthest = max(furthest, (batch.offset + batch.size, batch.offset))
     if not furthest[0] and directory.checkpoint is not None and directory.checkpoint.logics_ms > 0:
-        return _EVERYTHING, _EVERYTHING
+        return EVERYTHING, EVERYTHING
     return furthest
 
 

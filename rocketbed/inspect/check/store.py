@@ -21,6 +21,7 @@ from rocketbed.inspect.check.marks import (
     check_own_marks,
 )
 from rocketbed.inspect.check.queues import (
+    EVERYTHING,
     BatchCursor,
     LogFacts,
     QueueCursor,
@@ -88,7 +89,8 @@ def check_store(
     check_files(directory, findings)
     unclean = live or directory.has_abort
     facts = LogFacts(directory.log.min_offset, 0, unclean, *dispatched_position(directory))
-    checker = _LogChecker(directory, findings, facts)
+    moving = facts.dispatched if live else EVERYTHING
+    checker = _LogChecker(directory, findings, facts, moving)
     checker.run(progress)
     facts = checker.facts
     check_empty_segments(directory, findings, unclean=facts.unclean)
@@ -121,6 +123,8 @@ class _LogChecker:
     findings: Findings
     facts: LogFacts
     """Its end is known when the log has been read."""
+    moving: int
+    """From this offset on units may come meanwhile."""
     records: int = 0
     last_store_ms: int = 0
     torn: bool = False
@@ -217,7 +221,9 @@ class _LogChecker:
         queue = self.directory.queues.get(key)
         extension = self.directory.extensions.get(key)
         name = f"consumequeue/{key[0]}/{key[1]}"
-        cursor = self.cursors[key] = QueueCursor(name, queue, extension, self._findings_of(key))
+        cursor = self.cursors[key] = QueueCursor(
+            name, queue, extension, self._findings_of(key), self.moving
+        )
         return cursor
 
     def _batch_cursor(self, key: tuple[str, int]) -> BatchCursor:
