@@ -15,6 +15,7 @@ from rocketbed.node.broker.registration import Registration
 from rocketbed.node.config.changes import own_copy
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.connections import connection_limits, warn_of_few
+from rocketbed.node.failover import Failover, Replica
 from rocketbed.node.readiness import Readiness
 from rocketbed.node.replication import Replication
 from rocketbed.node.store.errors import StoreError
@@ -41,18 +42,31 @@ class Service(Protocol):
 class Node:
     """The parts of a running node, for its services and for tests."""
 
-    def __init__(self, world: World, config: NodeConfig, store: MessageStore, tables: Tables):
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        store: MessageStore,
+        tables: Tables,
+        replica: Replica | None = None,
+    ):
+        """`replica` has begun its life; None outside of groups with failover."""
         self.world = world
         self.config = config
         self.store = store
         self.tables = tables
         waits_for_slaves = config.broker_role == "SYNC_MASTER" and config.in_sync_replicas > 1
+        if replica is not None:
+            waits_for_slaves = True
         self.confirmed: Watermark | None = Watermark() if waits_for_slaves else None
-        """Below it `inSyncReplicas` copies hold the log; replication raises it. None: not waited
-        for."""
+        """Below it enough copies hold the log for an answer; replication raises it. None: not
+        waited for."""
         self.broker = Broker(world, config, store, tables, confirmed=self.confirmed)
         host = config.bind_address
-        self.replication = Replication(world, config, store, tables, confirmed=self.confirmed)
+        shown = replica.confirmed if replica is not None else None
+        self.replication = Replication(
+            world, config, store, tables, confirmed=self.confirmed, shown=shown
+        )
         self.broker.attach_replication(
             self.replication.runtime_info, lambda: self.replication.is_following
         )
@@ -62,6 +76,14 @@ class Node:
             self.replication.slave.on_mistaken = self.registration.try_another
         ready = Readiness(world, config, store, self.replication, self.registration)
         self.broker.handlers.inline[RequestCode.RB_READINESS] = ready.handle
+        self.failover: Failover | None = None
+        """In a group with failover: its member."""
+        if replica is not None and self.confirmed is not None:
+            self.failover = Failover(
+                world, config, store, tables, replica, acknowledged=self.confirmed
+            )
+            self.failover.attach(self.broker, self.replication, self.registration)
+            ready.failover_trouble = self.failover.trouble
         self.servers = [
             Server(
                 world,
@@ -86,6 +108,8 @@ class Node:
 
 def make_services(node: Node) -> Sequence[Service]:
     """What runs beside the broker, by configuration; started in this order after the ports."""
+    if node.failover is not None:
+        return (node.replication, node.failover, node.registration)
     return (node.replication, node.registration)
 
 
@@ -104,7 +128,9 @@ async def run_node(
     config = own_copy(config)
     tables = Tables(world, config)
     tables.load()
-    store = await MessageStore.open(world, config.store, tables.topics)
+    replica = Replica(world, config) if config.replica else None
+    confirmed = None if replica is None else replica.confirmed
+    store = await MessageStore.open(world, config.store, tables.topics, confirmed)
     failure: RocketbedError | None = None
     try:
         async with trio.open_nursery() as nursery:
@@ -118,13 +144,17 @@ async def run_node(
                 if not config.is_slave:
                     tables.offsets.bring_down(store.queue_max)
                 await tables.save()
-                node = Node(world, config, store, tables)
+                if replica is not None:
+                    await replica.begin(store)
+                node = Node(world, config, store, tables, replica)
                 await _serve(node, began, task_status)
                 await node.broker.stop()
             except* RocketbedError as group:
                 failure = _first(group)
             if not isinstance(failure, StoreError):
                 await store.close()
+                if replica is not None and failure is None:
+                    await replica.who.stopped()
     except* StoreError as group:
         failure = _first(group)
     if failure is not None:
@@ -172,6 +202,8 @@ async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -
         await world.process.stop_requested.wait()
         world.log.info("node.stopping", name=config.broker_name)
         world.mark("node.stopping")
+        if node.failover is not None:
+            await node.failover.stop()
         nursery.cancel_scope.cancel()
 
 

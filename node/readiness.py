@@ -4,6 +4,8 @@ Only what the node knows by itself is asked, of one loop and one `statvfs`, sinc
 every few seconds and must not take a busy node's time, or wait for its disk.
 """
 
+from collections.abc import Callable
+
 from rocketbed.node.broker.registration import Registration
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.replication import Replication
@@ -31,6 +33,8 @@ class Readiness:
         self._store = store
         self._replication = replication
         self._registered = registration.registered
+        self.failover_trouble: Callable[[], str] | None = None
+        """Why a replica of a group with failover neither leads nor follows."""
 
     def handle(self, command: Command, connection: Connection) -> Command:
         """Success, perhaps with what an operator should see to; else the reason."""
@@ -47,6 +51,8 @@ class Readiness:
 
     def _copies(self) -> str:
         """Why a master cannot acknowledge, or a slave does not get what its master has."""
+        if self.failover_trouble is not None:
+            return self.failover_trouble()
         slave = self._replication.slave
         if slave is not None:
             return _not_following(slave)

@@ -85,6 +85,12 @@ class ReleaseQueue:
                     await trio.sleep_until(self._give_up_at(head))
                     self._expire()
 
+    def give_up(self) -> None:
+        """This node leads no more: whether what waits here is kept, others decide."""
+        queue, self._queue = self._queue, deque()
+        for waiting in queue:
+            waiting.release(PutStatus.FLUSH_SLAVE_TIMEOUT)
+
     def _is_safe(self, end: int) -> bool:
         return (self._flushed is None or self._flushed.value >= end) and (
             self._confirmed is None or self._confirmed.value >= end

@@ -24,9 +24,11 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.client import parse_address
 from rocketbed.replication.api import WholeRecord
 from rocketbed.replication.confirm import AckBoard
+from rocketbed.replication.confirmed_log import ConfirmedLog
 from rocketbed.replication.errors import CutRefused
 from rocketbed.replication.fresh import LogBounds, LogStart, ask_log_bounds, ask_log_start
 from rocketbed.replication.master import Master
+from rocketbed.replication.member import Member
 from rocketbed.replication.metadata import MetadataSync
 from rocketbed.replication.slave import Slave
 from rocketbed.replication.watermark import Watermark
@@ -134,16 +136,18 @@ class Replication:
         tables: Tables,
         *,
         confirmed: Watermark | None = None,
+        shown: Watermark | None = None,
     ) -> None:
-        """`confirmed` rises to what `inSyncReplicas` copies hold."""
+        """`confirmed` rises to what `inSyncReplicas` copies hold. In a group with failover `shown`
+        is what slaves of the classic protocol may see of the log."""
         self._world = world
         needed = config.in_sync_replicas if confirmed is not None else 1
         heartbeat_s = config.ha_heartbeat_ms / 1000
         housekeeping_s = config.ha_housekeeping_ms / 1000
         self.master = Master(
             world,
-            store.log,
-            AckBoard(needed, confirmed),
+            store.log if shown is None else ConfirmedLog(store.log, shown),
+            AckBoard(needed, confirmed if shown is None else None),
             host=config.bind_address,
             port=config.ha_port,
             fresh="last_file" if config.classic_fresh == "last_file" else "first",
@@ -157,10 +161,20 @@ class Replication:
         """Follows the master; None unless this node is a slave."""
         self.metadata: MetadataSync | None = None
         """Copies the master's tables; None unless this node is a slave."""
+        self.member: Member | None = None
+        """In a group with failover, what serves its replicas here and follows its leader."""
         self._fixed: Address | None = None
         self.on_cut: list[Callable[[], None]] = []
         """Called after a slave's log was cut (`rbDiverged=cut`)."""
         if config.is_slave:
+            self._watch_topics(store, tables.topics)
+            self.metadata = MetadataSync(
+                world,
+                CopiedTables(world, config, store, tables),
+                period_s=config.metadata_sync_ms / 1000,
+            )
+            self.metadata.may_copy = lambda: self.is_following
+        if config.is_slave and self.metadata is not None and not config.replica:
             may_cut = config.diverged != "refuse"
             self.slave = Slave(
                 world,
@@ -173,14 +187,7 @@ class Replication:
             )
             self.slave.find_bounds = self._find_bounds
             self.slave.only_masters = not config.ha_master_address
-            self._watch_topics(store, tables.topics)
-            self.metadata = MetadataSync(
-                world,
-                CopiedTables(world, config, store, tables),
-                period_s=config.metadata_sync_ms / 1000,
-            )
             self.slave.on_following.append(self.metadata.poke)
-            self.metadata.may_copy = lambda: self.is_following
             if config.classic_fresh != "last_file":
                 self.slave.find_start = self._find_start
             if config.ha_master_address:
@@ -243,6 +250,8 @@ class Replication:
     @property
     def is_following(self) -> bool:
         """Whether a master sends us its log."""
+        if self.member is not None:
+            return self.member.follower is not None and self.member.follower.is_linked
         return self.slave is not None and self.slave.state == "following"
 
     def runtime_info(self) -> HaRuntimeInfo:
@@ -256,8 +265,11 @@ class Replication:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. Raises `ReplicationPortTaken`."""
         async with trio.open_nursery() as nursery:
+            if self.member is not None:
+                self.master.native = self.member.serve
             await nursery.start(self.master.run)
-            if self.slave is not None and self.metadata is not None:
+            if self.slave is not None:
                 nursery.start_soon(self.slave.run)
+            if self.metadata is not None:
                 nursery.start_soon(self.metadata.run)
             task_status.started()

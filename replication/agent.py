@@ -16,7 +16,7 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import NotConnected, RemotingError
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.replication.election import Proposal
-from rocketbed.replication.entry import GroupEntry
+from rocketbed.replication.entry import GroupEntry, Policy
 from rocketbed.replication.errors import (
     ChangeRefused,
     EntryDamaged,
@@ -64,6 +64,8 @@ class Identity:
     """Whether it holds everything that a former life acknowledged (`restart.lost_nothing`)."""
     replicas: int
     """How many the group is to have."""
+    policy: Policy
+    """What this replica does before it acknowledges; all of a group do the same."""
 
 
 class Agent:
@@ -190,6 +192,7 @@ class Agent:
             haAddress=me.ha_address,
             lossless=me.lossless,
             replicas=me.replicas,
+            policy=me.policy,
             op=op,
         )
         code = RequestCode.RB_REGISTER_REPLICA

@@ -18,7 +18,7 @@ from rocketbed.remoting.client import parse_address
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.replication.election import Candidate, Proposal
-from rocketbed.replication.entry import GroupEntry, Members, Replica
+from rocketbed.replication.entry import GroupEntry, Members, Policy, Replica
 from rocketbed.replication.errors import ChangeRefused, GroupUnknown
 from rocketbed.replication.lease import Elect, Fence, Roll, Wait
 from rocketbed.replication.register.cas import (
@@ -244,7 +244,15 @@ class Controller:
         if not (0 <= asked.replica < REPLICAS_MAX and 1 <= asked.replicas <= REPLICAS_MAX):
             raise ChangeRefused(f"a group has up to {REPLICAS_MAX} replicas, numbered from 0 on")
         replica = Replica(asked.uuid, asked.incarnation, asked.address, asked.haAddress)
-        new = new_group(asked.group, replicas=asked.replicas)
+        if asked.policy not in list(Policy):
+            raise ChangeRefused(f"no policy: {asked.policy!r}")
+        new = new_group(asked.group, replicas=asked.replicas, policy=Policy(asked.policy))
+        known = await self._register.get(asked.group)
+        if known is not None and known.policy != new.policy:
+            raise ChangeRefused(
+                f"group {asked.group!r} acknowledges by the policy {known.policy}, replica"
+                f" {asked.replica} by {new.policy}: set flushDiskType alike at all of them"
+            )
         entry = await self._register.register(
             asked.replica, replica, new, lossless=asked.lossless, op=asked.op
         )

@@ -58,6 +58,8 @@ class Follower:
         self.address = entry.replicas[entry.leader].ha_address
         self.refusal = ""
         """Why the leader does not take us, or we do not follow it; empty while that works."""
+        self.is_linked = False
+        """Whether the leader sends us its log."""
         self._moved = trio.Event()
         self._noted = log.written.value
         """Up to here the history on disk is that of the log: nothing beyond is acknowledged, or a
@@ -106,11 +108,15 @@ class Follower:
         self._noted = self._log.written.value
         self.refusal = ""
         self._world.log.info("follower.following", leader=self.leader, cut=frame.content.cut)
-        await link.run(
-            partial(self._read, link, history),
-            partial(self._acknowledge, link),
-            partial(link.beat, self.epoch, self._beat),
-        )
+        self.is_linked = True
+        try:
+            await link.run(
+                partial(self._read, link, history),
+                partial(self._acknowledge, link),
+                partial(link.beat, self.epoch, self._beat),
+            )
+        finally:
+            self.is_linked = False
 
     def _hello(self) -> Hello:
         me, log, state = self._agent.me, self._log, self._file.state

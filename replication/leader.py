@@ -49,6 +49,9 @@ LAG_S: Final = 0.5
 """A member whose acknowledgements are that far behind is left out."""
 CAUGHT_UP_S: Final = 1.0
 """A follower that was complete for so long is added."""
+HAND_OVER_S: Final = 1.0
+"""For a member to have all of the log, once nothing is added to it."""
+HAND_OVER_LOOK_S: Final = 0.002
 LIVE_BODY: Final = 256 * 1024
 WINDOW: Final = 8 * 1024 * 1024
 """Bytes on their way to a follower that it has not acknowledged."""
@@ -61,7 +64,10 @@ class _Follower:
         self.hello = hello
         self.position = position
         """Up to where it was sent the log."""
+        self.received = 0
+        """End of what it has written."""
         self.acknowledged = 0
+        """End of what it has, as the policy says."""
         self.moved = trio.Event()
         """Set, and replaced, with each acknowledgement."""
 
@@ -85,8 +91,12 @@ class Leader:
         self._absent_since: dict[int, float] = {}
         self._behind_since: dict[int, tuple[float, int]] = {}
         """When a member was seen behind, and the end that it has to reach."""
-        self._complete_since: dict[int, float] = {}
+        self._keeping_up: dict[int, tuple[float, float, int]] = {}
+        """Of a follower outside of the set: since when it keeps up, when it had last all that there
+        was, and the end that it has to reach now."""
         self._is_over = False
+        self._hands_over = False
+        """While another one is made to lead: nothing is taken meanwhile."""
         self.own_end_rose()
 
     @property
@@ -95,8 +105,43 @@ class Leader:
         return self._is_over
 
     def may_append(self) -> bool:
-        """Whether producers may be served: the lease holds, and enough are in sync."""
-        return not self._is_over and self._agent.lease_s() > 0 and self.view.has_enough()
+        """Whether producers may be served: enough are in sync, and the lease holds or every member
+        of the in-sync set still acknowledges at this epoch, which no later leader would."""
+        if self._is_over or self._hands_over or not self.view.has_enough():
+            return False
+        return self._agent.lease_s() > 0 or self._is_followed()
+
+    def _is_followed(self) -> bool:
+        others = [one for one in self.view.need() if one[0] != self.view.me]
+        return bool(others) and all(
+            number in self._followers and self._followers[number].hello.incarnation == incarnation
+            for number, incarnation in others
+        )
+
+    async def hand_over(self, to: int | None = None) -> GroupEntry:
+        """Take no more messages, and have a member lead that has all of them: `to`, or the first
+        one that does. Raises `ChangeRefused` if there is none, and as `Agent.hand_over`."""
+        self._hands_over = True
+        end = self._log.whole_end()
+        try:
+            chosen = await self._caught_up(to, end)
+            op = f"hand over {self._agent.me.incarnation}.{self.epoch} to {chosen}"
+            return await self._agent.hand_over(epoch=self.epoch, to=chosen, op=op)
+        finally:
+            self._hands_over = False
+
+    async def _caught_up(self, to: int | None, end: int) -> int:
+        members = [one for one in sorted(self.view.known.in_sync) if one != self.view.me]
+        if to is not None and to not in members:
+            raise ChangeRefused(f"replica {to} is not in sync: {members or 'nobody else'} is")
+        with trio.move_on_after(HAND_OVER_S):
+            while True:
+                for one in members if to is None else [to]:
+                    follower = self._followers.get(one)
+                    if follower is not None and follower.received >= end:
+                        return one
+                await trio.sleep(HAND_OVER_LOOK_S)
+        raise ChangeRefused(f"no member of {members} has all of the log up to {end}")
 
     async def run(self) -> None:
         """Keep the in-sync set until another one leads; then `is_over` is true."""
@@ -170,14 +215,33 @@ class Leader:
         return now - since > LAG_S
 
     def _may_join(self, number: int, now: float) -> bool:
-        """R5: complete, and for long enough that it will not be left out at once; while nothing can
-        be confirmed without it, it is not made to wait."""
-        if self._followers[number].hello.learner or not self.view.may_join(number):
-            self._complete_since.pop(number, None)
+        """R5: complete, after it has kept up for long enough not to be left out at once; while
+        nothing can be confirmed without it, it is not made to wait.
+
+        Under steady load what is confirmed is always a little ahead of one that is not waited for,
+        so that it is waited for first (`InSyncView.candidate`).
+        """
+        if self._followers[number].hello.learner or number in self.view.known.in_sync:
             return False
         if not self.view.has_enough():
-            return True
-        return now - self._complete_since.setdefault(number, now) > CAUGHT_UP_S
+            return self.view.may_join(number)
+        if not self._keeps_up(number, now):
+            return False
+        if not self.view.may_join(number):
+            self.view.candidate = number
+            return False
+        return True
+
+    def _keeps_up(self, number: int, now: float) -> bool:
+        """Whether, for a while, it had all within `LAG_S` that there was."""
+        follower = self._followers[number]
+        begun, since, end = self._keeping_up.get(number, (now, now, self._own_end()))
+        if follower.acknowledged >= end:
+            since, end = now, self._own_end()
+        elif now - since > LAG_S:
+            begun = since = now
+        self._keeping_up[number] = begun, since, end
+        return now - begun > CAUGHT_UP_S and follower.acknowledged > self.view.start
 
     # --- followers
 
@@ -218,7 +282,9 @@ class Leader:
         finally:
             if self._followers.get(hello.replica) is follower:
                 del self._followers[hello.replica]
-                self._complete_since.pop(hello.replica, None)
+                self._keeping_up.pop(hello.replica, None)
+                if self.view.candidate == hello.replica:
+                    self.view.candidate = None
             self._world.log.info(
                 "leader.follower_lost", replica=hello.replica, reason=link.ended_by
             )
@@ -274,6 +340,7 @@ class Leader:
                         )
                     policy = self.view.known.policy
                     end = policy.held(written=received, flushed=min(received, durable))
+                    follower.received = max(follower.received, received)
                     follower.acknowledged = max(follower.acknowledged, end)
                     follower.moved.set()
                     follower.moved = trio.Event()

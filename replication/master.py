@@ -28,6 +28,7 @@ from rocketbed.wire.ha import (
 )
 from rocketbed.world.api import Address, Stream, World
 
+Native = Callable[[Stream, bytes], Awaitable[None]]
 HEARTBEAT_S: Final = 5.0
 """Silence after which a master sends its position (`haSendHeartbeatInterval`)."""
 HOUSEKEEPING_S: Final = 20.0
@@ -70,6 +71,8 @@ class Master:
         self.board = board
         self.batch_size = min(batch_size, TRANSFER_SIZE_MAX)
         self.fresh = fresh
+        self.native: Native | None = None
+        """Serves a peer that speaks our own protocol, and what it has said; None: refused."""
         self.heartbeat_s = heartbeat_s
         self.housekeeping_s = housekeeping_s
         self.address: Address = (host, port)
@@ -166,7 +169,13 @@ class SlaveConnection:
     async def run(self) -> None:
         """Serve until either side ends it; logs why."""
         first = await self._first_bytes()
-        if first is None or not self._begin(first):
+        if first is None:
+            return
+        if sniff(first) is Peer.NATIVE:
+            assert self._master.native is not None
+            await self._master.native(self._stream, first)
+            return
+        if not self._begin(first):
             return
         try:
             async with trio.open_nursery() as nursery:
@@ -203,7 +212,7 @@ class SlaveConnection:
                     received += part
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return None
-        if peer is Peer.CLASSIC:
+        if peer is Peer.CLASSIC or (peer is Peer.NATIVE and self._master.native is not None):
             return received
         what = "said nothing" if peer is None else f"speaks the {peer.value} protocol"
         self._world.log.error("replication.peer_refused", peer=self._name, reason=what)

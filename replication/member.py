@@ -4,6 +4,7 @@ The one task here owns the role. What it is comes from the register, by way of t
 ends all that the former role did before the next one begins (replication.md 7.10).
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -13,14 +14,13 @@ from rocketbed.replication.api import EpochLog
 from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.epoch_file import EpochFile
 from rocketbed.replication.epochs import Epoch, begun, cut_to
-from rocketbed.replication.errors import ReplicationPortTaken
 from rocketbed.replication.follower import Follower
 from rocketbed.replication.leader import Leader
 from rocketbed.replication.native_link import LOST, NativeLink
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha_native import Reject
-from rocketbed.world.api import Address, Stream, World
+from rocketbed.world.api import Stream, World
 
 HELLO_S: Final = 3.0
 ELECTED_S: Final = 0.5
@@ -40,21 +40,23 @@ class Member:
         file: EpochFile,
         *,
         cluster: str,
-        address: Address,
+        confirm: Watermark,
     ) -> None:
-        """`file` is loaded; `address` is where other replicas reach us."""
+        """`file` is loaded. `confirm` rises to what is confirmed, as far as this replica knows and
+        has it."""
         self._world = world
         self._log = log
         self._agent = agent
         self._file = file
         self._cluster = cluster
-        self._address = address
         self.leader: Leader | None = None
         """While this replica leads."""
         self.follower: Follower | None = None
         """While it follows."""
-        self.confirm = Watermark(min(file.state.confirm, log.whole_end()))
-        """What is confirmed, as far as this replica knows and has it."""
+        self.confirm = confirm
+        self.on_role: Callable[[], None] = lambda: None
+        """Called when `leader` or `follower` has changed, before anything is done in that role, and
+        when the former role is over, before the log is touched again."""
         self._leads = trio.Event()
         """Set, and replaced, when this replica begins to lead."""
         self._links: dict[trio.CancelScope, None] = {}
@@ -69,22 +71,12 @@ class Member:
             self.follower.own_end_rose()
 
     async def run(self) -> None:
-        """Raises `ReplicaExpelled`, `ReplicationPortTaken`, `OSError`."""
+        """Raises `ReplicaExpelled`, `OSError`, and what the log raises."""
         await self._recover()
-        try:
-            listener = await self._world.network.listen(*self._address)
-        except OSError as exc:
-            raise ReplicationPortTaken(f"cannot listen on port {self._address[1]}: {exc}") from exc
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._agent.run)
-                nursery.start_soon(self._keep_role)
-                nursery.start_soon(self._note_confirm)
-                while True:
-                    nursery.start_soon(self._serve, await listener.accept())
-        finally:
-            with trio.move_on_after(1, shield=True):
-                await listener.aclose()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._agent.run)
+            nursery.start_soon(self._keep_role)
+            nursery.start_soon(self._note_confirm)
 
     async def _recover(self) -> None:
         """End a cut that was begun, and find the epochs that came after the file was written."""
@@ -131,6 +123,7 @@ class Member:
                 await self._follow(entry)
         finally:
             self.leader = self.follower = None
+            self.on_role()
             for scope in list(self._links):
                 scope.cancel()
 
@@ -149,6 +142,7 @@ class Member:
         leader = Leader(self._world, log, self._agent, entry, file.state.history)
         leader.confirm.subscribe(self.confirm.advance)
         self.leader = leader
+        self.on_role()
         self._leads.set()
         self._leads = trio.Event()
         await leader.run()
@@ -164,11 +158,12 @@ class Member:
             cluster=self._cluster,
             confirm=self.confirm,
         )
+        self.on_role()
         await self.follower.run()
 
-    async def _serve(self, stream: Stream) -> None:
-        """One that dialled in."""
-        link = NativeLink(self._world, stream)
+    async def serve(self, stream: Stream, received: bytes = b"") -> None:
+        """One that dialled in, and what it has said so far; until either side ends it."""
+        link = NativeLink(self._world, stream, received)
         with trio.CancelScope() as scope:
             try:
                 frame = await link.first(HELLO_S)

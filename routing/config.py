@@ -15,6 +15,7 @@ KEYS = {
     "returnOrderTopicConfigToBroker": "return_order_config",
     "enableAllTopicList": "all_topic_list",
     "supportActingMaster": "acting_master",
+    "rbRegister": "register",
 }
 UNUSED = ("rocketmqHome", "configStorePath", "productEnvName", "clusterTest", "needWaitForService",
           "serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads",
@@ -48,6 +49,9 @@ class NameserverConfig:
     """Answer requests for the list of all topics (`enableAllTopicList`)."""
     acting_master: bool = False
     """Show a slave as master where the master is gone (`supportActingMaster`)."""
+    register: str = ""
+    """Run the controller of groups with failover, with its register in this file, or in etcd by
+    `etcd://HOST:PORT,.../CLUSTER`; empty: run none (`rbRegister`)."""
 
 
 def read_settings(settings: Mapping[str, str]) -> tuple[NameserverConfig, list[str]]:

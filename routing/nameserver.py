@@ -5,6 +5,8 @@ nothing waits. A broker leaves the routes when it says so, when it is silent for
 once when the connection it registered on ends.
 """
 
+from typing import Protocol
+
 import trio
 
 from rocketbed.remoting.connection import Connection
@@ -14,7 +16,7 @@ from rocketbed.routing.config import KEYS, NameserverConfig
 from rocketbed.routing.errors import ConfigNotFound, RoutingError, TopicNotRouted
 from rocketbed.routing.keyvalue import ORDER_NAMESPACE, KeyValueTable
 from rocketbed.routing.registration import read_registration
-from rocketbed.routing.table import DEFAULT_TIMEOUT_S, Registrant, RoutingTable
+from rocketbed.routing.table import DEFAULT_TIMEOUT_S, MASTER_ID, Registrant, RoutingTable
 from rocketbed.wire.bodies import (
     BrokerMemberGroup,
     ClusterInfo,
@@ -25,12 +27,13 @@ from rocketbed.wire.bodies import (
     TopicRouteData,
 )
 from rocketbed.wire.codes import RequestCode, ResponseCode
-from rocketbed.wire.command import Command, answer
+from rocketbed.wire.command import Command, answer, request
 from rocketbed.wire.encoding.json_dialect import dumps_standard
 from rocketbed.wire.headers_admin import (
     AddPermissionResponse,
     BrokerHeartbeatRequest,
     BrokerIdentityRequest,
+    BrokerMovedNotice,
     BrokerNameRequest,
     ClusterRequest,
     DataVersionResponse,
@@ -55,17 +58,41 @@ SPEAKS_MSGPACK = {"rbMsgpack": "1"}
 _HINT = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
+class Beside(Protocol):
+    """Something else that serves on a nameserver's port: the controller of failover."""
+
+    def handlers(self) -> Handlers:
+        """For codes of its own."""
+        ...
+
+    def on_close(self, connection: Connection) -> None:
+        """A connection of the port has ended."""
+        ...
+
+    async def run(self) -> None:
+        """Until cancelled, or until it is of no use any more."""
+        ...
+
+
 class Nameserver:
     """One nameserver. `run` serves until cancelled."""
 
-    def __init__(self, world: World, config: NameserverConfig) -> None:
+    def __init__(
+        self, world: World, config: NameserverConfig, beside: Beside | None = None
+    ) -> None:
         self._world = world
         self._config = config
+        self._beside = beside
         self.table = RoutingTable()
+        self._masters: dict[tuple[str, str], str] = {}
+        """Cluster and broker name -> who registered last as its master, gone or not."""
+        self._watching: dict[Connection, None] = {}
+        """Who is told when that changes."""
         self.key_values = KeyValueTable(world, config.kv_path)
-        self.server = Server(
-            world, (config.host, config.port), self._handlers(), on_close=self._on_close
-        )
+        handlers = self._handlers()
+        if beside is not None:
+            handlers = handlers.joined(beside.handlers())
+        self.server = Server(world, (config.host, config.port), handlers, on_close=self._on_close)
 
     async def run(self, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen until a stop is requested; says its address. Raises `OSError`, `RoutingError`."""
@@ -73,6 +100,8 @@ class Nameserver:
         async with trio.open_nursery() as nursery:
             address = await nursery.start(self.server.run)
             nursery.start_soon(self._scan)
+            if self._beside is not None:
+                nursery.start_soon(self._beside.run)
             self._world.log.info("routing.serving", address=f"{address[0]}:{address[1]}")
             task_status.started(address)
             await self._world.process.stop_requested.wait()
@@ -86,8 +115,11 @@ class Nameserver:
                 self._unregister(cluster, address, "silent for too long")
 
     def _on_close(self, connection: Connection) -> None:
+        self._watching.pop(connection, None)
         for cluster, address in self.table.on_link(connection):
             self._unregister(cluster, address, "its connection ended")
+        if self._beside is not None:
+            self._beside.on_close(connection)
 
     def _unregister(self, cluster: str, address: str, why: str) -> None:
         name = self.table.unregister(cluster, address)
@@ -152,6 +184,7 @@ class Nameserver:
                 address=who.address,
                 topics=len(topics.topic_config_table),
             )
+        self._note_master(who)
         fields = RegisterBrokerResponse(
             haServerAddr=result.ha_address, masterAddr=result.master_address
         ).encode()
@@ -160,6 +193,20 @@ class Nameserver:
         if orders and self._config.return_order_config:
             body = KvTable(table=orders).encode()
         return answer(command, fields=fields, body=body)
+
+    def _note_master(self, who: Registrant) -> None:
+        """Tell those who watch if another one leads now than before."""
+        broker, key = self.table.brokers.get(who.broker_name), (who.cluster, who.broker_name)
+        address = broker.broker_addrs.get(MASTER_ID) if broker is not None else None
+        if address is None or address == (former := self._masters.get(key)):
+            return
+        self._masters[key] = address
+        if former is not None:
+            self._world.log.info("routing.master_moved", broker=who.broker_name, address=address)
+            notice = BrokerMovedNotice(brokerName=who.broker_name, former=former, address=address)
+            command = request(RequestCode.RB_BROKER_MOVED, notice.encode())
+            for connection in list(self._watching):
+                connection.notify(command)
 
     def _unregister_broker(self, command: Command, _: Connection) -> Command:
         header = BrokerIdentityRequest.decode(command.raw_fields)
@@ -186,8 +233,10 @@ class Nameserver:
 
     # Clients
 
-    def _route(self, command: Command, _: Connection) -> Command:
+    def _route(self, command: Command, connection: Connection) -> Command:
         header = GetRouteRequest.decode(command.raw_fields)
+        if header.rbNotify:
+            self._watching[connection] = None
         brokers, queues = self.table.route(header.topic, acting_master=self._config.acting_master)
         if not brokers:
             raise TopicNotRouted(

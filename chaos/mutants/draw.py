@@ -28,15 +28,21 @@ MUTATED: Final = (
     *("client/pulls.py", "client/routes.py", "client/session.py"),
 )
 """Folders and files below the package: servers, and the client's consumer side."""
-UNUSED: Final = tuple(
-    f"replication/{name}.py"
-    for name in (
-        *("agent", "controller", "election", "entry", "epoch_file", "epochs", "follower", "insync"),
-        *("leader", "lease", "member", "native_link", "restart"),
-        *(f"register/{one}" for one in ("__init__", "cas", "etcd", "form", "register", "sqlite")),
-    )
+FAILOVER: Final = (
+    "node/failover.py",
+    "node/store/epochs.py",
+    *(
+        f"replication/{name}.py"
+        for name in (
+            *("agent", "confirmed_log", "controller", "election", "entry", "epoch_file", "epochs"),
+            *("follower", "identity", "insync", "kept_file", "leader", "lease", "member"),
+            *("native_link", "restart"),
+            *(f"register/{one}" for one in ("__init__", "cas", "etcd", "form", "place")),
+            *("register/register", "register/sqlite"),
+        )
+    ),
 )
-"""Rules of failover, which no server imports yet: nothing that runs can tell."""
+"""Not drawn yet: the clusters that the swarm makes have no failover, so that nothing could tell."""
 KEY_DIGITS: Final = 12
 
 
@@ -111,7 +117,7 @@ def read_sources(root: Path = ROOT, mutated: tuple[str, ...] = MUTATED) -> list[
         for place in mutated
         for path in ([root / place] if place.endswith(".py") else (root / place).rglob("*.py"))
     ]
-    used = (path for path in found if path.relative_to(root).as_posix() not in UNUSED)
+    used = (path for path in found if path.relative_to(root).as_posix() not in FAILOVER)
     return [Source(path, path.read_bytes()) for path in sorted(used)]
 
 

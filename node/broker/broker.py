@@ -1,6 +1,7 @@
 """A broker: the tables and activities of one node, and which request goes where."""
 
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -194,6 +195,18 @@ class Broker:
         """
         self.tables.offsets.bring_down(self.store.queue_max)
         self.puller.polls.release_all()
+
+    def role_changed(self) -> None:
+        """A replica of a group with failover leads now, or does not any more."""
+        self.releases.give_up()
+        self.puller.polls.release_all()
+        if self.config.is_slave:
+            return
+        tables, store = self.tables, self.store
+        tables.topics.adopt([*store.queue_keys(), *store.new_queues()])
+        tables.topics.become_own()
+        tables.offsets.bring_down(partial(store.queue_max, committed=False))
+        self.delays.begin_anew()
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget the clients of a connection."""

@@ -152,6 +152,8 @@ class Delays:
         """Level to queue offsets of messages that could not be read when they were due."""
         self._owed: dict[int, list[int]] = {}
         """Those of earlier runs that are still to be looked at."""
+        self._begins_at = 0
+        """Nothing is delivered before dispatch has come here, bytes."""
         self.delivered = 0
         """Messages since the start."""
         self.dropped = 0
@@ -166,13 +168,21 @@ class Delays:
 
     async def run(self) -> None:
         """Deliver what is due, until cancelled. A slave's are its master's business."""
-        if self._config.is_slave:
+        if self._config.is_slave and not self._config.replica:
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_forever)
             while True:
                 pause_s = await self._round()
                 await trio.sleep(pause_s)
+
+    def begin_anew(self) -> None:
+        """Another broker has delivered meanwhile: the log is asked again, once all of it that is
+        there now can be asked. Raises `ConfigFileError`."""
+        self._offsets.load()
+        self._begins_at = self._store.max_offset
+        for known in (self._next, self._seen, self._damaged, self._owed):
+            known.clear()
 
     async def save(self) -> None:
         """Write down what was delivered, once that is on disk and as many slaves as acknowledge a
@@ -209,6 +219,8 @@ class Delays:
     async def _round(self) -> float:
         """Deliver what is due now, of each level a piece; how long there is nothing to do, s."""
         pause_s = LOOK_S
+        if self._config.is_slave or self._store.dispatched.value < self._begins_at:
+            return pause_s
         for level in range(1, len(self._levels_ms) + 1):
             try:
                 wait_s = await self._deliver(level)

@@ -67,9 +67,12 @@ class Registration:
         """A slave's master as each nameserver named it last: replication and remoting address."""
         self._followed = ("", "")
         """The one of them that was passed on."""
-        topics.on_change.append(self._on_topics)
+        self.epoch: Callable[[], int] = lambda: 0
+        """Of a group with failover: routes go by the broker of the highest one."""
+        topics.on_change.append(lambda _: self.announce())
 
-    def _on_topics(self, names: list[str]) -> None:
+    def announce(self) -> None:
+        """Register anew, at once and everywhere."""
         for event in self._changed.values():
             event.set()
 
@@ -140,7 +143,7 @@ class Registration:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cancel_after, ended)
                 nursery.start_soon(cancel_after, self._changed[address])
-                if self._config.is_slave:
+                if self._config.is_slave and not self._config.replica:
                     nursery.start_soon(cancel_for_master)
 
     async def _watch_master(self, connection: Connection, address: Address) -> None:
@@ -187,6 +190,7 @@ class Registration:
     def _routed_topics(self) -> TopicConfigTable:
         """The table with permissions cut to the broker's own (wire.md 3.3)."""
         table = self._topics.body()
+        table.data_version = replace(table.data_version, state_version=self.epoch())
         mask = self._config.broker_permission
         if mask & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
             table.topic_config_table = {
@@ -200,7 +204,12 @@ class Registration:
             self._world.log.info("broker.registered", nameserver=f"{address[0]}:{address[1]}")
         self.registered[address] = True
         found = RegisterBrokerResponse.decode(answer.raw_fields)
-        if not self._config.is_slave or not found.haServerAddr or not found.masterAddr:
+        if (
+            not self._config.is_slave
+            or self._config.replica
+            or not found.haServerAddr
+            or not found.masterAddr
+        ):
             return
         named = (found.haServerAddr, found.masterAddr)
         if self._told.get(address) == named:

@@ -5,6 +5,7 @@ there is never more than one run. A plain message to a known topic is handled he
 steps as we know; everything else is decided in `send_checks` first and then added the same way.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rocketbed.node.broker.config_file import ConfigFileError
@@ -102,6 +103,8 @@ class Sender:
         self._suffix = encode_properties(
             {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": config.cluster_name}
         )
+        self.gate: Callable[[], tuple[ResponseCode, str] | None] = lambda: None
+        """Why no message may be taken now, code and remark: of a group with failover."""
         self.accepted = 0
         """Messages taken since the start."""
         self.accepted_bytes = 0
@@ -206,6 +209,9 @@ class Sender:
 
     def refusal(self, command: Command) -> Command | None:
         """Why no message at all is taken now."""
+        if (gated := self.gate()) is not None:
+            self.failed += 1
+            return answer(command, *gated, {"rbNotStored": "1"})
         if self._config.is_slave:
             return answer(command, ResponseCode.SYSTEM_BUSY, f"{REJECTED} (this is a slave)")
         refusal = self._store.refusal()

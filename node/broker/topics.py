@@ -12,6 +12,7 @@ from typing import Any
 
 from rocketbed.node.broker.config_file import AfterSave, ConfigFile, ConfigFileError, SavedTable
 from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.store.epochs import EPOCH_TOPIC
 from rocketbed.wire.bodies import (
     PERM_INHERIT,
     PERM_READ,
@@ -145,6 +146,10 @@ class Topics:
                     attributes=attributes,
                 )
             )
+
+    def become_own(self) -> None:
+        """What was a copy of another broker's table is ours now."""
+        self._saved.touch()
 
     def remarks(self, queues: Iterable[tuple[str, int, bool]]) -> list[str]:
         """What hides messages of these queues (topic, queue id, whether it is a batch queue), or
@@ -374,6 +379,8 @@ class Topics:
             (OP_HALF_TOPIC, 1, PERM_READ | PERM_WRITE),
             (TIMER_TOPIC, 1, PERM_READ | PERM_WRITE),
         ]
+        if config.replica:
+            rows.append((EPOCH_TOPIC, 1, PERM_READ))
         if config.auto_create_topic:
             rows.append((DEFAULT_TOPIC, config.default_topic_queues, template))
         if config.trace_topic:

@@ -1,8 +1,8 @@
 """Settings that a running node takes over (25): those that are read at each use and move no data.
 
-A `NodeConfig` is frozen, and who wants a setting asks its own one. `take_over` is the only place
-that writes into it, fields of one request between two steps of the loop: every reader sees all or
-none of them. So a key belongs into `CHANGEABLE` only if nobody keeps its value.
+A `NodeConfig` is frozen, and who wants a setting asks its own one. `take_over` and `take_role` are
+the only ones that write into it, fields of one change between two steps of the loop: every reader
+sees all or none of them. So a key belongs into `CHANGEABLE` only if nobody keeps its value.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,3 +54,11 @@ def take_over(config: NodeConfig, changed: NodeConfig, keys: Iterable[str]) -> N
         source, target = (changed.store, config.store) if key.is_store else (changed, config)
         object.__setattr__(target, key.field, getattr(source, key.field))
         config.values[name] = changed.values[name]
+
+
+def take_role(config: NodeConfig, *, leads: bool) -> None:
+    """Make a replica of a group with failover the broker that it is now: 0, or its number."""
+    assert config.replica, config
+    object.__setattr__(config, "broker_role", "SYNC_MASTER" if leads else "SLAVE")
+    object.__setattr__(config, "broker_id", 0 if leads else config.replica)
+    object.__setattr__(config.store, "is_slave", not leads)

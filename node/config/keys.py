@@ -132,6 +132,8 @@ _NODE: Final[dict[str, tuple[str, Parse]]] = {
         "broker_role",
         partial(_one_of, allowed=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")),
     ),
+    "rbReplica": ("replica", partial(_integer, high=63)),
+    "rbReplicas": ("replicas", partial(_integer, low=1, high=63)),
     "namesrvAddr": ("nameservers", _addresses),
     "brokerIP1": ("ip1", _host),
     "brokerIP2": ("ip2", _host),

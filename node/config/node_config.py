@@ -19,6 +19,8 @@ from rocketbed.world.api import Address
 OPTION = "--set"
 """Source of what the command line sets."""
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+_DECIDED = ("brokerRole", "brokerId", "haMasterAddress", "inSyncReplicas", "rbDiverged")
+"""Keys of groups without failover."""
 
 
 class ConfigError(RocketbedError):
@@ -39,6 +41,11 @@ class NodeConfig:
     """0 is the master, anything else a slave (`brokerId`)."""
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER, SYNC_MASTER or SLAVE (`brokerRole`)."""
+    replica: int = 0
+    """Number, from 1 on, of this node in a group with failover; 0: in none (`rbReplica`). Who
+    leads is then decided by the controllers that run beside the nameservers."""
+    replicas: int = 3
+    """How many such a group is to have (`rbReplicas`)."""
     nameservers: tuple[Address, ...] = ()
     """Where to register, all of them (`namesrvAddr`, separated by `;` or `,`)."""
     ip1: str = "127.0.0.1"
@@ -237,6 +244,12 @@ def _derive(
     memory_bytes: int,
 ) -> None:
     """What follows from other settings."""
+    if replica := node.get("replica"):
+        node["broker_role"], node["broker_id"] = "SLAVE", replica
+        # With one survivor of two, only disks protect what is acknowledged (replication.md 7.5).
+        store.setdefault("sync_flush", node.get("replicas", 3) in (1, 2))
+    elif "brokerId" not in last and node.get("broker_role") == "SLAVE":
+        node["broker_id"] = 1
     store["is_slave"] = node.get("broker_role") == "SLAVE"
     store["store_host"] = node.get("ip1", "127.0.0.1")
     store["store_port"] = node.get("listen_port", 10911)
@@ -244,8 +257,6 @@ def _derive(
     assert isinstance(percent, int)
     if memory_bytes:
         store["memory_bytes"] = memory_bytes * percent // 100
-    if "brokerId" not in last and node.get("broker_role") == "SLAVE":
-        node["broker_id"] = 1
 
 
 def _check(config: NodeConfig, last: dict[str, Setting]) -> None:
@@ -254,6 +265,14 @@ def _check(config: NodeConfig, last: dict[str, Setting]) -> None:
         where = f"{setting.source}: {key}={setting.value}" if setting else key
         raise ConfigError(f"{where}: {why}")
 
+    if config.replica:
+        for key in _DECIDED:
+            if key in last:
+                fail(key, "with rbReplica this is decided by the group's controller: leave it out")
+        if not config.nameservers:
+            fail("rbReplica", "needs namesrvAddr, where the group's controller runs")
+        if config.replica > config.replicas:
+            fail("rbReplica", f"the group is to have {config.replicas} replicas (rbReplicas)")
     if config.is_slave and config.broker_id == 0:
         fail("brokerId", "0 is reserved for the master; a SLAVE needs another id")
     if not config.is_slave and config.broker_id != 0:

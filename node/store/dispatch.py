@@ -32,7 +32,8 @@ Arrival = Callable[[list[Entry]], None]
 
 
 class Dispatcher:
-    """Moves `parts.dispatched` towards the end of the log, or its flushed end in sync mode.
+    """Moves `parts.dispatched` towards the end of the log, or its flushed end in sync mode, and
+    never beyond what is confirmed.
 
     Invariant: the ring, when not lost, holds exactly the records from `dispatched` to `written`.
     """
@@ -52,14 +53,21 @@ class Dispatcher:
         self._wake = trio.Event()
         parts.log.on_appended = self.push
         parts.log.on_begun = lambda offset: self.rewind(offset, None)
-        limit = parts.log.flushed if parts.config.sync_flush else parts.log.written
-        limit.subscribe(lambda _: self._wake.set())
-        self._limit = limit
+        self._end = parts.log.flushed if parts.config.sync_flush else parts.log.written
+        for limit in (self._end, parts.confirmed):
+            if limit is not None:
+                limit.subscribe(lambda _: self._wake.set())
+
+    @property
+    def _limit(self) -> int:
+        """What may be dispatched."""
+        confirmed, end = self._parts.confirmed, self._end.value
+        return end if confirmed is None else min(end, confirmed.value)
 
     @property
     def lag(self) -> int:
         """Bytes that may be dispatched and are not yet."""
-        return self._limit.value - self._parts.dispatched.value
+        return max(self._limit - self._parts.dispatched.value, 0)
 
     @property
     def settled(self) -> bool:
@@ -113,7 +121,7 @@ class Dispatcher:
         """Dispatch up to `SLICE` entries; returns how many. Never raises a disk error."""
         if self._unfinished:
             return self._finish()
-        limit = self._limit.value
+        limit = self._limit
         dispatched = self._parts.dispatched.value
         if dispatched >= limit:
             return 0

@@ -213,7 +213,7 @@ class LogEnd:
 
     def _advance(self, end: int) -> None:
         self._parts.log.written.reset(end)
-        self._parts.dispatched.reset(end)
+        self._parts.dispatched.reset(self._parts.dispatchable(end))
 
     async def _cut(self, end: int, behind: int) -> None:
         parts, report = self._parts, self._report

@@ -72,6 +72,14 @@ class StoreParts:
     dispatched: Watermark
     """Below it every record is in queues and index (in memory or in files)."""
     damaged: DamagedRanges
+    confirmed: Watermark | None = None
+    """In a group with failover nothing beyond it is dispatched: it may be cut. None: no bound."""
+
+    def dispatchable(self, position: int) -> int:
+        """As far as records below `position`, which a start has read, may be in queues."""
+        if self.confirmed is None:
+            return position
+        return min(position, max(self.confirmed.value, self.marks.mark.offset))
 
     @property
     def staging(self) -> str:
@@ -79,7 +87,12 @@ class StoreParts:
         return f"{self.config.root}/{STAGING_DIR}"
 
 
-def make_parts(world: World, config: StoreConfig, topics: TopicSource | None) -> StoreParts:
+def make_parts(
+    world: World,
+    config: StoreConfig,
+    topics: TopicSource | None,
+    confirmed: Watermark | None = None,
+) -> StoreParts:
     """Build the parts; nothing on disk is touched."""
     staging = f"{config.root}/{STAGING_DIR}"
     failure = Failure()
@@ -102,4 +115,5 @@ def make_parts(world: World, config: StoreConfig, topics: TopicSource | None) ->
         scanner=RecordScanner(check_crc=False, delays_ms=delays_ms),
         dispatched=Watermark(),
         damaged=DamagedRanges(),
+        confirmed=confirmed,
     )

@@ -420,6 +420,11 @@ class Recovery:
     def _dispatch(self, entries: list[Entry]) -> None:
         parts, report = self._parts, self.report
         mark = parts.marks.mark
+        if parts.confirmed is not None:
+            bound = parts.dispatchable(parts.log.segments.end)
+            entries = [one for one in entries if one.physical_offset + one.size <= bound]
+            if not entries:
+                return
         if mark.deleted or entries[0].physical_offset < mark.inherited:
             entries = [self._keep_out(entry, mark) for entry in entries]
         last_ms = parts.log.last_store_ms
@@ -454,7 +459,7 @@ class Recovery:
     def _advance(self, position: int) -> None:
         log = self._parts.log
         log.written.reset(position)
-        self._parts.dispatched.reset(position)
+        self._parts.dispatched.reset(self._parts.dispatchable(position))
 
     async def _write_again(self, start: int) -> None:
         """Write what was not known to be on disk once more, as it is.

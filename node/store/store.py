@@ -15,6 +15,7 @@ from rocketbed.node.store.commitlog import CommitLog
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.dispatch import Arrival, Dispatcher
+from rocketbed.node.store.epochs import StoreEpochs
 from rocketbed.node.store.errors import (
     BadStoreDirectory,
     PutFailed,
@@ -49,10 +50,16 @@ class MessageStore:
     and the next `open` recovers.
     """
 
-    def __init__(self, world: World, config: StoreConfig, topics: TopicSource | None) -> None:
+    def __init__(
+        self,
+        world: World,
+        config: StoreConfig,
+        topics: TopicSource | None,
+        confirmed: Watermark | None = None,
+    ) -> None:
         self._world = world
         self.config = config
-        self._parts = make_parts(world, config, topics)
+        self._parts = make_parts(world, config, topics, confirmed)
         self._failure = self._parts.failure
         self._locks: list[Lock] = []
         self._flusher = Flusher(self._parts)
@@ -70,6 +77,8 @@ class MessageStore:
             self.scrubber,
         )
         """Takes the end of the log, or a topic's queues, away for good."""
+        self.epochs = StoreEpochs(self._parts, self._flusher, self._dispatcher, self.removal)
+        """The log of a replica in a group with failover."""
         self.on_arrival: list[Arrival] = self._dispatcher.on_arrival
         """Called, in this order, when messages can be pulled."""
         self._closing = trio.Event()
@@ -86,13 +95,17 @@ class MessageStore:
 
     @classmethod
     async def open(
-        cls, world: World, config: StoreConfig, topics: TopicSource | None = None
+        cls,
+        world: World,
+        config: StoreConfig,
+        topics: TopicSource | None = None,
+        confirmed: Watermark | None = None,
     ) -> "MessageStore":
-        """Lock the directory, write `abort`, recover.
+        """Lock the directory, write `abort`, recover. Nothing beyond `confirmed` can be pulled.
 
         Raises `StoreLocked`, `BadStoreDirectory` or `DamagedLog`; messages stay as they are.
         """
-        store = cls(world, config, topics)
+        store = cls(world, config, topics, confirmed)
         try:
             with _naming_what_is_in_the_way(config.root):
                 for directory in (config.root, config.log_dir):
@@ -202,8 +215,11 @@ class MessageStore:
         self._world.mark("store.stop_flushed")
         while self._dispatcher.step():
             await trio.lowlevel.checkpoint()
-        caught_up = parts.dispatched.value == parts.log.written.value or self._partial_tail()
+        end = parts.dispatched.value
+        caught_up = end == parts.log.written.value or self._partial_tail()
         reason = "" if caught_up else self._dispatcher.stuck
+        if parts.confirmed is not None and end < parts.log.written.value:
+            caught_up, reason = False, f"the log is not confirmed beyond {end} yet"
         if unmade := self.removal.unmade():
             reason = f"the next start makes the queues of {', '.join(sorted(unmade))} again"
         if reason or not caught_up:
@@ -366,6 +382,12 @@ class MessageStore:
         queue = self._parts.queues.find(topic, queue_id)
         return queue.readable_offset if queue else 0
 
+    def new_queues(self) -> list[tuple[str, int, bool]]:
+        """As `queue_keys`, of messages that were put and cannot be pulled yet."""
+        tail = self._parts.log.tail.next_queue_offsets
+        find = self._parts.queues.find
+        return [(*key, False) for key in sorted(tail) if find(*key) is None]
+
     def queues(self) -> list[tuple[str, int]]:
         """Topic and id of every queue, sorted."""
         return sorted((queue.topic, queue.queue_id) for queue in self._parts.queues.all())
@@ -416,6 +438,11 @@ class MessageStore:
                 anew = max(anew, queue.anew_at)
                 found[queue.topic] = min(first, start), count + queue.outside, anew
         return found
+
+    @property
+    def lost_bytes(self) -> bool:
+        """Whether a start found less of the log than was on disk, and that has not come again."""
+        return self._parts.marks.mark.owed >= 0
 
     @property
     def odd_records(self) -> int:

@@ -126,12 +126,13 @@ class Register:
                     raise
 
 
-def new_group(name: str, *, replicas: int) -> GroupEntry:
+def new_group(name: str, *, replicas: int, policy: Policy | None = None) -> GroupEntry:
     """The entry of a group that nobody registered in yet, by how many replicas it is to have.
 
     Two copies of each message where there are three; where there are fewer, one survivor may have
-    to do, so that only disks protect what is acknowledged (replication.md 7.5).
+    to do, so that without a `policy` only disks protect what is acknowledged (replication.md 7.5).
     """
     assert replicas >= 1, replicas
-    policy = Policy.MEMORY if replicas >= 3 else Policy.FSYNC
+    if policy is None:
+        policy = Policy.MEMORY if replicas >= 3 else Policy.FSYNC
     return GroupEntry(name, policy, min_in_sync=2 if replicas >= 3 else 1)

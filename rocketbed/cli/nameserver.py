@@ -17,9 +17,15 @@ from rocketbed.wire.properties_text import parse_properties
 def nameserver(
     config_path: Path | None, overrides: tuple[str, ...], log_path: Path | None, verbose: bool
 ) -> int:
-    """Run a nameserver: brokers register with it, clients ask it for routes."""
+    """Run a nameserver: brokers register with it, clients ask it for routes.
+
+    With rbRegister=FILE it also runs the controller of groups with failover.
+    """
+    from rocketbed.replication.controller import Controller
+    from rocketbed.replication.register.place import check_place, open_register
     from rocketbed.routing.config import read_settings
     from rocketbed.routing.nameserver import Nameserver
+    from rocketbed.world.api import World
     from rocketbed.world.real import run_real
     from rocketbed.world.sockets import usable_source
 
@@ -33,9 +39,18 @@ def nameserver(
                 raise click.UsageError(f"--set {item}: expected KEY=VALUE")
             settings[key.strip()] = value.strip()
         config, warnings = read_settings(settings)
+        check_place(config.register)
     except (RocketbedError, ValueError) as exc:
         raise click.UsageError(str(exc)) from exc
     start_logging(warnings, log_path, verbose=verbose)
     source = usable_source(config.host)
-    run_real(lambda world: Nameserver(world, config).run(), "nameserver", source)
+
+    async def serve(world: World) -> None:
+        if not config.register:
+            await Nameserver(world, config).run()
+            return
+        async with open_register(world, config.register) as store:
+            await Nameserver(world, config, Controller(world, store)).run()
+
+    run_real(serve, "nameserver", source)
     return 0

@@ -34,8 +34,10 @@ PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 ATTEMPT_S: Final = 3.0
 """An attempt gets its share of a send's time, but at least this: a slave may take that long."""
-NOBODY_TOOK_IT: Final = (None, ResponseCode.SYSTEM_BUSY)
-"""No broker was reached, or one was too busy."""
+NOBODY_TOOK_IT: Final = (None, ResponseCode.SYSTEM_BUSY, *DOUBTFUL_CODES)
+"""Of a refusal: no broker was reached, one was too busy, or leads no more, or not yet."""
+NOT_STORED: Final = "rbNotStored"
+"""Ours: set in a refusal whose code leaves that open."""
 
 PickQueue = Callable[[Route, str | None], MessageQueue]
 """Route and the broker that failed last -> queue. Raises `NoBroker`."""
@@ -104,7 +106,9 @@ class Attempts:
             pause_s = min(PAUSE_S * attempt, PAUSE_MAX_S)
             if not left or trio.current_time() + pause_s >= deadline:
                 break
-            await trio.sleep(pause_s)
+            moved = self._session.routes.moved
+            with trio.move_on_after(pause_s):
+                await moved.wait()
         assert outcome is not None
         return outcome
 
@@ -202,7 +206,8 @@ def _read(
     peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
     if status is None:
         reason = f"{peer} answered code {answer.code}: {answer.remark or 'no reason given'}"
-        kind = Unknown if answer.code in DOUBTFUL_CODES else Refused
+        is_doubtful = answer.code in DOUBTFUL_CODES and NOT_STORED not in answer.raw_fields
+        kind = Unknown if is_doubtful else Refused
         return kind(reason=reason, code=answer.code, message_ids=ids, attempts=attempts)
     try:
         header = SendMessageResponse.decode(answer.raw_fields)

@@ -141,6 +141,8 @@ class Routes:
         self._members: dict[str, dict[int, Address]] = {}
         """Broker name -> its members by the latest answer; those in every route."""
         self._locks: dict[str, trio.Lock] = {}
+        self.moved = trio.Event()
+        """Set, and replaced, when a nameserver has told of another master."""
         self.has_nameserver = True
         """Whether one has answered the last question."""
 
@@ -195,7 +197,7 @@ class Routes:
 
         Raises `NoNameserver`, `RequestRefused`, `ProtocolError`.
         """
-        header = GetRouteRequest(topic=topic)
+        header = GetRouteRequest(topic=topic, rbNotify=True)
         answer = await self._nameservers.request(
             request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
         )
@@ -234,14 +236,23 @@ class Routes:
         is_same = old is not None and old.route == route
         held_until = now + WRONG_AGAIN_S if is_same else now
         self._entries[topic] = _Entry(route, now, now + REFRESH_S, route.is_template, held_until)
-        self._share(route)
+        self._share(route.brokers)
         return route
 
-    def _share(self, found: Route) -> None:
+    def move(self, broker_name: str, address: Address) -> None:
+        """A nameserver says that this is the master of a broker now."""
+        known = self._members.get(broker_name)
+        if known is not None:
+            others = {number: at for number, at in known.items() if number and at != address}
+            self._share({broker_name: {MASTER_ID: address, **others}})
+        self.moved.set()
+        self.moved = trio.Event()
+
+    def _share(self, found: dict[str, dict[int, Address]]) -> None:
         """Take where brokers are, which is the same for all topics, over into the other routes:
         else each of them would lead once to who was master before."""
         members = self._members
-        moved = {name: own for name, own in found.brokers.items() if members.get(name) != own}
+        moved = {name: own for name, own in found.items() if members.get(name) != own}
         members.update(moved)
         for entry in self._entries.values() if moved else ():
             known = entry.route.brokers

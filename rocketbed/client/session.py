@@ -17,12 +17,15 @@ from rocketbed.client.errors import ClientError
 from rocketbed.client.ids import UniqueKeys, client_id
 from rocketbed.client.nameservers import Nameservers, parse_nameservers
 from rocketbed.client.routes import Routes
+from rocketbed.remoting.client import parse_address
+from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError, RequestTimeout
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketbed.wire.command import Command, RequestCode, request
-from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.errors import ProtocolError, RocketbedError
 from rocketbed.wire.headers import UnregisterClientRequest
+from rocketbed.wire.headers_admin import BrokerMovedNotice
 from rocketbed.world.api import Address, World
 
 HEARTBEAT_S: Final = 30.0
@@ -61,7 +64,8 @@ class Session:
         self.began_ms = self.world.clock.wall_ms()
         """When the client was made; Unix, milliseconds."""
         self.connections = Connections(self.world, handlers, on_open=self._opened)
-        self._ns_connections = Connections(self.world)
+        own = Handlers(inline={RequestCode.RB_BROKER_MOVED: self._broker_moved})
+        self._ns_connections = Connections(self.world, own)
         addresses = parse_nameservers(nameservers)
         self.nameservers = Nameservers(self.world, addresses, self._ns_connections)
         self.routes = Routes(self.world, self.nameservers, self._begin)
@@ -245,6 +249,17 @@ class Session:
             client_id=self.client_id, producer_data_set=producers, consumer_data_set=consumers
         )
         return request(RequestCode.HEART_BEAT, {}, body.encode())
+
+    def _broker_moved(self, command: Command, _: Connection) -> None:
+        """What waits for the former master would wait in vain, or for what it may not promise."""
+        try:
+            notice = BrokerMovedNotice.decode(command.raw_fields)
+            former, address = parse_address(notice.former), parse_address(notice.address)
+        except (ProtocolError, ValueError) as exc:
+            self.world.log.warning("client.notice_unreadable", error=str(exc))
+            return
+        self.routes.move(notice.brokerName, address)
+        self.connections.close(former)
 
     def _opened(self, link: Link) -> None:
         assert self.nursery is not None

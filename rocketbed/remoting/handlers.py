@@ -35,6 +35,16 @@ class Handlers:
     end_of_run: ConnectionHook = _nothing
     """Called after the run requests of a read, and before any other request behind them."""
 
+    def joined(self, other: "Handlers") -> "Handlers":
+        """A table that has other codes as well, none of them gathered."""
+        assert not other.run, other
+        return Handlers(
+            inline={**self.inline, **other.inline},
+            run=self.run,
+            spawned={**self.spawned, **other.spawned},
+            end_of_run=self.end_of_run,
+        )
+
     def without(self, *codes: int) -> "Handlers":
         """A table that lacks some codes (a broker's second port does not pull)."""
         return Handlers(

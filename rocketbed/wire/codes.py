@@ -179,6 +179,8 @@ class RequestCode(IntEnum):
     """All groups, for an operator."""
     RB_GROUP_CHANGED = 32108
     """To a replica, one-way: its group's entry."""
+    RB_BROKER_MOVED = 32109
+    """From a nameserver to a client that asked for it, one-way: a broker has another master."""
 
 
 class ResponseCode(IntEnum):

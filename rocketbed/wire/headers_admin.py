@@ -155,6 +155,19 @@ class GetRouteRequest(Header):
 
     topic: str
     acceptStandardJsonOnly: bool | None = None
+    rbNotify: bool | None = None
+    """Ours: tell this connection from now on when a broker has another master (32109)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerMovedNotice(Header):
+    """32109."""
+
+    brokerName: str
+    former: str
+    """`host:port` of who was the master before."""
+    address: str
+    """`host:port` of who is it now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

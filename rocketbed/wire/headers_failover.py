@@ -19,6 +19,8 @@ class RegisterReplicaRequest(Header):
     lossless: bool
     replicas: Int
     """How many the group is to have; of meaning for its first replica only."""
+    policy: str
+    """`memory` or `fsync`; that of its group, or it is refused."""
     op: str
 
 

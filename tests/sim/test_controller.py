@@ -16,7 +16,7 @@ from rocketbed.remoting.server import Server
 from rocketbed.replication.agent import Agent, Identity
 from rocketbed.replication.controller import Controller
 from rocketbed.replication.election import Proposal
-from rocketbed.replication.entry import GroupEntry
+from rocketbed.replication.entry import GroupEntry, Policy
 from rocketbed.replication.errors import (
     ChangeRefused,
     ReplicationError,
@@ -84,6 +84,7 @@ class Cluster:
                 ha_address=mine,
                 lossless=lossless,
                 replicas=len(self.names),
+                policy=Policy.MEMORY if len(self.names) >= 3 else Policy.FSYNC,
             )
             controllers = [(addresses[one], PORT) for one in self.controllers]
             agent = Agent(world, controllers, me, lambda: (0, self.ends.get(name, 0)))

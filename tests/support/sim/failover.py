@@ -18,6 +18,7 @@ from rocketbed.replication.leader import Leader
 from rocketbed.replication.member import Member
 from rocketbed.replication.register.form import loaded
 from rocketbed.replication.restart import lost_nothing
+from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.ha_native import _crc32c
 from rocketbed.world.api import World
 from tests.support.segmented_log import SegmentedLog
@@ -159,6 +160,7 @@ class FailoverGroup:
             ha_address=f"{addresses[name]}:{HA_PORT}",
             lossless=lossless,
             replicas=len(self.names),
+            policy=policy,
         )
         controllers = [(addresses[one], CONTROLLER_PORT) for one in self.controllers]
         agent = Agent(
@@ -167,12 +169,14 @@ class FailoverGroup:
             me,
             lambda: (file.state.history[-1].number if file.state.history else 0, log.whole_end()),
         )
-        member = Member(world, log, agent, file, cluster="c", address=("0.0.0.0", HA_PORT))
+        confirm = Watermark(min(file.state.confirm, log.whole_end()))
+        member = Member(world, log, agent, file, cluster="c", confirm=confirm)
         self.agents[name], self.logs[name], self.members[name] = agent, log, member
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flush, log, policy)
             nursery.start_soon(self._produce, world, log, member)
             nursery.start_soon(_forget_boot, world, agent)
+            nursery.start_soon(_listen, world, member)
             try:
                 await member.run()
             finally:
@@ -276,6 +280,13 @@ class FailoverGroup:
         assert bytes(self.confirmed) == log.bytes_at(0, len(self.confirmed))
         versions = [one.version for one in self.history]
         assert versions == list(range(1, len(versions) + 1))
+
+
+async def _listen(world: World, member: Member) -> None:
+    listener = await world.network.listen("0.0.0.0", HA_PORT)
+    async with trio.open_nursery() as nursery:
+        while True:
+            nursery.start_soon(member.serve, await listener.accept())
 
 
 async def _identity(world: World, policy: Policy) -> tuple[str, int, bool]:

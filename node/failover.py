@@ -1,0 +1,204 @@
+"""A node in a group with failover: who it is, its line to the controllers, and what a role means.
+
+The role is decided elsewhere (`replication.member`); here it becomes that of broker, store and
+routes. A node begins as a follower of nobody. It leads from the moment that its epoch's marker is
+on disk, as broker 0, and gives all of that back before the next leader's log is followed.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import orjson
+import trio
+
+from rocketbed.node.broker.broker import Broker, Tables
+from rocketbed.node.broker.registration import Registration
+from rocketbed.node.config.changes import take_role
+from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.replication import Replication
+from rocketbed.node.store.store import MessageStore
+from rocketbed.remoting.client import parse_address
+from rocketbed.replication.agent import Agent, Identity
+from rocketbed.replication.entry import Policy
+from rocketbed.replication.epoch_file import EpochFile
+from rocketbed.replication.errors import ReplicationError
+from rocketbed.replication.identity import ReplicaFile
+from rocketbed.replication.member import Member
+from rocketbed.replication.watermark import Watermark
+from rocketbed.wire.codes import ResponseCode
+from rocketbed.world.api import World
+
+HAND_OVER_S: Final = 2.0
+"""For a leader that stops to make another one lead."""
+
+
+class Replica:
+    """What a directory knows of its replica, and how far its log is confirmed."""
+
+    def __init__(self, world: World, config: NodeConfig) -> None:
+        """Reads the record of epochs. Raises `EpochFileDamaged`."""
+        root = config.store.root
+        self._config = config
+        self.policy = Policy.FSYNC if config.store.sync_flush else Policy.MEMORY
+        self.file = EpochFile(world, root)
+        self.file.load()
+        self.who = ReplicaFile(world, root)
+        self.confirmed = Watermark(self.file.state.confirm)
+        """Below it everything is confirmed, as far as this replica knows and has it."""
+        self.lossless = False
+        """Whether it holds all that a former life acknowledged."""
+
+    async def begin(self, store: MessageStore) -> None:
+        """Begin a life in a directory that is locked. Raises `ReplicaFileDamaged`, `OSError`."""
+        config = self._config
+        self.file.load()
+        kept = await self.who.begin(
+            group=config.broker_name,
+            number=config.replica,
+            policy=self.policy,
+            trusts_cache=config.store.trust_page_cache,
+        )
+        self.lossless = kept and not store.lost_bytes
+        self.confirmed.reset(min(self.file.state.confirm, store.max_offset))
+
+
+class Failover:
+    """A node's service: one member of a group. `run` raises what ends the node."""
+
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        store: MessageStore,
+        tables: Tables,
+        replica: Replica,
+        *,
+        acknowledged: Watermark,
+    ) -> None:
+        """`acknowledged` rises, while this node leads, to what may be acknowledged."""
+        self._world = world
+        self._config = config
+        self._store = store
+        self._tables = tables
+        self._replica = replica
+        self._acknowledged = acknowledged
+        state = replica.who.state
+        me = Identity(
+            group=config.broker_name,
+            number=config.replica,
+            uuid=state.uuid,
+            incarnation=state.incarnation,
+            address=config.address,
+            ha_address=config.ha_address,
+            lossless=replica.lossless,
+            replicas=config.replicas,
+            policy=replica.policy,
+        )
+        self.agent = Agent(world, list(config.nameservers), me, self._log_end)
+        self.member = Member(
+            world,
+            store.epochs,
+            self.agent,
+            replica.file,
+            cluster=config.cluster_name,
+            confirm=replica.confirmed,
+        )
+        self.member.on_role = self._on_role
+        self.on_role: list[Callable[[], None]] = []
+        """Called when the role has changed."""
+        self._leads = False
+        self._role_changed = trio.Event()
+        """Set, and replaced, with each role."""
+
+    def attach(self, broker: Broker, replication: Replication, registration: Registration) -> None:
+        """Before the ports open."""
+        broker.sender.gate = self.refusal
+        replication.member = self.member
+        registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
+        self._replication = replication
+        self.on_role += [broker.role_changed, registration.announce]
+
+    def refusal(self) -> tuple[ResponseCode, str] | None:
+        """Why no message is taken now, code and remark; None if it is (replication.md 7.16)."""
+        leader = self.member.leader
+        if leader is not None and leader.may_append():
+            return None
+        if leader is not None and not leader.view.has_enough():
+            known = leader.view.known
+            return ResponseCode.SYSTEM_ERROR, (
+                f"in-sync replicas not enough: {len(known.in_sync)} of {known.min_in_sync}"
+            )
+        entry = self.agent.entry
+        hint = {"leader": "", "epoch": 0}
+        if entry is not None:
+            known_leader = entry.replicas.get(entry.leader) if entry.leader is not None else None
+            hint = {"leader": known_leader.address if known_leader else "", "epoch": entry.epoch}
+        return ResponseCode.SERVICE_NOT_AVAILABLE, orjson.dumps(hint).decode()
+
+    def trouble(self) -> str:
+        """Why this replica neither leads nor follows; empty if it does one of both."""
+        leader, follower = self.member.leader, self.member.follower
+        if leader is not None:
+            refusal = self.refusal()
+            return "" if refusal is None else f"it leads and takes no messages: {refusal[1]}"
+        if follower is not None and follower.is_linked:
+            return ""
+        if self.agent.entry is None:
+            return "no controller has answered yet (namesrvAddr)"
+        reason = follower.refusal if follower is not None else "the group has no leader"
+        return f"it follows nobody: {reason or 'no link to the leader yet'}"
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. Raises `ReplicaExpelled`, `StoreError`, `OSError`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.member.run)
+            nursery.start_soon(self._forget_loss)
+            task_status.started()
+
+    async def stop(self) -> None:
+        """Before the ports close: have another one lead, and say that this life ends."""
+        with trio.move_on_after(HAND_OVER_S):
+            try:
+                if self.member.leader is not None:
+                    await self.member.leader.hand_over()
+                    while self.member.leader is not None:
+                        await self._role_changed.wait()
+                await self.agent.leave(op=f"leave {self._replica.who.state.incarnation}")
+            except ReplicationError as exc:
+                self._world.log.info("failover.not_handed_over", reason=str(exc))
+
+    def _log_end(self) -> tuple[int, int]:
+        history = self._replica.file.state.history
+        return (history[-1].number if history else 0, self._store.epochs.whole_end())
+
+    async def _forget_loss(self) -> None:
+        """What tells of a loss is kept until the register has heard of it."""
+        while self.agent.entry is None:
+            changed = self.agent.changed
+            await changed.wait()
+        await self._replica.who.told()
+
+    def _on_role(self) -> None:
+        leader, follower = self.member.leader, self.member.follower
+        take_role(self._config, leads=leader is not None)
+        if leader is not None:
+            leader.confirm.subscribe(partial(self._confirmed, leader.epoch))
+        metadata = self._replication.metadata
+        if metadata is not None:
+            metadata.set_master(None)
+            if follower is not None and self.agent.entry is not None:
+                address = self.agent.entry.replicas[follower.leader].address
+                metadata.set_master(parse_address(address))
+        if leader is not None or self._leads:
+            for callback in self.on_role:
+                callback()
+        self._leads = leader is not None
+        self._role_changed.set()
+        self._role_changed = trio.Event()
+
+    def _confirmed(self, epoch: int, end: int) -> None:
+        """Of this epoch only: what waits for an answer was written in it."""
+        leader = self.member.leader
+        if leader is not None and leader.epoch == epoch:
+            self._acknowledged.advance(end)

@@ -1,0 +1,168 @@
+"""The log of a replica in a group with failover: epochs, each begun by a marker record in the log.
+
+A marker is an ordinary message of the topic `rmq_sys_rb_epoch`, so that RocketMQ and its slaves
+read over it (replication.md 7.3). What is asked of it is `replication.api.EpochLog`.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Final
+
+import orjson
+import trio
+
+from rocketbed.node.store.cursor import LogCursor, Verdict
+from rocketbed.node.store.dispatch import Dispatcher
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.errors import CorruptRecord
+from rocketbed.node.store.flush import Flusher
+from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.removal import Removal
+from rocketbed.replication.watermark import Watermark
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.message import decode_message
+from rocketbed.world.api import File
+
+EPOCH_TOPIC: Final = "rmq_sys_rb_epoch"
+PARSE_SIZE: Final = 64 * 1024
+"""Read at a time of what a leader sends, which comes in pieces of about this size."""
+
+
+class StoreEpochs:
+    """See the module. For one role at a time."""
+
+    def __init__(
+        self, parts: StoreParts, flusher: Flusher, dispatcher: Dispatcher, removal: Removal
+    ) -> None:
+        self._parts = parts
+        self._log = parts.log
+        self._flusher = flusher
+        self._dispatcher = dispatcher
+        self._removal = removal
+        self._cursor = LogCursor(parts.log.segments, parts.scanner, read_size=PARSE_SIZE)
+        self._whole: int | None = None
+        """End of the last whole record of what a leader sent; None while all of the log is ours, or
+        was read by recovery, which leaves whole records only."""
+
+    @property
+    def segment_size(self) -> int:
+        return self._log.segment_size
+
+    @property
+    def min_offset(self) -> int:
+        return self._log.min_offset
+
+    @property
+    def written(self) -> Watermark:
+        return self._log.written
+
+    @property
+    def flushed(self) -> Watermark:
+        return self._log.flushed
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._log.read(offset, size)
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        return self._log.read_cached(offset, size)
+
+    def pinned(self, offset: int) -> AbstractContextManager[tuple[File, int]]:
+        return self._log.pinned(offset)
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Append what a leader sent, and hand the records that are whole now to dispatch."""
+        log = self._log
+        if self._whole is None or not log.segments.starts:
+            self._whole = offset
+        log.append_raw(offset, data)
+        step = self._cursor.step(self._whole, log.written.value)
+        while step.verdict in (Verdict.GOOD, Verdict.BLANK):
+            self._whole = step.end
+            if step.entries:
+                log.last_store_ms = max(log.last_store_ms, step.entries[-1].store_ms)
+                self._dispatcher.push(step.entries)
+            step = self._cursor.step(self._whole, log.written.value)
+        if step.verdict is Verdict.BAD:
+            raise CorruptRecord(
+                f"the leader sent no record for offset {step.end}: {step.reason}", offset=step.end
+            )
+
+    def whole_end(self) -> int:
+        return self._log.written.value if self._whole is None else self._whole
+
+    async def begin_epoch(self, number: int, leader: int) -> int:
+        """Raises `PutFailed`, `StoreFailed`."""
+        assert self.whole_end() == self._log.written.value, "half a record is cut off before"
+        self._whole = None
+        log = self._log
+        log.tail.next_queue_offsets = await self._next_offsets()
+        run = log.begin()
+        start, _ = run.add(
+            EPOCH_TOPIC,
+            0,
+            orjson.dumps({"epoch": number, "leader": leader}),
+            b"",
+            flag=0,
+            sys_flag=0,
+            born_ms=run.now_ms,
+            born_host=log.tail.store_host_bytes,
+        )
+        log.commit(run)
+        await self._flusher.flush()
+        return start
+
+    async def _next_offsets(self) -> dict[tuple[str, int], int]:
+        """Where each queue goes on: what is dispatched, and what is not confirmed yet."""
+        offsets = self._parts.queues.next_offsets()
+        for entry in await self._undispatched():
+            if entry.units:
+                key = entry.topic, entry.queue_id
+                offsets[key] = entry.queue_offset + abs(entry.units)
+        return offsets
+
+    async def _undispatched(self) -> list[Entry]:
+        found: list[Entry] = []
+        position, end = self._parts.dispatched.value, self.whole_end()
+        step = self._cursor.step(position, end)
+        while step.verdict in (Verdict.GOOD, Verdict.BLANK):
+            found += step.entries
+            await trio.lowlevel.checkpoint()
+            step = self._cursor.step(step.end, end)
+        if step.verdict is Verdict.BAD:
+            raise CorruptRecord(f"no record at {step.end}: {step.reason}", offset=step.end)
+        return found
+
+    async def epochs(self, since: int) -> list[tuple[int, int]]:
+        """From the queue of their topic, and what is not in it yet. Raises `CorruptRecord`."""
+        places: list[tuple[int, int]] = []
+        queue = self._parts.queues.ordinary.get((EPOCH_TOPIC, 0))
+        number = queue.min_offset if queue else 0
+        while queue is not None and number < queue.readable_offset:
+            units = queue.units(number, queue.readable_offset - number)
+            if not units:
+                break
+            places += [(physical, size) for physical, size, _ in units if physical >= since]
+            number += len(units)
+        known = places[-1][0] if places else since - 1
+        places += [
+            (entry.physical_offset, entry.size)
+            for entry in await self._undispatched()
+            if entry.topic == EPOCH_TOPIC and entry.physical_offset > known
+        ]
+        return [(self._number_at(start, size), start) for start, size in places]
+
+    def _number_at(self, start: int, size: int) -> int:
+        try:
+            number = orjson.loads(decode_message(self._log.read(start, size)).body)["epoch"]
+        except (RemoteProtocolError, ValueError, KeyError, TypeError) as exc:
+            raise CorruptRecord(
+                f"the marker of an epoch at offset {start} cannot be read: {exc}", offset=start
+            ) from exc
+        if not isinstance(number, int):
+            raise CorruptRecord(f"the marker at offset {start} has no number", offset=start)
+        return number
+
+    async def cut_to(self, offset: int) -> None:
+        """Raises `StoreError` where the disk has no room for it, `StoreFailed`."""
+        await self._removal.cut(offset)
+        if self._whole is not None:
+            self._whole = offset

@@ -1,0 +1,101 @@
+"""Which replica a directory is, and which of its lives this is: `replica.rb` (replication.md 7.14).
+
+Made with the directory, so that a copied configuration with an empty disk is another replica. It
+also keeps what tells of a loss until the register has heard of that.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rocketbed.replication.entry import Policy
+from rocketbed.replication.errors import ReplicationError
+from rocketbed.replication.kept_file import KeptFileDamaged, read_kept, write_kept
+from rocketbed.replication.restart import lost_nothing
+from rocketbed.world.api import World
+
+NAME: Final = "replica.rb"
+KIND: Final = "rocketbed-replica 1"
+
+
+class ReplicaFileDamaged(ReplicationError):
+    """Who this replica is cannot be read, or it is another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """What is in the file."""
+
+    group: str
+    number: int
+    uuid: str
+    incarnation: int
+    """Counted up at each start, before anybody hears of it."""
+    boot_id: str
+    """The kernel's of the life whose end the register has not heard of yet, or of this one."""
+    stopped: bool = False
+    """The last life ended in order, with everything on disk."""
+
+
+class ReplicaFile:
+    """The file of one replica."""
+
+    def __init__(self, world: World, directory: str) -> None:
+        self._world = world
+        self._directory = directory
+        self.path = f"{directory}/{NAME}"
+        self._state: ReplicaState | None = None
+
+    @property
+    def state(self) -> ReplicaState:
+        """As it is on disk; once `begin` has returned."""
+        assert self._state is not None
+        return self._state
+
+    async def begin(self, *, group: str, number: int, policy: Policy, trusts_cache: bool) -> bool:
+        """Begin a life; whether the directory holds all that a former one acknowledged.
+
+        Raises `ReplicaFileDamaged`, `OSError`.
+        """
+        boot_id = self._world.process.boot_id
+        old = self._read()
+        if old is None:
+            uuid = f"{self._world.random.getrandbits(128):032x}"
+            old = ReplicaState(
+                group=group, number=number, uuid=uuid, incarnation=0, boot_id=boot_id, stopped=True
+            )
+        if (old.group, old.number) != (group, number):
+            raise ReplicaFileDamaged(
+                f"{self.path} is of replica {old.number} of group {old.group!r}, and this is to be"
+                f" replica {number} of {group!r} (rbReplica, brokerName): a directory belongs to"
+                " one replica only"
+            )
+        same_kernel = trusts_cache and old.boot_id == boot_id
+        lossless = lost_nothing(policy, stopped=old.stopped, same_kernel=same_kernel)
+        kept = boot_id if lossless else old.boot_id
+        await self._save(replace(old, incarnation=old.incarnation + 1, boot_id=kept, stopped=False))
+        return lossless
+
+    async def told(self) -> None:
+        """The register has heard of this life. Raises `OSError`."""
+        if self.state.boot_id != self._world.process.boot_id:
+            await self._save(replace(self.state, boot_id=self._world.process.boot_id))
+
+    async def stopped(self) -> None:
+        """Everything is on disk, and nothing is written any more. Raises `OSError`."""
+        await self._save(replace(self.state, stopped=True))
+
+    def _read(self) -> ReplicaState | None:
+        try:
+            found = read_kept(self._world, self.path, KIND)
+            return None if found is None else ReplicaState(**found)
+        except (KeptFileDamaged, TypeError) as exc:
+            raise ReplicaFileDamaged(
+                f"{self.path} cannot be read: {exc}. Who this replica is stands nowhere else: move"
+                " the directory away and start with an empty one, which gets everything from the"
+                " group's leader under another number (rbReplica)"
+            ) from exc
+
+    async def _save(self, state: ReplicaState) -> None:
+        value = {name: getattr(state, name) for name in ReplicaState.__slots__}
+        await write_kept(self._world, self._directory, NAME, KIND, value)
+        self._state = state

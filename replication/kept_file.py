@@ -1,0 +1,62 @@
+"""Small files that a replica keeps: three lines, as the store's mark.
+
+Kind and version, JSON, CRC-32C of the JSON. Replaced by a temporary file, fsync, rename, fsync of
+the directory, so that a crash leaves the old one or the new one.
+"""
+
+from typing import Any, Final
+
+import crcmod.predefined
+import orjson
+
+from rocketbed.replication.errors import ReplicationError
+from rocketbed.world.api import World
+
+SIZE_MAX: Final = 1 << 20
+"""Bytes; a history of 30,000 epochs."""
+_crc32c = crcmod.predefined.mkCrcFun("crc-32c")
+
+
+class KeptFileDamaged(ReplicationError):
+    """Such a file is not what was written."""
+
+
+def read_kept(world: World, path: str, kind: str) -> dict[str, Any] | None:
+    """What it holds; None if there is none. Raises `KeptFileDamaged`, `OSError`."""
+    disk = world.disk
+    if not disk.exists(path):
+        return None
+    file = disk.open(path, writable=False)
+    try:
+        if not 0 < file.size() <= SIZE_MAX:
+            raise KeptFileDamaged(f"it has {file.size()} bytes")
+        data = file.read_at(0, file.size())
+    finally:
+        file.close()
+    lines = data.split(b"\n")
+    if len(lines) != 4 or lines[0] != kind.encode() or b"%08x" % _crc32c(lines[1]) != lines[2]:
+        first = lines[0][:40].decode("ascii", "replace")
+        is_other = first != kind and first.startswith(kind.partition(" ")[0])
+        raise KeptFileDamaged(f"it is a {first!r}" if is_other else "it does not match its CRC")
+    found = orjson.loads(lines[1])
+    if not isinstance(found, dict):
+        raise KeptFileDamaged("it holds no object")
+    return found
+
+
+async def write_kept(
+    world: World, directory: str, name: str, kind: str, value: dict[str, Any]
+) -> None:
+    """Write it anew, durably. Raises `OSError`: what is on disk is the old or the new."""
+    disk, path = world.disk, f"{directory}/{name}"
+    text, temporary = orjson.dumps(value), f"{path}.new"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    file = disk.open(temporary, create=True)
+    try:
+        file.write_at(0, b"%s\n%s\n%08x\n" % (kind.encode(), text, _crc32c(text)))
+        await file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    await disk.sync_dir(directory)
