@@ -19,14 +19,19 @@ from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.replication import Replication
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.client import parse_address
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import RemotingError
 from rocketbed.replication.agent import Agent, Identity
 from rocketbed.replication.entry import Policy
 from rocketbed.replication.epoch_file import EpochFile
-from rocketbed.replication.errors import ReplicationError
+from rocketbed.replication.errors import ChangeRefused, ReplicationError
 from rocketbed.replication.identity import ReplicaFile
 from rocketbed.replication.member import Member
+from rocketbed.replication.register.form import dumped
 from rocketbed.replication.watermark import Watermark
-from rocketbed.wire.codes import ResponseCode
+from rocketbed.wire.codes import RequestCode, ResponseCode
+from rocketbed.wire.command import Command, answer
+from rocketbed.wire.headers_failover import HandOverRequest
 from rocketbed.world.api import World
 
 HAND_OVER_S: Final = 2.0
@@ -115,7 +120,10 @@ class Failover:
         """Before the ports open."""
         broker.sender.gate = self.refusal
         replication.member = self.member
+        # The controller was away, and the nameserver beside it may know no route any more.
+        self.agent.on_registered = registration.announce
         registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
+        broker.handlers.spawned[RequestCode.RB_HAND_OVER] = self._hand_over
         self._replication = replication
         self.on_role += [broker.role_changed, registration.announce]
 
@@ -165,8 +173,17 @@ class Failover:
                     while self.member.leader is not None:
                         await self._role_changed.wait()
                 await self.agent.leave(op=f"leave {self._replica.who.state.incarnation}")
-            except ReplicationError as exc:
+            except (ReplicationError, RemotingError) as exc:
                 self._world.log.info("failover.not_handed_over", reason=str(exc))
+
+    async def _hand_over(self, command: Command, _: Connection) -> Command:
+        """An operator's request: have another replica lead, the first complete one for -1."""
+        asked = HandOverRequest.decode(command.raw_fields)
+        leader = self.member.leader
+        if leader is None or asked.group != self._config.broker_name:
+            raise ChangeRefused(f"this node does not lead group {asked.group!r}")
+        entry = await leader.hand_over(None if asked.to < 0 else asked.to)
+        return answer(command, body=dumped(entry))
 
     def _log_end(self) -> tuple[int, int]:
         history = self._replica.file.state.history

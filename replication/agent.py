@@ -92,6 +92,8 @@ class Agent:
         self.renewed = trio.Event()
         """Set, and replaced, each time that the lease is renewed."""
         self._lease_until = float("-inf")
+        self.on_registered: Callable[[], None] = lambda: None
+        """Called each time that a controller has taken our registration."""
 
     def lease_s(self) -> float:
         """Seconds for which this replica may act as the leader; 0 or less if it may not."""
@@ -168,6 +170,7 @@ class Agent:
             try:
                 await self._register(connection, op)
                 self._connection = connection
+                self.on_registered()
                 await self._beat(connection)
             except ReplicaExpelled as exc:
                 expelled = exc

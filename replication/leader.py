@@ -134,11 +134,11 @@ class Leader:
         members = [one for one in sorted(self.view.known.in_sync) if one != self.view.me]
         if to is not None and to not in members:
             raise ChangeRefused(f"replica {to} is not in sync: {members or 'nobody else'} is")
+        wanted = members if to is None else [to]
         with trio.move_on_after(HAND_OVER_S):
-            while True:
-                for one in members if to is None else [to]:
-                    follower = self._followers.get(one)
-                    if follower is not None and follower.received >= end:
+            while linked := [one for one in wanted if one in self._followers]:
+                for one in linked:
+                    if self._followers[one].received >= end:
                         return one
                 await trio.sleep(HAND_OVER_LOOK_S)
         raise ChangeRefused(f"no member of {members} has all of the log up to {end}")

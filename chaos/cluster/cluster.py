@@ -32,7 +32,7 @@ from rocketbed.chaos.cluster.plan import (
     read_settings,
     write_settings,
 )
-from rocketbed.chaos.cluster.status import MemberStatus
+from rocketbed.chaos.cluster.status import GroupStatus, MemberStatus
 from rocketbed.chaos.host.member import LOG, ManagedProcess, rocketbed_command
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.client.admin import Admin
@@ -304,6 +304,43 @@ class LocalCluster:
         async with self.admin() as admin:
             return [await self._status(member, admin) for member in self.plan.members]
 
+    async def group(self) -> GroupStatus | None:
+        """What the controller says of a cluster with failover; None if it does not answer."""
+        if not self.plan.failover:
+            return None
+        try:
+            async with self.admin() as admin:
+                found = (await admin.failover_groups()).get(BROKER_NAME)
+        except (ClientError, RemotingError):
+            return None
+        return None if found is None else GroupStatus.read(found)
+
+    async def hand_over(self, name: str | None = None) -> GroupStatus:
+        """Have another node lead that has everything: this one, or the first that does.
+
+        Raises `ClusterError`, `ClientError`, `RemotingError`.
+        """
+        if not self.plan.failover:
+            raise ClusterError("it has no failover: use `cluster promote`")
+        to = -1 if name is None else self.plan.member(name).broker_id
+        group = await self.group()
+        if group is None or group.leader is None:
+            raise ClusterError("its controller names no leader: see `cluster status`")
+        leader = next(one for one in self.plan.members if one.broker_id == group.leader)
+        if to == group.leader:
+            raise ClusterError(f"{name} leads already")
+        async with self.admin() as admin:
+            found = await admin.hand_over(leader.address, BROKER_NAME, to=to, epoch=group.epoch)
+        return GroupStatus.read({"entry": found})
+
+    async def force_leader(self, name: str) -> GroupStatus:
+        """Let this node lead, whatever it lacks. Raises as `hand_over`."""
+        if not self.plan.failover:
+            raise ClusterError("it has no failover: use `cluster promote --force`")
+        async with self.admin() as admin:
+            found = await admin.force_leader(BROKER_NAME, self.plan.member(name).broker_id)
+        return GroupStatus.read({"entry": found})
+
     def admin(self) -> Admin:
         """A client for administration, to be entered."""
         return Admin(self._world, nameservers=self.nameserver_address, timeout_s=ASK_S)
@@ -311,20 +348,25 @@ class LocalCluster:
     async def _status(self, member: ClusterMember, admin: Admin) -> MemberStatus:
         pid = self._process(member.name).pid()
         is_routed = False
-        info = None
+        info, broker_id = None, member.broker_id
         if pid is not None:
             try:
                 table = (await admin.cluster()).broker_addr_table
                 if member.is_node:
                     found = table.get(BROKER_NAME)
                     addresses = found.broker_addrs if found else {}
-                    is_routed = addresses.get(member.broker_id) == member.address
+                    if self.plan.failover:
+                        found_ids = [one for one, at in addresses.items() if at == member.address]
+                        broker_id = found_ids[0] if found_ids else member.broker_id
+                    is_routed = addresses.get(broker_id) == member.address
                     info = await admin.runtime_info(member.address)
                 else:
                     is_routed = True
             except (ClientError, RemotingError):
                 is_routed = False
-        return MemberStatus(member=member, pid=pid, info=info, is_routed=is_routed)
+        return MemberStatus(
+            member=member, pid=pid, info=info, is_routed=is_routed, broker_id=broker_id
+        )
 
     # --- inside
 
@@ -336,8 +378,9 @@ class LocalCluster:
         """It writes to the log that its output goes to from the first, so that it rotates it."""
         options = ["node", "-c", CONFIG]
         if not member.is_node:
-            lines = f"listenPort={member.port}", f"bindAddress={member.host}"
-            options = ["nameserver", "--set", lines[0], "--set", lines[1]]
+            options = ["nameserver"]
+            for key, value in self.plan.nameserver_settings().items():
+                options += ["--set", f"{key}={value}"]
         return self._command_line(*options, "--log", LOG)
 
     def _changes(self, plan: ClusterPlan, name: str) -> bool:

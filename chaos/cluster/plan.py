@@ -2,7 +2,8 @@
 
 One broker name with a master (id 0) and its slaves, behind one nameserver. Ports stay the same
 over restarts, so that a client finds a member where it was. Roles change when a slave is promoted;
-names do not, so `slave-1` may be the master.
+names do not, so `slave-1` may be the master. With failover there are `node-1`, `node-2`, ..., and
+the controller beside the nameserver says who leads.
 """
 
 import json
@@ -22,6 +23,8 @@ BROKER_NAME = "broker-a"
 CLUSTER_NAME = "local"
 FILE = "cluster.json"
 CONFIG = "broker.conf"
+REGISTER = "register.db"
+"""The controller's, in the nameserver's directory."""
 MIB = 1024 * 1024
 
 SMALL_FILES = {
@@ -47,7 +50,8 @@ class ClusterMember:
     port: int
     """`listenPort`."""
     broker_id: int = -1
-    """0 for the master, which changes with a promotion; -1 for a nameserver."""
+    """0 for the master, which changes with a promotion; with failover the replica's number; -1 for
+    a nameserver."""
     host: str = HOST
     """Where it listens: loopback, or a container's own address."""
 
@@ -80,12 +84,17 @@ class ClusterPlan:
     """Docker daemon of a cluster in containers, `unix:///path`."""
     published: int = 0
     """Host port forwarded to the nameserver of a cluster in containers; 0: none."""
+    failover: bool = False
+    """Whether its nodes fail over by themselves."""
     promotions: int = 0
     """How often another node was made the master. After each, slaves cut what the new master does
     not have (`rbDiverged=cut:N`)."""
 
     @property
     def master(self) -> ClusterMember:
+        """Raises `ClusterError` in a cluster with failover."""
+        if self.failover:
+            raise ClusterError("its controller says who leads: use `cluster handover`")
         return next(member for member in self.members if member.broker_id == 0)
 
     def promoted(self, name: str) -> "ClusterPlan":
@@ -123,14 +132,30 @@ class ClusterPlan:
             "haListenPort": str(member.port + 1),
             "namesrvAddr": self.member(NAMESERVER).address,
             "storePathRootDir": str(directory / "store"),
-            "flushDiskType": "SYNC_FLUSH" if self.flush == "sync" else "ASYNC_FLUSH",
-            "inSyncReplicas": str(self.in_sync_replicas if self.sync else 1),
+            **self._promise(),
             **SMALL_FILES,
             **self.settings,
         }
 
+    def nameserver_settings(self) -> dict[str, str]:
+        member = self.member(NAMESERVER)
+        settings = {"listenPort": str(member.port), "bindAddress": member.host}
+        return {**settings, "rbRegister": REGISTER} if self.failover else settings
+
+    def _promise(self) -> dict[str, str]:
+        """When a message is acknowledged."""
+        flush = {"flushDiskType": "SYNC_FLUSH" if self.flush == "sync" else "ASYNC_FLUSH"}
+        if not self.failover:
+            return {**flush, "inSyncReplicas": str(self.in_sync_replicas if self.sync else 1)}
+        nodes = [member for member in self.members if member.is_node]
+        # With fewer than three, only disks protect what is acknowledged, which a node knows.
+        return flush if self.flush == "sync" or len(nodes) >= 3 else {}
+
     def role_settings(self, member: ClusterMember) -> dict[str, str]:
         """Those lines that a promotion changes."""
+        if self.failover:
+            nodes = sum(member.is_node for member in self.members)
+            return {"rbReplica": str(member.broker_id), "rbReplicas": str(nodes)}
         master = "SYNC_MASTER" if self.sync else "ASYNC_MASTER"
         return {
             "brokerId": str(member.broker_id),
@@ -189,6 +214,7 @@ def make_plan(
     port: int = 0,
     settings: Mapping[str, str] | None = None,
     places: Sequence[tuple[str, int]] = (),
+    failover: bool = False,
 ) -> ClusterPlan:
     """A plan for one master and its slaves; `port` is the nameserver's, 0 takes free ports.
 
@@ -196,15 +222,14 @@ def make_plan(
     `settings` are for the `broker.conf` of every node.
     Raises `ClusterError` when a port is taken.
     """
-    names = node_names(slaves)
+    names = node_names(slaves, failover=failover)
     if not places:
         ports = _fixed_ports(port, len(names)) if port else free_ports(1, len(names))
         places = [(HOST, one) for one in ports]
+    ids = [-1, *range(1 if failover else 0, len(names) + failover)]
     members = [
         ClusterMember(name=name, host=host, port=port, broker_id=number)
-        for number, (name, (host, port)) in enumerate(
-            zip([NAMESERVER, *names], places, strict=True), start=-1
-        )
+        for name, number, (host, port) in zip([NAMESERVER, *names], ids, places, strict=True)
     ]
     return ClusterPlan(
         members=tuple(members),
@@ -212,13 +237,16 @@ def make_plan(
         in_sync_replicas=min(2, slaves + 1) if in_sync_replicas is None else in_sync_replicas,
         flush=flush,
         settings=dict(settings or {}),
+        failover=failover,
     )
 
 
-def node_names(slaves: int) -> list[str]:
-    """`master`, `slave-1`, ... Raises `ClusterError`."""
+def node_names(slaves: int, *, failover: bool = False) -> list[str]:
+    """`master`, `slave-1`, ..., or with failover `node-1`, ... Raises `ClusterError`."""
     if slaves < 0 or slaves > 16:
         raise ClusterError(f"the number of slaves must be 0 to 16, not {slaves}")
+    if failover:
+        return [f"node-{number}" for number in range(1, slaves + 2)]
     return [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
 
 

@@ -16,6 +16,8 @@ class MemberStatus:
     """A node's runtime information; None when it does not answer."""
     is_routed: bool
     """Whether the nameserver routes to it; of a nameserver, whether it answers."""
+    broker_id: int
+    """By which it is routed, if it is; with failover that is 0 for the one that leads."""
 
     @property
     def is_serving(self) -> bool:
@@ -26,7 +28,7 @@ class MemberStatus:
         """`nameserver`, `master` or `slave`."""
         if not self.member.is_node:
             return NAMESERVER
-        return "slave" if self.member.broker_id else "master"
+        return "slave" if self.broker_id else "master"
 
     @property
     def state(self) -> str:
@@ -39,12 +41,13 @@ class MemberStatus:
         return {
             "name": self.member.name,
             "role": self.role,
-            "brokerId": self.member.broker_id if self.member.is_node else None,
+            "brokerId": self.broker_id if self.member.is_node else None,
             "address": self.member.address,
             "pid": self.pid,
             "state": self.state,
             "minOffset": self.offset("commitLogMinOffset"),
             "maxOffset": self.offset("commitLogMaxOffset"),
+            "confirmedOffset": self.offset("rbConfirmedOffset"),
             "messages": self.offset("putMessageTimesTotal"),
             "scrubbedTo": self.offset("scrubbedTo"),
             "remarks": self.remarks,
@@ -90,3 +93,72 @@ class MemberStatus:
         """A number of the runtime information, such as `commitLogMaxOffset`."""
         text = (self.info or {}).get(name, "")
         return int(text) if text.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """A group with failover, as its controller has it on record."""
+
+    epoch: int
+    leader: int | None
+    """Replica's number."""
+    in_sync: tuple[int, ...]
+    """Who has everything that is acknowledged, the leader among them."""
+    eligible: tuple[int, ...]
+    """Who may lead if nobody of those is left."""
+    replicas: tuple[int, ...]
+    min_in_sync: int
+    policy: str
+    unclean: tuple[int, ...]
+    """Epochs whose leader an operator forced."""
+    silent_s: Mapping[int, float | None]
+    """Since each was heard; None: never, or it is gone."""
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> "GroupStatus":
+        """Of the controller's answer."""
+        entry = found["entry"]
+        return cls(
+            epoch=entry["epoch"],
+            leader=entry["leader"],
+            in_sync=tuple(sorted(map(int, entry["in_sync"]))),
+            eligible=tuple(sorted(map(int, entry["eligible"]))),
+            replicas=tuple(sorted(map(int, entry["replicas"]))),
+            min_in_sync=entry["min_in_sync"],
+            policy=entry["policy"],
+            unclean=tuple(entry["unclean"]),
+            silent_s={int(one): value for one, value in found.get("silent_s", {}).items()},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "epoch": self.epoch,
+            "leader": self.leader,
+            "inSync": self.in_sync,
+            "eligible": self.eligible,
+            "minInSync": self.min_in_sync,
+            "policy": self.policy,
+            "unclean": self.unclean,
+            "silentSeconds": {str(number): value for number, value in self.silent_s.items()},
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        named = "nobody" if self.leader is None else f"node-{self.leader}"
+        found = [
+            f"epoch {self.epoch}: {named} leads; in sync: {_named(self.in_sync)}, at least"
+            f" {self.min_in_sync} needed; policy {self.policy}"
+        ]
+        if self.eligible:
+            found.append(f"eligible, though not in sync: {_named(self.eligible)}")
+        if self.leader is None:
+            found.append(
+                "no messages are taken until one that is in sync or eligible is started again"
+            )
+        found += [f"possible loss since epoch {epoch}: it was forced" for epoch in self.unclean]
+        return found
+
+
+def _named(numbers: tuple[int, ...]) -> str:
+    return ", ".join(f"node-{number}" for number in numbers) or "nobody"

@@ -464,6 +464,9 @@ class MessageStore:
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {usage.total} B, Free : {usage.free} B.",
             "pageCacheLockTimeMills": str(int(parts.log.last_write_s * 1000)),
+            **(
+                {} if parts.confirmed is None else {"rbConfirmedOffset": str(parts.confirmed.value)}
+            ),
             "lastDurableOffsetAtBoot": str(self.recovery.last_durable),
             "trouble": self.trouble(),
             "mendedUnits": str(self.scrubber.mended),

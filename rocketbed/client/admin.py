@@ -5,8 +5,9 @@ What is written goes to every broker concerned and to every nameserver, as `mqad
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
+import orjson
 import trio
 
 from rocketbed.client.errors import ClientError, NotFound, RequestRefused
@@ -32,6 +33,7 @@ from rocketbed.wire.bodies import (
 )
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.encoding.fields import Header
+from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.wire.headers import ConsumerGroupRequest
 from rocketbed.wire.headers_admin import (
     AddPermissionResponse,
@@ -42,6 +44,7 @@ from rocketbed.wire.headers_admin import (
     TopicRequest,
     WipeResponse,
 )
+from rocketbed.wire.headers_failover import HandOverRequest, ReplicaRequest
 from rocketbed.wire.properties_text import parse_properties
 from rocketbed.world.api import World
 
@@ -180,6 +183,31 @@ class Admin:
         )
         return KvTable.decode(answer.body).table
 
+    async def failover_groups(self) -> dict[str, Any]:
+        """What the controller of groups with failover has on record of each, by broker name.
+
+        Raises `RequestRefused` where no nameserver runs an active controller, `NoNameserver`.
+        """
+        answer = await self._ask_controller(request(RequestCode.RB_GROUPS), "groups with failover")
+        return _object(answer.body)
+
+    async def hand_over(self, address: str, broker: str, *, to: int, epoch: int) -> dict[str, Any]:
+        """Have the leader at an address make another replica lead that has everything; -1: any.
+
+        Returns the group's new entry. Raises `RequestRefused` if none has, and leads on.
+        """
+        header = HandOverRequest(group=broker, leader=0, epoch=epoch, to=to, op="")
+        command = request(RequestCode.RB_HAND_OVER, header.encode())
+        return _object((await self._send(address, command, f"handover of {broker}")).body)
+
+    async def force_leader(self, broker: str, replica: int) -> dict[str, Any]:
+        """Let a replica lead whatever it lacks: acknowledged messages may be lost. The group's new
+        entry. Raises `RequestRefused`, `NoNameserver`."""
+        op = f"operator {self._session.unique_key()}"
+        header = ReplicaRequest(group=broker, replica=replica, op=op)
+        command = request(RequestCode.RB_FORCE_LEADER, header.encode())
+        return _object((await self._ask_controller(command, f"forced leader of {broker}")).body)
+
     async def broker_config(self, address: str) -> dict[str, str]:
         """Settings of the broker at an address."""
         answer = await self.ask(address, RequestCode.GET_BROKER_CONFIG, what="configuration")
@@ -306,6 +334,24 @@ class Admin:
             raise RequestRefused(what, "nameserver", answer.code, answer.remark)
         return answer
 
+    async def _ask_controller(self, command: Command, what: str) -> Command:
+        """The answer of the one nameserver whose controller is active."""
+        self._session.check_entered()
+        refused: RequestRefused | None = None
+        for address in self._session.nameservers.addresses:
+            answer = await self._session.nameservers.ask(address, command)
+            if answer.code == ResponseCode.SUCCESS:
+                return answer
+            where = f"nameserver {address[0]}:{address[1]}"
+            error = RequestRefused(what, where, answer.code, answer.remark)
+            is_other = answer.code in (
+                ResponseCode.CONTROLLER_NOT_LEADER,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            )
+            refused = error if refused is None or not is_other else refused
+        assert refused is not None
+        raise refused
+
     async def _masters(self, brokers: Iterable[str] | None) -> dict[str, str]:
         """Broker name -> address of its master."""
         table = (await self.cluster()).broker_addr_table
@@ -333,3 +379,14 @@ class Admin:
         raise ClientError(
             f"topic {topic} was created, but has no route at the nameserver after {ROUTED_S:g} s"
         )
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Raises `BodyError`."""
+    try:
+        found = orjson.loads(body)
+    except ValueError as exc:
+        raise BodyError(f"the answer is no JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise BodyError("the answer is no JSON object")
+    return found

@@ -95,6 +95,13 @@ class Nameservers:
             raise NoNameserver(f"{what}: not every nameserver answered: {'; '.join(failures)}")
         return [answer for _, answer in answers]
 
+    async def ask(self, address: Address, command: Command) -> Command:
+        """Ask this one. Raises `NoNameserver`."""
+        try:
+            return await self._ask(address, command, REQUEST_S)
+        except RemotingError as exc:
+            raise NoNameserver(f"{address[0]}:{address[1]} did not answer: {exc}") from exc
+
     async def _ask(self, address: Address, command: Command, timeout_s: float) -> Command:
         link = await self._connections.link(address, timeout_s=CONNECT_S)
         share_s = timeout_s if len(self.addresses) == 1 else timeout_s / 2

@@ -25,7 +25,7 @@ async def info(store: MessageStore) -> dict[str, str]:
 
 def member(found: dict[str, str] | None, name: str = "master") -> MemberStatus:
     node = ClusterMember(name=name, port=10911, broker_id=0)
-    return MemberStatus(member=node, pid=1, info=found, is_routed=True)
+    return MemberStatus(member=node, pid=1, info=found, is_routed=True, broker_id=node.broker_id)
 
 
 @pytest.fixture(scope="module")

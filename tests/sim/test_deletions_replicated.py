@@ -427,7 +427,7 @@ def test_a_node_with_messages_in_no_queue_is_not_promoted_without_a_word(
 
     info = session(follow, config=SLAVE).value
     node = ClusterMember(name="slave-1", port=10911, broker_id=1)
-    status = MemberStatus(member=node, pid=1, info=info, is_routed=True)
+    status = MemberStatus(member=node, pid=1, info=info, is_routed=True, broker_id=node.broker_id)
     end = KnownEnd("slave-1", len(log), "running", status.unqueued)
     problem = missing_in(end, [KnownEnd("master", len(log), "running")])
     assert f"10 good records stand in no queue (T: 10 from offset {at} on" in problem

@@ -6,6 +6,7 @@ It lives below one directory: `cluster.json`, and for each member its settings, 
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -15,11 +16,12 @@ from rocketbed.cli.client import json_option, run, show, show_json, table
 from rocketbed.cli.cluster.watch import watch
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.cluster.status import MemberStatus
+    from rocketbed.chaos.cluster.status import GroupStatus, MemberStatus
 
 DEFAULT_DIRECTORY: Final = "rocketbed-cluster"
 DEFAULT_PORT: Final = 9876
 EXIT_NOT_SERVING: Final = 1
+WATCH_S: Final = 1.0
 
 _directory_option = click.option(
     "--dir",
@@ -48,6 +50,11 @@ cluster.add_command(watch)
     default=True,
     help="--sync: acknowledge a message only once a slave has it (default: --sync).",
 )
+@click.option(
+    "--failover",
+    is_flag=True,
+    help="Nodes that fail over by themselves: one leads, and if it dies, another one.",
+)
 @click.option("--flush", type=click.Choice(["sync", "async"]), default="async", show_default=True)
 @click.option(
     "--port",
@@ -68,12 +75,16 @@ def up(
     directory: Path,
     slaves: int,
     sync: bool,
+    failover: bool,
     flush: Literal["sync", "async"],
     port: int,
     docker: bool,
     overrides: tuple[str, ...],
 ) -> int:
     """Start a cluster and wait until it serves.
+
+    With --failover there are node-1, node-2, ... (--slaves and one more), and the nameserver runs
+    the controller that says who leads.
 
     With --docker its members are containers on their own network, with the cluster directory bind
     mounted; --port is published for the nameserver.
@@ -84,6 +95,10 @@ def up(
     def say(line: str) -> None:
         click.echo(line, err=True)
 
+    if failover and docker:
+        raise click.UsageError("--failover runs processes only, not containers (--docker) yet")
+    if failover and not sync:
+        raise click.UsageError("--async: with --failover what is acknowledged is on other nodes")
     with claimed(directory, make=True):
         found = known(directory, docker=docker, say=say)
         is_new = found is None
@@ -97,6 +112,7 @@ def up(
                 flush=flush,
                 port=port,
                 settings=settings,
+                failover=failover,
             )
         if not missing(found):
             say("every member is already running")
@@ -143,8 +159,12 @@ def down(directory: Path, remove: bool) -> int:
 @cluster.command("status")
 @_directory_option
 @json_option
-def status(directory: Path, as_json: bool) -> int:
+@click.option("--watch", "again", is_flag=True, help="Show it again every second.")
+def status(directory: Path, as_json: bool, again: bool) -> int:
     """Show members, roles and offsets, and what a node has to tell of its store.
+
+    Of a cluster with failover also epoch, leader, who is in sync, and how far each node's log is
+    confirmed; and since which epochs messages may be lost since an operator forced a leader.
 
     That is trouble, damage that its scrub has found or mended, cuts that an operator ordered, and
     what was cut off and is kept in rocketbed.cut.
@@ -153,12 +173,56 @@ def status(directory: Path, as_json: bool) -> int:
     from rocketbed.chaos.cluster.cluster import LocalCluster
 
     found = LocalCluster.load(directory)
-    rows = run(found.status)
-    if as_json:
-        show_json([row.as_row() for row in rows])
-    else:
-        show(_status_lines(rows))
-    return 0 if all(row.is_serving for row in rows) else EXIT_NOT_SERVING
+
+    async def look() -> tuple[list[MemberStatus], GroupStatus | None]:
+        return await found.status(), await found.group()
+
+    while True:
+        rows, group = run(look)
+        if as_json:
+            members = [row.as_row() for row in rows]
+            show_json({"members": members, "group": group.as_json()} if group else members)
+        else:
+            show(_status_lines(rows, group))
+        if not again:
+            return 0 if all(row.is_serving for row in rows) else EXIT_NOT_SERVING
+        time.sleep(WATCH_S)
+        click.echo()
+
+
+@cluster.command("handover")
+@click.argument("name", required=False)
+@_directory_option
+def handover(name: str | None, directory: Path) -> int:
+    """Have another node of a cluster with failover lead: NAME, or the first that has everything.
+
+    The one that leads takes no more messages, waits until the other one has all, and gives the lead
+    to it. Nothing is lost, and producers wait for a moment only.
+    """
+    from rocketbed.chaos.cluster.cluster import LocalCluster
+
+    found = LocalCluster.load(directory)
+    group = run(lambda: found.hand_over(name))
+    show(group.lines())
+    return 0
+
+
+@cluster.command("force-leader")
+@click.argument("name")
+@click.option("--accept-loss", is_flag=True, required=True, help="Acknowledged messages may go.")
+@_directory_option
+def force_leader(name: str, accept_loss: bool, directory: Path) -> int:
+    """Let NAME lead a cluster with failover although it may lack acknowledged messages.
+
+    For when nobody that has everything will come back. What the others have beyond its log is cut,
+    and `cluster status` says from then on since which epoch messages may be lost.
+    """
+    from rocketbed.chaos.cluster.cluster import LocalCluster
+
+    found = LocalCluster.load(directory)
+    group = run(lambda: found.force_leader(name))
+    show(group.lines())
+    return 0
 
 
 @cluster.command("promote")
@@ -200,17 +264,21 @@ def _setting(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _status_lines(rows: list[MemberStatus]) -> list[str]:
+def _status_lines(rows: list[MemberStatus], group: GroupStatus | None = None) -> list[str]:
+    names = ["commitLogMinOffset", "commitLogMaxOffset"]
+    names += ["rbConfirmedOffset"] if group is not None else []
     shown: list[tuple[str, ...]] = [
-        ("member", "role", "id", "address", "pid", "state", "log from", "to")
+        ("member", "role", "id", "address", "pid", "state", "log from", "to", "confirmed")[
+            : 6 + len(names)
+        ]
     ]
     for row in rows:
-        offsets = (row.offset("commitLogMinOffset"), row.offset("commitLogMaxOffset"))
+        offsets = [row.offset(name) for name in names]
         shown.append(
             (
                 row.member.name,
                 row.role,
-                str(row.member.broker_id) if row.member.is_node else "-",
+                str(row.broker_id) if row.member.is_node else "-",
                 row.member.address,
                 str(row.pid or "-"),
                 row.state,
@@ -218,4 +286,4 @@ def _status_lines(rows: list[MemberStatus]) -> list[str]:
             )
         )
     remarks = [f"{row.member.name}: {remark}" for row in rows for remark in row.remarks]
-    return [*table(shown), *remarks]
+    return [*table(shown), *(group.lines() if group is not None else []), *remarks]
