@@ -99,6 +99,9 @@ class Failover:
             lossless=replica.lossless,
             replicas=config.replicas,
             policy=replica.policy,
+            founds=bool(replica.file.state.history)
+            or store.max_offset == store.min_offset
+            or store.followed == "",
         )
         self.agent = Agent(world, list(config.nameservers), me, self._log_end)
         self.member = Member(

@@ -147,6 +147,8 @@ async def run_node(
                 if replica is not None:
                     await replica.begin(store)
                 node = Node(world, config, store, tables, replica)
+                if node.broker.table_log is not None:
+                    node.broker.table_log.replay()
                 await _serve(node, began, task_status)
                 await node.broker.stop()
             except* RocketbedError as group:

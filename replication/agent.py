@@ -66,6 +66,8 @@ class Identity:
     """How many the group is to have."""
     policy: Policy
     """What this replica does before it acknowledges; all of a group do the same."""
+    founds: bool
+    """Whether it may be the first of its group: its log is no copy of another one's."""
 
 
 class Agent:
@@ -92,6 +94,8 @@ class Agent:
         self.renewed = trio.Event()
         """Set, and replaced, each time that the lease is renewed."""
         self._lease_until = float("-inf")
+        self._trouble = ""
+        """What ended the last connection."""
         self.on_registered: Callable[[], None] = lambda: None
         """Called each time that a controller has taken our registration."""
 
@@ -169,15 +173,19 @@ class Agent:
             nursery.start_soon(connection.run)
             try:
                 await self._register(connection, op)
-                self._connection = connection
+                self._connection, self._trouble = connection, ""
                 self.on_registered()
                 await self._beat(connection)
             except ReplicaExpelled as exc:
                 expelled = exc
             except (RemotingError, ProtocolError, EntryDamaged, _Elsewhere) as exc:
-                self._world.log.info(
-                    "replica.controller_lost", address=f"{address[0]}:{address[1]}", error=str(exc)
-                )
+                if self._trouble != str(exc):
+                    self._world.log.info(
+                        "replica.controller_lost",
+                        address=f"{address[0]}:{address[1]}",
+                        error=str(exc),
+                    )
+                self._trouble = str(exc)
             finally:
                 self._connection = None
                 connection.close()
@@ -196,6 +204,7 @@ class Agent:
             lossless=me.lossless,
             replicas=me.replicas,
             policy=me.policy,
+            founds=me.founds,
             op=op,
         )
         code = RequestCode.RB_REGISTER_REPLICA

@@ -107,6 +107,12 @@ class LogCutter(Protocol):
 class EpochLog(ReplicaLog, Protocol):
     """A log whose epochs begin with marker records (replication.md 7.3)."""
 
+    @property
+    def copied_from(self) -> str | None:
+        """`host:port` of the replication port that it was copied from before it had epochs; empty
+        if it is nobody's copy, None if that is not known any more."""
+        ...
+
     def whole_end(self) -> int:
         """End of the last whole record; the log itself may end inside the next one."""
         ...

@@ -248,6 +248,11 @@ class Controller:
             raise ChangeRefused(f"no policy: {asked.policy!r}")
         new = new_group(asked.group, replicas=asked.replicas, policy=Policy(asked.policy))
         known = await self._register.get(asked.group)
+        if known is None and not asked.founds:
+            raise GroupUnknown(
+                f"group {asked.group!r} has to begin with the one that replica {asked.replica} is"
+                " a copy of: start its former master first"
+            )
         if known is not None and known.policy != new.policy:
             raise ChangeRefused(
                 f"group {asked.group!r} acknowledges by the policy {known.policy}, replica"

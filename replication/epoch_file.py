@@ -29,6 +29,8 @@ class EpochState:
     """Where the log is being cut: a start with this in the file does it again."""
     confirm: int = 0
     """Some offset below which everything is confirmed; heard of late, and written later."""
+    is_shared: bool = False
+    """Whether the log has begun as this group's, or what it held before was compared."""
 
 
 class EpochFile:
@@ -54,6 +56,7 @@ class EpochFile:
                 history=check(history, 1 << 63),
                 cut_to=found["cut"],
                 confirm=found["confirm"],
+                is_shared=found["shared"],
             )
         except (KeptFileDamaged, HistoryRefused, KeyError, TypeError) as exc:
             raise EpochFileDamaged(
@@ -72,6 +75,7 @@ class EpochFile:
                 "history": [(one.number, one.start) for one in state.history],
                 "cut": state.cut_to,
                 "confirm": state.confirm,
+                "shared": state.is_shared,
             }
             await write_kept(self._world, self._directory, NAME, KIND, value)
             self.state = state

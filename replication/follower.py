@@ -105,6 +105,8 @@ class Follower:
         history = self._judge(frame)
         assert isinstance(frame.content, Welcome)
         await self._cut(frame.content.cut)
+        if not self._file.state.is_shared:
+            await self._file.save(is_shared=True)
         self._noted = self._log.written.value
         self.refusal = ""
         self._world.log.info("follower.following", leader=self.leader, cut=frame.content.cut)
@@ -152,7 +154,15 @@ class Follower:
             if welcome.cut != welcome.first:
                 raise LinkRefused(f"an empty log is sent from {welcome.cut}, not from the first")
             return theirs
-        common = common_end(self._file.state.history, end, theirs, welcome.end)
+        mine = self._file.state.history
+        state = self._file.state
+        if mine[-1].number == 0 and not state.is_shared and log.copied_from != self.address:
+            # Bytes from before the first epoch are the same only if they were copied from there.
+            raise LinkRefused(
+                f"this log is from before the group had failover, and no copy of that of replica"
+                f" {self.leader}: start this one with an empty directory, which gets everything"
+            )
+        common = common_end(mine, end, theirs, welcome.end)
         if common != welcome.cut:
             raise LinkRefused(f"it says that the logs part at {welcome.cut}, here at {common}")
         if common < self._file.state.confirm:

@@ -38,9 +38,6 @@ class InSyncView:
         self.pending: Proposal | None = None
         """Asked of the register, with an answer that is not known yet."""
         self.positions: dict[int, Position] = {}
-        self.candidate: int | None = None
-        """A follower that is about to be added: nothing is confirmed without it, so that it comes
-        to have all that is."""
         self.confirm = 0
         """Offset below which every byte is confirmed; what earlier epochs confirmed may be more."""
 
@@ -78,7 +75,6 @@ class InSyncView:
     def join(self, replica: int) -> Proposal:
         """Ask that a follower be added. Invariant: one request at a time."""
         life = self.positions[replica].incarnation
-        self.candidate = None
         return self._propose({**self.known.in_sync, replica: life})
 
     def leave(self, replica: int) -> Proposal:
@@ -114,10 +110,7 @@ class InSyncView:
 
     def _ends(self, own_end: int) -> list[int]:
         others = self.need() - {(self.me, self.known.in_sync[self.me])}
-        ends = [own_end, *(self._end_of(*one) for one in others)]
-        if self.candidate in self.positions:
-            ends.append(self.positions[self.candidate].end)
-        return ends
+        return [own_end, *(self._end_of(*one) for one in others)]
 
     def _end_of(self, replica: int, incarnation: int) -> int:
         position = self.positions.get(replica)

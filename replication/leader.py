@@ -91,9 +91,7 @@ class Leader:
         self._absent_since: dict[int, float] = {}
         self._behind_since: dict[int, tuple[float, int]] = {}
         """When a member was seen behind, and the end that it has to reach."""
-        self._keeping_up: dict[int, tuple[float, float, int]] = {}
-        """Of a follower outside of the set: since when it keeps up, when it had last all that there
-        was, and the end that it has to reach now."""
+        self._complete_since: dict[int, float] = {}
         self._is_over = False
         self._hands_over = False
         """While another one is made to lead: nothing is taken meanwhile."""
@@ -215,33 +213,14 @@ class Leader:
         return now - since > LAG_S
 
     def _may_join(self, number: int, now: float) -> bool:
-        """R5: complete, after it has kept up for long enough not to be left out at once; while
-        nothing can be confirmed without it, it is not made to wait.
-
-        Under steady load what is confirmed is always a little ahead of one that is not waited for,
-        so that it is waited for first (`InSyncView.candidate`).
-        """
-        if self._followers[number].hello.learner or number in self.view.known.in_sync:
+        """R5: complete, and for long enough that it will not be left out at once; while nothing can
+        be confirmed without it, it is not made to wait."""
+        if self._followers[number].hello.learner or not self.view.may_join(number):
+            self._complete_since.pop(number, None)
             return False
         if not self.view.has_enough():
-            return self.view.may_join(number)
-        if not self._keeps_up(number, now):
-            return False
-        if not self.view.may_join(number):
-            self.view.candidate = number
-            return False
-        return True
-
-    def _keeps_up(self, number: int, now: float) -> bool:
-        """Whether, for a while, it had all within `LAG_S` that there was."""
-        follower = self._followers[number]
-        begun, since, end = self._keeping_up.get(number, (now, now, self._own_end()))
-        if follower.acknowledged >= end:
-            since, end = now, self._own_end()
-        elif now - since > LAG_S:
-            begun = since = now
-        self._keeping_up[number] = begun, since, end
-        return now - begun > CAUGHT_UP_S and follower.acknowledged > self.view.start
+            return True
+        return now - self._complete_since.setdefault(number, now) > CAUGHT_UP_S
 
     # --- followers
 
@@ -282,9 +261,7 @@ class Leader:
         finally:
             if self._followers.get(hello.replica) is follower:
                 del self._followers[hello.replica]
-                self._keeping_up.pop(hello.replica, None)
-                if self.view.candidate == hello.replica:
-                    self.view.candidate = None
+                self._complete_since.pop(hello.replica, None)
             self._world.log.info(
                 "leader.follower_lost", replica=hello.replica, reason=link.ended_by
             )

@@ -137,7 +137,8 @@ class Member:
         if log.written.value > log.whole_end():
             await log.cut_to(log.whole_end())
         start = await log.begin_epoch(entry.epoch, self._agent.me.number)
-        await file.save(history=begun(file.state.history, Epoch(entry.epoch, start)))
+        history = begun(file.state.history, Epoch(entry.epoch, start))
+        await file.save(history=history, is_shared=True)
         self._world.log.info("member.leads", epoch=entry.epoch, start=start)
         leader = Leader(self._world, log, self._agent, entry, file.state.history)
         leader.confirm.subscribe(self.confirm.advance)

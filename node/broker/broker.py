@@ -23,6 +23,7 @@ from rocketbed.node.broker.runtime_info import RuntimeInfo
 from rocketbed.node.broker.send import Sender
 from rocketbed.node.broker.send_back import SendBack
 from rocketbed.node.broker.settings import Settings
+from rocketbed.node.broker.table_log import TableLog
 from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
@@ -79,6 +80,18 @@ class Broker:
         self.config = config
         self.store = store
         self.tables = tables
+        self.table_log: TableLog | None = None
+        """In a group with failover."""
+        if config.replica and confirmed is not None:
+            self.table_log = TableLog(
+                world,
+                config,
+                store,
+                tables.topics,
+                tables.groups,
+                tables.offsets,
+                acknowledged=confirmed,
+            )
         self.releases = ReleaseQueue(
             flushed=store.flushed if config.store.sync_flush else None,
             confirmed=confirmed,
@@ -200,9 +213,13 @@ class Broker:
         """A replica of a group with failover leads now, or does not any more."""
         self.releases.give_up()
         self.puller.polls.release_all()
+        assert self.table_log is not None, "in a group with failover"
+        self.table_log.begin_role()
         if self.config.is_slave:
             return
         tables, store = self.tables, self.store
+        for physical, size in store.epochs.changes:
+            self.table_log.take_over(physical, size)
         tables.topics.adopt([*store.queue_keys(), *store.new_queues()])
         tables.topics.become_own()
         tables.offsets.bring_down(partial(store.queue_max, committed=False))
@@ -228,6 +245,8 @@ class Broker:
                 self.releases.run,
             ):
                 nursery.start_soon(task)
+            if self.table_log is not None:
+                nursery.start_soon(self.table_log.run)
 
     async def stop(self) -> None:
         """Answer what is held and save the tables; the ports are closed by then."""

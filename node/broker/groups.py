@@ -1,6 +1,9 @@
 """Consumer groups of a broker: `subscriptionGroup.json` (wire.md 4.7, 6.2)."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+
+import trio
 
 from rocketbed.node.broker.config_file import ConfigFile, SavedTable
 from rocketbed.node.config.node_config import NodeConfig
@@ -38,6 +41,10 @@ class Groups:
         self._table: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
+        self.on_change: list[Callable[[str], None]] = []
+        """Called with the name of a group that was made, changed or forgotten."""
+        self.replicated: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        """As that of `Topics`."""
 
     def load(self) -> None:
         """Read the file and add the system's groups. Raises `ConfigFileError`."""
@@ -50,6 +57,7 @@ class Groups:
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""
         await self._saved.save()
+        await self.replicated()
 
     async def run(self) -> None:
         """Write changes as they come, until cancelled."""
@@ -70,15 +78,24 @@ class Groups:
         """Make or change a group; durable after `save`."""
         if self._table.get(config.group_name) != config:
             self._table[config.group_name] = config
-            self._bump()
+            self._changed(config.group_name)
 
     def delete(self, group: str) -> bool:
         """Forget a group; durable after `save`. False when there is none."""
         if self._table.pop(group, None) is None:
             return False
         self._forbidden.pop(group, None)
-        self._bump()
+        self._changed(group)
         return True
+
+    def apply(self, rows: Mapping[str, SubscriptionGroupConfig | None]) -> None:
+        """Take changes of another broker's table over; None is a group that it forgot."""
+        for name, row in rows.items():
+            if row is None:
+                self._table.pop(name, None)
+            else:
+                self._table[name] = row
+            self._changed(name)
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
         """Whether a group may not read a topic (353 sets the read bit of the forbidden table)."""
@@ -101,6 +118,11 @@ class Groups:
         self._table = dict(table.subscription_group_table)
         self._forbidden = table.forbidden_table
         self.version = table.data_version
+
+    def _changed(self, name: str) -> None:
+        self._bump()
+        for callback in self.on_change:
+            callback(name)
 
     def _bump(self) -> None:
         self.version = self.version.next(self._world.clock.wall_ms())

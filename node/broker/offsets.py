@@ -5,7 +5,7 @@ never fewer (store.md T21). The first one of a queue is saved at once: a group t
 end of a queue would begin at another end after the crash.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -49,6 +49,8 @@ class Offsets:
         with the process, when the table has it."""
         self._pulled: dict[tuple[str, str, int], int] = {}
         """Group, topic and queue -> the offset of the latest pull; of pulls to this process."""
+        self._changed: dict[str, dict[int, None]] | None = None
+        """`topic@group` -> queues whose offset has changed; None where nobody asks."""
         self.version = DataVersion()
         self._is_new = trio.Event()
         """Set when a queue has its first offset."""
@@ -119,6 +121,36 @@ class Offsets:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._saved.touch()
+            if self._changed is not None:
+                self._changed.setdefault(f"{topic}@{group}", {})[queue_id] = None
+
+    def take_changes(self) -> dict[str, dict[int, int]]:
+        """By `topic@group` and queue, the offsets that have changed since the last call, -1 for one
+        that was dropped; from the first call on."""
+        changed, self._changed = self._changed or {}, {}
+        return {
+            key: {queue: self._table.get(key, {}).get(queue, NOT_STORED) for queue in queues}
+            for key, queues in changed.items()
+        }
+
+    def note_changes(self, changes: Mapping[str, Mapping[int, int]]) -> None:
+        """Have `take_changes` tell these once more."""
+        for key, queues in changes.items():
+            noted = self._changed if self._changed is not None else {}
+            noted.setdefault(key, {}).update(dict.fromkeys(queues))
+
+    def apply(self, changes: Mapping[str, Mapping[int, int]]) -> None:
+        """Take over what another broker's `take_changes` has told."""
+        for key, queues in changes.items():
+            table = self._table.setdefault(key, {})
+            for queue, offset in queues.items():
+                if offset == NOT_STORED:
+                    table.pop(queue, None)
+                else:
+                    table[queue] = offset
+            if not table:
+                del self._table[key]
+        self._saved.touch()
 
     def pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Keep in memory what a member of a group asked for last."""
@@ -201,6 +233,7 @@ class Offsets:
         for key in list(self._table):
             topic, _, group = key.rpartition("@")
             if matches(topic, group):
+                self.note_changes({key: self._table[key]})
                 del self._table[key]
                 self._saved.touch()
         for table in (self._pulled, self._resets):

@@ -6,13 +6,15 @@ message acknowledged before its topic was durable could be lost to its readers.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import trio
+
 from rocketbed.node.broker.config_file import AfterSave, ConfigFile, ConfigFileError, SavedTable
 from rocketbed.node.config.node_config import NodeConfig
-from rocketbed.node.store.epochs import EPOCH_TOPIC
+from rocketbed.node.store.epochs import EPOCH_TOPIC, META_TOPIC
 from rocketbed.wire.bodies import (
     PERM_INHERIT,
     PERM_READ,
@@ -89,6 +91,11 @@ class Topics:
         self.on_change: list[Callable[[list[str]], None]] = []
         """Called with the names of topics made or changed (a deleted one too)."""
         self._held: dict[str, list[AfterSave]] = {}
+        self.before_use: Callable[[], None] = _nothing
+        """Called when changes are in the file, before messages of new topics are taken."""
+        self.replicated: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        """Waits until changes are where they have to be beside the file. May raise
+        `ConfigFileError`."""
         self._durable: set[str] = set()
         self._being_saved: list[str] = []
         self._is_complete = False
@@ -187,6 +194,7 @@ class Topics:
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""
         await self._saved.save()
+        await self.replicated()
         self._after_save(None)
 
     async def run(self) -> None:
@@ -244,6 +252,15 @@ class Topics:
             return False
         self._changed([topic])
         return True
+
+    def apply(self, rows: Mapping[str, TopicConfig | None]) -> None:
+        """Take changes of another broker's table over; None is a topic that it forgot."""
+        for name, row in rows.items():
+            if row is None:
+                self._table.pop(name, None)
+            else:
+                self._table[name] = row
+        self._changed(list(rows))
 
     def replace_all(self, table: TopicConfigTable) -> None:
         """Take a master's table over whole (a slave's metadata sync)."""
@@ -324,6 +341,7 @@ class Topics:
 
     def _after_save(self, failure: ConfigFileError | None) -> None:
         if failure is None:
+            self.before_use()
             for name in self._being_saved:
                 if name in self._table:
                     self._durable.add(name)
@@ -380,7 +398,7 @@ class Topics:
             (TIMER_TOPIC, 1, PERM_READ | PERM_WRITE),
         ]
         if config.replica:
-            rows.append((EPOCH_TOPIC, 1, PERM_READ))
+            rows += [(EPOCH_TOPIC, 1, PERM_READ), (META_TOPIC, 1, PERM_READ)]
         if config.auto_create_topic:
             rows.append((DEFAULT_TOPIC, config.default_topic_queues, template))
         if config.trace_topic:
@@ -391,6 +409,10 @@ class Topics:
             )
             for name, queues, perm in rows
         }
+
+
+def _nothing() -> None:
+    """Nothing has to be done first."""
 
 
 def with_attributes(config: TopicConfig, changes: str | None) -> TopicConfig:

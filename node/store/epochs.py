@@ -23,6 +23,8 @@ from rocketbed.wire.message import decode_message
 from rocketbed.world.api import File
 
 EPOCH_TOPIC: Final = "rmq_sys_rb_epoch"
+META_TOPIC: Final = "rmq_sys_rb_meta"
+"""Of the changes of tables (`node.broker.table_log`)."""
 PARSE_SIZE: Final = 64 * 1024
 """Read at a time of what a leader sends, which comes in pieces of about this size."""
 
@@ -42,6 +44,9 @@ class StoreEpochs:
         self._whole: int | None = None
         """End of the last whole record of what a leader sent; None while all of the log is ours, or
         was read by recovery, which leaves whole records only."""
+        self.changes: list[tuple[int, int]] = []
+        """Offset and size of the records of `META_TOPIC` that were in no queue yet when the newest
+        epoch began here, in the log's order."""
 
     @property
     def segment_size(self) -> int:
@@ -86,6 +91,11 @@ class StoreEpochs:
                 f"the leader sent no record for offset {step.end}: {step.reason}", offset=step.end
             )
 
+    @property
+    def copied_from(self) -> str | None:
+        followed = self._parts.marks.mark.followed
+        return None if followed is None else followed.partition("#")[0]
+
     def whole_end(self) -> int:
         return self._log.written.value if self._whole is None else self._whole
 
@@ -113,10 +123,13 @@ class StoreEpochs:
     async def _next_offsets(self) -> dict[tuple[str, int], int]:
         """Where each queue goes on: what is dispatched, and what is not confirmed yet."""
         offsets = self._parts.queues.next_offsets()
+        self.changes = []
         for entry in await self._undispatched():
             if entry.units:
                 key = entry.topic, entry.queue_id
                 offsets[key] = entry.queue_offset + abs(entry.units)
+            if entry.topic == META_TOPIC:
+                self.changes.append((entry.physical_offset, entry.size))
         return offsets
 
     async def _undispatched(self) -> list[Entry]:

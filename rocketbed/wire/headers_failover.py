@@ -21,6 +21,8 @@ class RegisterReplicaRequest(Header):
     """How many the group is to have; of meaning for its first replica only."""
     policy: str
     """`memory` or `fsync`; that of its group, or it is refused."""
+    founds: bool
+    """Whether it may be the first of its group."""
     op: str
 
 

@@ -85,6 +85,7 @@ class Cluster:
                 lossless=lossless,
                 replicas=len(self.names),
                 policy=Policy.MEMORY if len(self.names) >= 3 else Policy.FSYNC,
+                founds=True,
             )
             controllers = [(addresses[one], PORT) for one in self.controllers]
             agent = Agent(world, controllers, me, lambda: (0, self.ends.get(name, 0)))

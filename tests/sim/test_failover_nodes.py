@@ -1,17 +1,21 @@
 """Whole nodes in a group with failover: whoever dies, another one leads, and nothing that was
 acknowledged is lost."""
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 import trio
 
 from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.wire.bodies import SubscriptionGroupConfig
 from rocketbed.world.api import World
 from tests.support.sim.failover_nodes import FailoverNodes
 
@@ -34,6 +38,8 @@ class Traffic:
         )
 
     def start(self, *, parallel: int = 4) -> None:
+        self._ends = False
+
         async def main(world: World) -> None:
             async with (
                 Producer(world, nameservers=self.nameservers, group="pg") as producer,
@@ -116,6 +122,50 @@ def test_a_slave_takes_over_and_the_dead_leader_joins_again() -> None:
         assert len(traffic.sent) > 1000
 
 
+def test_tables_survive_their_leader() -> None:
+    """A topic, a group and a commit, and the leader dies as soon as they are answered."""
+
+    async def change(world: World) -> list[int]:
+        async with Admin(world, nameservers=nameservers) as admin:
+            await admin.create_topic("Made", queues=3)
+            await admin.create_group(SubscriptionGroupConfig(group_name="cg", retry_queue_nums=7))
+        async with (
+            Producer(world, nameservers=nameservers, group="pg") as producer,
+            Consumer(world, nameservers=nameservers, group="cg") as reader,
+        ):
+            for number in range(30):
+                await producer.send(Message("Made", b"%d" % number))
+            await reader.subscribe("Made", start="first")
+            seen = 0
+            while seen < 30:
+                seen += len(await reader.poll())
+            await reader.commit()
+            await trio.sleep(1.2)
+            return sorted(reader.positions().values())
+
+    async def look(world: World) -> tuple[int, int, list[int]]:
+        async with Admin(world, nameservers=nameservers) as admin:
+            topic = (await admin.topic_configs(group.nodes[leader].config.address))["Made"]
+        async with Consumer(world, nameservers=nameservers, group="cg") as reader:
+            await reader.subscribe("Made", start="first")
+            retries = group.nodes[leader].tables.groups.get("cg")
+            assert retries is not None
+            positions = sorted(reader.positions().values())
+            return topic.write_queue_nums, retries.retry_queue_nums, positions
+
+    with FailoverNodes(5) as group:
+        first = group.settle()
+        nameservers = f"{group.simulation.host('ns-1').address}:9876"
+        for node in group.nodes.values():  # nothing is copied between the nodes meanwhile
+            assert node.replication.metadata is not None
+            node.replication.metadata.may_copy = lambda: False
+        committed = group.simulation.run_process(group.program(change), 60)
+        group.simulation.kill(first)
+        group.wait(lambda: group.leader() not in ("", first))
+        leader = group.leader()
+        assert group.simulation.run_process(group.program(look), 60) == (3, 7, committed)
+
+
 def faults(group: FailoverNodes, random: Random, count: int) -> None:
     """Kill, pause, cut off and unplug nodes, and mend all again, one after the other."""
     simulation, machines = group.simulation, (*group.names, *group.nameservers)
@@ -156,3 +206,57 @@ def run_seed(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_nothing_acknowledged_is_lost(seed: int) -> None:
     run_seed(seed)
+
+
+def classic(group: FailoverNodes, name: str, *, is_slave: bool) -> None:
+    """Start a node as one of a group without failover, whose master is `g-1`."""
+    config = group.config(name)
+    role = "SLAVE" if is_slave else "SYNC_MASTER"
+    settings: dict[str, Any] = {"broker_role": role, "broker_id": 1 if is_slave else 0}
+    master = f"{group.simulation.host('g-1').address}:10912" if is_slave else ""
+    store = replace(config.store, is_slave=is_slave)
+    group.start(
+        name, **settings, replica=0, store=store, ha_master_address=master, in_sync_replicas=2
+    )
+
+
+def test_a_classic_group_becomes_one_with_failover_and_goes_back() -> None:
+    with FailoverNodes(7, begin=False) as group:
+        classic(group, "g-1", is_slave=False)
+        classic(group, "g-2", is_slave=True)
+        group.simulation.run(2)
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(2)
+        traffic.stop()
+        for name in ("g-2", "g-1"):
+            group.simulation.stop(name)
+            group.simulation.run(3)
+        # A slave's directory founds no group, whoever comes first; an empty one joins later.
+        group.start("g-2")
+        group.simulation.run(3)
+        assert group.entry is None
+        group.start("g-1")
+        group.wait(lambda: group.leader() == "g-1")
+        group.start("g-3")
+        group.settle()
+        traffic.start()
+        group.simulation.run(2)
+        group.simulation.kill("g-1")
+        group.wait(lambda: group.leader() not in ("", "g-1"))
+        group.start("g-1")
+        traffic.check()
+        leader = group.leader()
+        for name in group.names:
+            group.simulation.stop(name)
+        group.simulation.run(3)
+        config = group.config(leader)
+        group.start(
+            leader,
+            broker_role="ASYNC_MASTER",
+            broker_id=0,
+            replica=0,
+            store=replace(config.store, is_slave=False),
+        )
+        group.simulation.run(2)
+        assert len(traffic.read_all()) >= len(traffic.sent)

@@ -49,6 +49,10 @@ class RecordLog(SegmentedLog):
         self.append(struct.pack(">II", HEAD.size + size, _crc32c(body)) + body)
         return offset
 
+    @property
+    def copied_from(self) -> str | None:
+        return ""
+
     def whole_end(self) -> int:
         if self._parsed > self.written.value:  # it was cut
             self.records = [one for one in self.records if one[0] < self.written.value]
@@ -161,6 +165,7 @@ class FailoverGroup:
             lossless=lossless,
             replicas=len(self.names),
             policy=policy,
+            founds=True,
         )
         controllers = [(addresses[one], CONTROLLER_PORT) for one in self.controllers]
         agent = Agent(

@@ -29,19 +29,24 @@ Program = Callable[[World], Awaitable[Any]]
 class FailoverNodes:
     """Nameservers `ns-1`, ...; nodes `g-1`, `g-2`, `g-3`, whose replica numbers these are."""
 
-    def __init__(self, seed: int = 0, *, replicas: int = 3, nameservers: int = 1) -> None:
+    def __init__(
+        self, seed: int = 0, *, replicas: int = 3, nameservers: int = 1, begin: bool = True
+    ) -> None:
+        """With `begin` the nodes are started when the block is entered."""
         self.simulation = Simulation(seed)
         self.names = [f"{GROUP}-{number}" for number in range(1, replicas + 1)]
         self.nameservers = [f"ns-{number}" for number in range(1, nameservers + 1)]
         self.nodes: dict[str, Node] = {}
         self.shelf = Shelf(lambda: self.simulation.timeline.now / SECOND)
         self._programs = 0
+        self._begins = begin
 
     def __enter__(self) -> Self:
         self.simulation.__enter__()
         for name in self.nameservers:
             self.start_nameserver(name)
-        self.start(*self.names)
+        if self._begins:
+            self.start(*self.names)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,195 @@
+"""Changes of a broker's tables as records of its log, so that they survive the broker.
+
+In a group with failover the one that leads puts each changed topic, group and committed offset
+into the topic `rmq_sys_rb_meta`, in JSON; its followers take over what is confirmed of it
+(replication.md 7.3).
+An operator's change is answered once it is confirmed; a topic's record stands before the topic's
+first message; offsets go out every second. Rows are whole, so reading one again changes nothing.
+"""
+
+from typing import Any, Final
+
+import orjson
+import trio
+
+from rocketbed.node.broker.config_file import ConfigFileError
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.topics import Topics
+from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.epochs import META_TOPIC
+from rocketbed.node.store.errors import CorruptRecord, MessageRejected, PutFailed
+from rocketbed.node.store.store import MessageStore
+from rocketbed.replication.watermark import Watermark
+from rocketbed.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from rocketbed.wire.encoding.json_dialect import BodyError
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.message import decode_message
+from rocketbed.world.api import World
+
+ROUND_S: Final = 1.0
+ROWS: Final = 100
+"""In one record: it has to stay far below the largest message that any setting allows."""
+REPLAYED: Final = 1000
+"""Records that a start reads again: the tables in files may be older than the log."""
+
+
+class TableLog:
+    """For one node; `run` until cancelled."""
+
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        *,
+        acknowledged: Watermark,
+    ) -> None:
+        """`acknowledged` rises to what is confirmed of what this node has put into the log."""
+        self._world = world
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._acknowledged = acknowledged
+        self._changed_topics: dict[str, None] = {}
+        self._changed_groups: dict[str, None] = {}
+        self._end = 0
+        """Of the last record that was put."""
+        topics.on_change.append(lambda names: self._changed_topics.update(dict.fromkeys(names)))
+        topics.before_use = self.put
+        topics.replicated = groups.replicated = self.settle
+        groups.on_change.append(lambda name: self._changed_groups.update({name: None}))
+        store.on_arrival.append(self._arrived)
+
+    async def run(self) -> None:
+        """Put what has changed, every second while this node leads."""
+        while True:
+            await trio.sleep(ROUND_S)
+            self.put()
+
+    def begin_role(self) -> None:
+        """What was noted before is another one's business, or is in the tables that it sends."""
+        self._changed_topics.clear()
+        self._changed_groups.clear()
+        self._offsets.take_changes()
+        self._end = 0
+
+    def put(self) -> None:
+        """Put what has changed into the log; tried again later where that is not possible."""
+        if self._config.is_slave:
+            self.begin_role()
+            return
+        if self._store.refusal() is not None:
+            return
+        for rows in self._rows():
+            run = self._store.begin()
+            try:
+                run.add(
+                    META_TOPIC,
+                    0,
+                    orjson.dumps(rows, option=orjson.OPT_NON_STR_KEYS),
+                    b"",
+                    flag=0,
+                    sys_flag=0,
+                    born_ms=run.now_ms,
+                    born_host=self._store.store_host_bytes,
+                )
+                self._store.commit(run)
+            except (MessageRejected, PutFailed) as exc:
+                self._world.log.error("tables.not_in_log", error=str(exc))
+                self._note_again(rows)
+                return
+            self._end = run.end
+
+    async def settle(self) -> None:
+        """Wait until all that was changed is confirmed. Raises `ConfigFileError`."""
+        self.put()
+        end = self._end
+        if self._config.is_slave:
+            return
+        with trio.move_on_after(self._config.slave_timeout_ms / 1000):
+            await self._acknowledged.wait_for(end)
+            return
+        raise ConfigFileError(
+            "the change is not confirmed by enough replicas in time (slaveTimeout): it may be made"
+            " or not; ask again"
+        )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """What has changed since the last time, in records' bodies."""
+        rows: list[tuple[str, str, Any]] = []
+        for name in self._changed_topics:
+            topic = self._topics.get(name)
+            rows.append(("topics", name, topic.to_json() if topic else None))
+        for name in self._changed_groups:
+            group = self._groups.get(name)
+            rows.append(("groups", name, group.to_json() if group else None))
+        for key, queues in self._offsets.take_changes().items():
+            rows.append(("offsets", key, queues))
+        self._changed_topics.clear()
+        self._changed_groups.clear()
+        bodies = []
+        for at in range(0, len(rows), ROWS):
+            body: dict[str, Any] = {}
+            for kind, name, row in rows[at : at + ROWS]:
+                body.setdefault(kind, {})[name] = row
+            bodies.append(body)
+        return bodies
+
+    def _note_again(self, rows: dict[str, Any]) -> None:
+        self._changed_topics.update(dict.fromkeys(rows.get("topics", ())))
+        self._changed_groups.update(dict.fromkeys(rows.get("groups", ())))
+        self._offsets.note_changes(rows.get("offsets", {}))
+
+    # --- what another one has put
+
+    def _arrived(self, entries: list[Entry]) -> None:
+        if not self._config.is_slave:
+            return  # this node's own, or taken over when it began to lead
+        for entry in entries:
+            if entry.topic == META_TOPIC:
+                self.take_over(entry.physical_offset, entry.size)
+
+    def replay(self) -> None:
+        """Take the newest records over again, which a start has found in the log."""
+        end = self._store.queue_max(META_TOPIC, 0)
+        at = max(self._store.queue_min(META_TOPIC, 0), end - REPLAYED)
+        while at < end and (units := self._store.units(META_TOPIC, 0, at, end - at)):
+            for physical, size, _ in units:
+                self.take_over(physical, size)
+            at += len(units)
+
+    def take_over(self, physical: int, size: int) -> None:
+        """Make the tables what a record says; one that cannot be read is told and passed over."""
+        try:
+            rows = orjson.loads(decode_message(self._store.log.read(physical, size)).body)
+            topics = {
+                name: None if row is None else TopicConfig.from_json(row)
+                for name, row in rows.get("topics", {}).items()
+            }
+            groups = {
+                name: None if row is None else SubscriptionGroupConfig.from_json(row)
+                for name, row in rows.get("groups", {}).items()
+            }
+            offsets = {
+                key: {int(queue): int(offset) for queue, offset in queues.items()}
+                for key, queues in rows.get("offsets", {}).items()
+            }
+        except (
+            *(AttributeError, TypeError, ValueError),
+            *(BodyError, CorruptRecord, OSError, RemoteProtocolError),
+        ) as exc:
+            self._world.log.error("tables.record_unreadable", offset=physical, error=str(exc))
+            return
+        if topics:
+            self._topics.apply(topics)
+        if groups:
+            self._groups.apply(groups)
+        if offsets:
+            self._offsets.apply(offsets)
