@@ -173,14 +173,18 @@ class Follower:
         return theirs
 
     async def _cut(self, offset: int) -> None:
-        """Lose what is beyond `offset`; a crash on the way is made good at the next start."""
+        """Lose what is beyond `offset`; a crash on the way is made good at the next start.
+
+        Not to be cancelled on the way: a start would cut what was appended since.
+        """
         log, file = self._log, self._file
         if log.written.value <= offset:
             return
         self._world.log.info("follower.cut", start=offset, end=log.written.value)
-        await file.save(cut_to=offset)
-        await log.cut_to(offset)
-        await file.save(cut_to=None, history=cut_to(file.state.history, offset))
+        with trio.CancelScope(shield=True):
+            await file.save(cut_to=offset)
+            await log.cut_to(offset)
+            await file.save(cut_to=None, history=cut_to(file.state.history, offset))
 
     async def _read(self, link: NativeLink, history: History) -> None:
         while (frame := await link.next()) is not None:
@@ -206,7 +210,8 @@ class Follower:
         log.append_raw(offset, body)
         known = tuple(one for one in history if one.start < end)
         if len(known) > len(self._file.state.history):
-            await self._file.save(history=known)
+            with trio.CancelScope(shield=True):  # or our next HELLO would not know its epoch
+                await self._file.save(history=known)
         self._noted = end
         self._moved.set()
 

@@ -134,11 +134,13 @@ class Member:
         if file.state.promised >= entry.epoch:
             return  # led or refused before
         await file.save(promised=entry.epoch)
-        if log.written.value > log.whole_end():
-            await log.cut_to(log.whole_end())
-        start = await log.begin_epoch(entry.epoch, self._agent.me.number)
-        history = begun(file.state.history, Epoch(entry.epoch, start))
-        await file.save(history=history, is_shared=True)
+        with trio.CancelScope(shield=True):  # or the history would not be that of the log
+            if log.written.value > (end := log.whole_end()):
+                await log.cut_to(end)
+                await file.save(history=cut_to(file.state.history, end))
+            start = await log.begin_epoch(entry.epoch, self._agent.me.number)
+            history = begun(file.state.history, Epoch(entry.epoch, start))
+            await file.save(history=history, is_shared=True)
         self._world.log.info("member.leads", epoch=entry.epoch, start=start)
         leader = Leader(self._world, log, self._agent, entry, file.state.history)
         leader.confirm.subscribe(self.confirm.advance)
