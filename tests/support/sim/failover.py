@@ -39,6 +39,9 @@ class RecordLog(SegmentedLog):
     def __init__(self, world: World, directory: str) -> None:
         super().__init__(world, directory, SEGMENT)
         self._parsed = self.min_offset
+        self._synced = 0
+        """Below it all was synced in this life: only segments beyond it need to be."""
+        self._cuts = 0
         self.records: list[tuple[int, int, int]] = []
         """Offset, kind and number of each whole record."""
 
@@ -80,6 +83,23 @@ class RecordLog(SegmentedLog):
                 break
             found += part[: SEGMENT - (offset + len(found)) % SEGMENT]
         return found
+
+    async def flush(self) -> None:
+        while True:
+            end, cuts = self.written.value, self._cuts
+            for start in sorted(self._files):
+                if start + SEGMENT > self._synced and start in self._files:
+                    await self._files[start].sync()
+            await self._world.disk.sync_dir(self._directory)
+            if cuts == self._cuts:
+                break
+        self._synced = max(self._synced, end)
+        self.flushed.advance(end)
+
+    def cut(self, offset: int) -> None:
+        super().cut(offset)
+        self._synced = min(self._synced, offset)
+        self._cuts += 1
 
     async def begin_epoch(self, number: int, leader: int) -> int:
         offset = self.record(MARKER, number)

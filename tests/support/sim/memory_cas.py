@@ -21,6 +21,8 @@ class Shelf:
         self.renewed = 0.0
         self.silent = False
         """Whether it answers nobody."""
+        self.on_swap: list[Callable[[], None]] = []
+        """Called after each swap, before whoever asked for it knows."""
 
 
 class MemoryCas:
@@ -59,6 +61,8 @@ class MemoryCas:
         versions = self._shelf.values.setdefault(name, [])
         if not self._shelf.silent and len(versions) == after:
             versions.append(Versioned(after + 1, value))
+            for told in self._shelf.on_swap:
+                told()
             await self._answer()
             return True
         await self._answer()

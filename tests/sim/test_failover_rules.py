@@ -1,0 +1,77 @@
+"""Each rule of failover, taken away, loses something that the simulator sees (replication.md 7.18).
+
+Each is pinned to the first of the seeds from 0 on that shows it; `SECOND_LINES` are those that no
+seed shows, each with the reason.
+"""
+
+import pytest
+
+from tests.support.sim.failover_rules import RULES, SECOND_LINES, find, run
+
+CAUGHT = {
+    "a lossy restart is told": (2, "I9"),
+    "a loss is told until it is heard": (5, "I9"),
+    "a restart ends membership": (0, "I9"),
+    "the minimum is strict": (0, "I7"),
+    "under fsync the synced end counts": (1, "I5"),
+    "all of both sets acknowledge": (0, "I8"),
+    "only registered lives join": (2, "I10"),
+    "a cut goes by epochs": (0, "I16"),
+    "no epoch is empty": (3, "I16"),
+    "the minimum is of the known set": (0, "I7"),
+    "a request ends by its answer only": (0, "I5"),
+    "who joins has the marker": (21, "I16"),
+    "an epoch is on disk before its bytes are acknowledged": (0, "7.10"),
+    "a promise is on disk before anything is acknowledged": (0, "I17"),
+}
+"""Seed and invariant."""
+ONCE = {
+    (CAUGHT[name][0], rule.replicas, rule.course): name for name, rule in RULES.items()
+}.values()
+"""One rule of those that are caught by the same run, which is the same run with each of them."""
+MENDED = (212,)
+"""Seeds that have failed with all rules in place."""
+FRESH = 10_000
+LIMIT_S = 120.0
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_that_is_removed_is_missed(name: str) -> None:
+    rule, (seed, invariant) = RULES[name], CAUGHT[name]
+    with rule.removed():
+        found = run(seed, replicas=rule.replicas, course=rule.course)
+    assert found.startswith(invariant), found
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_with_the_rule_nothing_is_lost(name: str) -> None:
+    rule = RULES[name]
+    assert not run(CAUGHT[name][0], replicas=rule.replicas, course=rule.course)
+
+
+@pytest.mark.parametrize("seed", MENDED)
+def test_what_has_failed_once_does_no_more(seed: int) -> None:
+    assert not run(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_fresh_seeds_miss_it_too(name: str) -> None:
+    seed, found = find(RULES[name], FRESH, LIMIT_S)
+    assert found, f"{seed - FRESH} seeds without a violation"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SECOND_LINES)
+def test_a_second_line_is_not_missed(name: str) -> None:
+    rule, _ = SECOND_LINES[name]
+    seed, found = find(rule, FRESH, LIMIT_S / 2)
+    assert not found, f"seed {seed}: {found}; it belongs to RULES"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_with_all_rules_fresh_seeds_lose_nothing(replicas: int) -> None:
+    for seed in range(FRESH, FRESH + 60):
+        found = run(seed, replicas=replicas)
+        assert not found, f"seed {seed}: {found}"
