@@ -37,6 +37,9 @@ class InSyncView:
         """The newest version that was read."""
         self.pending: Proposal | None = None
         """Asked of the register, with an answer that is not known yet."""
+        self.joining: tuple[int, int] | None = None
+        """A follower and its life that waits to be asked for: nothing is confirmed without it, or
+        it would never have all that is confirmed while more is written."""
         self.positions: dict[int, Position] = {}
         self.confirm = 0
         """Offset below which every byte is confirmed; what earlier epochs confirmed may be more."""
@@ -44,7 +47,9 @@ class InSyncView:
     def need(self) -> set[tuple[int, int]]:
         """Who has to have a byte before it is confirmed, each with its incarnation (R1)."""
         members = set(self.known.in_sync.items())
-        return members | set(self.pending.in_sync.items()) if self.pending else members
+        if self.pending:
+            members |= set(self.pending.in_sync.items())
+        return members | {self.joining} if self.joining else members
 
     def has_enough(self) -> bool:
         """Whether anything may be confirmed. A set that is only asked for does not count (R2)."""
@@ -72,8 +77,17 @@ class InSyncView:
         registered = self.known.is_registered(replica, position.incarnation)
         return registered and self._is_complete(position.end)
 
+    def has_marker(self, replica: int) -> bool:
+        """Whether a registered follower has all that earlier epochs confirmed."""
+        position = self.positions.get(replica)
+        if position is None or replica in self.known.in_sync:
+            return False
+        registered = self.known.is_registered(replica, position.incarnation)
+        return registered and position.end > self.start
+
     def join(self, replica: int) -> Proposal:
         """Ask that a follower be added. Invariant: one request at a time."""
+        self.joining = None
         life = self.positions[replica].incarnation
         return self._propose({**self.known.in_sync, replica: life})
 

@@ -92,6 +92,8 @@ class Leader:
         self._behind_since: dict[int, tuple[float, int]] = {}
         """When a member was seen behind, and the end that it has to reach."""
         self._complete_since: dict[int, float] = {}
+        self._joining_since = 0.0
+        """When `view.joining` was set."""
         self._is_over = False
         self._hands_over = False
         """While another one is made to lead: nothing is taken meanwhile."""
@@ -206,6 +208,10 @@ class Leader:
         if follower is None or follower.hello.incarnation != incarnation:
             return now - self._absent_since.setdefault(number, now) > GRACE_S
         self._absent_since.pop(number, None)
+        return self._is_behind(number, follower, now)
+
+    def _is_behind(self, number: int, follower: _Follower, now: float) -> bool:
+        """Whether it did not reach in time what was the end."""
         since, end = self._behind_since.get(number, (now, self._own_end()))
         if follower.acknowledged >= end:
             since, end = now, self._own_end()
@@ -213,14 +219,32 @@ class Leader:
         return now - since > LAG_S
 
     def _may_join(self, number: int, now: float) -> bool:
-        """R5: complete, and for long enough that it will not be left out at once; while nothing can
-        be confirmed without it, it is not made to wait."""
-        if self._followers[number].hello.learner or not self.view.may_join(number):
+        """R5: complete, after it kept up for long enough not to be left out at once; while nothing
+        can be confirmed without it, it is not made to wait."""
+        view, follower = self.view, self._followers[number]
+        life = (number, follower.hello.incarnation)
+        is_behind = self._is_behind(number, follower, now)
+        if follower.hello.learner or not view.has_marker(number) or is_behind:
             self._complete_since.pop(number, None)
+            self._give_up_joining(number)
             return False
-        if not self.view.has_enough():
+        if not view.has_enough():
+            return view.may_join(number)
+        if now - self._complete_since.setdefault(number, now) <= CAUGHT_UP_S:
+            return False
+        if view.may_join(number):
             return True
-        return now - self._complete_since.setdefault(number, now) > CAUGHT_UP_S
+        if view.joining is None:
+            view.joining, self._joining_since = life, now
+        elif view.joining == life and now - self._joining_since > LAG_S:
+            self._complete_since.pop(number, None)
+            self._give_up_joining(number)
+        return False
+
+    def _give_up_joining(self, number: int) -> None:
+        if self.view.joining and self.view.joining[0] == number:
+            self.view.joining = None
+            self._raise_confirm()
 
     # --- followers
 
@@ -249,6 +273,8 @@ class Leader:
         self._followers[hello.replica] = follower
         self._absent_since.pop(hello.replica, None)
         self._behind_since.pop(hello.replica, None)
+        self._complete_since.pop(hello.replica, None)
+        self._give_up_joining(hello.replica)
         self._world.log.info(
             "leader.follower_joined", replica=hello.replica, cut=cut, end=hello.end
         )
@@ -262,6 +288,7 @@ class Leader:
             if self._followers.get(hello.replica) is follower:
                 del self._followers[hello.replica]
                 self._complete_since.pop(hello.replica, None)
+                self._give_up_joining(hello.replica)
             self._world.log.info(
                 "leader.follower_lost", replica=hello.replica, reason=link.ended_by
             )

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.sim.clock import MILLISECOND, SECOND
 from rocketbed.chaos.sim.simulation import Simulation
 from tests.support.sim.failover import FailoverGroup, random_faults
 
@@ -55,3 +55,15 @@ def test_nothing_acknowledged_is_lost_whatever_fails(seed: int) -> None:
         random_faults(one, Random(seed), 12)
         one.check()
         assert len(one.acknowledged) > 100
+
+
+def test_a_follower_that_is_further_away_joins_while_producers_write() -> None:
+    with group() as one:
+        leader = one.settle()
+        far, near = [name for name in one.names if name != leader]
+        for pair in ((far, leader), (leader, far), (far, near), (near, far)):
+            one.simulation.network.between(*pair).latency_ns = 5 * MILLISECOND
+        one.simulation.kill(far)
+        one.simulation.run(1)
+        one.start(far)
+        assert one.wait(one.is_settled, 20) < 5

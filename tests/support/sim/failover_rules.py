@@ -151,6 +151,10 @@ def _without_reserve(entry: GroupEntry, **changes: Any) -> GroupEntry:
 _NEXT = election._next
 
 
+def _is_outside(view: InSyncView, replica: int) -> bool:
+    return replica in view.positions and replica not in view.known.in_sync
+
+
 def _always(*_: object, **__: object) -> bool:
     return True
 
@@ -179,6 +183,7 @@ RULES: dict[str, Rule] = {
             (follower, "check", _check),
             (leader, "check", _check),
             (InSyncView, "_is_complete", lambda v, end: end >= v.start and end >= v.confirm),
+            (InSyncView, "has_marker", _is_outside),
         )
     ),
     "the minimum is of the known set": Rule(
@@ -188,7 +193,10 @@ RULES: dict[str, Rule] = {
         ((InSyncView, "_is_over", _always),), course=cut_off_while_adding
     ),
     "who joins has the marker": Rule(
-        ((InSyncView, "_is_complete", lambda view, end: end >= view.confirm),)
+        (
+            (InSyncView, "_is_complete", lambda view, end: end >= view.confirm),
+            (InSyncView, "has_marker", _is_outside),
+        )
     ),
     "an epoch is on disk before its bytes are acknowledged": Rule(
         ((Follower, "_append", _noted_before),)
