@@ -126,9 +126,16 @@ class Failover:
         # The controller was away, and the nameserver beside it may know no route any more.
         self.agent.on_registered = registration.announce
         registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
+        broker.queries.gate = self._no_leader
         broker.handlers.spawned[RequestCode.RB_HAND_OVER] = self._hand_over
         self._replication = replication
         self.on_role += [broker.role_changed, registration.announce]
+
+    @property
+    def in_sync(self) -> int:
+        """Members of the in-sync set, as the one that leads knows it; 0 on others."""
+        leader = self.member.leader
+        return 0 if leader is None else len(leader.view.known.in_sync)
 
     def refusal(self) -> tuple[ResponseCode, str] | None:
         """Why no message is taken now, code and remark; None if it is (replication.md 7.16)."""
@@ -140,12 +147,21 @@ class Failover:
             return ResponseCode.SYSTEM_ERROR, (
                 f"in-sync replicas not enough: {len(known.in_sync)} of {known.min_in_sync}"
             )
+        return ResponseCode.SERVICE_NOT_AVAILABLE, self._hint()
+
+    def _no_leader(self) -> str:
+        """Where positions are kept, if that is not here; empty if it is."""
+        leader = self.member.leader
+        return "" if leader is not None and leader.is_acting() else self._hint()
+
+    def _hint(self) -> str:
+        """Who leads, as far as is known; for people, and for programs as JSON."""
         entry = self.agent.entry
         hint = {"leader": "", "epoch": 0}
         if entry is not None:
             known_leader = entry.replicas.get(entry.leader) if entry.leader is not None else None
             hint = {"leader": known_leader.address if known_leader else "", "epoch": entry.epoch}
-        return ResponseCode.SERVICE_NOT_AVAILABLE, orjson.dumps(hint).decode()
+        return orjson.dumps(hint).decode()
 
     def trouble(self) -> str:
         """Why this replica neither leads nor follows; empty if it does one of both."""

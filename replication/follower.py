@@ -82,6 +82,8 @@ class Follower:
                 link = NativeLink(self._world, stream)
                 try:
                     await self._follow(link)
+                    if link.is_faulty:
+                        raise LinkRefused(link.ended_by)
                     self._world.log.info("follower.lost", reason=link.ended_by)
                 except LinkRefused as exc:
                     if self.refusal != str(exc):

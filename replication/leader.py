@@ -107,9 +107,11 @@ class Leader:
     def may_append(self) -> bool:
         """Whether producers may be served: enough are in sync, and the lease holds or every member
         of the in-sync set still acknowledges at this epoch, which no later leader would."""
-        if self._is_over or self._hands_over or not self.view.has_enough():
-            return False
-        return self._agent.lease_s() > 0 or self._is_followed()
+        return self.is_acting() and not self._hands_over and self.view.has_enough()
+
+    def is_acting(self) -> bool:
+        """Whether nobody else can lead yet, as far as the lease says, or has confirmed anything."""
+        return not self._is_over and (self._agent.lease_s() > 0 or self._is_followed())
 
     def _is_followed(self) -> bool:
         others = [one for one in self.view.need() if one[0] != self.view.me]

@@ -141,10 +141,10 @@ class Member:
             start = await log.begin_epoch(entry.epoch, self._agent.me.number)
             history = begun(file.state.history, Epoch(entry.epoch, start))
             await file.save(history=history, is_shared=True)
-        self._world.log.info("member.leads", epoch=entry.epoch, start=start)
         leader = Leader(self._world, log, self._agent, entry, file.state.history)
         leader.confirm.subscribe(self.confirm.advance)
         self.leader = leader
+        self._world.log.info("member.leads", epoch=entry.epoch, start=start)
         self.on_role()
         self._leads.set()
         self._leads = trio.Event()

@@ -113,6 +113,8 @@ class MetadataSync:
         self.last_error = ""
         """Why the last one did not, empty when it did."""
         self._is_taking_over = False
+        self._asked: Address | None = None
+        """Who is copied from in this round."""
 
     def set_master(self, address: Address | None) -> None:
         """Copy from the master at this remoting address from now on."""
@@ -130,15 +132,21 @@ class MetadataSync:
         async with trio.open_nursery() as nursery:
             while True:
                 self._poked = trio.Event()
-                if self.master is not None and self.may_copy():
-                    copied = await self._try(partial(self._copy, self.master))
+                asked = self._asked = self.master
+                if asked is not None and self.may_copy():
+                    copied = await self._try(partial(self._copy, asked))
                     # Files, and queues that are made again, may take a slow disk longer than
                     # tables may be old.
-                    if copied is not None and not self._is_taking_over:
+                    if copied is not None and self._is_due() and not self._is_taking_over:
                         self._is_taking_over = True
                         nursery.start_soon(self._take_over, copied)
                 with trio.move_on_after(self._period_s):
                     await self._poked.wait()
+
+    def _is_due(self) -> bool:
+        """Whether what was asked for is still to be taken over: in a group with failover the one
+        that was asked may have ceased to lead meanwhile, and this node leads itself."""
+        return self._asked == self.master and self.may_copy()
 
     async def _take_over(self, copied: _Copied) -> None:
         try:
@@ -252,5 +260,7 @@ class MetadataSync:
         return None
 
     def _replace(self, name: str, table: SyncedTable[B], theirs: B) -> None:
+        if not self._is_due():
+            raise MetadataRefused(f"the {name} of a master that is none any more")
         table.replace_all(theirs)
         self._world.log.debug("replication.metadata_copied", table=name)

@@ -30,6 +30,8 @@ class NativeLink:
         self._heard_at = trio.current_time()
         self.ended_by = ""
         """Why the link is no more."""
+        self.is_faulty = False
+        """Whether that was a fault of what the peer sent, so that it would come again."""
         self.peer = "{}:{}".format(*world.network.peer_address(stream))
 
     async def send(self, data: bytes) -> None:
@@ -67,6 +69,7 @@ class NativeLink:
             await part()
             self.ended_by = self.ended_by or "it went away"
         except (*LOST, RemoteProtocolError) as exc:
+            self.is_faulty = isinstance(exc, RemoteProtocolError)
             self.ended_by = self.ended_by or str(exc) or type(exc).__name__
         scope.cancel()
 

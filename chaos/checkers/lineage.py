@@ -66,6 +66,8 @@ class Change:
     durable: int | None = None
     kept: int | None = None
     """Where its log ended after the recovery."""
+    at_once: bool = False
+    """A node that was elected leads as it is, without a start."""
 
 
 @dataclass(slots=True)
@@ -225,7 +227,9 @@ def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
                 continue
             written = event.fields.get("written")
             known = written if isinstance(written, int) and written >= 0 else None
-            changes.append(Change(event.time_ns, PROMOTE, event.node, written=known))
+            elected = evidence.elects and not evidence.foreign
+            change = Change(event.time_ns, PROMOTE, event.node, written=known, at_once=elected)
+            changes.append(change)
         elif event.what == RECOVERED:
             changes.append(Change(event.time_ns, RECOVERED, event.node))
     return sorted(changes, key=lambda change: change.time_ns)
@@ -282,6 +286,8 @@ class _Walk:
             if change.written is None and seen:
                 change.written = ends.at(change.time_ns).written
             self._promotion = change
+            if change.at_once:
+                self._turn_due(change.time_ns)
 
     def _turn_due(self, time_ns: int) -> None:
         """Whoever is to serve serves from this moment."""

@@ -64,6 +64,8 @@ def kept_cuts(case: Case, found: Findings) -> int:
     """R2k: of what a node cut off to follow its master it has a copy: all of it, beginning with a
     record."""
     evidence = case.evidence
+    if evidence.elects and not evidence.foreign:
+        raise NotApplicable("with failover only what was never confirmed is cut, and none is kept")
     nodes = {node.name: node for node in evidence.nodes}
     examined = 0
     for event, start, end, names in _cuts(evidence):

@@ -44,6 +44,8 @@ from rocketbed.chaos.trial.links import LinkState
 from rocketbed.world.api import Address, World
 
 END_S: Final = 60.0
+ELECTION_LOOK_S: Final = 0.1
+"""How often a controller is asked who leads."""
 MISSING: Final = {
     "client.pause": "clients share the harness's process: they cannot be stopped one by one",
     "nameserver.stale": "a nameserver process cannot be given the table of an earlier one",
@@ -208,6 +210,9 @@ class ProcessBackend:
         address, epoch, start = found
         names = (name for name in self._machines if self.fabric.address(name) == address)
         return next((Elected(node=name, epoch=epoch, start=start) for name in names), None)
+
+    async def election(self) -> None:
+        await trio.sleep(ELECTION_LOOK_S)
 
     # --- processes
 

@@ -54,6 +54,11 @@ def _check_shape(plan: Plan) -> None:
     _within("groups", shape.groups, 1, len(GROUPS))
     _within("nameservers", shape.nameservers, 1, 9)
     _within("min_isr", shape.min_isr, 1, 9)
+    if shape.failover and (shape.brokers < 3 or shape.repl != "sync" or shape.min_isr != 2):
+        raise ScenarioError(
+            "failover: needs three brokers or more, and what their groups promise by themselves:"
+            ' repl = "sync", min_isr = 2'
+        )
     if shape.segment < SEGMENT_MIN:
         raise ScenarioError(
             f"segment: {shape.segment} bytes is too small, at least {SEGMENT_MIN} needed"

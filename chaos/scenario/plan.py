@@ -29,6 +29,8 @@ class Shape:
     repl: Literal["sync", "async"] = "sync"
     min_isr: int = 2
     """`inSyncReplicas` under sync replication; not above `brokers`."""
+    failover: bool = False
+    """Whether nodes fail over by themselves: controllers beside the nameservers say who leads."""
     segment: int = MIB
     """Bytes of a commit-log file."""
     settings: Mapping[str, str] = field(default_factory=dict)

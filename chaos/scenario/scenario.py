@@ -73,6 +73,7 @@ class Scenario:
         flush: Literal["sync", "async"] = "async",
         repl: Literal["sync", "async"] = "sync",
         min_isr: int = 2,
+        failover: bool = False,
         segment: int = MiB,
         settings: Mapping[str, str] | None = None,
     ) -> None:
@@ -85,6 +86,7 @@ class Scenario:
             flush=flush,
             repl=repl,
             min_isr=min_isr,
+            failover=failover,
             segment=segment,
             settings=dict(settings or {}),
         )

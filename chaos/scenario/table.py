@@ -210,6 +210,7 @@ CLUSTER: Final[Mapping[str, Kind]] = {
     "flush": _words("sync", "async"),
     "repl": _words("sync", "async"),
     "min_isr": WHOLE,
+    "failover": Kind(flag, lambda value: str(value).lower()),
     "segment": Kind(size, str),
 }
 PRODUCER: Final[Mapping[str, Kind]] = {

@@ -103,8 +103,6 @@ def _compile(
 
 def _plan(top: Table, name: str, seed: int) -> Plan:
     cluster, load, weather = top.table("cluster"), top.table("load"), top.table("weather")
-    if cluster.take("controllers", read.whole, 0):
-        raise cluster.error("controllers", "automatic failover is not available yet: leave it out")
     settings = cluster.take("settings", read.map_of(_setting), {})
     shape = Shape(**cluster.fields(read.CLUSTER, Shape()), settings=settings)
     producers = Producers(**load.one_table("producer").fields(read.PRODUCER, Producers()))

@@ -18,9 +18,10 @@ from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.diskfaults import FilesAtRest, arm, put_faults
 from rocketbed.chaos.sim.logwatch import STORE
+from rocketbed.chaos.sim.memory_cas import MemoryCas, Shelf
 from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.recorder import Recorder
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.sim.simulation import LogLine, Simulation
 from rocketbed.chaos.trial.api import (
     BackendError,
     Collected,
@@ -34,6 +35,8 @@ from rocketbed.chaos.trial.api import (
 from rocketbed.chaos.trial.links import LinkState
 from rocketbed.node.config.node_config import NodeConfig, Setting, make_config
 from rocketbed.node.node import Node, run_node
+from rocketbed.replication.controller import Controller
+from rocketbed.replication.register.form import loaded
 from rocketbed.routing.config import NameserverConfig
 from rocketbed.routing.nameserver import Nameserver
 from rocketbed.world.api import Address, World
@@ -43,6 +46,7 @@ T = TypeVar("T")
 PORT: Final = 10911
 NAMESERVER_PORT: Final = 9876
 HARNESS: Final = "harness"
+ELECTION_LOOK_S: Final = 0.1
 TWIN_S: Final = 30.0
 """A second process on a store has said by then that the directory is taken."""
 SETTINGS: Final = {
@@ -61,13 +65,21 @@ class SimBackend:
     """One simulation's cluster. Made by `chaos.sim.run`."""
 
     name = "sim"
-    elects = False
     wall_rate = 1
 
     def __init__(
-        self, simulation: Simulation, world: World, history: HistoryWriter, nameservers: list[str]
+        self,
+        simulation: Simulation,
+        world: World,
+        history: HistoryWriter,
+        nameservers: list[str],
+        *,
+        elects: bool = False,
     ) -> None:
+        """`elects`: controllers beside the nameservers say who leads a group."""
         self.world = world
+        self.elects = elects
+        self._register = Shelf(lambda: simulation.timeline.now / SECOND)
         self.history = history
         self.simulation = simulation
         self.nodes: dict[str, Node] = {}
@@ -81,7 +93,10 @@ class SimBackend:
         self._armed: dict[str, CrashPoint] = {}
         """Crash points of nodes that are down, for their next start."""
         self._weather = simulation.network.weather
+        self._led = trio.Event()
+        """Set when a node says that it leads."""
         simulation.on_end.append(self._process_ended)
+        simulation.on_log.append(self._logged)
         self._recorder = Recorder(simulation, history)
         simulation.tolerate_crashes = True
 
@@ -114,14 +129,16 @@ class SimBackend:
         if node is None or self.state(name) != "running":
             return None
         log = node.store.log
-        info = node.replication.runtime_info()
+        in_sync = 1 + node.replication.runtime_info().in_sync_slave_nums
+        if node.failover is not None:
+            in_sync = node.failover.in_sync
         confirmed = log.written.value if node.confirmed is None else node.confirmed.value
         return Sample(
             written=log.written.value,
             flushed=log.flushed.value,
             confirmed=confirmed,
             dispatched=node.store.dispatched.value,
-            in_sync=0 if node.config.is_slave else 1 + info.in_sync_slave_nums,
+            in_sync=0 if node.config.is_slave else in_sync,
             is_master=not node.config.is_slave,
             is_following=node.replication.is_following,
             refused=node.broker.sender.failed,
@@ -167,7 +184,9 @@ class SimBackend:
         arm(process.disk, self._armed.pop(name, CrashPoint()))
 
     async def _run_nameserver(self, world: World, name: str, stale: bool) -> None:
-        nameserver = Nameserver(world, NameserverConfig())
+        store = MemoryCas(world, self._register)
+        controller = Controller(world, store) if self.elects else None
+        nameserver = Nameserver(world, NameserverConfig(), controller)
         before = self._tables.get(name)
         if stale and before is not None:
             nameserver.table = before.table
@@ -291,8 +310,27 @@ class SimBackend:
     # --- clients
 
     async def elected(self, group: str) -> Elected | None:
-        """Nobody: roles are the conductor's."""
+        """By the register, and by the leader's own record of where its epoch begins."""
+        newest = self._register.values.get(group)
+        if not newest:
+            return None
+        entry = loaded(newest[-1].value, name=group, version=newest[-1].version)
+        for name, node in self.nodes.items():
+            if node.config.broker_name != group or node.config.replica != entry.leader:
+                continue
+            leader = node.failover.member.leader if node.failover is not None else None
+            start = leader.view.start if leader and leader.epoch == entry.epoch else None
+            return Elected(node=name, epoch=entry.epoch, start=start)
         return None
+
+    async def election(self) -> None:
+        with trio.move_on_after(ELECTION_LOOK_S):
+            await self._led.wait()
+        self._led = trio.Event()
+
+    def _logged(self, line: LogLine) -> None:
+        if line.event == "member.leads":
+            self._in_harness(lambda: self._led.set())
 
     def start_client(self, name: str, program: Program) -> None:
         self.simulation.start(name, program)
@@ -305,7 +343,9 @@ class SimBackend:
     # --- the end
 
     async def collect(self, directory: Path) -> Collected:
-        return self._recorder.collect(directory)
+        collected = self._recorder.collect(directory)
+        collected.facts["elects"] = self.elects
+        return collected
 
     # --- inside
 

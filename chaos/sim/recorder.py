@@ -19,7 +19,8 @@ from rocketbed.chaos.trace import Trace
 from rocketbed.chaos.trial.api import Collected
 from rocketbed.inspect.marks import CKPT_NAME, read_marks
 from rocketbed.node.config.node_config import NodeConfig
-from rocketbed.wire.ha import REPORT_SIZE
+from rocketbed.wire.ha import NATIVE_MAGIC, REPORT_SIZE
+from rocketbed.wire.ha_native import Ack, NativeReader
 
 TABLES: Final = f"{STORE}/config/"
 MARK: Final = f"{STORE}/{CKPT_NAME}"
@@ -28,7 +29,11 @@ DATA: Final = (COMMIT_LOG, f"{STORE}/consumequeue/", f"{STORE}/index/")
 that is only prepared, is tried again."""
 IMAGES_MAX: Final = 6
 """Disks of one node as its ends left them that are kept for the checks of recovery: the last."""
-CUTS: Final = {"replication.cut": "cut", "store.cut_resumed": "cut_resumed"}
+CUTS: Final = {
+    "replication.cut": "cut",
+    "follower.cut": "cut",
+    "store.cut_resumed": "cut_resumed",
+}
 
 
 class Recorder:
@@ -108,6 +113,10 @@ class Recorder:
         if host in self._watches and len(data) == REPORT_SIZE:
             reported = int.from_bytes(data, "big", signed=True)
             self._acks.node(host).add(self._timeline.now, reported, 0)
+        if host in self._watches and data[:4] == NATIVE_MAGIC:
+            for frame in NativeReader().feed(data):
+                if isinstance(frame.content, Ack):
+                    self._acks.node(host).add(self._timeline.now, frame.content.received, 0)
 
     def _saw_disk(self, host: str, kind: str, path: str, offset: int, size: int) -> None:
         watch = self._watches.get(host)

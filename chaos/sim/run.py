@@ -37,7 +37,7 @@ def run_in_simulation(
 
             async def main(world: World) -> RunRecord:
                 names = plan.shape.nameserver_names
-                backend = SimBackend(simulation, world, history, names)
+                backend = SimBackend(simulation, world, history, names, elects=plan.shape.failover)
                 backend.wall_rate = plan.weather.wall_rate
                 return await conductor(plan, backend, Company(say=say)).run(directory)
 

@@ -210,6 +210,9 @@ class Backend(Protocol):
     async def elected(self, group: str) -> Elected | None:
         """The master of a group by its controller; None when there is none, or nobody says."""
 
+    async def election(self) -> None:
+        """Wait until there may be another master, for an unspecified time."""
+
     def start_client(self, name: str, program: Program) -> None:
         """Start a program on a machine of its own (`name`), or start it again."""
 

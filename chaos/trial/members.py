@@ -21,7 +21,6 @@ LOOK_S: Final = 0.05
 KEEP: Final = {"cleanFileForciblyEnable": "false", "fileReservedTime": "876000"}
 """A full disk or a wall clock that jumps must not make a node delete what it acknowledged."""
 ANSWER_S: Final = 15.0
-ELECTION_LOOK_S: Final = 0.1
 ELECTION_S: Final = 30.0
 """A broker that died is noticed after 10 s at the latest, its group's election tried for 9 s."""
 
@@ -105,6 +104,19 @@ class Members:
 
     def settings(self, node: str) -> dict[str, str]:
         member, shape = self.members[node], self.shape
+        if shape.failover:
+            number = shape.group_nodes()[member.group].index(node) + 1
+            return {
+                "brokerClusterName": "testbed",
+                "brokerName": member.group,
+                "rbReplica": str(number),
+                "rbReplicas": str(shape.brokers),
+                "flushDiskType": "SYNC_FLUSH" if shape.flush == "sync" else "ASYNC_FLUSH",
+                "mappedFileSizeCommitLog": str(shape.segment),
+                **KEEP,
+                **shape.settings,
+                **member.own,
+            }
         is_master = member.broker_id == 0 or member.doubled
         master_role = "SYNC_MASTER" if shape.repl == "sync" else "ASYNC_MASTER"
         lines = {
@@ -140,7 +152,7 @@ class Members:
         while True:
             for group in self.shape.group_nodes():
                 await self._look_at_election(group)
-            await trio.sleep(ELECTION_LOOK_S)
+            await self.backend.election()
 
     async def _look_at_election(self, group: str) -> str | None:
         """The elected master, if there is one; noted when it is another one than before."""
@@ -173,11 +185,11 @@ class Members:
         member = self.members[node]
         try:
             member.incarnation += 1
-            settings = self.settings(node)
+            settings, elects = self.settings(node), self.backend.elects
             await self.backend.settled(node)
             fields = {
-                "role": "ELECTED" if self.backend.elects else settings["brokerRole"],
-                "id": -1 if self.backend.elects else int(settings["brokerId"]),
+                "role": "ELECTED" if elects else settings["brokerRole"],
+                "id": -1 if elects else int(settings["brokerId"]),
                 "incarnation": member.incarnation,
             }
             self.backend.history.event(Function.NODE, node, "start", fields)

@@ -1,5 +1,6 @@
 """Questions about offsets and single messages: 12, 14, 15, 29 to 33 (wire.md 2.1, 6.5)."""
 
+from collections.abc import Callable
 from typing import Final
 
 from rocketbed.node.broker.groups import Groups
@@ -55,11 +56,16 @@ class Queries:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self.gate: Callable[[], str] = str
+        """Why this node is not the one to ask for positions; empty if it is. Of a group with
+        failover."""
 
     # --- consumer offsets
 
     def consumer_offset(self, command: Command, connection: Connection) -> Command:
         """14: where a group stands in a queue. Raises `HeaderError`."""
+        if elsewhere := self.gate():
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
         header = QueryConsumerOffsetRequest.decode(command.raw_fields)
         topic, queue_id = header.topic, header.queueId
         stored = self._offsets.get(header.consumerGroup, topic, queue_id)
@@ -89,6 +95,8 @@ class Queries:
 
     def commit_offset(self, command: Command, connection: Connection) -> Command:
         """15: store where a group stands. Raises `HeaderError`."""
+        if elsewhere := self.gate():
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
         header = UpdateConsumerOffsetRequest.decode(command.raw_fields)
         if self._groups.get(header.consumerGroup) is None:
             remark = f"Group {header.consumerGroup} not exist!"

@@ -74,7 +74,11 @@ class StoreEpochs:
         return self._log.pinned(offset)
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
-        """Append what a leader sent, and hand the records that are whole now to dispatch."""
+        """Append what a leader sent, and hand the records that are whole now to dispatch.
+
+        Raises also `RemoteProtocolError`, for what is no record; that is cut off again before
+        anybody is followed.
+        """
         log = self._log
         if self._whole is None or not log.segments.starts:
             self._whole = offset
@@ -87,8 +91,8 @@ class StoreEpochs:
                 self._dispatcher.push(step.entries)
             step = self._cursor.step(self._whole, log.written.value)
         if step.verdict is Verdict.BAD:
-            raise CorruptRecord(
-                f"the leader sent no record for offset {step.end}: {step.reason}", offset=step.end
+            raise RemoteProtocolError(
+                f"the leader sent no record for offset {step.end}: {step.reason}"
             )
 
     @property

@@ -35,13 +35,15 @@ def shapes(draw: st.DrawFn) -> Shape:
         st.sampled_from(["flushIntervalCommitLog", "maxMessageSize", "rbMetadataSync"]),
         st.integers(1000, 99_999).map(str),
     )
+    failover = draw(st.booleans())
     return Shape(
-        brokers=draw(st.integers(2, 9)),
+        brokers=draw(st.integers(3 if failover else 2, 9)),
         groups=draw(st.integers(1, 3)),
         nameservers=draw(st.integers(2, 9)),
         flush=draw(st.sampled_from(["sync", "async"])),
-        repl=draw(st.sampled_from(["sync", "async"])),
-        min_isr=draw(st.integers(1, 9)),
+        repl="sync" if failover else draw(st.sampled_from(["sync", "async"])),
+        min_isr=2 if failover else draw(st.integers(1, 9)),
+        failover=failover,
         segment=draw(st.integers(1 << 12, 1 << 30)),
         settings=draw(settings),
     )

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.sim.memory_cas import MemoryCas, Shelf
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.remoting.handlers import Handlers
@@ -26,7 +27,6 @@ from rocketbed.replication.lease import BEAT_S, LEASE_S
 from rocketbed.replication.register.form import loaded
 from rocketbed.world.api import World
 from tests.support.sim.links import cut, heal
-from tests.support.sim.memory_cas import MemoryCas, Shelf
 
 PORT = 9800
 REPLICA_PORT = 10911

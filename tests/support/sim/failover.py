@@ -8,6 +8,7 @@ from random import Random
 import trio
 
 from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.sim.memory_cas import MemoryCas, Shelf
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.remoting.server import Server
 from rocketbed.replication.agent import Agent, Identity
@@ -22,7 +23,6 @@ from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.ha_native import _crc32c
 from rocketbed.world.api import World
 from tests.support.segmented_log import SegmentedLog
-from tests.support.sim.memory_cas import MemoryCas, Shelf
 
 CONTROLLER_PORT = 9800
 HA_PORT = 10912

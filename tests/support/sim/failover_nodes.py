@@ -8,6 +8,7 @@ from typing import Any, Self
 import trio
 
 from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.sim.memory_cas import MemoryCas, Shelf
 from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.node.config.node_config import NodeConfig
@@ -19,7 +20,6 @@ from rocketbed.replication.register.form import loaded
 from rocketbed.routing.config import NameserverConfig
 from rocketbed.routing.nameserver import Nameserver
 from rocketbed.world.api import World
-from tests.support.sim.memory_cas import MemoryCas, Shelf
 
 PORT = 10911
 GROUP = "g"

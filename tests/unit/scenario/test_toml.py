@@ -133,8 +133,8 @@ def test_swarm_weather_comes_from_the_seed() -> None:
             "cluster.flush: must be one of sync, async, not 'synk'; did you mean",
         ),
         (
-            "[cluster]\ncontrollers = 1",
-            "cluster.controllers: automatic failover is not available yet",
+            "[cluster]\nfailover = true\nbrokers = 2",
+            "failover: needs three brokers or more",
         ),
         ("[cluster]\nsegment = '64KB!'", "cluster.segment: '64KB!' is not a size such as 64KiB"),
         ("[cluster.settings]\nflushDiskTipe = 'x'", "unknown key 'flushDiskTipe'; did you mean"),
