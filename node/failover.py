@@ -127,6 +127,7 @@ class Failover:
         self.agent.on_registered = registration.announce
         registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
         broker.queries.gate = self._no_leader
+        broker.puller.gate = broker.queries.reads = self._not_confirmed
         broker.handlers.spawned[RequestCode.RB_HAND_OVER] = self._hand_over
         self._replication = replication
         self.on_role += [broker.role_changed, registration.announce]
@@ -148,6 +149,12 @@ class Failover:
                 f"in-sync replicas not enough: {len(known.in_sync)} of {known.min_in_sync}"
             )
         return ResponseCode.SERVICE_NOT_AVAILABLE, self._hint()
+
+    def _not_confirmed(self) -> str:
+        """Why messages cannot be read here now; empty if they can."""
+        if not self._store.shows_unconfirmed:
+            return ""
+        return f"this node does not know yet which of its last messages count: {self._hint()}"
 
     def _no_leader(self) -> str:
         """Where positions are kept, if that is not here; empty if it is."""

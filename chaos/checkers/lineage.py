@@ -299,7 +299,9 @@ class _Walk:
         if promotion is not None:
             self._master = promotion.node
             layout = self._layouts[self._master]
-            if promotion.written is not None and not self._lineage.ends[self._master].complete:
+            # One that was elected has its marker behind that already, which nobody else has.
+            is_sure = self._lineage.ends[self._master].complete and not promotion.at_once
+            if promotion.written is not None and not is_sure:
                 layout.cut(promotion.written)
             known = promotion.written is not None or self._lineage.ends[self._master].complete
             threshold = layout.common(self._truth) if known else None

@@ -50,6 +50,8 @@ class Recorder:
         """Disks as kills and power cuts left them, oldest first."""
         self._watches: dict[str, LogWatch] = {}
         self._segment_size: dict[str, int] = {}
+        self._flushes: dict[str, bool] = {}
+        """Whether what a node acknowledges is on disk."""
         self._after_power_cut: dict[str, bool] = {}
         self._reasons: dict[str, str] = {}
         self._end_counts: dict[str, int] = {}
@@ -63,6 +65,7 @@ class Recorder:
 
     def starts(self, name: str, config: NodeConfig) -> None:
         self._segment_size[name] = config.store.segment_size
+        self._flushes[name] = config.store.sync_flush
         self._roles[name] = config.broker_role
         self._reports.pop(name, None)
         self._simulation.network.taps[config.ha_port] = self._slave_reported
@@ -115,8 +118,9 @@ class Recorder:
             self._acks.node(host).add(self._timeline.now, reported, 0)
         if host in self._watches and data[:4] == NATIVE_MAGIC:
             for frame in NativeReader().feed(data):
-                if isinstance(frame.content, Ack):
-                    self._acks.node(host).add(self._timeline.now, frame.content.received, 0)
+                if isinstance(ack := frame.content, Ack):
+                    end = ack.durable if self._flushes[host] else ack.received
+                    self._acks.node(host).add(self._timeline.now, end, 0)
 
     def _saw_disk(self, host: str, kind: str, path: str, offset: int, size: int) -> None:
         watch = self._watches.get(host)

@@ -86,6 +86,8 @@ class Puller:
         store.on_arrival.append(self.polls.on_arrival)
         self.is_master_alive: Callable[[], bool] = lambda: False
         """On a slave: whether a master serves the group, so that readers should go there."""
+        self.gate: Callable[[], str] = str
+        """Why nothing can be read now; empty if it can. Of a group with failover."""
         self.served = 0
         """Messages handed out since the start."""
         self.missed = 0
@@ -113,6 +115,8 @@ class Puller:
         most: int = ALL,
     ) -> Command | None:
         header = PullMessageRequest.decode(command.raw_fields)
+        if refusal := self.gate():
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, refusal)
         try:
             allowed = self._check(command, header)
         except _Refused as exc:

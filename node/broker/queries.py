@@ -58,7 +58,9 @@ class Queries:
         self._offsets = offsets
         self.gate: Callable[[], str] = str
         """Why this node is not the one to ask for positions; empty if it is. Of a group with
-        failover."""
+        failover, as the next one."""
+        self.reads: Callable[[], str] = str
+        """Why nothing can be read now; empty if it can."""
 
     # --- consumer offsets
 
@@ -117,6 +119,8 @@ class Queries:
     def max_offset(self, command: Command, connection: Connection) -> Command:
         """30: the next offset of a queue, 0 for an unknown one. Raises `HeaderError`."""
         header = MaxOffsetRequest.decode(command.raw_fields)
+        if refusal := self.reads():
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, refusal)
         offset = self._store.queue_max(header.topic, header.queueId, committed=header.committed)
         return _offset(command, offset)
 
@@ -154,7 +158,8 @@ class Queries:
         """33: the record at a physical offset. Raises `HeaderError`, `CorruptRecord`."""
         header = ViewMessageRequest.decode(command.raw_fields)
         self._store.refuse_damaged(header.offset)
-        record = await self._store.record_at(header.offset)
+        hidden = self._config.replica and header.offset >= self._store.dispatched.value
+        record = None if hidden or self.reads() else await self._store.record_at(header.offset)
         if record is None:
             remark = f"can not find message by the offset, {header.offset}"
             return answer(command, ResponseCode.SYSTEM_ERROR, remark)
@@ -163,6 +168,8 @@ class Queries:
     async def by_key(self, command: Command, connection: Connection) -> Command:
         """12: records with a key or tag, by topic and time. Raises `HeaderError`."""
         header = QueryMessageRequest.decode(command.raw_fields)
+        if refusal := self.reads():
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, refusal)
         limit = UNIQUE_KEY_MAX if header.uniqueKeyQuery else QUERY_MAX
         count = max(0, min(header.maxNum, limit))
         is_tag = header.indexType == TAG_INDEX and not header.uniqueKeyQuery

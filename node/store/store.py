@@ -207,6 +207,9 @@ class MessageStore:
         have to be made again, `abort` stays. Raises `StoreFailed`.
         """
         parts = self._parts
+        if parts.confirmed is not None:
+            # Nobody reads here any more, and the next start shows nothing that is not confirmed.
+            parts.confirmed.reset(parts.log.written.value)
         while self._dispatcher.step():
             await trio.lowlevel.checkpoint()
         self._closing.set()
@@ -215,11 +218,8 @@ class MessageStore:
         self._world.mark("store.stop_flushed")
         while self._dispatcher.step():
             await trio.lowlevel.checkpoint()
-        end = parts.dispatched.value
-        caught_up = end == parts.log.written.value or self._partial_tail()
+        caught_up = parts.dispatched.value == parts.log.written.value or self._partial_tail()
         reason = "" if caught_up else self._dispatcher.stuck
-        if parts.confirmed is not None and end < parts.log.written.value:
-            caught_up, reason = False, f"the log is not confirmed beyond {end} yet"
         if unmade := self.removal.unmade():
             reason = f"the next start makes the queues of {', '.join(sorted(unmade))} again"
         if reason or not caught_up:
@@ -448,6 +448,12 @@ class MessageStore:
     def odd_records(self) -> int:
         """Records since the start that were not the next ones of their queue."""
         return self._parts.queues.odd
+
+    @property
+    def shows_unconfirmed(self) -> bool:
+        """Whether queues hold what is not confirmed: of a stop, until it is or is cut off."""
+        confirmed = self._parts.confirmed
+        return confirmed is not None and self.dispatched.value > confirmed.value
 
     def runtime_info(self) -> dict[str, str]:
         """The store's part of RocketMQ's runtime info (code 28)."""
