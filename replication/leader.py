@@ -367,9 +367,12 @@ class Leader:
             while follower.position - max(follower.acknowledged, follower.hello.end) > WINDOW:
                 await follower.moved.wait()
             left = self._end_of_epoch(follower.position) - follower.position
-            with log.pinned(follower.position):
-                size = min(LIVE_BODY, BODY_MAX, left)
-                body = await self._world.offload(log.read, follower.position, size)
+            size = min(LIVE_BODY, BODY_MAX, left)
+            body = log.read_cached(follower.position, size)
+            if body is None:
+                with log.pinned(follower.position) as (file, at):
+                    size = min(size, log.segment_size - at)
+                    body = await self._world.offload(file.read_at, at, size)
             follower.position += len(body)
             await link.send(
                 encode(self.epoch, Data(follower.position - len(body), self.confirm.value, body))
