@@ -39,6 +39,8 @@ public final class Peer {
                 String what = command.getString("do");
                 if (what.equals("consume")) {
                     new Members(nameserver, this).consume(command, input);
+                } else if (what.equals("flow")) {
+                    new Traffic(nameserver, this).flow(command, input);
                 } else {
                     obey(what, command, sends, reads);
                 }

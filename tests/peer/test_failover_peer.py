@@ -1,0 +1,283 @@
+"""A group with failover beside the real RocketMQ: its directories boot there, a slave of RocketMQ's
+follows whoever leads, and Java's clients go on over the death of a leader."""
+
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import BROKER_NAME, CLUSTER_NAME
+from rocketbed.client.messages import Message
+from rocketbed.client.outcome import Outcome, Sent
+from rocketbed.client.producer import Producer
+from rocketbed.inspect import LogEnd, open_directory
+from tests.support.peer.brokers import SMALL_FILES, Broker, Site
+from tests.support.peer.directories import assert_sound
+from tests.support.peer.java_client import JavaClient
+from tests.support.peer.rows import assert_held, by_place
+from tests.support.peer.traffic import read, varied, write
+
+TOPICS: Final = ("PeerFailover", "PeerMoved")
+FLOW: Final = "PeerFlow"
+QUEUES: Final = 4
+FILLING: Final = 900
+"""Messages of `varied`: more than a segment."""
+SLAVE_ID: Final = 9
+"""Free in a group of three, whose nodes are registered as 0 and by their numbers."""
+POLLS: Final = {0: "0-", 1000: "1000-"}
+"""How often a producer asks for routes, in ms, 0 for the default; the beginning of its bodies."""
+LIMIT_S: Final = 100.0
+LOOK_S: Final = 0.05
+
+
+@asynccontextmanager
+async def group(site: Site) -> AsyncIterator[LocalCluster]:
+    """Three nodes with failover, whose nameserver is the site's."""
+    cluster = LocalCluster.create(
+        site.directory / "group", slaves=2, failover=True, settings=SMALL_FILES, tied=True
+    )
+    async with cluster:
+        await cluster.start()
+        site.nameserver = cluster.nameserver_address
+        await leader_of(cluster)
+        yield cluster
+
+
+@pytest.mark.parametrize("installation", ["5.3.3", "5.5.0"], indirect=True)
+async def test_a_directory_of_the_group_boots_in_the_real_broker(site: Site) -> None:
+    async with group(site) as cluster:
+        first = await leader_of(cluster)
+        async with site.admin() as admin:
+            for topic in TOPICS:
+                await admin.create_topic(topic, queues=QUEUES)
+        written = await write(site.nameserver, varied(TOPICS, FILLING, seed=1))
+        await kill(cluster, first)
+        second = await leader_of(cluster)
+        assert second != first
+        written += await write(site.nameserver, varied(TOPICS, 100, seed=2))
+        await cluster.start(first)
+        await in_sync(cluster)
+        written += await write(site.nameserver, varied(TOPICS, 100, seed=3))
+        ours = by_place(await read(site.nameserver, TOPICS))
+        assert_held(ours, written)
+        # Each of them hands over before it ends; the last one could not.
+        for name in (second, first):
+            assert await cluster.stop(name)
+            store = cluster.member_directory(name) / "store"
+            assert not (store / "abort").exists()
+            assert_sound(store)
+    # The first leader's, which has followed since, or the second's: one boot takes long enough.
+    name = first if site.installation.jars.version == "5.3.3" else second
+    await site.start_nameserver("rocketbed")
+    broker = site.broker(settings={"brokerClusterName": CLUSTER_NAME})
+    shutil.copytree(cluster.member_directory(name) / "store", broker.store)
+    await site.start(broker, "rocketmq")
+    async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
+        assert by_place(await java.read(TOPICS)) == ours
+        written += await java.send(varied(TOPICS, 40, seed=4))
+        assert_held(by_place(await java.read(TOPICS)), written)
+    await site.stop(broker)
+    assert_sound(broker.store)
+
+
+async def test_a_real_slave_follows_whoever_leads(site: Site) -> None:
+    async with group(site) as cluster:
+        first = await leader_of(cluster)
+        async with site.admin() as admin:
+            for topic in TOPICS:
+                await admin.create_topic(topic, queues=QUEUES)
+        written = await write(site.nameserver, varied(TOPICS, FILLING, seed=1))
+        slave = site.broker(
+            BROKER_NAME,
+            SLAVE_ID,
+            # The shortest that RocketMQ takes; so often it asks who is its master.
+            settings={"brokerClusterName": CLUSTER_NAME, "registerNameServerPeriod": "10000"},
+        )
+        await site.start(slave, "rocketmq")
+        await caught_up(site, slave, cluster, first)
+
+        others = [name for name in cluster.nodes if name != first]
+        for name in others:
+            cluster.pause(name)
+        lost = await send_unconfirmed(site)
+        confirmed, end = await ends(site, cluster, first)
+        assert confirmed < end
+        assert await slave_end(site, slave) <= confirmed
+        await kill(cluster, first)
+        for name in others:
+            cluster.resume(name)
+        second = await leader_of(cluster)
+        written += await write(site.nameserver, varied(TOPICS, 200, seed=2))
+        await caught_up(site, slave, cluster, second)
+        await cluster.start(first)
+        await in_sync(cluster)
+        written += await write(site.nameserver, varied(TOPICS, 200, seed=3))
+        await caught_up(site, slave, cluster, await leader_of(cluster))
+        rows = by_place(await read(site.nameserver, TOPICS))
+        assert_held(rows, written)
+        assert not lost & {row.body for row in rows.values()}
+        await site.kill(slave)
+        assert await cluster.close() == []
+    for name in cluster.nodes:
+        assert_prefix(slave.store, cluster.member_directory(name) / "store")
+
+
+async def test_javas_clients_go_on_over_the_death_of_a_leader(site: Site) -> None:
+    rows: list[dict[str, Any]] = []
+
+    def of(kind: str, start: str = "") -> list[dict[str, Any]]:
+        return [row for row in rows if row["kind"] == kind and row["body"].startswith(start)]
+
+    def bodies(kind: str) -> set[str]:
+        return {row["body"] for row in of(kind)}
+
+    async with group(site) as cluster:
+        first = await leader_of(cluster)
+        async with site.admin() as admin:
+            await admin.create_topic(FLOW, queues=QUEUES)
+        async with (
+            JavaClient(site.installation, site.nameserver, site.directory / "java") as java,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def flow() -> None:
+                await java.ask(
+                    "flow", topic=FLOW, group="flow", polls=list(POLLS), each=rows.append
+                )
+
+            def at_another(start: str) -> int:
+                """So many were taken by another node than the first leader, which an id tells."""
+                dead = f"{cluster.plan.member(first).port:08X}"
+                return sum(row["offsetMsgId"][8:16] != dead for row in of("sent", start))
+
+            nursery.start_soon(flow)
+            await until(lambda: all(len(of("sent", start)) > 50 for start in POLLS.values()))
+            await until(lambda: len(of("got")) > 50)
+            await kill(cluster, first)
+            await until(lambda: all(at_another(start) > 50 for start in POLLS.values()))
+            await java.next_line()
+            await until(lambda: any(row["kind"] == "ended" for row in rows))
+            await until(lambda: bodies("sent") <= bodies("got"))
+            await java.next_line()
+        found = by_place(await read(site.nameserver, [FLOW]))
+        assert bodies("sent") <= {row.body.decode() for row in found.values()}
+        for row in of("sent"):
+            place = FLOW, row["queueId"], row["queueOffset"]
+            assert found[place].body.decode() == row["body"]
+    for poll_ms, start in POLLS.items():
+        gap_s, failed = longest_gap_s(of("sent", start)), len(of("failed", start))
+        print(f"routes asked for every {poll_ms or 30_000} ms: {gap_s:.2f} s, {failed} failed")
+    twice = len(of("got")) - len(bodies("got"))
+    print(f"consumer: {longest_gap_s(of('got')):.2f} s, {twice} of {len(bodies('got'))} twice")
+
+
+def longest_gap_s(rows: list[dict[str, Any]]) -> float:
+    """Longest time without one of them."""
+    times = [int(row["at"]) for row in rows]
+    return max(after - before for before, after in pairwise(times)) / 1e9
+
+
+# --- the group
+
+
+async def leader_of(cluster: LocalCluster) -> str:
+    """Who leads, once it runs and the nameserver routes to it as the master."""
+    with trio.fail_after(LIMIT_S):
+        while True:
+            found = await cluster.group()
+            if found is not None and found.leader is not None:
+                name = f"node-{found.leader}"
+                async with cluster.admin() as admin:
+                    routes = (await admin.cluster()).broker_addr_table.get(BROKER_NAME)
+                address = routes.broker_addrs.get(0) if routes else None
+                if address == cluster.address(name) and cluster.pid(name) is not None:
+                    return name
+            await trio.sleep(LOOK_S)
+
+
+async def in_sync(cluster: LocalCluster) -> None:
+    """Until everybody has everything."""
+    with trio.fail_after(LIMIT_S):
+        while True:
+            found = await cluster.group()
+            if found is not None and len(found.in_sync) == len(cluster.nodes):
+                return
+            await trio.sleep(LOOK_S)
+
+
+async def kill(cluster: LocalCluster, name: str) -> None:
+    cluster.kill(name)
+    await cluster.wait_ended(name)
+
+
+async def ends(site: Site, cluster: LocalCluster, name: str) -> tuple[int, int]:
+    """Of a node's log, what is confirmed and what is written."""
+    async with site.admin() as admin:
+        info = await admin.runtime_info(cluster.address(name))
+    return int(info["rbConfirmedOffset"]), int(info["commitLogMaxOffset"])
+
+
+async def slave_end(site: Site, slave: Broker) -> int:
+    async with site.admin() as admin:
+        return int((await admin.runtime_info(slave.address))["commitLogMaxOffset"])
+
+
+async def caught_up(site: Site, slave: Broker, cluster: LocalCluster, leader: str) -> None:
+    """Until the slave has all that is confirmed, which is all; it never has more than that."""
+    with trio.fail_after(LIMIT_S):
+        while True:
+            has = await slave_end(site, slave)
+            confirmed, end = await ends(site, cluster, leader)
+            assert has <= confirmed
+            if has == confirmed == end:
+                return
+            await trio.sleep(LOOK_S)
+
+
+# --- messages
+
+
+async def send_unconfirmed(site: Site) -> set[bytes]:
+    """Send some that the leader takes and nobody confirms; their bodies."""
+    messages = [Message(TOPICS[0], b"unconfirmed %d" % number) for number in range(10)]
+    outcomes: list[Outcome] = []
+
+    async def send_one(message: Message) -> None:
+        outcomes.append(await producer.send(message))
+
+    async with (
+        Producer(nameservers=site.nameserver, retries=0, timeout_s=10) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        for message in messages:
+            nursery.start_soon(send_one, message)
+    assert not any(isinstance(one, Sent) and one.is_safe for one in outcomes), outcomes
+    return {message.body for message in messages}
+
+
+def assert_prefix(shorter: Path, longer: Path) -> None:
+    """The first log's bytes are those that the other one begins with."""
+    directories = [open_directory(store) for store in (shorter, longer)]
+    try:
+        logs = [directory.log for directory in directories]
+        ends = [next(item for item in log.scan() if isinstance(item, LogEnd)) for log in logs]
+        assert [log.min_offset for log in logs] == [0, 0]
+        assert 0 < ends[0].offset <= ends[1].offset
+        assert logs[0].read(0, ends[0].offset) == logs[1].read(0, ends[0].offset)
+    finally:
+        for directory in directories:
+            directory.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    with trio.fail_after(LIMIT_S):
+        while True:
+            if is_so():
+                return
+            await trio.sleep(LOOK_S)
