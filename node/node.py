@@ -153,7 +153,10 @@ async def run_node(
                 await node.broker.stop()
             except* RocketbedError as group:
                 failure = _first(group)
-            if not isinstance(failure, StoreError):
+            if isinstance(failure, StoreError):
+                # It has not failed by itself if a record of it could not be read.
+                nursery.cancel_scope.cancel()
+            else:
                 await store.close()
                 if replica is not None and failure is None:
                     await replica.who.stopped()
