@@ -44,6 +44,7 @@ class Replica:
     def __init__(self, world: World, config: NodeConfig) -> None:
         """Reads the record of epochs. Raises `EpochFileDamaged`."""
         root = config.store.root
+        self._world = world
         self._config = config
         self.policy = Policy.FSYNC if config.store.sync_flush else Policy.MEMORY
         self.file = EpochFile(world, root)
@@ -65,6 +66,15 @@ class Replica:
             trusts_cache=config.store.trust_page_cache,
         )
         self.lossless = kept and not store.lost_bytes
+        is_foreign = store.recovery.by_hand or self.who.was_alone
+        if is_foreign and self.file.state.history:
+            # Whatever stands behind what was confirmed may be another broker's: epochs say nothing
+            # of it. The cut is done before anybody is followed.
+            confirm = min(self.file.state.confirm, store.max_offset)
+            reason = store.recovery.reason or "a node without failover had the directory"
+            self._world.log.warning("failover.foreign_hand", reason=reason, cut_to=confirm)
+            self.lossless = False
+            await self.file.save(cut_to=confirm)
         self.confirmed.reset(min(self.file.state.confirm, store.max_offset))
 
 

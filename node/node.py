@@ -21,6 +21,7 @@ from rocketbed.node.replication import Replication
 from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.server import Server
+from rocketbed.replication.identity import ReplicaFile
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.codes import RequestCode
 from rocketbed.wire.errors import RocketbedError
@@ -146,6 +147,8 @@ async def run_node(
                 await tables.save()
                 if replica is not None:
                     await replica.begin(store)
+                else:
+                    await ReplicaFile(world, config.store.root).leave()
                 node = Node(world, config, store, tables, replica)
                 if node.broker.table_log is not None:
                     node.broker.table_log.replay()

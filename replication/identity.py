@@ -34,6 +34,8 @@ class ReplicaState:
     """The kernel's of the life whose end the register has not heard of yet, or of this one."""
     stopped: bool = False
     """The last life ended in order, with everything on disk."""
+    alone: bool = False
+    """A node without failover has had the directory since."""
 
 
 class ReplicaFile:
@@ -44,6 +46,9 @@ class ReplicaFile:
         self._directory = directory
         self.path = f"{directory}/{NAME}"
         self._state: ReplicaState | None = None
+        self.was_alone = False
+        """Whether the last that had the directory was a node without failover; once `begin` has
+        returned."""
 
     @property
     def state(self) -> ReplicaState:
@@ -69,10 +74,14 @@ class ReplicaFile:
                 f" replica {number} of {group!r} (rbReplica, brokerName): a directory belongs to"
                 " one replica only"
             )
+        self.was_alone = old.alone
         same_kernel = trusts_cache and old.boot_id == boot_id
         lossless = lost_nothing(policy, stopped=old.stopped, same_kernel=same_kernel)
         kept = boot_id if lossless else old.boot_id
-        await self._save(replace(old, incarnation=old.incarnation + 1, boot_id=kept, stopped=False))
+        life = replace(
+            old, incarnation=old.incarnation + 1, boot_id=kept, stopped=False, alone=False
+        )
+        await self._save(life)
         return lossless
 
     async def told(self) -> None:
@@ -83,6 +92,12 @@ class ReplicaFile:
     async def stopped(self) -> None:
         """Everything is on disk, and nothing is written any more. Raises `OSError`."""
         await self._save(replace(self.state, stopped=True))
+
+    async def leave(self) -> None:
+        """A node without failover takes the directory, if it was a replica's: what that one knows
+        of epochs is not all of the log any more. Raises `ReplicaFileDamaged`, `OSError`."""
+        if (old := self._read()) is not None and not old.alone:
+            await self._save(replace(old, alone=True))
 
     def _read(self) -> ReplicaState | None:
         try:

@@ -161,6 +161,8 @@ class MetadataSync:
         try:
             return await part()
         except (RocketbedError, OSError) as exc:
+            if not self._is_due():
+                return None
             if str(exc) != self.last_error:
                 self._world.log.warning(
                     "replication.metadata_failed",

@@ -13,6 +13,8 @@ class RecoveryReport:
     """The last stop was clean."""
     took_over: bool = False
     """The durable mark was not trusted: something else changed the directory."""
+    by_hand: bool = False
+    """That something else was seen, by what it left beside our mark."""
     reason: str = ""
     """Why it was not trusted."""
     scanned_from: int = 0

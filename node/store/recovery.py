@@ -75,6 +75,7 @@ class Recovery:
         self._with_queues.update(queue.rpartition("/")[0] for queue in claimed)
         self.report.was_clean = evidence.was_clean and evidence.trusted
         self.report.reason = evidence.reason
+        self.report.by_hand = evidence.mark is not None and bool(evidence.hand)
         self.report.last_durable = evidence.flushed
         self._tell_of_lost_flushed(evidence)
         ending = LogEnd(parts, evidence, self._dispatcher, self.report)

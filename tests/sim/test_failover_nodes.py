@@ -15,9 +15,11 @@ from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.remoting.client import dial
 from rocketbed.wire.bodies import SubscriptionGroupConfig
 from rocketbed.world.api import World
-from tests.support.sim.failover_nodes import FailoverNodes
+from tests.support.sim.failover_nodes import PORT, FailoverNodes
+from tests.support.sim.replicated import send_request
 
 Place = tuple[int, int]
 """Queue and offset in it."""
@@ -260,3 +262,36 @@ def test_a_classic_group_becomes_one_with_failover_and_goes_back() -> None:
         )
         group.simulation.run(2)
         assert len(traffic.read_all()) >= len(traffic.sent)
+
+
+def test_what_another_broker_has_written_into_a_directory_is_cut_off() -> None:
+    """A follower's directory was used by another broker meanwhile: nothing of that is kept."""
+    with FailoverNodes(9) as group:
+        leader = group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(2)
+        name = next(one for one in group.names if one != leader)
+        group.simulation.stop(name)
+        group.simulation.run(2)
+        config = group.config(name)
+        store = replace(config.store, is_slave=False)
+        lone = {"broker_role": "ASYNC_MASTER", "broker_id": 0, "replica": 0, "store": store}
+        group.start(name, **lone, broker_name="other")
+        group.simulation.run(1)
+
+        async def write(world: World) -> None:
+            connection = await dial(world, (config.ip1, PORT))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connection.run)
+                for _ in range(20):
+                    await connection.request(send_request("T", b"foreign"))
+                connection.close()
+
+        group.simulation.run_process(group.program(write), 30)
+        group.simulation.stop(name)
+        group.simulation.run(2)
+        group.start(name)
+        group.settle()
+        assert any(line.event == "failover.foreign_hand" for line in group.simulation.log)
+        traffic.check()
