@@ -47,6 +47,8 @@ T = TypeVar("T")
 
 PROBE_S: Final = 1.0
 """To find out whether anybody listens at a replica's addresses."""
+PROBE_PAUSE_S: Final = 0.01
+"""Before somebody who still listens is asked again."""
 RETRY_S: Final = 0.2
 """After a change whose outcome the store does not tell."""
 REPLICAS_MAX: Final = 64
@@ -199,16 +201,21 @@ class Controller:
 
     async def _probe(self, group: _Group, number: int) -> None:
         """A connection ended. If nobody listens at either address of the replica, its process is
-        dead, and nobody has to wait for its lease; a wrong guess costs no message (7.11)."""
+        dead, and nobody has to wait for its lease; a wrong guess costs no message (7.11).
+
+        Asked again for a while: what is being killed may still listen when its connections end.
+        """
         replica = group.entry.replicas[number]
-        refused = False
         with trio.move_on_after(PROBE_S):
-            refused = await self._refuses(replica.address) and await self._refuses(
-                replica.ha_address
-            )
-        if refused and number not in group.links:
-            group.roll.gone(number, replica.incarnation)
-            group.changed.set()
+            while number not in group.links:
+                refused = await self._refuses(replica.address) and await self._refuses(
+                    replica.ha_address
+                )
+                if refused and number not in group.links:
+                    group.roll.gone(number, replica.incarnation)
+                    group.changed.set()
+                    return
+                await trio.sleep(PROBE_PAUSE_S)
 
     async def _refuses(self, address: str) -> bool:
         try:
