@@ -72,8 +72,10 @@ class Removal:
             raise StoreError(f"the log is not cut at {offset}: no room for the new mark")
         self._scrubber.end = min(self._scrubber.end, offset)
         async with self._checkpointer.lock, self._flusher.lock:
-            below = await boundary_below(parts, offset)
-            last = below.last if below else None
+            last = None
+            if max(parts.dispatched.value, parts.marks.mark.offset) > offset:
+                below = await boundary_below(parts, offset)  # scans all of the segment before it
+                last = below.last if below else None
             try:
                 await cut_log(parts, offset, record_start=last.physical_offset if last else -1)
             except OSError as exc:
