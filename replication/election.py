@@ -137,7 +137,7 @@ def _check_identity(entry: GroupEntry, number: int, known: Replica, replica: Rep
     if replica.uuid != known.uuid:
         raise ChangeRefused(
             f"replica {number} of group {entry.name!r} has the directory {known.uuid}, not"
-            f" {replica.uuid}: give the new one another number, or have the old one forgotten"
+            f" {replica.uuid}: give the new one a number that no replica had yet (rbReplica)"
         )
     if replica.incarnation <= known.incarnation:
         raise ChangeRefused(
