@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import (
     clients,
     consumers,
+    failover,
     live,
     many,
     measures,
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument(
         "--messages", type=int, default=1_000_000, help="existing messages that are read"
     )
+    parser.add_argument("--runs", type=int, default=50, help="failovers of each kind")
     parser.add_argument(
         "--only", default="", help="run only the measures whose name has this in it"
     )
@@ -50,7 +52,7 @@ def main() -> int:
         if options.before is not None:
             table.add(pairs.before_and_after(bench, options.before, options.seconds / 2), "")
             return 0
-        for name, ours, theirs in _plan(bench, options.peer, options.seconds, options.messages):
+        for name, ours, theirs in _plan(bench, options):
             if options.only in name:
                 table.add(ours, "rocketbed")
                 if theirs is not None:
@@ -66,10 +68,11 @@ def main() -> int:
 Rows = Iterable[Row]
 
 
-def _plan(
-    bench: Bench, jars: Path | None, seconds: float, messages: int
-) -> Iterable[tuple[str, Rows, Rows | None]]:
+def _plan(bench: Bench, options: argparse.Namespace) -> Iterable[tuple[str, Rows, Rows | None]]:
     """Name of each measure, and its rows on either side; nothing runs before it is iterated."""
+    jars: Path | None = options.peer
+    seconds: float = options.seconds
+    messages: int = options.messages
 
     def ours(*settings: str) -> Broker:
         return bench.node(SMALL_LOG, *settings)
@@ -88,6 +91,8 @@ def _plan(
     for name, measure in both:
         yield name, measure(ours), measure(peer) if jars is not None else None
     yield "slave", measures.one_slave(bench, seconds / 2), None
+    yield "failover gaps", failover.gaps(options.runs), None
+    yield "failover rates", failover.rates(seconds / 4), None
     yield "nameserver", measures.nameserver_memory(bench), None
     yield "recovery", measures.recovery(bench, GIB), None
     yield "late queues", starts.late_queues(bench), None

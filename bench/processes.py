@@ -41,6 +41,12 @@ def _is_free(port: int) -> bool:
         return True
 
 
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
 @dataclass(slots=True)
 class Broker:
     """One running broker process."""
@@ -54,8 +60,7 @@ class Broker:
     @property
     def cpu_seconds(self) -> float:
         """User and system time so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return cpu_seconds(self.process.pid)
 
     @property
     def resident_bytes(self) -> int:
@@ -199,8 +204,16 @@ def wait_routed(nameserver: Broker, topics: Iterable[str], seconds: float = 60) 
 def load(broker: Broker, kind: str, seconds: float) -> dict[str, float]:
     """Run the generator; its result, and the broker's CPU microseconds a message."""
     before = broker.cpu_seconds
+    result = generate(broker.port, kind, seconds)
+    spent = broker.cpu_seconds - before
+    result["cpu_us"] = 1e6 * spent / result["messages"] if result["messages"] else 0.0
+    return result
+
+
+def generate(port: int, kind: str, seconds: float) -> dict[str, float]:
+    """Run the generator; its result, and messages a second."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "bench.load", str(broker.port), kind, str(seconds)],
+        [sys.executable, "-P", "-m", "bench.load", str(port), kind, str(seconds)],
         capture_output=True,
         timeout=seconds + 60,
         check=False,
@@ -209,6 +222,4 @@ def load(broker: Broker, kind: str, seconds: float) -> dict[str, float]:
         raise RuntimeError(f"the load generator failed: {done.stderr.decode()[-1000:]}")
     result: dict[str, float] = json.loads(done.stdout)
     result["rate"] = result["messages"] / result["seconds"]
-    spent = broker.cpu_seconds - before
-    result["cpu_us"] = 1e6 * spent / result["messages"] if result["messages"] else 0.0
     return result
