@@ -90,6 +90,9 @@ def test_the_command_shows_it(
         async def status(self) -> list[MemberStatus]:
             return [member(damaged), member({}, "slave-1")]
 
+        async def group(self) -> None:
+            """It has no failover."""
+
     monkeypatch.setattr(LocalCluster, "load", lambda _: Found())
     arguments = ["cluster", "status", "--dir", str(tmp_path)]
     assert main(arguments) == 0
