@@ -94,7 +94,12 @@ def node_ends(evidence: Evidence) -> dict[str, NodeEnds]:
         is_seen = trace is not None and trace.complete
         # RocketMQ's slaves follow with any log; a second master has followers of its own.
         is_telling = not (is_seen or evidence.foreign or evidence.splits)
-        found[name] = NodeEnds(trace, _followed(evidence, name) if is_telling else ())
+        followed = _followed(evidence, name) if is_telling else []
+        if evidence.elects and not evidence.foreign:
+            # Told once its log was cut to what both have.
+            told = evidence.events(Function.NODE, "followed")
+            followed = [event.time_ns for event in told if event.node == name]
+        found[name] = NodeEnds(trace, followed)
     return found
 
 

@@ -296,6 +296,7 @@ class _Walk:
             return
         self._advance(time_ns)
         self._promotion, self._cuts = None, []
+        deposed = self._master if promotion is not None and promotion.at_once else ""
         if promotion is not None:
             self._master = promotion.node
             layout = self._layouts[self._master]
@@ -319,6 +320,9 @@ class _Walk:
         self._truth.pieces.append((self._truth.end, self._epoch))
         self._layouts[self._master] = self._truth.copy()
         self._begin_era(time_ns)
+        if deposed:
+            # It may write on in its own epoch until it follows.
+            self._lineage.eras[-1].base[deposed] = self._layouts[deposed].common(self._truth)
 
     def _note(self, change: Change, threshold: int | None, time_ns: int) -> None:
         others = {
