@@ -15,6 +15,8 @@ from rocketbed.world.api import World
 
 NAME: Final = "epoch.rb"
 KIND: Final = "rocketbed-epochs 1"
+DISK_S: Final = 300.0
+"""What has to be done as a whole and takes longer than this hangs with its disk: the node ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

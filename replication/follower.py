@@ -14,7 +14,7 @@ from rocketbed.remoting.client import parse_address
 from rocketbed.replication.agent import Agent
 from rocketbed.replication.api import EpochLog
 from rocketbed.replication.entry import GroupEntry
-from rocketbed.replication.epoch_file import EpochFile
+from rocketbed.replication.epoch_file import DISK_S, EpochFile
 from rocketbed.replication.epochs import Epoch, History, check, common_end, cut_to
 from rocketbed.replication.errors import HistoryRefused, LinkRefused
 from rocketbed.replication.native_link import LOST, NativeLink
@@ -183,7 +183,7 @@ class Follower:
         if log.written.value <= offset:
             return
         self._world.log.info("follower.cut", start=offset, end=log.written.value)
-        with trio.CancelScope(shield=True):
+        with trio.fail_after(DISK_S, shield=True):
             await file.save(cut_to=offset)
             await log.cut_to(offset)
             await file.save(cut_to=None, history=cut_to(file.state.history, offset))
@@ -212,7 +212,7 @@ class Follower:
         log.append_raw(offset, body)
         known = tuple(one for one in history if one.start < end)
         if len(known) > len(self._file.state.history):
-            with trio.CancelScope(shield=True):  # or our next HELLO would not know its epoch
+            with trio.fail_after(DISK_S, shield=True):  # or our next HELLO lacks its epoch
                 await self._file.save(history=known)
         self._noted = end
         self._moved.set()

@@ -12,7 +12,7 @@ import trio
 from rocketbed.replication.agent import Agent
 from rocketbed.replication.api import EpochLog
 from rocketbed.replication.entry import GroupEntry
-from rocketbed.replication.epoch_file import EpochFile
+from rocketbed.replication.epoch_file import DISK_S, EpochFile
 from rocketbed.replication.epochs import Epoch, begun, cut_to
 from rocketbed.replication.follower import Follower
 from rocketbed.replication.leader import Leader
@@ -134,7 +134,7 @@ class Member:
         if file.state.promised >= entry.epoch:
             return  # led or refused before
         await file.save(promised=entry.epoch)
-        with trio.CancelScope(shield=True):  # or the history would not be that of the log
+        with trio.fail_after(DISK_S, shield=True):  # or the history is not the log's
             if log.written.value > (end := log.whole_end()):
                 await log.cut_to(end)
                 await file.save(history=cut_to(file.state.history, end))

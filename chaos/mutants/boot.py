@@ -16,7 +16,7 @@ _OPEN = "rocketbed.node.store.store:MessageStore.open"
     "M9",
     "undispatched tail not re-dispatched",
     "rocketbed.node.store.recovery:Recovery._dispatch",
-    "c1906a1efeaf3da0",
+    "0a35633af18d4b43",
     bug="after a crash the first record behind the mark gets no queue entry (467, 1434, T2)",
     edit="recovery dispatches from one record late",
     caught_by=("S5", "S6", "A2", "A22", "I13"),
@@ -112,11 +112,13 @@ def _empty_segment_fatal(
     edit="the lock is asked for once recovery is done",
     caught_by=("S18",),
     family="abort-file",
-    targets={_OPEN: "8427a3186a3dfada"},
+    targets={_OPEN: "e6cfa233e9ffd3da"},
 )
 def _lock_after_recovery() -> None:
-    async def open_store(cls: Any, world: Any, config: Any, topics: Any = None) -> Any:
-        store = cls(world, config, topics)
+    async def open_store(
+        cls: Any, world: Any, config: Any, topics: Any = None, confirmed: Any = None
+    ) -> Any:
+        store = cls(world, config, topics, confirmed)
         parts = store._parts
         try:
             for directory in (config.root, config.log_dir):

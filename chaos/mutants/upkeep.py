@@ -49,7 +49,7 @@ async def _checkpoint_before_data(original: Any, self: Any) -> bool:
     edit="`abort` is removed before the last dispatch and flush",
     caught_by=("S12", "S12a", "SI", "S3", "S5"),
     family="abort-file",
-    targets={_CLOSE: "dc9e225950555bb2", _REMOVE: "6242aa43854bab9f"},
+    targets={_CLOSE: "a79d53cca1196f0b", _REMOVE: "6242aa43854bab9f"},
 )
 def _abort_removed_early() -> None:
     async def close(self: Any) -> None:

@@ -36,6 +36,9 @@ class Electing:
     async def start(self, name: str, settings: Mapping[str, str]) -> None:
         self.up.append(name)
 
+    async def election(self) -> None:
+        await trio.sleep_forever()
+
     async def elected(self, group: str) -> Elected | None:
         if self.said is None and self.up:
             return Elected(node=self.up[0], epoch=1, start=0)

@@ -7,7 +7,6 @@ decision, here it is the code of `replication` that runs without it, over disks 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import Any, Final
 
 from rocketbed.chaos.sim.incarnation import SimulationError
@@ -253,16 +252,14 @@ def run(
         return group.violation
 
 
-def find(rule: Rule, first: int, limit_s: float) -> tuple[int, str]:
-    """The first seed from `first` on that shows what is lost without a rule, and what it shows;
-    the text is empty if the time ended first."""
-    seed, end_s = first, perf_counter() + limit_s
-    while perf_counter() < end_s:
+def find(rule: Rule, first: int, seeds: int) -> tuple[int, str]:
+    """The first of so many seeds from `first` on that shows what is lost without a rule, and what
+    it shows; the text is empty if none does."""
+    for seed in range(first, first + seeds):
         with rule.removed():
             if found := run(seed, replicas=rule.replicas, course=rule.course):
                 return seed, found
-        seed += 1
-    return seed, ""
+    return first + seeds, ""
 
 
 def _text(error: BaseException) -> str:
