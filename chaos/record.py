@@ -139,6 +139,8 @@ class RunRecord:
     """Topics that others may write to as well, with bodies of which no row tells."""
     calm_ns: int = 0
     """When the last fault was over."""
+    stop_ns: int = 0
+    """When the nodes began to be stopped, one after the other; 0: that is not known."""
     end_ns: int = 0
     digest: str = ""
     """The simulation's digest; empty elsewhere."""

@@ -154,10 +154,11 @@ def catch_up(case: Case, found: Findings) -> int:
     evidence, losses = case.evidence, case.losses
     struck = faults(evidence)
     begin = evidence.record.calm_ns + HALF_OPEN_NS
+    end = evidence.record.stop_ns or evidence.record.end_ns
     samples = [
         event
         for event in evidence.events(Function.NODE, "sample", "start", "exit")
-        if event.time_ns >= begin
+        if begin <= event.time_ns <= end
     ]
     if not evidence.record.calm_ns or all(event.what != "sample" for event in samples):
         raise NotApplicable("no samples of a calm phase longer than the time-outs")

@@ -325,6 +325,7 @@ class Conductor:
 
     async def _stop(self) -> None:
         self._enter("stopping")
+        self.record.stop_ns = self.backend.now_ns()
         self._is_healed = False
         self.control.producing = self.control.consuming = False
         self._note_ends()
