@@ -59,22 +59,22 @@ class Replica:
         """Begin a life in a directory that is locked. Raises `ReplicaFileDamaged`, `OSError`."""
         config = self._config
         self.file.load()
-        kept = await self.who.begin(
+        is_foreign = store.recovery.by_hand or self.who.was_alone()
+        if is_foreign and self.file.state.history:
+            # Whatever stands behind what was confirmed may be another broker's: epochs say nothing
+            # of it. The cut is done before anybody is followed, and put on record before it is
+            # forgotten that somebody was here.
+            confirm = min(self.file.state.confirm, store.max_offset)
+            reason = store.recovery.reason or "a node without failover had the directory"
+            self._world.log.warning("failover.foreign_hand", reason=reason, cut_to=confirm)
+            await self.file.save(cut_to=confirm)
+        self.lossless = await self.who.begin(
             group=config.broker_name,
             number=config.replica,
             policy=self.policy,
             trusts_cache=config.store.trust_page_cache,
+            lost=store.lost_bytes or (is_foreign and bool(self.file.state.history)),
         )
-        self.lossless = kept and not store.lost_bytes
-        is_foreign = store.recovery.by_hand or self.who.was_alone
-        if is_foreign and self.file.state.history:
-            # Whatever stands behind what was confirmed may be another broker's: epochs say nothing
-            # of it. The cut is done before anybody is followed.
-            confirm = min(self.file.state.confirm, store.max_offset)
-            reason = store.recovery.reason or "a node without failover had the directory"
-            self._world.log.warning("failover.foreign_hand", reason=reason, cut_to=confirm)
-            self.lossless = False
-            await self.file.save(cut_to=confirm)
         self.confirmed.reset(min(self.file.state.confirm, store.max_offset))
 
 
@@ -189,7 +189,8 @@ class Failover:
         if follower is not None and follower.is_linked:
             return ""
         if self.agent.entry is None:
-            return "no controller has answered yet (namesrvAddr)"
+            reason = f": {self.agent.trouble}" if self.agent.trouble else ""
+            return f"no controller has taken it in yet (namesrvAddr, rbRegister there){reason}"
         reason = follower.refusal if follower is not None else "the group has no leader"
         return f"it follows nobody: {reason or 'no link to the leader yet'}"
 
@@ -211,6 +212,7 @@ class Failover:
                 await self.agent.leave(op=f"leave {self._replica.who.state.incarnation}")
             except (ReplicationError, RemotingError) as exc:
                 self._world.log.info("failover.not_handed_over", reason=str(exc))
+        await self._replica.file.save(confirm=self._replica.confirmed.value)
 
     async def _hand_over(self, command: Command, _: Connection) -> Command:
         """An operator's request: have another replica lead, the first complete one for -1."""

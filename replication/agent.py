@@ -94,7 +94,7 @@ class Agent:
         self.renewed = trio.Event()
         """Set, and replaced, each time that the lease is renewed."""
         self._lease_until = float("-inf")
-        self._trouble = ""
+        self.trouble = ""
         """What ended the last connection."""
         self.on_registered: Callable[[], None] = lambda: None
         """Called each time that a controller has taken our registration."""
@@ -173,19 +173,19 @@ class Agent:
             nursery.start_soon(connection.run)
             try:
                 await self._register(connection, op)
-                self._connection, self._trouble = connection, ""
+                self._connection, self.trouble = connection, ""
                 self.on_registered()
                 await self._beat(connection)
             except ReplicaExpelled as exc:
                 expelled = exc
             except (RemotingError, ProtocolError, EntryDamaged, _Elsewhere) as exc:
-                if self._trouble != str(exc):
+                if self.trouble != str(exc):
                     self._world.log.info(
                         "replica.controller_lost",
                         address=f"{address[0]}:{address[1]}",
                         error=str(exc),
                     )
-                self._trouble = str(exc)
+                self.trouble = str(exc)
             finally:
                 self._connection = None
                 connection.close()

@@ -19,7 +19,7 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.replication.election import Candidate, Proposal
 from rocketbed.replication.entry import GroupEntry, Members, Policy, Replica
-from rocketbed.replication.errors import ChangeRefused, GroupUnknown
+from rocketbed.replication.errors import ChangeRefused, EntryDamaged, GroupUnknown
 from rocketbed.replication.lease import Elect, Fence, Roll, Wait
 from rocketbed.replication.register.cas import (
     CasBroken,
@@ -32,7 +32,7 @@ from rocketbed.replication.register.form import dumped
 from rocketbed.replication.register.register import Register, new_group
 from rocketbed.wire.codes import RequestCode
 from rocketbed.wire.command import Command, answer, request
-from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.errors import RemoteProtocolError, RocketbedError
 from rocketbed.wire.headers_failover import (
     AlterInSyncRequest,
     BeatRequest,
@@ -123,7 +123,7 @@ class Controller:
             except* CasSuperseded as lost:
                 self._refusal = CasSuperseded(_text(lost))
                 self._world.log.warning("controller.superseded", reason=_text(lost))
-            except* CasError as broken:
+            except* (CasError, EntryDamaged) as broken:
                 self._refusal = CasBroken(_text(broken))
                 self._world.log.error("controller.stopped", reason=_text(broken))
                 usable = False
@@ -368,7 +368,7 @@ def _members(text: str) -> Members:
         raise RemoteProtocolError(f"not an in-sync set: {text[:200]!r}") from exc
 
 
-def _text(group: BaseExceptionGroup[CasError]) -> str:
+def _text(group: BaseExceptionGroup[RocketbedError]) -> str:
     """The first of what ended it."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):

@@ -5,6 +5,7 @@ only, and has promised the epoch durably before it acknowledges anything at it (
 7.4).
 """
 
+from collections import deque
 from functools import partial
 from typing import Final
 
@@ -53,6 +54,7 @@ class Follower:
         self._file = file
         self._cluster = cluster
         self._confirm = confirm
+        self._unclean = entry.unclean
         self.epoch = entry.epoch
         self.leader = entry.leader
         self.address = entry.replicas[entry.leader].ha_address
@@ -61,6 +63,10 @@ class Follower:
         self.is_linked = False
         """Whether the leader sends us its log."""
         self._moved = trio.Event()
+        self._ends: deque[int] = deque()
+        """Ends of records that are written, as each piece came; rising."""
+        self._durable = 0
+        """The newest of them that is on disk."""
         self._noted = log.written.value
         """Up to here the history on disk is that of the log: nothing beyond is acknowledged, or a
         start would not know its epoch."""
@@ -106,7 +112,9 @@ class Follower:
             raise RemoteProtocolError("no answer to HELLO")
         history = self._judge(frame)
         assert isinstance(frame.content, Welcome)
+        await self._lower_confirm(frame.content.cut)
         await self._cut(frame.content.cut)
+        self._ends, self._durable = deque([self._log.whole_end()]), 0
         if not self._file.state.is_shared:
             await self._file.save(is_shared=True)
         self._noted = self._log.written.value
@@ -167,12 +175,26 @@ class Follower:
         common = common_end(mine, end, theirs, welcome.end)
         if common != welcome.cut:
             raise LinkRefused(f"it says that the logs part at {welcome.cut}, here at {common}")
-        if common < self._file.state.confirm:
+        confirmed = max(state.confirm, self._confirm.value)
+        if common < confirmed and not self._is_forced():
             raise LinkRefused(
-                f"the logs part at {common}, and everything below {self._file.state.confirm} was"
-                " confirmed: one of the two is not of this group"
+                f"the logs part at {common}, and everything below {confirmed} was confirmed: one of"
+                " the two is not of this group"
             )
         return theirs
+
+    def _is_forced(self) -> bool:
+        """Whether an operator has accepted a loss since this log ended (R9)."""
+        newest = self._file.state.history[-1].number
+        return any(epoch > newest for epoch in self._unclean)
+
+    async def _lower_confirm(self, cut: int) -> None:
+        if cut < self._confirm.value:
+            self._world.log.warning(
+                "follower.confirmed_cut", start=cut, confirmed=self._confirm.value
+            )
+            await self._file.save(confirm=min(cut, self._file.state.confirm))
+            self._confirm.reset(cut)
 
     async def _cut(self, offset: int) -> None:
         """Lose what is beyond `offset`; a crash on the way is made good at the next start.
@@ -210,11 +232,14 @@ class Follower:
         if offset // log.segment_size != (end - 1) // log.segment_size:
             raise RemoteProtocolError(f"bytes from {offset} to {end}, across files of the log")
         log.append_raw(offset, body)
-        known = tuple(one for one in history if one.start < end)
-        if len(known) > len(self._file.state.history):
+        mine = self._file.state.history
+        newest = mine[-1].number if mine else -1
+        begun = tuple(one for one in history if one.number > newest and one.start < end)
+        if begun:
             with trio.fail_after(DISK_S, shield=True):  # or our next HELLO lacks its epoch
-                await self._file.save(history=known)
+                await self._file.save(history=(*mine, *begun))
         self._noted = end
+        self._ends.append(log.whole_end())
         self._moved.set()
 
     def _heard(self, confirm: int) -> None:
@@ -226,12 +251,18 @@ class Follower:
         while True:
             self._moved = trio.Event()
             if log.written.value <= self._noted:
-                received = log.whole_end()
-                ack = Ack(received, min(log.flushed.value, received), me.incarnation)
+                ack = Ack(log.whole_end(), self._durable_end(), me.incarnation)
                 if ack != told:
                     await link.say(self.epoch, ack)
                     told = ack
             await self._moved.wait()
+
+    def _durable_end(self) -> int:
+        """The end of a record: the log may be flushed up to the middle of one, and nothing is
+        confirmed up to there."""
+        while self._ends and self._ends[0] <= self._log.flushed.value:
+            self._durable = self._ends.popleft()
+        return self._durable
 
     def _beat(self) -> Beat:
         return Beat(self._log.whole_end(), self._confirm.value, 0)

@@ -34,6 +34,8 @@ class ReplicaState:
     """The kernel's of the life whose end the register has not heard of yet, or of this one."""
     stopped: bool = False
     """The last life ended in order, with everything on disk."""
+    lost: bool = False
+    """It may lack bytes that a former life acknowledged, and the register has not heard of it."""
     alone: bool = False
     """A node without failover has had the directory since."""
 
@@ -46,9 +48,6 @@ class ReplicaFile:
         self._directory = directory
         self.path = f"{directory}/{NAME}"
         self._state: ReplicaState | None = None
-        self.was_alone = False
-        """Whether the last that had the directory was a node without failover; once `begin` has
-        returned."""
 
     @property
     def state(self) -> ReplicaState:
@@ -56,8 +55,16 @@ class ReplicaFile:
         assert self._state is not None
         return self._state
 
-    async def begin(self, *, group: str, number: int, policy: Policy, trusts_cache: bool) -> bool:
-        """Begin a life; whether the directory holds all that a former one acknowledged.
+    def was_alone(self) -> bool:
+        """Whether a node without failover had the directory last. Raises `ReplicaFileDamaged`."""
+        old = self._read()
+        return old is not None and old.alone
+
+    async def begin(
+        self, *, group: str, number: int, policy: Policy, trusts_cache: bool, lost: bool = False
+    ) -> bool:
+        """Begin a life; whether the directory holds all that a former one acknowledged, which it
+        does not if bytes of it are `lost`.
 
         Raises `ReplicaFileDamaged`, `OSError`.
         """
@@ -74,20 +81,27 @@ class ReplicaFile:
                 f" replica {number} of {group!r} (rbReplica, brokerName): a directory belongs to"
                 " one replica only"
             )
-        self.was_alone = old.alone
         same_kernel = trusts_cache and old.boot_id == boot_id
         lossless = lost_nothing(policy, stopped=old.stopped, same_kernel=same_kernel)
-        kept = boot_id if lossless else old.boot_id
+        lost = lost or old.lost
+        # Not by what the policy says: it may be mistaken, and another one the next time.
+        kept = boot_id if old.stopped or same_kernel else old.boot_id
         life = replace(
-            old, incarnation=old.incarnation + 1, boot_id=kept, stopped=False, alone=False
+            old,
+            incarnation=old.incarnation + 1,
+            boot_id=kept,
+            stopped=False,
+            alone=False,
+            lost=lost,
         )
         await self._save(life)
-        return lossless
+        return lossless and not lost
 
     async def told(self) -> None:
         """The register has heard of this life. Raises `OSError`."""
-        if self.state.boot_id != self._world.process.boot_id:
-            await self._save(replace(self.state, boot_id=self._world.process.boot_id))
+        boot_id = self._world.process.boot_id
+        if self.state.boot_id != boot_id or self.state.lost:
+            await self._save(replace(self.state, boot_id=boot_id, lost=False))
 
     async def stopped(self) -> None:
         """Everything is on disk, and nothing is written any more. Raises `OSError`."""

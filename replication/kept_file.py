@@ -21,6 +21,10 @@ class KeptFileDamaged(ReplicationError):
     """Such a file is not what was written."""
 
 
+class KeptFileUnwritable(ReplicationError):
+    """Such a file could not be written: the old one is in place."""
+
+
 def read_kept(world: World, path: str, kind: str) -> dict[str, Any] | None:
     """What it holds; None if there is none. Raises `KeptFileDamaged`, `OSError`."""
     disk = world.disk
@@ -47,16 +51,27 @@ def read_kept(world: World, path: str, kind: str) -> dict[str, Any] | None:
 async def write_kept(
     world: World, directory: str, name: str, kind: str, value: dict[str, Any]
 ) -> None:
-    """Write it anew, durably. Raises `OSError`: what is on disk is the old or the new."""
-    disk, path = world.disk, f"{directory}/{name}"
-    text, temporary = orjson.dumps(value), f"{path}.new"
+    """Write it anew, durably. Raises `KeptFileUnwritable`, with the old or the new one on disk."""
+    path = f"{directory}/{name}"
+    text = orjson.dumps(value)
+    try:
+        await _replace(world, path, b"%s\n%s\n%08x\n" % (kind.encode(), text, _crc32c(text)))
+        await world.disk.sync_dir(directory)
+    except OSError as exc:
+        raise KeptFileUnwritable(
+            f"{path} cannot be written: {exc.strerror}; make room or see to the disk, then start"
+            " the node again"
+        ) from exc
+
+
+async def _replace(world: World, path: str, data: bytes) -> None:
+    disk, temporary = world.disk, f"{path}.new"
     if disk.exists(temporary):
         disk.unlink(temporary)
     file = disk.open(temporary, create=True)
     try:
-        file.write_at(0, b"%s\n%s\n%08x\n" % (kind.encode(), text, _crc32c(text)))
+        file.write_at(0, data)
         await file.sync()
     finally:
         file.close()
     disk.rename(temporary, path)
-    await disk.sync_dir(directory)

@@ -62,8 +62,8 @@ class _Follower:
 
     def __init__(self, hello: Hello, position: int) -> None:
         self.hello = hello
-        self.position = position
-        """Up to where it was sent the log."""
+        self.start = self.position = position
+        """Up to where it was sent the log, and from where on."""
         self.received = 0
         """End of what it has written."""
         self.acknowledged = 0
@@ -325,7 +325,12 @@ class Leader:
         if hello.end == hello.first:
             return hello, log.min_offset
         cut = common_end(history, hello.end, self.history, log.whole_end())
-        if cut is None or cut < log.min_offset:
+        if cut is not None and cut < log.min_offset:
+            raise LinkRefused(
+                f"reseed: our log is the same up to {cut}, and begins at {log.min_offset} now:"
+                " start it with an empty directory, which gets everything that is kept"
+            )
+        if cut is None:
             raise LinkRefused(
                 f"reseed: its log shares no epoch with ours, which begins at {log.min_offset}"
             )
@@ -364,8 +369,13 @@ class Leader:
         log = self._log
         while True:
             await log.written.wait_above(follower.position)
-            while follower.position - max(follower.acknowledged, follower.hello.end) > WINDOW:
+            while follower.position - max(follower.received, follower.start) > WINDOW:
                 await follower.moved.wait()
+            if follower.position < log.min_offset:
+                raise RemoteProtocolError(
+                    f"it needs {follower.position}, which has expired: our log begins at"
+                    f" {log.min_offset} now; start it with an empty directory"
+                )
             left = self._end_of_epoch(follower.position) - follower.position
             size = min(LIVE_BODY, BODY_MAX, left)
             body = log.read_cached(follower.position, size)

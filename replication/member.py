@@ -15,6 +15,7 @@ from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.epoch_file import DISK_S, EpochFile
 from rocketbed.replication.epochs import Epoch, begun, cut_to
 from rocketbed.replication.follower import Follower
+from rocketbed.replication.kept_file import KeptFileUnwritable
 from rocketbed.replication.leader import Leader
 from rocketbed.replication.native_link import LOST, NativeLink
 from rocketbed.replication.watermark import Watermark
@@ -90,8 +91,10 @@ class Member:
         since = history[-1].start + 1 if history else log.min_offset
         for number, start in await log.epochs(since):
             history = begun(history, Epoch(number, start))
-        if not history and end > log.min_offset:
-            history = (Epoch(0, 0),)  # what was there before the group had epochs
+        # What was there before the group had epochs; where the log begins later nobody can tell.
+        begins_before = history[0].start > log.min_offset == 0 if history else end > log.min_offset
+        if begins_before:
+            history = (Epoch(0, 0), *history)
         # After a power loss the log may be shorter than what we had heard to be confirmed, and had.
         confirm = min(file.state.confirm, end)
         if (history, confirm) != (file.state.history, file.state.confirm):
@@ -101,6 +104,13 @@ class Member:
         while True:
             entry, changed = self._agent.entry, self._agent.changed
             if entry is None or entry.leader is None or entry.epoch < self._file.state.promised:
+                if entry is not None and entry.leader is not None:
+                    self._world.log.error(
+                        "member.older_register",
+                        epoch=entry.epoch,
+                        promised=self._file.state.promised,
+                        advice="the register is older than this replica: bring a newer copy back",
+                    )
                 await changed.wait()
                 continue
             async with trio.open_nursery() as nursery:
@@ -143,6 +153,7 @@ class Member:
             await file.save(history=history, is_shared=True)
         leader = Leader(self._world, log, self._agent, entry, file.state.history)
         leader.confirm.subscribe(self.confirm.advance)
+        self.confirm.advance(leader.confirm.value)
         self.leader = leader
         self._world.log.info("member.leads", epoch=entry.epoch, start=start)
         self.on_role()
@@ -198,5 +209,8 @@ class Member:
         """So that a cut below it, after a restart too, is known for what it is."""
         while True:
             await self.confirm.wait_above(self._file.state.confirm)
-            await self._file.save(confirm=self.confirm.value)
+            try:
+                await self._file.save(confirm=self.confirm.value)
+            except KeptFileUnwritable as exc:
+                self._world.log.warning("member.confirm_not_noted", error=str(exc))
             await trio.sleep(CONFIRM_S)

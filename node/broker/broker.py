@@ -220,7 +220,9 @@ class Broker:
         tables, store = self.tables, self.store
         for physical, size in store.epochs.changes:
             self.table_log.take_over(physical, size)
-        tables.topics.adopt([*store.queue_keys(), *store.new_queues()])
+        queues = [*store.queue_keys(), *store.new_queues()]
+        gone = self.table_log.deleted
+        tables.topics.adopt([queue for queue in queues if queue[0] not in gone])
         tables.topics.become_own()
         tables.offsets.bring_down(partial(store.queue_max, committed=False))
         self.delays.begin_anew()

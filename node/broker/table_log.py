@@ -62,6 +62,10 @@ class TableLog:
         self._changed_groups: dict[str, None] = {}
         self._end = 0
         """Of the last record that was put."""
+        self._roles = 0
+        """Rises whenever this node leads no more."""
+        self.deleted: dict[str, None] = {}
+        """Topics that a leader has deleted, as far as is known; not those that were made again."""
         topics.on_change.append(lambda names: self._changed_topics.update(dict.fromkeys(names)))
         topics.before_use = self.put
         topics.replicated = groups.replicated = self.settle
@@ -80,6 +84,7 @@ class TableLog:
         self._changed_groups.clear()
         self._offsets.take_changes()
         self._end = 0
+        self._roles += 1
 
     def put(self) -> None:
         """Put what has changed into the log; tried again later where that is not possible."""
@@ -88,7 +93,9 @@ class TableLog:
             return
         if self._store.refusal() is not None:
             return
-        for rows in self._rows():
+        waiting = self._rows()
+        while waiting:
+            rows = waiting[0]
             run = self._store.begin()
             try:
                 run.add(
@@ -104,19 +111,22 @@ class TableLog:
                 self._store.commit(run)
             except (MessageRejected, PutFailed) as exc:
                 self._world.log.error("tables.not_in_log", error=str(exc))
-                self._note_again(rows)
+                for rest in waiting:
+                    self._note_again(rest)
                 return
+            waiting.pop(0)
             self._end = run.end
 
     async def settle(self) -> None:
         """Wait until all that was changed is confirmed. Raises `ConfigFileError`."""
         self.put()
-        end = self._end
+        end, roles = self._end, self._roles
         if self._config.is_slave:
             return
         with trio.move_on_after(self._config.slave_timeout_ms / 1000):
             await self._acknowledged.wait_for(end)
-            return
+            if roles == self._roles:
+                return
         raise ConfigFileError(
             "the change is not confirmed by enough replicas in time (slaveTimeout): it may be made"
             " or not; ask again"
@@ -188,6 +198,10 @@ class TableLog:
         ) as exc:
             self._world.log.error("tables.record_unreadable", offset=physical, error=str(exc))
             return
+        for name, row in topics.items():
+            self.deleted.pop(name, None)
+            if row is None:
+                self.deleted[name] = None
         if topics:
             self._topics.apply(topics)
         if groups:

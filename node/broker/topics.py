@@ -194,8 +194,8 @@ class Topics:
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""
         await self._saved.save()
-        await self.replicated()
         self._after_save(None)
+        await self.replicated()
 
     async def run(self) -> None:
         """Write changes as they come, until cancelled."""

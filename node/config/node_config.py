@@ -271,8 +271,6 @@ def _check(config: NodeConfig, last: dict[str, Setting]) -> None:
                 fail(key, "with rbReplica this is decided by the group's controller: leave it out")
         if not config.nameservers:
             fail("rbReplica", "needs namesrvAddr, where the group's controller runs")
-        if config.replica > config.replicas:
-            fail("rbReplica", f"the group is to have {config.replicas} replicas (rbReplicas)")
     if config.is_slave and config.broker_id == 0:
         fail("brokerId", "0 is reserved for the master; a SLAVE needs another id")
     if not config.is_slave and config.broker_id != 0:

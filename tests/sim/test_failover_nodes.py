@@ -16,6 +16,7 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.remoting.client import dial
+from rocketbed.replication import leader as leader_module
 from rocketbed.wire.bodies import SubscriptionGroupConfig
 from rocketbed.world.api import World
 from tests.support.sim.failover_nodes import PORT, FailoverNodes
@@ -195,8 +196,8 @@ def faults(group: FailoverNodes, random: Random, count: int) -> None:
         simulation.run(random.uniform(0, 2))
 
 
-def run_seed(seed: int) -> None:
-    with FailoverNodes(seed) as group:
+def run_seed(seed: int, *, replicas: int = 3) -> None:
+    with FailoverNodes(seed, replicas=replicas) as group:
         group.settle()
         traffic = Traffic(group)
         traffic.start()
@@ -208,6 +209,63 @@ def run_seed(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_nothing_acknowledged_is_lost(seed: int) -> None:
     run_seed(seed)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_records_in_pieces_on_synced_disks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two replicas, which have on disk what they acknowledge; a frame ends anywhere in a record."""
+    monkeypatch.setattr(leader_module, "LIVE_BODY", 150)
+    run_seed(seed, replicas=2)
+
+
+def test_an_empty_replica_gets_a_log_whose_beginning_has_expired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leader_module, "WINDOW", 32 * 1024)
+    with FailoverNodes(3, begin=False) as group:
+        group.start("g-1", "g-2")
+        group.wait(lambda: bool(group.leader()))
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(6)
+        traffic.stop()
+        leader = group.nodes[group.leader()].store
+        segments = leader.log.segments
+        while len(segments.starts) > 2:
+            segments.remove(segments.starts[0])
+        assert leader.min_offset > 128 * 1024
+        group.start("g-3")
+        group.wait(lambda: "g-3" in group.nodes)
+        group.wait(lambda: group.nodes["g-3"].store.max_offset == leader.max_offset)
+        assert group.nodes["g-3"].store.min_offset == leader.min_offset
+
+
+def test_an_operator_may_accept_a_loss() -> None:
+    """All lose their power, and with it what was acknowledged in memory; one is told to lead."""
+    with FailoverNodes(4) as group:
+        group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(3)
+        traffic.stop()
+        for name in group.names:
+            group.simulation.power_cut(name)
+        group.start(*group.names)
+        group.simulation.run(3)
+        assert group.entry is not None
+        assert (group.entry.leader, group.leader()) == (None, "")
+        ends = {name: group.nodes[name].store.max_offset for name in group.names}
+        chosen = min(ends, key=lambda name: ends[name])
+
+        async def force(world: World) -> None:
+            async with Admin(world, nameservers=traffic.nameservers) as admin:
+                await admin.force_leader("g", int(chosen[-1]))
+
+        group.simulation.run_process(group.program(force), 30)
+        assert group.settle() == chosen
+        assert group.entry.unclean == (group.entry.epoch,)
+        logs = {group.log_of(name) for name in group.names}
+        assert len(logs) == 1
 
 
 def classic(group: FailoverNodes, name: str, *, is_slave: bool) -> None:
