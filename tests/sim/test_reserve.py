@@ -68,8 +68,8 @@ def every_key_query_fails() -> None:
 def unflushed_data_readable() -> None:
     def make(self: Any, parts: Any) -> None:
         original(self, parts)
-        self._limit = parts.log.written
-        self._limit.subscribe(lambda _: self._wake.set())
+        self._end = parts.log.written
+        self._end.subscribe(lambda _: self._wake.set())
 
     original = swap("rocketbed.node.store.dispatch:Dispatcher.__init__", make)
 
