@@ -112,6 +112,7 @@ class RecordLog(SegmentedLog):
 
     async def cut_to(self, offset: int) -> None:
         self.cut(offset)
+        self.whole_end()  # before anything is appended behind it
         await self.flush()
 
 
