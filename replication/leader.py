@@ -210,7 +210,9 @@ class Leader:
         if follower is None or follower.hello.incarnation != incarnation:
             return now - self._absent_since.setdefault(number, now) > GRACE_S
         self._absent_since.pop(number, None)
-        return self._is_behind(number, follower, now)
+        # Without it nothing could be confirmed either: slow disks are no reason to refuse all.
+        is_spare = len(self.view.known.in_sync) > self.view.known.min_in_sync
+        return self._is_behind(number, follower, now) and is_spare
 
     def _is_behind(self, number: int, follower: _Follower, now: float) -> bool:
         """Whether it did not reach in time what was the end."""
