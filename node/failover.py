@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 import trio
 
-from rocketbed.node.broker.broker import Broker, Tables
+from rocketbed.node.broker.broker import Broker
 from rocketbed.node.broker.registration import Registration
 from rocketbed.node.config.changes import take_role
 from rocketbed.node.config.node_config import NodeConfig
@@ -86,7 +86,6 @@ class Failover:
         world: World,
         config: NodeConfig,
         store: MessageStore,
-        tables: Tables,
         replica: Replica,
         *,
         acknowledged: Watermark,
@@ -95,7 +94,6 @@ class Failover:
         self._world = world
         self._config = config
         self._store = store
-        self._tables = tables
         self._replica = replica
         self._acknowledged = acknowledged
         state = replica.who.state
@@ -218,8 +216,11 @@ class Failover:
         """An operator's request: have another replica lead, the first complete one for -1."""
         asked = HandOverRequest.decode(command.raw_fields)
         leader = self.member.leader
-        if leader is None or asked.group != self._config.broker_name:
-            raise ChangeRefused(f"this node does not lead group {asked.group!r}")
+        here = leader is not None and asked.group == self._config.broker_name
+        if leader is None or not here or asked.epoch != leader.epoch:
+            raise ChangeRefused(
+                f"this node does not lead group {asked.group!r} in epoch {asked.epoch} (any more)"
+            )
         entry = await leader.hand_over(None if asked.to < 0 else asked.to)
         return answer(command, body=dumped(entry))
 

@@ -80,9 +80,7 @@ class Node:
         self.failover: Failover | None = None
         """In a group with failover: its member."""
         if replica is not None and self.confirmed is not None:
-            self.failover = Failover(
-                world, config, store, tables, replica, acknowledged=self.confirmed
-            )
+            self.failover = Failover(world, config, store, replica, acknowledged=self.confirmed)
             self.failover.attach(self.broker, self.replication, self.registration)
             ready.failover_trouble = self.failover.trouble
         self.servers = [

@@ -24,9 +24,9 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.client import parse_address
 from rocketbed.replication.api import WholeRecord
 from rocketbed.replication.confirm import AckBoard
-from rocketbed.replication.confirmed_log import ConfirmedLog
 from rocketbed.replication.errors import CutRefused
 from rocketbed.replication.fresh import LogBounds, LogStart, ask_log_bounds, ask_log_start
+from rocketbed.replication.log_view import LogView
 from rocketbed.replication.master import Master
 from rocketbed.replication.member import Member
 from rocketbed.replication.metadata import MetadataSync
@@ -146,7 +146,7 @@ class Replication:
         housekeeping_s = config.ha_housekeeping_ms / 1000
         self.master = Master(
             world,
-            store.log if shown is None else ConfirmedLog(store.log, shown),
+            store.log if shown is None else LogView(store.log, shown),
             AckBoard(needed, confirmed if shown is None else None),
             host=config.bind_address,
             port=config.ha_port,

@@ -11,10 +11,10 @@ from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import File
 
 
-class ReplicaLog(Protocol):
-    """A commit log as replication sees it.
+class SentLog(Protocol):
+    """A commit log as one sees it that sends it.
 
-    Invariant: `min_offset <= flushed <= written`; an empty log has `min_offset == written`.
+    Invariant: `min_offset <= written`; an empty log has `min_offset == written`.
     """
 
     @property
@@ -32,11 +32,6 @@ class ReplicaLog(Protocol):
         """End of what is written (page cache)."""
         ...
 
-    @property
-    def flushed(self) -> Watermark:
-        """End of what is on disk."""
-        ...
-
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes, to the end of the segment or of the log. May block on the disk; in
         the loop only, since nothing holds the file meanwhile (a thread takes `pinned`)."""
@@ -51,6 +46,15 @@ class ReplicaLog(Protocol):
 
         It is neither closed nor removed inside the block. Raises `FileNotFoundError`.
         """
+        ...
+
+
+class ReplicaLog(SentLog, Protocol):
+    """One that is received, too. Invariant: `flushed <= written`."""
+
+    @property
+    def flushed(self) -> Watermark:
+        """End of what is on disk."""
         ...
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:

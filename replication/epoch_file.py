@@ -68,7 +68,8 @@ class EpochFile:
         return True
 
     async def save(self, **changes: object) -> None:
-        """Change some of it, durably. Raises `OSError`: what is on disk is the old or the new."""
+        """Change some of it, durably. Raises `KeptFileUnwritable`, with the old or the new on
+        disk."""
         async with self._turn:
             state = replace(self.state, **changes)  # type: ignore[arg-type]
             assert state.promised >= self.state.promised, (self.state, state)

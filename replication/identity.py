@@ -66,7 +66,7 @@ class ReplicaFile:
         """Begin a life; whether the directory holds all that a former one acknowledged, which it
         does not if bytes of it are `lost`.
 
-        Raises `ReplicaFileDamaged`, `OSError`.
+        Raises `ReplicaFileDamaged`, `KeptFileUnwritable`.
         """
         boot_id = self._world.process.boot_id
         old = self._read()
@@ -98,18 +98,19 @@ class ReplicaFile:
         return lossless and not lost
 
     async def told(self) -> None:
-        """The register has heard of this life. Raises `OSError`."""
+        """The register has heard of this life. Raises `KeptFileUnwritable`."""
         boot_id = self._world.process.boot_id
         if self.state.boot_id != boot_id or self.state.lost:
             await self._save(replace(self.state, boot_id=boot_id, lost=False))
 
     async def stopped(self) -> None:
-        """Everything is on disk, and nothing is written any more. Raises `OSError`."""
+        """Everything is on disk, and nothing is written any more. Raises `KeptFileUnwritable`."""
         await self._save(replace(self.state, stopped=True))
 
     async def leave(self) -> None:
         """A node without failover takes the directory, if it was a replica's: what that one knows
-        of epochs is not all of the log any more. Raises `ReplicaFileDamaged`, `OSError`."""
+        of epochs is not all of the log any more. Raises `ReplicaFileDamaged`,
+        `KeptFileUnwritable`."""
         if (old := self._read()) is not None and not old.alone:
             await self._save(replace(old, alone=True))
 

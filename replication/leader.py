@@ -124,13 +124,13 @@ class Leader:
         """Take no more messages, and have a member lead that has all of them: `to`, or the first
         one that does. Raises `ChangeRefused` if there is none, and as `Agent.hand_over`."""
         self._hands_over = True
-        end = self._log.whole_end()
         try:
-            chosen = await self._caught_up(to, end)
+            chosen = await self._caught_up(to, self._log.whole_end())
             op = f"hand over {self._agent.me.incarnation}.{self.epoch} to {chosen}"
             return await self._agent.hand_over(epoch=self.epoch, to=chosen, op=op)
-        finally:
-            self._hands_over = False
+        except BaseException:
+            self._hands_over = False  # it leads on, as far as it knows
+            raise
 
     async def _caught_up(self, to: int | None, end: int) -> int:
         members = [one for one in sorted(self.view.known.in_sync) if one != self.view.me]

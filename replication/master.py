@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import trio
 
-from rocketbed.replication.api import ReplicaLog
+from rocketbed.replication.api import SentLog
 from rocketbed.replication.confirm import GAP_MAX, AckBoard, Link, count_in_sync, is_in_sync
 from rocketbed.replication.errors import ReplicationError, ReplicationPortTaken, SlaveRefused
 from rocketbed.wire.bodies import HaConnectionInfo, HaRuntimeInfo
@@ -49,7 +49,7 @@ class Master:
     def __init__(
         self,
         world: World,
-        log: ReplicaLog,
+        log: SentLog,
         board: AckBoard,
         *,
         host: str = "",

@@ -34,7 +34,7 @@ FAILOVER: Final = (
     *(
         f"replication/{name}.py"
         for name in (
-            *("agent", "confirmed_log", "controller", "election", "entry", "epoch_file", "epochs"),
+            *("agent", "log_view", "controller", "election", "entry", "epoch_file", "epochs"),
             *("follower", "identity", "insync", "kept_file", "leader", "lease", "member"),
             *("native_link", "restart"),
             *(f"register/{one}" for one in ("__init__", "cas", "etcd", "form", "place")),

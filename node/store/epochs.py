@@ -4,7 +4,6 @@ A marker is an ordinary message of the topic `rmq_sys_rb_epoch`, so that RocketM
 read over it (replication.md 7.3). What is asked of it is `replication.api.EpochLog`.
 """
 
-from contextlib import AbstractContextManager
 from typing import Final
 
 import orjson
@@ -17,10 +16,10 @@ from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.removal import Removal
+from rocketbed.replication.log_view import LogView
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.message import decode_message
-from rocketbed.world.api import File
 
 EPOCH_TOPIC: Final = "rmq_sys_rb_epoch"
 META_TOPIC: Final = "rmq_sys_rb_meta"
@@ -29,14 +28,15 @@ PARSE_SIZE: Final = 64 * 1024
 """Read at a time of what a leader sends, which comes in pieces of about this size."""
 
 
-class StoreEpochs:
+class StoreEpochs(LogView):
     """See the module. For one role at a time."""
 
     def __init__(
         self, parts: StoreParts, flusher: Flusher, dispatcher: Dispatcher, removal: Removal
     ) -> None:
+        super().__init__(parts.log, parts.log.written)
         self._parts = parts
-        self._log = parts.log
+        self.flushed: Watermark = parts.log.flushed
         self._flusher = flusher
         self._dispatcher = dispatcher
         self._removal = removal
@@ -48,38 +48,13 @@ class StoreEpochs:
         """Offset and size of the records of `META_TOPIC` that were in no queue yet when the newest
         epoch began here, in the log's order."""
 
-    @property
-    def segment_size(self) -> int:
-        return self._log.segment_size
-
-    @property
-    def min_offset(self) -> int:
-        return self._log.min_offset
-
-    @property
-    def written(self) -> Watermark:
-        return self._log.written
-
-    @property
-    def flushed(self) -> Watermark:
-        return self._log.flushed
-
-    def read(self, offset: int, size: int) -> bytes:
-        return self._log.read(offset, size)
-
-    def read_cached(self, offset: int, size: int) -> bytes | None:
-        return self._log.read_cached(offset, size)
-
-    def pinned(self, offset: int) -> AbstractContextManager[tuple[File, int]]:
-        return self._log.pinned(offset)
-
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Append what a leader sent, and hand the records that are whole now to dispatch.
 
         Raises also `RemoteProtocolError`, for what is no record; that is cut off again before
         anybody is followed.
         """
-        log = self._log
+        log = self._parts.log
         if self._whole is None or not log.segments.starts:
             self._whole = offset
         log.append_raw(offset, data)
@@ -107,7 +82,7 @@ class StoreEpochs:
         """Raises `PutFailed`, `StoreFailed`."""
         assert self.whole_end() == self._log.written.value, "half a record is cut off before"
         self._whole = None
-        log = self._log
+        log = self._parts.log
         log.tail.next_queue_offsets = await self._next_offsets()
         run = log.begin()
         start, _ = run.add(

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import orjson
 import trio
 
-from rocketbed.client.errors import ClientError, NotFound, RequestRefused
+from rocketbed.client.errors import ClientError, NoNameserver, NotFound, RequestRefused
 from rocketbed.client.messages import Received, check_group, check_topic
 from rocketbed.client.offsets import QueueOffsets
 from rocketbed.client.routes import DEFAULT_TOPIC, MASTER_ID
@@ -338,8 +338,13 @@ class Admin:
         """The answer of the one nameserver whose controller is active."""
         self._session.check_entered()
         refused: RequestRefused | None = None
+        silent: NoNameserver | None = None
         for address in self._session.nameservers.addresses:
-            answer = await self._session.nameservers.ask(address, command)
+            try:
+                answer = await self._session.nameservers.ask(address, command)
+            except NoNameserver as exc:
+                silent = exc
+                continue
             if answer.code == ResponseCode.SUCCESS:
                 return answer
             where = f"nameserver {address[0]}:{address[1]}"
@@ -349,8 +354,9 @@ class Admin:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             )
             refused = error if refused is None or not is_other else refused
-        assert refused is not None
-        raise refused
+        failed = refused or silent
+        assert failed is not None, "there is a nameserver at least"
+        raise failed
 
     async def _masters(self, brokers: Iterable[str] | None) -> dict[str, str]:
         """Broker name -> address of its master."""

@@ -265,15 +265,12 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _status_lines(rows: list[MemberStatus], group: GroupStatus | None = None) -> list[str]:
-    names = ["commitLogMinOffset", "commitLogMaxOffset"]
-    names += ["rbConfirmedOffset"] if group is not None else []
-    shown: list[tuple[str, ...]] = [
-        ("member", "role", "id", "address", "pid", "state", "log from", "to", "confirmed")[
-            : 6 + len(names)
-        ]
-    ]
+    names = {"log from": "commitLogMinOffset", "to": "commitLogMaxOffset"}
+    if group is not None:
+        names["confirmed"] = "rbConfirmedOffset"
+    shown: list[tuple[str, ...]] = [("member", "role", "id", "address", "pid", "state", *names)]
     for row in rows:
-        offsets = [row.offset(name) for name in names]
+        offsets = [row.offset(name) for name in names.values()]
         shown.append(
             (
                 row.member.name,

@@ -1,23 +1,23 @@
-"""What slaves of the classic protocol see of a log whose end may be cut: what is confirmed of it.
+"""A log up to where somebody says.
 
-So they never hold a byte that a failover takes away, though they know nothing of epochs
-(replication.md 7.13).
+Slaves of the classic protocol are shown what is confirmed of one whose end may be cut, so that they
+never hold a byte that a failover takes away, though they know nothing of epochs (replication.md
+7.13).
 """
 
 from contextlib import AbstractContextManager
 
-from rocketbed.replication.api import ReplicaLog
+from rocketbed.replication.api import SentLog
 from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import File
 
 
-class ConfirmedLog:
-    """A `ReplicaLog` that ends where it is confirmed."""
+class LogView:
+    """A `SentLog` over another one, which ends at `written`."""
 
-    def __init__(self, log: ReplicaLog, confirmed: Watermark) -> None:
+    def __init__(self, log: SentLog, written: Watermark) -> None:
         self._log = log
-        self.written = confirmed
-        self.flushed = log.flushed
+        self.written = written
 
     @property
     def segment_size(self) -> int:
@@ -35,6 +35,3 @@ class ConfirmedLog:
 
     def pinned(self, offset: int) -> AbstractContextManager[tuple[File, int]]:
         return self._log.pinned(offset)
-
-    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
-        raise NotImplementedError("a view, which nobody writes to")
