@@ -114,12 +114,10 @@ class Connections:
 
     async def _open(self, address: Address, timeout_s: float) -> Link:
         assert self._nursery is not None
-        try:
-            connection = await dial(self._world, address, self._handlers, timeout_s=timeout_s)
-        except ValueError as exc:  # a peer that was gone before it could be asked for its address
-            raise NotConnected(f"{address[0]}:{address[1]} closed the connection at once") from exc
+        connection = await dial(self._world, address, self._handlers, timeout_s=timeout_s)
         if self.is_closed:  # meanwhile
             connection.close()
+            await connection.run()
             raise NotConnected(CLOSED)
         self.local_host = connection.local[0]
         self._nursery.start_soon(connection.run)

@@ -31,7 +31,11 @@ async def dial(
         raise NotConnected(f"cannot connect to {host}:{port}: {exc}") from exc
     except trio.TooSlowError as exc:
         raise NotConnected(f"cannot connect to {host}:{port} in {timeout_s:g} s") from exc
-    return Connection(world, stream, handlers)
+    try:
+        return Connection(world, stream, handlers)
+    except (OSError, ValueError) as exc:  # the peer was gone, and its address with it
+        await trio.aclose_forcefully(stream)
+        raise NotConnected(f"{host}:{port} closed the connection at once") from exc
 
 
 @asynccontextmanager

@@ -3,10 +3,16 @@
 import hashlib
 import socket
 import struct
+from dataclasses import replace
+from typing import Any
 
+import pytest
 import trio
 
+from rocketbed.client.connections import Connections
+from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import NotConnected
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server
 from rocketbed.wire.command import Command, answer, request
@@ -88,3 +94,54 @@ async def test_peers_that_are_gone_before_they_are_accepted_do_no_harm() -> None
         nursery.start_soon(connection.run)
         assert (await connection.request(request(ECHO))).body == b"here"
         nursery.cancel_scope.cancel()
+
+
+class _Between:
+    """A network on which something happens between a connection and its first use."""
+
+    def __init__(self, network: Any, happen: Any) -> None:
+        self._network, self._happen = network, happen
+        self.made: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    async def connect(self, host: str, port: int) -> Any:
+        stream = await self._network.connect(host, port)
+        self.made.append(stream)
+        await self._happen()
+        return stream
+
+
+async def test_a_peer_that_is_gone_once_it_is_reached_was_not_reached() -> None:
+    """A node that is killed then resets what it had accepted; the socket is not left open."""
+    world = real_world("test")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        async def reset() -> None:
+            accepted, _ = server.accept()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+            while network.peer_address(network.made[-1]) != ("", 0):
+                await trio.sleep(0)
+
+        network = _Between(world.network, reset)
+        with pytest.raises(NotConnected, match="closed the connection at once"):
+            await dial(replace(world, network=network), server.getsockname())
+    assert network.made[0].socket.fileno() == -1
+
+
+async def test_a_connection_that_comes_after_the_end_is_closed() -> None:
+    world = real_world("test")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        async def end() -> None:
+            links.is_closed = True
+
+        network = _Between(world.network, end)
+        links = Connections(replace(world, network=network))
+        async with trio.open_nursery() as nursery:
+            links.start(nursery)
+            with pytest.raises(NotConnected):
+                await links.link(server.getsockname())
+    assert network.made[0].socket.fileno() == -1
