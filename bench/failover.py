@@ -10,7 +10,7 @@ that no other has a copy of.
 import statistics
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from rocketbed.chaos.cluster.status import GroupStatus
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.wire.errors import RocketbedError
 
 Row = tuple[str, float, str]
 TOPIC = "bench"
@@ -143,9 +144,10 @@ async def _wait_group(
     """Until it has a leader and this can be said of it."""
     with trio.fail_after(seconds):
         while True:
-            group = await cluster.group()
-            if group is not None and group.leader is not None and holds(group):
-                return group
+            with suppress(RocketbedError):
+                group = await cluster.group()
+                if group is not None and group.leader is not None and holds(group):
+                    return group
             await trio.sleep(LOOK_S)
 
 

@@ -34,6 +34,10 @@ from rocketbed.wire.command import Command, answer
 from rocketbed.wire.headers_failover import HandOverRequest
 from rocketbed.world.api import World
 
+FULL_LOOK_S: Final = 1.0
+"""How often a leader looks whether it can store anything."""
+FULL_PAUSE_S: Final = 30.0
+"""Between two tries to be rid of the lead: the others' disks may be full as well."""
 HAND_OVER_S: Final = 2.0
 """For a leader that stops to make another one lead."""
 
@@ -68,12 +72,17 @@ class Replica:
             reason = store.recovery.reason or "a node without failover had the directory"
             self._world.log.warning("failover.foreign_hand", reason=reason, cut_to=confirm)
             await self.file.save(cut_to=confirm)
+        is_cut = store.max_offset < self.file.state.confirm
+        if is_cut:
+            self._world.log.error(
+                "failover.log_cut", end=store.max_offset, confirmed=self.file.state.confirm
+            )
         self.lossless = await self.who.begin(
             group=config.broker_name,
             number=config.replica,
             policy=self.policy,
             trusts_cache=config.store.trust_page_cache,
-            lost=store.lost_bytes or (is_foreign and bool(self.file.state.history)),
+            lost=store.lost_bytes or is_cut or (is_foreign and bool(self.file.state.history)),
         )
         self.confirmed.reset(min(self.file.state.confirm, store.max_offset))
 
@@ -111,7 +120,13 @@ class Failover:
             or store.max_offset == store.min_offset
             or store.followed == "",
         )
-        self.agent = Agent(world, list(config.nameservers), me, self._log_end)
+        self.agent = Agent(
+            world,
+            list(config.nameservers),
+            me,
+            log_end=self._log_end,
+            promised=lambda: replica.file.state.promised,
+        )
         self.member = Member(
             world,
             store.epochs,
@@ -197,6 +212,7 @@ class Failover:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.member.run)
             nursery.start_soon(self._forget_loss)
+            nursery.start_soon(self._give_up_when_full)
             task_status.started()
 
     async def stop(self) -> None:
@@ -234,6 +250,21 @@ class Failover:
             changed = self.agent.changed
             await changed.wait()
         await self._replica.who.told()
+
+    async def _give_up_when_full(self) -> None:
+        """Have another one lead, if one can, while this store takes nothing."""
+        while True:
+            await trio.sleep(FULL_LOOK_S)
+            leader = self.member.leader
+            reason = self._store.trouble() or self._store.lack_of_room()
+            if leader is None or not reason:
+                continue
+            self._world.log.warning("failover.cannot_store", reason=reason)
+            try:
+                await leader.hand_over()
+            except (ReplicationError, RemotingError) as exc:
+                self._world.log.warning("failover.not_handed_over", reason=str(exc))
+            await trio.sleep(FULL_PAUSE_S)
 
     def _on_role(self) -> None:
         leader, follower = self.member.leader, self.member.follower

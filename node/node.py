@@ -77,6 +77,7 @@ class Node:
             self.replication.slave.on_mistaken = self.registration.try_another
         ready = Readiness(world, config, store, self.replication, self.registration)
         self.broker.handlers.inline[RequestCode.RB_READINESS] = ready.handle
+        self.broker.info.not_ready = ready.reason
         self.failover: Failover | None = None
         """In a group with failover: its member."""
         if replica is not None and self.confirmed is not None:

@@ -38,9 +38,13 @@ class Readiness:
 
     def handle(self, command: Command, connection: Connection) -> Command:
         """Success, perhaps with what an operator should see to; else the reason."""
-        if reason := self._disk() or self._copies() or self._routes():
+        if reason := self.reason():
             return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
         return answer(command, remark=self._damage())
+
+    def reason(self) -> str:
+        """Why clients cannot use this node; empty if they can."""
+        return self._disk() or self._copies() or self._routes()
 
     def _disk(self) -> str:
         """Why nothing can be stored."""

@@ -79,16 +79,20 @@ class Agent:
         controllers: list[Address],
         me: Identity,
         log_end: Callable[[], tuple[int, int]],
+        promised: Callable[[], int],
     ) -> None:
-        """`log_end` gives the newest epoch and the end, bytes, of the log."""
+        """`log_end` gives the newest epoch and the end, bytes, of the log; `promised` the epoch
+        below which no leader is followed."""
         self._world = world
         self._controllers = list(controllers)
         self.me = me
         self._log_end = log_end
+        self._promised = promised
         self._connection: Connection | None = None
         """To the active controller, once it has our registration."""
         self.entry: GroupEntry | None = None
-        """The newest of our group that we were told of. Invariant: its version never falls."""
+        """The newest of our group that we were told of. Invariant: its epoch never falls, and its
+        version not within an epoch: a register that was lost begins with another epoch."""
         self.changed = trio.Event()
         """Set, and replaced, with each newer entry."""
         self.renewed = trio.Event()
@@ -194,6 +198,7 @@ class Agent:
 
     async def _register(self, connection: Connection, op: str) -> None:
         me = self.me
+        epoch, end = self._log_end()
         header = RegisterReplicaRequest(
             group=me.group,
             replica=me.number,
@@ -205,6 +210,9 @@ class Agent:
             replicas=me.replicas,
             policy=me.policy,
             founds=me.founds,
+            promised=self._promised(),
+            epoch=epoch,
+            end=end,
             op=op,
         )
         code = RequestCode.RB_REGISTER_REPLICA
@@ -261,7 +269,8 @@ class Agent:
         """The entry that a command carries. Raises `ProtocolError`, `EntryDamaged`."""
         header = GroupEntryResponse.decode(command.raw_fields)
         entry = loaded(command.body, name=self.me.group, version=header.version)
-        if self.entry is None or entry.version > self.entry.version:
+        old = self.entry
+        if old is None or (entry.epoch, entry.version) > (old.epoch, old.version):
             self.entry = entry
             self.changed.set()
             self.changed = trio.Event()

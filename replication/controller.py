@@ -20,7 +20,7 @@ from rocketbed.remoting.handlers import Handlers
 from rocketbed.replication.election import Candidate, Proposal
 from rocketbed.replication.entry import GroupEntry, Members, Policy, Replica
 from rocketbed.replication.errors import ChangeRefused, EntryDamaged, GroupUnknown
-from rocketbed.replication.lease import Elect, Fence, Roll, Wait
+from rocketbed.replication.lease import LEASE_S, Elect, Fence, Roll, Wait
 from rocketbed.replication.register.cas import (
     CasBroken,
     CasError,
@@ -32,7 +32,7 @@ from rocketbed.replication.register.form import dumped
 from rocketbed.replication.register.register import Register, new_group
 from rocketbed.wire.codes import RequestCode
 from rocketbed.wire.command import Command, answer, request
-from rocketbed.wire.errors import RemoteProtocolError, RocketbedError
+from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.headers_failover import (
     AlterInSyncRequest,
     BeatRequest,
@@ -49,10 +49,15 @@ PROBE_S: Final = 1.0
 """To find out whether anybody listens at a replica's addresses."""
 PROBE_PAUSE_S: Final = 0.01
 """Before somebody who still listens is asked again."""
+WAITING_S: Final = 5.0
+"""A replica that waits for its lost group asks again within this, or does so no more."""
 RETRY_S: Final = 0.2
 """After a change whose outcome the store does not tell."""
 REPLICAS_MAX: Final = 64
 """Of one group; a number beyond it is somebody's mistake."""
+TEXT_MAX: Final = 255
+EPOCHS_UNSEEN: Final = 1000
+"""More than can have been led since the newest that a replica of a lost group knows of."""
 
 
 class _Group:
@@ -76,6 +81,10 @@ class Controller:
         self._store = store
         self._register = Register(store)
         self._groups: dict[str, _Group] = {}
+        self._damaged: dict[str, EntryDamaged] = {}
+        """Groups whose entries cannot be read, and why."""
+        self._waiting: dict[tuple[str, int], tuple[float, RegisterReplicaRequest]] = {}
+        """Replicas of groups that the register has lost: when they asked last, and for what."""
         self._nursery: trio.Nursery | None = None
         """Of the tasks of an active one; None while it is not."""
         self._lost: list[tuple[_Group, int]] = []
@@ -123,7 +132,7 @@ class Controller:
             except* CasSuperseded as lost:
                 self._refusal = CasSuperseded(_text(lost))
                 self._world.log.warning("controller.superseded", reason=_text(lost))
-            except* (CasError, EntryDamaged) as broken:
+            except* CasError as broken:
                 self._refusal = CasBroken(_text(broken))
                 self._world.log.error("controller.stopped", reason=_text(broken))
                 usable = False
@@ -132,17 +141,30 @@ class Controller:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._store.keep)
-                entries = await self._patiently(self._register.groups)
+                entries, damaged = await self._patiently(self._register.groups)
+                for name, reason in damaged.items():
+                    self._world.log.error("controller.group_unreadable", reason=str(reason))
+                    self._damaged[name] = reason
                 now = self._world.clock.monotonic()
                 self._groups = {name: _Group(entry, now) for name, entry in entries.items()}
                 self._nursery = nursery
                 nursery.start_soon(self._look_for_lost, nursery)
                 self._world.log.info("controller.active", groups=len(entries))
                 for group in self._groups.values():
-                    nursery.start_soon(self._watch, group)
+                    nursery.start_soon(self._watch_readable, group)
         finally:
             self._nursery = None
-            self._groups = {}
+            self._groups, self._damaged, self._waiting = {}, {}, {}
+
+    async def _watch_readable(self, group: _Group) -> None:
+        """One group whose entry was spoilt meanwhile stands still, and no other one."""
+        try:
+            await self._watch(group)
+        except EntryDamaged as exc:
+            name = group.entry.name
+            self._world.log.error("controller.group_unreadable", reason=str(exc))
+            self._damaged[name] = exc
+            del self._groups[name]
 
     async def _watch(self, group: _Group) -> None:
         """Fence and elect in one group."""
@@ -157,6 +179,10 @@ class Controller:
                         left_s = until - self._world.clock.monotonic()
                     with trio.move_on_after(max(left_s, 0.0)):
                         await group.changed.wait()
+                    now = self._world.clock.monotonic()
+                    if until is not None and now > until + LEASE_S / 2:
+                        # It was this process that stood still: nobody could be heard meanwhile.
+                        group.roll.since = now
                 case Fence(number, incarnation):
                     self._world.log.warning(
                         "controller.leader_silent", group=name, replica=number, op=op
@@ -205,7 +231,9 @@ class Controller:
 
         Asked again for a while: what is being killed may still listen when its connections end.
         """
-        replica = group.entry.replicas[number]
+        replica = group.entry.replicas.get(number)
+        if replica is None:
+            return
         with trio.move_on_after(PROBE_S):
             while number not in group.links:
                 refused = await self._refuses(replica.address) and await self._refuses(
@@ -248,13 +276,14 @@ class Controller:
     async def _register_replica(self, command: Command, connection: Connection) -> Command:
         asked = RegisterReplicaRequest.decode(command.raw_fields)
         self._check_active()
-        if not (0 <= asked.replica < REPLICAS_MAX and 1 <= asked.replicas <= REPLICAS_MAX):
-            raise ChangeRefused(f"a group has up to {REPLICAS_MAX} replicas, numbered from 0 on")
+        _check(asked)
         replica = Replica(asked.uuid, asked.incarnation, asked.address, asked.haAddress)
-        if asked.policy not in list(Policy):
-            raise ChangeRefused(f"no policy: {asked.policy!r}")
+        self._refuse_copy(asked)
+        lossless = asked.lossless and not self._fell_back(asked)
         new = new_group(asked.group, replicas=asked.replicas, policy=Policy(asked.policy))
         known = await self._register.get(asked.group)
+        if known is None and max(asked.promised, asked.epoch) > 0:
+            raise self._lost_group(asked)
         if known is None and not asked.founds:
             raise GroupUnknown(
                 f"group {asked.group!r} has to begin with the one that replica {asked.replica} is"
@@ -266,23 +295,82 @@ class Controller:
                 f" {asked.replica} by {new.policy}: set flushDiskType alike at all of them"
             )
         entry = await self._register.register(
-            asked.replica, replica, new, lossless=asked.lossless, op=asked.op
+            asked.replica, replica, new, lossless=lossless, op=asked.op
         )
-        nursery = self._check_active()
-        group = self._groups.get(entry.name)
-        if group is None:
-            group = _Group(entry, self._world.clock.monotonic())
-            self._groups[entry.name] = group
-            nursery.start_soon(self._watch, group)
+        group = self._known(entry)
         group.links[asked.replica] = connection
         self._world.log.info(
             "controller.registered",
             group=entry.name,
             replica=asked.replica,
             incarnation=asked.incarnation,
-            lossless=asked.lossless,
+            lossless=lossless,
         )
         return self._answered(command, group, entry)
+
+    def _refuse_copy(self, asked: RegisterReplicaRequest) -> None:
+        """A copy of a directory is the newer life of its replica, by what it says: not while the
+        one that it was copied from runs somewhere else."""
+        group = self._groups.get(asked.group)
+        known = None if group is None else group.entry.replicas.get(asked.replica)
+        if group is None or known is None or known.address == asked.address:
+            return
+        if known.uuid != asked.uuid or known.incarnation >= asked.incarnation:
+            return
+        silent_s = group.roll.last_heard(asked.replica, self._world.clock.monotonic())
+        if asked.replica in group.links and silent_s is not None and silent_s < LEASE_S:
+            raise ChangeRefused(
+                f"replica {asked.replica} of group {asked.group!r} runs already, at"
+                f" {known.address}: is this directory a copy? Give it another number (rbReplica)"
+                " and an empty directory"
+            )
+
+    def _lost_group(self, asked: RegisterReplicaRequest) -> GroupUnknown:
+        """What a replica is told that knows more of its group than the register does."""
+        now = self._world.clock.monotonic()
+        self._waiting[asked.group, asked.replica] = now, asked
+        for key, (at, _) in list(self._waiting.items()):
+            if now > at + WAITING_S:
+                del self._waiting[key]
+        return GroupUnknown(
+            f"the register has lost group {asked.group!r}: bring back its newest copy, or have the"
+            " replica with the longest log lead once all are here (force-leader); these are:"
+            f" {sorted(self._waiting_of(asked.group))}"
+        )
+
+    def _waiting_of(self, group: str) -> dict[int, RegisterReplicaRequest]:
+        found = self._waiting.items()
+        return {number: one for (name, number), (_, one) in found if name == group}
+
+    async def _refound(self, group: str, number: int, op: str) -> GroupEntry:
+        waiting = self._waiting_of(group)
+        if number not in waiting:
+            raise GroupUnknown(
+                f"no replica {number} of group {group!r} ever registered, or waits to be:"
+                f" {sorted(waiting) or 'none'} of it do"
+            )
+        one = waiting[number]
+        new = new_group(group, replicas=one.replicas, policy=Policy(one.policy))
+        epoch = EPOCHS_UNSEEN + max(max(one.promised, one.epoch) for one in waiting.values())
+        replica = Replica(one.uuid, one.incarnation, one.address, one.haAddress)
+        return await self._register.refound(number, replica, new, epoch=epoch, op=op)
+
+    def _fell_back(self, asked: RegisterReplicaRequest) -> bool:
+        """Whether its log ends before where it was heard to end, though nothing says why: its
+        disk was put back, or lost a part. Synced logs may lose what was not acknowledged."""
+        group = self._groups.get(asked.group)
+        known = None if group is None else group.roll.last_end(asked.replica)
+        if known is None or asked.policy != Policy.MEMORY or (asked.epoch, asked.end) >= known:
+            return False
+        self._world.log.error(
+            "controller.fell_back",
+            group=asked.group,
+            replica=asked.replica,
+            epoch=asked.epoch,
+            end=asked.end,
+            before=f"{known[1]} in epoch {known[0]}",
+        )
+        return True
 
     async def _alter(self, command: Command, _: Connection) -> Command:
         asked = AlterInSyncRequest.decode(command.raw_fields)
@@ -313,8 +401,13 @@ class Controller:
 
     async def _force(self, command: Command, _: Connection) -> Command:
         asked = ReplicaRequest.decode(command.raw_fields)
-        group = self._group(asked.group)
-        entry = await self._register.force(asked.group, asked.replica, op=asked.op)
+        self._check_active()
+        if asked.group in self._groups or asked.group in self._damaged:
+            group = self._group(asked.group)
+            entry = await self._register.force(asked.group, asked.replica, op=asked.op)
+        else:
+            entry = await self._refound(asked.group, asked.replica, asked.op)
+            group = self._known(entry)
         self._world.log.warning(
             "controller.forced", group=asked.group, replica=asked.replica, epoch=entry.epoch
         )
@@ -333,6 +426,7 @@ class Controller:
             }
             for name, group in sorted(self._groups.items())
         }
+        found |= {name: {"damaged": str(exc)} for name, exc in self._damaged.items()}
         return answer(command, body=orjson.dumps(found))
 
     def _answered(self, command: Command, group: _Group, entry: GroupEntry) -> Command:
@@ -342,8 +436,20 @@ class Controller:
     def _group(self, name: str) -> _Group:
         self._check_active()
         group = self._groups.get(name)
+        if group is None and name in self._damaged:
+            raise self._damaged[name]
         if group is None:
             raise GroupUnknown(f"no replica of group {name!r} ever registered")
+        return group
+
+    def _known(self, entry: GroupEntry) -> _Group:
+        """The group of an entry that this controller has just made or read."""
+        nursery = self._check_active()
+        group = self._groups.get(entry.name)
+        if group is None:
+            group = _Group(entry, self._world.clock.monotonic())
+            self._groups[entry.name] = group
+            nursery.start_soon(self._watch_readable, group)
         return group
 
     def _check_active(self) -> trio.Nursery:
@@ -368,7 +474,20 @@ def _members(text: str) -> Members:
         raise RemoteProtocolError(f"not an in-sync set: {text[:200]!r}") from exc
 
 
-def _text(group: BaseExceptionGroup[RocketbedError]) -> str:
+def _check(asked: RegisterReplicaRequest) -> None:
+    """Raises `ChangeRefused` for what no replica of ours says."""
+    texts = (asked.group, asked.uuid, asked.address, asked.haAddress, asked.op)
+    if not all(0 < len(text) <= TEXT_MAX and text.isprintable() for text in texts):
+        raise ChangeRefused(f"names, addresses and ids have 1 to {TEXT_MAX} printable characters")
+    if not (0 <= asked.replica < REPLICAS_MAX and 1 <= asked.replicas <= REPLICAS_MAX):
+        raise ChangeRefused(f"a group has up to {REPLICAS_MAX} replicas, numbered from 0 on")
+    if asked.incarnation < 1 or min(asked.end, asked.epoch, asked.promised) < 0:
+        raise ChangeRefused("lives are counted from 1 on, ends and epochs from 0")
+    if asked.policy not in list(Policy):
+        raise ChangeRefused(f"no policy: {asked.policy!r}")
+
+
+def _text(group: BaseExceptionGroup[CasError]) -> str:
     """The first of what ended it."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):

@@ -133,6 +133,25 @@ def forced(entry: GroupEntry, number: int) -> GroupEntry:
     return replace(chosen, unclean=(*entry.unclean, chosen.epoch))
 
 
+def refounded(new: GroupEntry, number: int, replica: Replica, *, epoch: int) -> GroupEntry:
+    """A group whose entry is lost, with a leader that an operator chose (R9).
+
+    `epoch` has to be higher than any that the group ever had. Raises `ChangeRefused` if the group
+    is known after all.
+    """
+    if new.version:
+        raise ChangeRefused(f"group {new.name!r} is known: {new}")
+    members = {number: replica.incarnation}
+    return _next(
+        new,
+        replicas={number: replica},
+        epoch=epoch,
+        leader=number,
+        in_sync=members,
+        unclean=(epoch,),
+    )
+
+
 def _check_identity(entry: GroupEntry, number: int, known: Replica, replica: Replica) -> None:
     if replica.uuid != known.uuid:
         raise ChangeRefused(

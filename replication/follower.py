@@ -60,6 +60,8 @@ class Follower:
         self.address = entry.replicas[entry.leader].ha_address
         self.refusal = ""
         """Why the leader does not take us, or we do not follow it; empty while that works."""
+        self._warned = ""
+        """The refusal that was logged last: after a link that works at first it comes again."""
         self.is_linked = False
         """Whether the leader sends us its log."""
         self._moved = trio.Event()
@@ -92,7 +94,8 @@ class Follower:
                         raise LinkRefused(link.ended_by)
                     self._world.log.info("follower.lost", reason=link.ended_by)
                 except LinkRefused as exc:
-                    if self.refusal != str(exc):
+                    if self._warned != str(exc):
+                        self._warned = str(exc)
                         self._world.log.warning("follower.refused", reason=str(exc))
                     self.refusal, pause_s = str(exc), REFUSED_S
                 except (*LOST, RemoteProtocolError) as exc:
@@ -231,7 +234,10 @@ class Follower:
         end = offset + len(body)
         if offset // log.segment_size != (end - 1) // log.segment_size:
             raise RemoteProtocolError(f"bytes from {offset} to {end}, across files of the log")
-        log.append_raw(offset, body)
+        try:
+            log.append_raw(offset, body)
+        except OSError as exc:
+            raise LinkRefused(f"it cannot write its log: {exc}") from exc
         mine = self._file.state.history
         newest = mine[-1].number if mine else -1
         begun = tuple(one for one in history if one.number > newest and one.start < end)

@@ -76,21 +76,32 @@ class Leader:
     """See the module. `run` ends when the epoch is over for this replica."""
 
     def __init__(
-        self, world: World, log: EpochLog, agent: Agent, entry: GroupEntry, history: History
+        self,
+        world: World,
+        log: EpochLog,
+        agent: Agent,
+        entry: GroupEntry,
+        history: History,
+        *,
+        cluster: str,
     ) -> None:
         """`entry` names us; `history` ends with the epoch's marker, which is durable."""
         self._world = world
         self._log = log
         self._agent = agent
+        self._cluster = cluster
         self.history = history
         self.epoch = entry.epoch
         self.view = InSyncView(agent.me.number, history[-1].start, entry)
         self.confirm = Watermark()
         """Below it everything is confirmed. Invariant: what the view says."""
         self._followers: dict[int, _Follower] = {}
+        self._refused: dict[int | None, str] = {}
+        """Why each was refused last, until it is served; None stands for all not registered."""
         self._absent_since: dict[int, float] = {}
         self._behind_since: dict[int, tuple[float, int]] = {}
-        """When a member was seen behind, and the end that it has to reach."""
+        """Since when each is behind, and the end that it has to reach; a new link does not make it
+        less so, or one that cannot write would stay for ever."""
         self._complete_since: dict[int, float] = {}
         self._joining_since = 0.0
         """When `view.joining` was set."""
@@ -257,7 +268,11 @@ class Leader:
         try:
             hello, cut = self._judge(first)
         except LinkRefused as exc:
-            self._world.log.info("leader.follower_refused", peer=link.peer, reason=str(exc))
+            number = first.content.replica if isinstance(first.content, Hello) else None
+            key = number if number in self.view.known.replicas else None
+            if self._refused.get(key) != str(exc):  # it comes back with the same twice a second
+                self._refused[key] = str(exc)
+                self._world.log.warning("leader.follower_refused", peer=link.peer, reason=str(exc))
             await link.say(self.epoch, Reject(why=str(exc), leader=self.view.me))
             return
         me, log = self._agent.me, self._log
@@ -275,8 +290,8 @@ class Leader:
         )
         follower = _Follower(hello, cut)
         self._followers[hello.replica] = follower
+        self._refused.pop(hello.replica, None)
         self._absent_since.pop(hello.replica, None)
-        self._behind_since.pop(hello.replica, None)
         self._complete_since.pop(hello.replica, None)
         self._give_up_joining(hello.replica)
         self._world.log.info(
@@ -306,6 +321,11 @@ class Leader:
             raise LinkRefused(
                 f"it asks for epoch {first.epoch} and has promised {hello.promised}, this is"
                 f" {self.epoch}"
+            )
+        if hello.cluster != self._cluster:
+            raise LinkRefused(
+                f"it is of cluster {hello.cluster!r}, and this one of {self._cluster!r}"
+                " (brokerClusterName)"
             )
         known = self.view.known.replicas.get(hello.replica)
         if hello.group != me.group or known is None or known.uuid != hello.uuid:

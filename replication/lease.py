@@ -55,7 +55,8 @@ class Roll:
     """Which replicas of one group were heard when, in seconds of the controller's clock."""
 
     since: float
-    """When this controller became the active one: what was heard before, it does not know."""
+    """When this controller became the active one, or ran again after it had stood still: what was
+    to be heard before, it does not know."""
     _heard: dict[int, _Heard] = field(default_factory=dict)
 
     def heard(self, replica: int, candidate: Candidate, now: float) -> None:
@@ -79,6 +80,11 @@ class Roll:
         known = self._heard.get(replica)
         return None if known is None or known.at == float("-inf") else now - known.at
 
+    def last_end(self, replica: int) -> tuple[int, int] | None:
+        """Newest epoch and end of the log of a replica, as it said last in any life."""
+        known = self._heard.get(replica)
+        return None if known is None else (known.candidate.epoch, known.candidate.end)
+
     def next(self, entry: GroupEntry, now: float) -> Fence | Elect | Wait:
         """What the controller has to do."""
         if entry.leader is not None:
@@ -94,4 +100,6 @@ class Roll:
         known = self._heard.get(replica)
         if known is None or known.candidate.incarnation != incarnation:
             return self.since + LEASE_S
-        return known.at + LEASE_S
+        if known.at == float("-inf"):
+            return known.at  # its machine says that it is gone
+        return max(known.at, self.since) + LEASE_S

@@ -151,7 +151,9 @@ class Member:
             start = await log.begin_epoch(entry.epoch, self._agent.me.number)
             history = begun(file.state.history, Epoch(entry.epoch, start))
             await file.save(history=history, is_shared=True)
-        leader = Leader(self._world, log, self._agent, entry, file.state.history)
+        leader = Leader(
+            self._world, log, self._agent, entry, file.state.history, cluster=self._cluster
+        )
         leader.confirm.subscribe(self.confirm.advance)
         self.confirm.advance(leader.confirm.value)
         self.leader = leader

@@ -5,6 +5,7 @@ from typing import Final
 
 import trio
 
+from rocketbed.replication.errors import LinkRefused
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha_native import Beat, Content, Frame, NativeReader, encode
 from rocketbed.world.api import Stream, World
@@ -22,10 +23,11 @@ class NativeLink:
     """One connection at one epoch. Not for several tasks that send."""
 
     def __init__(self, world: World, stream: Stream, first: bytes = b"") -> None:
-        """`first` is what was read from the stream already."""
+        """`first` is what was read from the stream already, and not looked at."""
         self._stream = stream
         self._reader = NativeReader()
-        self._waiting: list[Frame] = self._reader.feed(first) if first else []
+        self._early = first
+        self._waiting: list[Frame] = []
         self._turn = trio.Lock()
         self._heard_at = trio.current_time()
         self.ended_by = ""
@@ -49,10 +51,11 @@ class NativeLink:
     async def next(self) -> Frame | None:
         """What the peer sends next; None when it goes away. Raises `RemoteProtocolError`."""
         while not self._waiting:
-            data = await self._stream.receive_some(READ_SIZE)
+            data, self._early = self._early, b""
+            data = data or bytes(await self._stream.receive_some(READ_SIZE))
             if not data:
                 return None
-            self._waiting = self._reader.feed(bytes(data))
+            self._waiting = self._reader.feed(data)
             self._heard_at = trio.current_time()
         return self._waiting.pop(0)
 
@@ -68,8 +71,8 @@ class NativeLink:
         try:
             await part()
             self.ended_by = self.ended_by or "it went away"
-        except (*LOST, RemoteProtocolError) as exc:
-            self.is_faulty = isinstance(exc, RemoteProtocolError)
+        except (*LOST, RemoteProtocolError, LinkRefused) as exc:
+            self.is_faulty = isinstance(exc, RemoteProtocolError | LinkRefused)
             self.ended_by = self.ended_by or str(exc) or type(exc).__name__
         scope.cancel()
 

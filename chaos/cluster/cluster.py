@@ -12,6 +12,7 @@ that started it and can be taken up again with `LocalCluster.load`.
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -201,8 +202,8 @@ class LocalCluster:
         master's first. What only the former master had is cut from its log and kept in its
         `rocketbed.cut`. A slave that lacks what another node can be seen to have is given
         `CATCH_UP_S` to get it, and refused then, unless with `force`: it may have been
-        acknowledged. Raises `ClusterError`; if it says that a member does not serve, the roles
-        have changed.
+        acknowledged. Raises `ClientError` if the nameserver does not answer, and `ClusterError`; if
+        that says that a member does not serve, the roles have changed.
         """
         plan = self.plan.promoted(name)
         former = self.plan.master.name
@@ -210,6 +211,8 @@ class LocalCluster:
             raise ClusterError(
                 f"{NAMESERVER} is not running: start it first, it knows which node is master"
             )
+        async with self.admin() as admin:
+            await admin.cluster()  # or nobody could see that the new master serves
         if not force:
             await self._wait_whole(name)
         running = [one for one in self.nodes if self.pid(one) is not None]
@@ -305,15 +308,20 @@ class LocalCluster:
             return [await self._status(member, admin) for member in self.plan.members]
 
     async def group(self) -> GroupStatus | None:
-        """What the controller says of a cluster with failover; None if it does not answer."""
+        """What the controller says of the group; None for a cluster without failover.
+
+        Raises `ClusterError`, `ClientError`, `RemotingError`: why nobody knows.
+        """
         if not self.plan.failover:
             return None
-        try:
-            async with self.admin() as admin:
-                found = (await admin.failover_groups()).get(BROKER_NAME)
-        except (ClientError, RemotingError):
-            return None
-        return None if found is None else GroupStatus.read(found)
+        async with self.admin() as admin:
+            found = (await admin.failover_groups()).get(BROKER_NAME)
+        if found is None:
+            log = self.member_directory(NAMESERVER) / LOG
+            raise ClusterError(f"its controller knows of no group {BROKER_NAME}: see {log}")
+        if "damaged" in found:
+            raise ClusterError(found["damaged"])
+        return GroupStatus.read(found)
 
     async def hand_over(self, name: str | None = None) -> GroupStatus:
         """Have another node lead that has everything: this one, or the first that does.
@@ -350,20 +358,17 @@ class LocalCluster:
         is_routed = False
         info, broker_id = None, member.broker_id
         if pid is not None:
-            try:
+            with suppress(ClientError, RemotingError):
                 table = (await admin.cluster()).broker_addr_table
+                found = table.get(BROKER_NAME)
+                addresses = found.broker_addrs if found else {}
+                if self.plan.failover:
+                    found_ids = [one for one, at in addresses.items() if at == member.address]
+                    broker_id = found_ids[0] if found_ids else member.broker_id
+                is_routed = not member.is_node or addresses.get(broker_id) == member.address
+            with suppress(ClientError, RemotingError):
                 if member.is_node:
-                    found = table.get(BROKER_NAME)
-                    addresses = found.broker_addrs if found else {}
-                    if self.plan.failover:
-                        found_ids = [one for one, at in addresses.items() if at == member.address]
-                        broker_id = found_ids[0] if found_ids else member.broker_id
-                    is_routed = addresses.get(broker_id) == member.address
                     info = await admin.runtime_info(member.address)
-                else:
-                    is_routed = True
-            except (ClientError, RemotingError):
-                is_routed = False
         return MemberStatus(
             member=member, pid=pid, info=info, is_routed=is_routed, broker_id=broker_id
         )

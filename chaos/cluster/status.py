@@ -55,11 +55,14 @@ class MemberStatus:
 
     @property
     def remarks(self) -> list[str]:
-        """What is, or was, wrong with a node's store; empty if it has nothing to tell."""
+        """Why clients cannot use a node, and what is, or was, wrong with its store; empty if it has
+        nothing to tell."""
         info = self.info or {}
         found = []
         if info.get("trouble"):
             found.append(f"trouble: {info['trouble']}")
+        if self.not_ready and self.not_ready != info.get("trouble"):
+            found.append(f"not ready: {self.not_ready}")
         if info.get("damagedRanges"):
             found.append(f"damage in the log, bytes {info['damagedRanges']}: heal it")
         if info.get("indexDamage"):
@@ -80,6 +83,11 @@ class MemberStatus:
         if unqueued := self.unqueued:
             found.append(unqueued)
         return found
+
+    @property
+    def not_ready(self) -> str:
+        """Why clients cannot use a node, in its own words; empty if they can, or it is silent."""
+        return (self.info or {}).get("rbNotReady", "")
 
     @property
     def unqueued(self) -> str:

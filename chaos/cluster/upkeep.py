@@ -11,13 +11,16 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.cluster import LOOK_S, LocalCluster
 from rocketbed.chaos.cluster.plan import FILE, ClusterError
 from rocketbed.chaos.cluster.status import MemberStatus
+
+READY_S: Final = 2.0
+"""For nodes that serve to find each other; one that cannot says why."""
 
 
 def known(directory: Path, *, docker: bool, say: Callable[[str], None]) -> LocalCluster | None:
@@ -52,7 +55,10 @@ def missing(cluster: LocalCluster) -> list[str]:
 
 
 async def start_missing(cluster: LocalCluster) -> list[MemberStatus]:
-    """Start what does not run and wait until it serves; what did not come up is ended again."""
+    """Start what does not run and wait until it serves; what did not come up is ended again.
+
+    Nodes that still look for each other then are given a moment.
+    """
     names = missing(cluster)
     if names:
         try:
@@ -61,7 +67,12 @@ async def start_missing(cluster: LocalCluster) -> list[MemberStatus]:
             with trio.CancelScope(shield=True):
                 await cluster.give_up(names)
             raise
-    return await cluster.status()
+    rows = await cluster.status()
+    with trio.move_on_after(READY_S if names else 0.0):
+        while any(row.not_ready for row in rows):
+            await trio.sleep(LOOK_S)
+            rows = await cluster.status()
+    return rows
 
 
 def remove_files(cluster: LocalCluster) -> None:

@@ -1,7 +1,7 @@
 """Pulls: 11 and 361 (wire.md 5.1 to 5.6)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
@@ -47,6 +47,11 @@ PULL_CODES: Final[dict[GetStatus, ResponseCode]] = {
     GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
 }
 """The last two are PULL_NOT_FOUND when offset 0 was asked for."""
+BEYOND: Final = (
+    GetStatus.OFFSET_OVERFLOW_BADLY,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE,
+    GetStatus.NO_MESSAGE_IN_QUEUE,
+)
 
 
 class _Refused(RocketbedError):
@@ -138,6 +143,10 @@ class Puller:
             max_bytes=header.maxMsgBytes if (header.maxMsgBytes or 0) > 0 else None,
             tag_codes=allowed.tag_codes,
         )
+        if self._comes_yet(header, result):
+            result = replace(
+                result, status=GetStatus.OFFSET_OVERFLOW_ONE, next_offset=header.queueOffset
+            )
         if may_hold and header.sysFlag & COMMIT_OFFSET and not self._config.is_slave:
             self._offsets.commit(*place, header.commitOffset)
         self._offsets.pull(*place, header.queueOffset)
@@ -247,6 +256,14 @@ class Puller:
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {expression_type}",
             )
+
+    def _comes_yet(self, header: PullMessageRequest, result: GetResult) -> bool:
+        """Whether a position beyond the queue's end is one that a former leader gave out: what is
+        there is in our log, and will be seen."""
+        if not self._config.replica or result.status not in BEYOND:
+            return False
+        topic, queue_id = header.topic, header.queueId
+        return header.queueOffset <= self._store.queue_max(topic, queue_id, committed=False)
 
     # --- outcomes
 

@@ -1,5 +1,6 @@
 """What a broker says about itself: 28 (wire.md 2.8)."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -55,6 +56,8 @@ class RuntimeInfo:
         self._puller = puller
         self._boot_ms = world.clock.wall_ms()
         self._began = trio.current_time()
+        self.not_ready: Callable[[], str] = lambda: ""
+        """Why clients cannot use this node (readiness.py); empty if they can."""
 
     async def runtime(self, command: Command, connection: Connection) -> Command:
         """28: the table of runtime information."""
@@ -96,5 +99,6 @@ class RuntimeInfo:
             "msgGetTotalTodayNow": str(puller.served),
             "earliestMessageTimeStamp": str(earliest_ms),
             "pullRequestsHeld": str(len(puller.polls)),
+            "rbNotReady": self.not_ready(),
             **self._store.runtime_info(),
         }

@@ -105,6 +105,8 @@ class Sender:
         )
         self.gate: Callable[[], tuple[ResponseCode, str] | None] = lambda: None
         """Why no message may be taken now, code and remark: of a group with failover."""
+        self._not_stored = {"rbNotStored": "1"} if config.replica else {}
+        """Fields of a refusal, which say that another leader may be asked at once."""
         self.accepted = 0
         """Messages taken since the start."""
         self.accepted_bytes = 0
@@ -192,7 +194,10 @@ class Sender:
         except PutFailed as exc:
             self.failed += len(sent)
             for item in sent:
-                refused = answer(item.command, PUT_CODES[exc.status], str(exc))
+                # Whatever else fails may have left bytes that a power loss brings back.
+                no_room = exc.status is PutStatus.CREATE_MAPPED_FILE_FAILED
+                fields = self._not_stored if no_room else {}
+                refused = answer(item.command, PUT_CODES[exc.status], str(exc), fields)
                 item.connection.reply(item.command, refused)
             return
         self.accepted += len(sent)
@@ -211,7 +216,7 @@ class Sender:
         """Why no message at all is taken now."""
         if (gated := self.gate()) is not None:
             self.failed += 1
-            return answer(command, *gated, {"rbNotStored": "1"})
+            return answer(command, *gated, self._not_stored)
         if self._config.is_slave:
             return answer(command, ResponseCode.SYSTEM_BUSY, f"{REJECTED} (this is a slave)")
         refusal = self._store.refusal()
@@ -221,7 +226,7 @@ class Sender:
         status, remark = refusal
         if status is PutStatus.OS_PAGE_CACHE_BUSY:
             remark = f"{REJECTED} ({remark})"
-        return answer(command, PUT_CODES[status], remark)
+        return answer(command, PUT_CODES[status], remark, self._not_stored)
 
     def _too_early(self, command: Command) -> Command | None:
         start_ms = self._config.start_accept_sends_ms

@@ -16,10 +16,11 @@ from rocketbed.replication.election import (
     fenced,
     forced,
     handed_over,
+    refounded,
     registered,
 )
 from rocketbed.replication.entry import GroupEntry, Policy, Replica
-from rocketbed.replication.errors import GroupUnknown
+from rocketbed.replication.errors import ChangeRefused, EntryDamaged, GroupUnknown
 from rocketbed.replication.register.cas import CasStore, CasUnknown
 from rocketbed.replication.register.form import dumped, loaded
 
@@ -38,10 +39,19 @@ class Register:
         found = await self._store.read(name)
         return None if found is None else loaded(found.value, name=name, version=found.version)
 
-    async def groups(self) -> dict[str, GroupEntry]:
-        """The newest entry of each. Raises as `get`."""
-        entries = [await self.get(name) for name in await self._store.names()]
-        return {entry.name: entry for entry in entries if entry is not None}
+    async def groups(self) -> tuple[dict[str, GroupEntry], dict[str, EntryDamaged]]:
+        """The newest entry of each, and why some cannot be read. Raises `CasError`."""
+        entries: dict[str, GroupEntry] = {}
+        damaged: dict[str, EntryDamaged] = {}
+        for name in await self._store.names():
+            try:
+                entry = await self.get(name)
+            except EntryDamaged as exc:
+                damaged[name] = exc
+            else:
+                if entry is not None:
+                    entries[name] = entry
+        return entries, damaged
 
     async def history(self, name: str) -> list[GroupEntry]:
         """The newest thousand versions of a group, oldest first. Raises as `get`."""
@@ -98,6 +108,14 @@ class Register:
         """See `election.forced`: an operator accepts that bytes may be lost."""
         return await self._change(name, lambda entry: forced(entry, number), op)
 
+    async def refound(
+        self, number: int, replica: Replica, new: GroupEntry, *, epoch: int, op: str
+    ) -> GroupEntry:
+        """See `election.refounded`."""
+        return await self._change(
+            new.name, lambda entry: refounded(entry, number, replica, epoch=epoch), op, new
+        )
+
     async def _change(
         self,
         name: str,
@@ -105,6 +123,8 @@ class Register:
         op: str,
         new: GroupEntry | None = None,
     ) -> GroupEntry:
+        if not op:
+            raise ChangeRefused("an operation needs an id, by which its repetition is known")
         unknown = 0
         while True:
             before = await self.get(name) or new
@@ -117,8 +137,13 @@ class Register:
                 return before
             assert after.version == before.version + 1, (before, after)
             after = replace(after, op=op)
+            value = dumped(after)
             try:
-                if await self._store.swap(name, dumped(after), after=before.version):
+                loaded(value, name=name, version=after.version)
+            except EntryDamaged as exc:
+                raise ChangeRefused(f"nobody could read the entry of group {name!r} then") from exc
+            try:
+                if await self._store.swap(name, value, after=before.version):
                     return after
             except CasUnknown:
                 unknown += 1

@@ -23,6 +23,12 @@ class RegisterReplicaRequest(Header):
     """`memory` or `fsync`; that of its group, or it is refused."""
     founds: bool
     """Whether it may be the first of its group."""
+    promised: Int
+    """No leader of a lower epoch is followed."""
+    epoch: Int
+    """Newest of its log."""
+    end: Long
+    """Of its log, bytes."""
     op: str
 
 

@@ -3,7 +3,7 @@ follows whoever leads, and Java's clients go on over the death of a leader."""
 
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,10 +14,12 @@ import trio
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.plan import BROKER_NAME, CLUSTER_NAME
+from rocketbed.chaos.cluster.status import GroupStatus
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Sent
 from rocketbed.client.producer import Producer
 from rocketbed.inspect import LogEnd, open_directory
+from rocketbed.wire.errors import RocketbedError
 from tests.support.peer.brokers import SMALL_FILES, Broker, Site
 from tests.support.peer.directories import assert_sound
 from tests.support.peer.java_client import JavaClient
@@ -190,11 +192,18 @@ def longest_gap_s(rows: list[dict[str, Any]]) -> float:
 # --- the group
 
 
+async def group_of(cluster: LocalCluster) -> GroupStatus | None:
+    """None while its controller does not say."""
+    with suppress(RocketbedError):
+        return await cluster.group()
+    return None
+
+
 async def leader_of(cluster: LocalCluster) -> str:
     """Who leads, once it runs and the nameserver routes to it as the master."""
     with trio.fail_after(LIMIT_S):
         while True:
-            found = await cluster.group()
+            found = await group_of(cluster)
             if found is not None and found.leader is not None:
                 name = f"node-{found.leader}"
                 async with cluster.admin() as admin:
@@ -209,7 +218,7 @@ async def in_sync(cluster: LocalCluster, count: int) -> None:
     """Until so many have everything; a leader takes messages from two on."""
     with trio.fail_after(LIMIT_S):
         while True:
-            found = await cluster.group()
+            found = await group_of(cluster)
             if found is not None and len(found.in_sync) >= count:
                 return
             await trio.sleep(LOOK_S)

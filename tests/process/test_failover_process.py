@@ -6,16 +6,17 @@ in sync and have the same log, and each acknowledged message stands where the an
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import CONFIG, NAMESERVER, write_settings
+from rocketbed.chaos.cluster.plan import BROKER_NAME, CONFIG, NAMESERVER, REGISTER, write_settings
 from rocketbed.chaos.cluster.status import GroupStatus
 from rocketbed.chaos.host.member import ManagedProcess, rocketbed_command
 from rocketbed.chaos.host.ports import free_ports
@@ -30,6 +31,7 @@ from rocketbed.remoting.errors import RemotingError
 from rocketbed.replication.lease import LEASE_S
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import request
+from rocketbed.wire.errors import RocketbedError
 from rocketbed.wire.headers import SendMessageResponse
 from rocketbed.world.real import real_world
 
@@ -95,9 +97,10 @@ async def running(directory: Path) -> AsyncIterator[tuple[LocalCluster, Sending,
 async def until(cluster: LocalCluster, holds: Callable[[GroupStatus], bool]) -> GroupStatus:
     """Wait until something can be said of the group."""
     while True:
-        group = await cluster.group()
-        if group is not None and holds(group):
-            return group
+        with suppress(RocketbedError):
+            group = await cluster.group()
+            if group is not None and holds(group):
+                return group
         await trio.sleep(LOOK_S)
 
 
@@ -296,3 +299,50 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert "kept" in capsys.readouterr().out
     finally:
         run("down")
+
+
+def test_status_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--dir", str(tmp_path / "c")]
+
+    def status() -> tuple[int, Any, list[str]]:
+        """The exit code, what is told of the group, and what each node tells."""
+        capsys.readouterr()
+        code = main(["cluster", "status", "--json", *words])
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["group"] is None) is ("groupError" in shown)
+        remarks = ["".join(row["remarks"]) for row in shown["members"] if row["role"] != NAMESERVER]
+        return code, shown["group"] or shown["groupError"], remarks
+
+    def until(remark: str, count: int) -> tuple[int, Any]:
+        while True:
+            code, group, remarks = status()
+            if sum(remark in one for one in remarks) == count:
+                return code, group
+
+    try:
+        assert main(["cluster", "up", "--port", "0", "--failover", *words]) == 0
+        assert "not ready" not in capsys.readouterr().out
+        code, group, remarks = status()
+        assert (code, remarks) == (0, ["", "", ""])
+        cluster = LocalCluster.load(tmp_path / "c")
+        cluster.kill(NAMESERVER)
+        code, error = until("not ready: registered at no nameserver", 3)
+        assert code == 1
+        assert error.startswith(f"{cluster.nameserver_address} did not answer: ")
+        assert main(["cluster", "status", *words]) == 1
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last.startswith("the group's state is unknown: ")
+        assert main(["cluster", "up", *words]) == 0
+        for name in cluster.nodes:
+            if name != f"node-{group['leader']}":
+                cluster.kill(name)
+        code, after = until("it leads and takes no messages: in-sync replicas not enough", 1)
+        assert (code, after["leader"]) == (1, group["leader"])
+        assert main(["cluster", "down", *words]) == 0
+        (tmp_path / "c" / NAMESERVER / REGISTER).unlink()
+        main(["cluster", "up", *words])
+        code, error = until("not ready: no controller has taken it in yet", 3)
+        log = tmp_path / "c" / NAMESERVER / "log"
+        assert (code, error) == (1, f"its controller knows of no group {BROKER_NAME}: see {log}")
+    finally:
+        main(["cluster", "down", *words])

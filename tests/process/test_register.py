@@ -1,6 +1,7 @@
 """The register in both of its stores: a real file of SQLite, a real etcd."""
 
 import os
+import re
 import signal
 import sqlite3
 import sys
@@ -207,7 +208,7 @@ async def test_a_request_that_is_repeated_changes_nothing_and_a_late_one_is_refu
         await register.elect("other", {}, op="i")
     handed = await register.hand_over("g", leader=0, epoch=1, to=1, op="j")
     assert (handed.leader, handed.epoch) == (1, 2)
-    assert await register.groups() == {"g": handed}
+    assert await register.groups() == ({"g": handed}, {})
     assert [one.op for one in await register.history("g")] == ["a", "b", "c", "f", "j"]
 
 
@@ -218,9 +219,21 @@ async def test_an_entry_that_was_tampered_with_is_refused_with_what_to_do(
     new = new_group("g", replicas=2)
     entry = await register.register(0, Replica("u0", 1), new, lossless=True, op="a")
     await store.swap("g", dumped(entry), after=1)
-    for ask in (register.groups(), register.history("g"), register.fence("g", 0, 1, op="c")):
-        with pytest.raises(EntryDamaged, match=r"version 1 of 'g'.* Bring back a copy"):
+    told = r"version 1 of 'g'.* Bring back a copy"
+    for ask in (register.history("g"), register.fence("g", 0, 1, op="c")):
+        with pytest.raises(EntryDamaged, match=told):
             await ask
+    other = await register.register(
+        0, Replica("u0", 1), new_group("h", replicas=2), lossless=True, op="a"
+    )
+    entries, damaged = await register.groups()
+    assert entries == {"h": other}
+    assert re.search(told, str(damaged["g"]))
+    with pytest.raises(ChangeRefused, match="needs an id"):
+        await register.fence("h", 0, 1, op="")
+    with pytest.raises(ChangeRefused, match="nobody could read"):
+        await register.register(1, Replica("u1", -1), other, lossless=True, op="b")
+    assert (await register.groups())[0] == {"h": other}
 
 
 async def test_a_second_controller_waits_for_the_first_and_supersedes_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import ClusterMember
+from rocketbed.chaos.cluster.plan import ClusterError, ClusterMember
 from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.cli.main import main
@@ -78,6 +78,38 @@ def test_a_cut_that_an_operator_ordered() -> None:
 def test_trouble_comes_first() -> None:
     told = member({"trouble": "the disk is full", "unqueuedRecords": "2"}).remarks
     assert told == ["trouble: the disk is full", "2 good records stand in no queue"]
+
+
+def test_why_clients_cannot_use_it_is_told_once() -> None:
+    assert member({"rbNotReady": "it follows nobody", "trouble": ""}).remarks == [
+        "not ready: it follows nobody"
+    ]
+    full = {"rbNotReady": "the disk is full", "trouble": "the disk is full"}
+    assert member(full).remarks == ["trouble: the disk is full"]
+    assert member({"rbNotReady": "", "trouble": ""}).remarks == []
+
+
+def test_a_group_whose_state_is_unknown_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    class Found:
+        async def status(self) -> list[MemberStatus]:
+            return [member({})]
+
+        async def group(self) -> None:
+            raise ClusterError("127.0.0.1:9876 did not answer: refused")
+
+    monkeypatch.setattr(LocalCluster, "load", lambda _: Found())
+    arguments = ["cluster", "status", "--dir", str(tmp_path)]
+    assert main(arguments) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "the group's state is unknown: 127.0.0.1:9876 did not answer: refused"
+    ]
+    assert main([*arguments, "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["group"] is None
+    assert shown["groupError"] == "127.0.0.1:9876 did not answer: refused"
+    assert [row["state"] for row in shown["members"]] == ["serving"]
 
 
 def test_the_command_shows_it(

@@ -88,7 +88,7 @@ class Cluster:
                 founds=True,
             )
             controllers = [(addresses[one], PORT) for one in self.controllers]
-            agent = Agent(world, controllers, me, lambda: (0, self.ends.get(name, 0)))
+            agent = Agent(world, controllers, me, lambda: (0, self.ends.get(name, 0)), lambda: 0)
             self.agents[name] = agent
             async with trio.open_nursery() as nursery:
                 await nursery.start(Server(world, ("0.0.0.0", REPLICA_PORT), _none()).run)
@@ -301,10 +301,21 @@ def test_a_copy_of_a_directory_and_an_old_life_are_expelled_with_the_reason() ->
         one.wait(lambda: one.entry.replicas[number].incarnation == one.lives[other])
         running = one.simulation.process(other)
         one.lives["copy"] = one.lives[other]
+        one.simulation.run(0.5)
         one.start("copy", number=number)
+        copy = one.simulation.process("copy")
+        one.wait(lambda: copy.done)
+        assert "runs already, at" in copy.end_reason
+        assert not running.done
+        cut(one.simulation.network, other, "c1")
+        one.simulation.run(2 * LEASE_S)
+        one.start("copy", number=number)
+        one.simulation.run(0.5)
+        heal(one.simulation.network)
         one.wait(lambda: running.done)
         assert "ReplicaExpelled" in running.end_reason
-        assert "is not the newest one" in running.end_reason
+        assert "is known already" in running.end_reason
+        one.simulation.kill("copy")
         one.lives[other] = 0
         one.start(other)
         process = one.simulation.process(other)

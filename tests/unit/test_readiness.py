@@ -3,6 +3,7 @@
 import trio
 
 from rocketbed.remoting.client import open_connection
+from rocketbed.wire.bodies import KvTable
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.world.api import World
 from tests.support.broker import Session, send_fields, with_node
@@ -16,7 +17,11 @@ def told(command: Command) -> tuple[int, str | None]:
 
 
 async def ask(session: Session) -> tuple[int, str | None]:
-    return told(await session.ask(RequestCode.RB_READINESS))
+    """The same is in the runtime information."""
+    answer = told(await session.ask(RequestCode.RB_READINESS))
+    info = KvTable.decode((await session.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+    assert info["rbNotReady"] == ("" if answer[0] == ResponseCode.SUCCESS else answer[1])
+    return answer
 
 
 def not_ready(reason: str) -> tuple[int, str]:

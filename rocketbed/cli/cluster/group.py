@@ -161,31 +161,42 @@ def down(directory: Path, remove: bool) -> int:
 @json_option
 @click.option("--watch", "again", is_flag=True, help="Show it again every second.")
 def status(directory: Path, as_json: bool, again: bool) -> int:
-    """Show members, roles and offsets, and what a node has to tell of its store.
+    """Show members, roles and offsets, and what a node has to tell of itself.
 
     Of a cluster with failover also epoch, leader, who is in sync, and how far each node's log is
     confirmed; and since which epochs messages may be lost since an operator forced a leader.
 
-    That is trouble, damage that its scrub has found or mended, cuts that an operator ordered, and
-    what was cut off and is kept in rocketbed.cut.
-    Exits with 1 unless every member serves.
+    That is why clients cannot use it, trouble, damage that its scrub has found or mended, cuts that
+    an operator ordered, and what was cut off and is kept in rocketbed.cut.
+    Exits with 1 unless every member serves, and if the state of a group with failover is unknown.
     """
     from rocketbed.chaos.cluster.cluster import LocalCluster
+    from rocketbed.wire.errors import RocketbedError
 
     found = LocalCluster.load(directory)
 
-    async def look() -> tuple[list[MemberStatus], GroupStatus | None]:
-        return await found.status(), await found.group()
+    async def look() -> tuple[list[MemberStatus], GroupStatus | None, str]:
+        rows = await found.status()
+        try:
+            return rows, await found.group(), ""
+        except RocketbedError as exc:
+            return rows, None, str(exc)
 
     while True:
-        rows, group = run(look)
+        rows, group, error = run(look)
         if as_json:
             members = [row.as_row() for row in rows]
-            show_json({"members": members, "group": group.as_json()} if group else members)
+            if error:
+                show_json({"members": members, "group": None, "groupError": error})
+            else:
+                show_json({"members": members, "group": group.as_json()} if group else members)
         else:
             show(_status_lines(rows, group))
+            if error:
+                show([f"the group's state is unknown: {error}"])
         if not again:
-            return 0 if all(row.is_serving for row in rows) else EXIT_NOT_SERVING
+            is_well = all(row.is_serving for row in rows) and not error
+            return 0 if is_well else EXIT_NOT_SERVING
         time.sleep(WATCH_S)
         click.echo()
 

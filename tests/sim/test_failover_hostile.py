@@ -1,0 +1,347 @@
+"""What a group with failover meets that no replica of it does: forged frames and requests, copied
+directories, logs that were cut by hand, a register that is gone, a disk that is full."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.client.admin import Admin
+from rocketbed.client.pulls import SUBSCRIPTION, SUSPEND
+from rocketbed.remoting.client import dial
+from rocketbed.wire.codes import RequestCode, ResponseCode
+from rocketbed.wire.command import Command, request
+from rocketbed.wire.ha_native import Ack, Beat, Data, Fenced, Hello, Reject, Welcome, encode
+from rocketbed.wire.headers import PullMessageRequest
+from rocketbed.wire.headers_failover import RegisterReplicaRequest
+from rocketbed.world.api import World
+from tests.support.sim.failover_nodes import GROUP, PORT, FailoverNodes
+from tests.support.sim.failover_traffic import Traffic, waits_longest
+from tests.support.sim.links import cut
+from tests.support.sim.replicated import send_request
+from tests.support.sim.store_session import edited
+
+HELLO = Hello(
+    cluster="c",
+    group=GROUP,
+    replica=1,
+    uuid="u",
+    incarnation=1,
+    promised=0,
+    history=((1, 0),),
+    end=10,
+    first=0,
+    durable=10,
+    segment=64 * 1024,
+)
+REGISTRATION = RegisterReplicaRequest(
+    group=GROUP,
+    replica=3,
+    uuid="u",
+    incarnation=9,
+    address="10.0.0.1:1",
+    haAddress="10.0.0.1:2",
+    lossless=True,
+    replicas=3,
+    policy="memory",
+    founds=True,
+    promised=0,
+    epoch=0,
+    end=0,
+    op="forged",
+)
+
+
+def hostile_frames(epoch: int) -> list[bytes]:
+    """Of anybody who reaches the replication port."""
+    hello = encode(epoch, HELLO)
+    welcome = Welcome(
+        leader=1, incarnation=1, history=((9, 0),), end=5, first=0, confirm=9, cut=1 << 60
+    )
+    return [
+        b"RBHA",
+        b"RBHA" + bytes(20),
+        b"RBHA" + b"\xff" * 40,
+        b"RBHA" + b"\1\1" + b"\xff" * 18,
+        hello[:-5] + b"\xff" * 5,
+        hello[:5] + b"\x63" + hello[6:],
+        hello[:12] + b"\xff\xff\xff\xff" + hello[16:],
+        hello + hello,
+        encode(epoch, replace(HELLO, history=((5, 9), (2, 3)))),
+        encode(epoch, replace(HELLO, end=1 << 62, durable=1 << 63)),
+        encode((1 << 32) - 1, replace(HELLO, promised=(1 << 31) - 1)),
+        *(
+            encode(epoch, content)
+            for content in (
+                welcome,
+                Reject(why="x" * 200),
+                Data(0, 1 << 62, b"x" * 100),
+                Ack(1 << 62, 1 << 62, 1),
+                Beat(1 << 62, 1 << 62, 0),
+                Fenced((1 << 31) - 1),
+            )
+        ),
+    ]
+
+
+def test_frames_of_nobody_harm_nobody() -> None:
+    with FailoverNodes(11) as group:
+        leader = group.settle()
+        assert group.entry is not None
+        frames, epoch = hostile_frames(group.entry.epoch), group.entry.epoch
+
+        async def attack(world: World) -> None:
+            for name in group.names:
+                for frame in frames:
+                    host = group.simulation.host(name).address
+                    stream = await world.network.connect(host, 10912)
+                    with trio.move_on_after(0.3), suppress(trio.BrokenResourceError):
+                        await stream.send_all(frame)
+                        while await stream.receive_some(4096):
+                            pass
+                    await trio.aclose_forcefully(stream)
+
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run_process(group.program(attack), 300)
+        assert {group.simulation.process(name).state for name in group.names} == {"running"}
+        assert (group.leader(), group.entry.epoch) == (leader, epoch)
+        traffic.check()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"op": ""},
+        {"incarnation": -1},
+        {"incarnation": 0},
+        {"replica": -1},
+        {"replica": 64},
+        {"replicas": 0},
+        {"uuid": ""},
+        {"address": "x" * 300},
+        {"haAddress": "a\nb:1"},
+        {"group": "other", "incarnation": -5, "op": "a"},
+        {"policy": "none"},
+        {"end": -1},
+        {"epoch": -1},
+    ],
+    ids=str,
+)
+def test_a_forged_registration_is_refused_and_nothing_stands_still(forged: dict[str, Any]) -> None:
+    with FailoverNodes(12) as group:
+        leader = group.settle()
+        asked = replace(REGISTRATION, **forged)
+
+        async def ask(world: World) -> int:
+            connection = await dial(world, (group.simulation.host("ns-1").address, 9876))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connection.run)
+                found = await connection.request(
+                    request(RequestCode.RB_REGISTER_REPLICA, asked.encode())
+                )
+                connection.close()
+            return found.code
+
+        code = group.simulation.run_process(group.program(ask), 30)
+        assert code == ResponseCode.CONTROLLER_INVALID_REQUEST
+        group.simulation.kill(leader)
+        group.wait(lambda: group.leader() not in ("", leader))
+        assert {*group.shelf.values} == {GROUP}
+
+
+def test_a_copy_of_a_directory_does_not_expel_the_one_that_runs() -> None:
+    with FailoverNodes(13) as group:
+        group.settle()
+        assert group.entry is not None
+        entry = group.entry
+        mine = entry.replicas[3]
+        asked = replace(REGISTRATION, uuid=mine.uuid, incarnation=mine.incarnation + 1)
+
+        async def ask(world: World) -> tuple[int, str | None]:
+            connection = await dial(world, (group.simulation.host("ns-1").address, 9876))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connection.run)
+                found = await connection.request(
+                    request(RequestCode.RB_REGISTER_REPLICA, asked.encode())
+                )
+                connection.close()
+            return found.code, found.remark
+
+        code, remark = group.simulation.run_process(group.program(ask), 30)
+        assert code == ResponseCode.CONTROLLER_INVALID_REQUEST
+        assert "runs already, at" in str(remark)
+        group.simulation.run(2)
+        assert group.entry == entry
+        assert group.simulation.process("g-3").state == "running"
+
+
+def _stop_controller(group: FailoverNodes, *, lose: bool = False) -> None:
+    group.simulation.kill("ns-1")
+    if lose:
+        group.shelf.values.clear()
+
+
+def test_a_controller_that_stood_still_takes_nobody_for_dead() -> None:
+    with FailoverNodes(15) as group:
+        leader = group.settle()
+        assert group.entry is not None
+        epoch = group.entry.epoch
+        for seconds in (0.7, 1.5, 5.0):
+            group.simulation.pause("ns-1")
+            group.simulation.run(seconds)
+            group.simulation.resume("ns-1")
+            group.simulation.run(2)
+        assert (group.leader(), group.entry.epoch) == (leader, epoch)
+
+
+def test_a_lost_register_elects_nobody_until_an_operator_does() -> None:
+    """Who comes first may lack what was acknowledged, which only the register knew."""
+    with FailoverNodes(16) as group:
+        group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(2)
+        for name in group.names:
+            group.simulation.kill(name)
+        _stop_controller(group, lose=True)
+        group.simulation.run(1)
+        group.start_nameserver("ns-1")
+        group.start("g-1", "g-2", "g-3")
+        group.simulation.run(10)
+        assert (group.entry, group.leader()) == (None, "")
+        failover = group.nodes["g-1"].failover
+        assert failover is not None
+        assert "the register has lost group 'g'" in failover.trouble()
+        assert "these are: [1, 2, 3]" in failover.trouble()
+        chosen = max(group.names, key=lambda name: group.nodes[name].store.max_offset)
+        _force(group, traffic, chosen)
+        assert group.settle() == chosen
+        assert group.entry is not None
+        assert group.entry.unclean == (group.entry.epoch,)
+        traffic.check()
+
+
+def test_a_register_lost_under_a_running_group_is_built_anew() -> None:
+    with FailoverNodes(17) as group:
+        leader = group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(2)
+        _stop_controller(group, lose=True)
+        group.start_nameserver("ns-1")
+        group.simulation.run(10)
+        assert (group.entry, group.leader()) == (None, leader), "its followers still acknowledge"
+        _force(group, traffic, leader)
+        assert group.settle() == leader
+        group.simulation.kill(leader)
+        group.wait(lambda: group.leader() not in ("", leader))
+        group.start(leader)
+        traffic.check()
+
+
+def _force(group: FailoverNodes, traffic: Traffic, name: str) -> None:
+    async def force(world: World) -> None:
+        async with Admin(world, nameservers=traffic.nameservers) as admin:
+            await admin.force_leader(GROUP, int(name[-1]))
+
+    group.simulation.run_process(group.program(force), 30)
+
+
+def test_what_cannot_be_pulled_yet_is_not_beyond_the_end() -> None:
+    """A position that a former leader gave out, at one whose queues are not as far: it is not sent
+    back, or the group got everything from there on twice."""
+    with FailoverNodes(18) as group:
+        leader = group.settle()
+        queue_max = group.nodes[leader].store.queue_max
+        address = group.simulation.host(leader).address
+        for name in group.names:
+            if name != leader:
+                cut(group.simulation.network, leader, name)
+
+        async def ask(world: World) -> list[tuple[int, int]]:
+            connection = await dial(world, (address, PORT))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connection.run)
+                for _ in range(5):
+                    nursery.start_soon(connection.request, send_request("T", b"x"))
+                await trio.sleep(0.1)
+                assert queue_max("T", 0, committed=False) == 5
+                assert queue_max("T", 0) == 0
+                found = []
+                for offset in (4, 5, 6):
+                    pulled = await connection.request(pull("T", offset, hold_s=0.1))
+                    found.append((pulled.code, int(pulled.fields["nextBeginOffset"])))
+                nursery.cancel_scope.cancel()
+            return found
+
+        moved, later = ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND
+        found = group.simulation.run_process(group.program(ask), 30)
+        assert found == [(later, 4), (later, 5), (moved, 0)]
+
+
+def pull(topic: str, offset: int, *, hold_s: float) -> Command:
+    header = PullMessageRequest(
+        consumerGroup="cg",
+        topic=topic,
+        queueId=0,
+        queueOffset=offset,
+        maxMsgNums=32,
+        sysFlag=SUSPEND | SUBSCRIPTION,
+        commitOffset=0,
+        suspendTimeoutMillis=int(hold_s * 1000),
+        subscription="*",
+        subVersion=0,
+    )
+    return request(RequestCode.PULL_MESSAGE, header.encode())
+
+
+def test_a_leader_whose_disk_is_full_gives_the_lead_away() -> None:
+    with FailoverNodes(19) as group:
+        leader = group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(1)
+        disk = group.simulation.process(leader).disk
+        disk.quota = disk.allocated() + 100 * 1024
+        group.wait(lambda: group.leader() not in ("", leader))
+        began = len(traffic.sent)
+        group.simulation.run(5)
+        assert len(traffic.sent) > began + 100
+        assert waits_longest(traffic.when) < 5
+        disk.quota = None
+        traffic.check()
+
+
+def test_a_log_that_was_cut_by_hand_does_not_lead() -> None:
+    """It lacks what it has acknowledged, which the register is told before anybody is named."""
+    with FailoverNodes(14) as group:
+        group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(3)
+        assert group.entry is not None
+        for name in group.names:
+            group.simulation.kill(name)
+        cut_log(group, "g-2")
+        group.start("g-2")
+        group.simulation.run(5)
+        assert group.entry.leader is None
+        group.start("g-1", "g-3")
+        assert group.settle() != "g-2"
+        traffic.check()
+
+
+def cut_log(group: FailoverNodes, name: str) -> None:
+    """A third of a dead node's log is gone, and nothing beside it says so."""
+    host = group.simulation.host(name)
+
+    def cut_files(disk: SimDisk) -> None:
+        files = sorted(path for path in disk.paths() if path.startswith("/store/commitlog/"))
+        for path in files[len(files) * 2 // 3 :]:
+            disk.replace_contents(path, bytes(len(disk.contents(path))))
+
+    host.image = edited(host.image, cut_files)
