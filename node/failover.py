@@ -116,9 +116,11 @@ class Failover:
             lossless=replica.lossless,
             replicas=config.replicas,
             policy=replica.policy,
+            # RocketMQ's directories do not say whose copy they are. A master's that comes second
+            # is refused, not cut.
             founds=bool(replica.file.state.history)
             or store.max_offset == store.min_offset
-            or store.followed == "",
+            or not store.followed,
         )
         self.agent = Agent(
             world,
@@ -152,6 +154,7 @@ class Failover:
         broker.queries.gate = self._no_leader
         broker.puller.gate = broker.queries.reads = self._not_confirmed
         broker.handlers.spawned[RequestCode.RB_HAND_OVER] = self._hand_over
+        broker.info.failover = self.runtime_info
         self._replication = replication
         self.on_role += [broker.role_changed, registration.announce]
 
@@ -160,6 +163,14 @@ class Failover:
         """Members of the in-sync set, as the one that leads knows it; 0 on others."""
         leader = self.member.leader
         return 0 if leader is None else len(leader.view.known.in_sync)
+
+    def runtime_info(self) -> dict[str, str]:
+        """Of the runtime information: the epoch that it leads, and where its log begins in bytes;
+        nothing of one that does not lead."""
+        leader = self.member.leader
+        if leader is None:
+            return {}
+        return {"rbEpoch": str(leader.epoch), "rbEpochStart": str(leader.view.start)}
 
     def refusal(self) -> tuple[ResponseCode, str] | None:
         """Why no message is taken now, code and remark; None if it is (replication.md 7.16)."""

@@ -260,6 +260,13 @@ class Replication:
         if self.slave is not None:
             info.master = False
             info.ha_client_runtime_info = self.slave.runtime_info()
+        if self.member is not None:
+            leader, follower = self.member.leader, self.member.follower
+            info.master = leader is not None
+            if leader is not None:
+                info.in_sync_slave_nums = len(leader.view.known.in_sync) - 1
+            if follower is not None:
+                info.ha_client_runtime_info = follower.runtime_info()
         return info
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -20,6 +20,7 @@ from rocketbed.replication.epochs import Epoch, History, check, common_end, cut_
 from rocketbed.replication.errors import HistoryRefused, LinkRefused
 from rocketbed.replication.native_link import LOST, NativeLink
 from rocketbed.replication.watermark import Watermark
+from rocketbed.wire.bodies import HaClientRuntimeInfo
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha_native import Ack, Beat, Data, Frame, Hello, Reject, Welcome
 from rocketbed.world.api import World
@@ -76,6 +77,14 @@ class Follower:
     def own_end_rose(self) -> None:
         """More of our own log was written, or flushed."""
         self._moved.set()
+
+    def runtime_info(self) -> HaClientRuntimeInfo:
+        """What code 907 answers about a follower."""
+        return HaClientRuntimeInfo(
+            master_addr=self.address,
+            max_offset=self._log.written.value,
+            is_activated=self.is_linked,
+        )
 
     async def run(self) -> None:
         """Link after link. Raises `OSError` where the disk fails."""

@@ -1,23 +1,27 @@
 """Did the kills hit what they were aimed at? A kill that missed proves nothing."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rocketbed.chaos.checkers.evidence import SENDS
 from rocketbed.chaos.checkers.result import CheckResult, judged, not_run
-from rocketbed.chaos.history import Event, Function, History
+from rocketbed.chaos.history import Event, Function, History, Outcome
 from rocketbed.chaos.record import RunRecord
 
 CLOSE_NS = 50_000_000
 """Sends within this time of a kill, before and after it: somebody was writing."""
+GAP_NS = 5_000_000_000
+"""Where the longest time without an acknowledgement is looked for, after a kill."""
 
 
 def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
-    """D1 and D2: nodes killed while messages were under way; D3: one killed in its recovery."""
+    """D1 and D2: nodes killed while messages were under way; D3: one killed in its recovery; D4:
+    all are back; D5: another one led before the first master was."""
     of_master: list[Event] = []
     of_slaves: list[Event] = []
-    master = ""
+    master = record.nodes[0]
     for event in history.events:
-        if event.what == "start" and event.fields.get("id") == 0:
+        if event.what == "promote":
             master = event.node
         elif event.what == "kill" and event.node:
             (of_master if event.node == master else of_slaves).append(event)
@@ -26,6 +30,7 @@ def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
         _while_writing("D2 slave killed while writing", of_slaves, history),
         _in_recovery(history.events),
         _back(history.events, record),
+        _led_on(of_master[:1], history),
     ]
 
 
@@ -45,6 +50,34 @@ def _while_writing(name: str, kills: Sequence[Event], history: History) -> Check
     if not hits:
         return not_run(name, "kills", f"{len(kills)} tried, but nobody was writing then")
     return judged(name, len(hits), "kills", [], "; ".join(hits))
+
+
+def _led_on(kills: Sequence[Event], history: History) -> CheckResult:
+    """For how long nothing was acknowledged after the first master's death, and by whom then."""
+    name = "D5 another node led on"
+    findings, notes = [], []
+    for kill in kills:
+        died_ns = kill.fields.get("began_ns", kill.time_ns)
+        later = [event for event in history.events if event.time_ns >= died_ns]
+        promoted = next((event for event in later if event.what == "promote"), None)
+        back = next((one for one in later if one.what == "start" and one.node == kill.node), None)
+        if promoted is None or (back is not None and back.time_ns < promoted.time_ns):
+            findings.append(f"nobody led on after {kill.node} before it was back")
+            continue
+        times = sorted(
+            row.returned_ns
+            for row in history.columns.rows()
+            if row.function in SENDS and row.outcome == Outcome.OK
+        )
+        gaps = [b - a for a, b in pairwise(times) if died_ns <= b and a < died_ns + GAP_NS]
+        longest_ms = max(gaps, default=0) / 1e6
+        notes.append(
+            f"{promoted.node} took over from {kill.node}: {longest_ms:.0f} ms without an"
+            " acknowledgement"
+        )
+    if not kills:
+        return not_run(name, "kills", "no master was killed")
+    return judged(name, len(kills), "kills", findings, "; ".join(notes))
 
 
 def _in_recovery(events: Sequence[Event]) -> CheckResult:

@@ -58,7 +58,10 @@ class DemoResult:
 def demo_plan(
     options: DemoOptions, *, prefix: str = "demo", settings: Mapping[str, str] | None = None
 ) -> Plan:
-    """Three kills whose times and victims follow from the seed. Raises `DemoError`."""
+    """Kills whose times and victims follow from the seed. Raises `DemoError`.
+
+    The master stays away for a while: another one has to lead before it is back.
+    """
     if not options.seconds >= SECONDS_MIN:
         raise DemoError(f"the kills need at least {SECONDS_MIN:g} seconds")
     random = Random(f"demo {options.seed}")
@@ -69,11 +72,12 @@ def demo_plan(
     def pause() -> str:
         return f"{random.uniform(0.1, 0.5):.3f}s"
 
-    slave, victim = random.choice(("b2", "b3")), random.choice(("b1", "b2", "b3"))
+    victim = random.choice(("leader", "follower:any"))
     steps = (
-        f"at {moment(0.1, 0.2)} kill b1 for {pause()} as master",
-        f"at {moment(0.4, 0.5)} kill {slave} for {pause()} as slave",
-        f"at {moment(0.65, 0.75)} kill {victim} as victim",
+        f"at {moment(0.1, 0.15)} kill b1 as master",
+        f"after master+{0.2 * options.seconds:.3f}s restart @master",
+        f"at {moment(0.5, 0.55)} kill follower:any for {pause()} as slave",
+        f"at {moment(0.7, 0.8)} kill {victim} as victim",
         f"after victim+50ms crash @victim at mark store.recovery* for {pause()} as recovery",
         "after victim+100ms restart @victim",
     )
@@ -86,6 +90,7 @@ def demo_plan(
             flush=options.flush,
             repl="sync",
             min_isr=2,
+            failover=True,
             segment=16 * MIB,
             settings={"flushIntervalConsumeQueue": "3600000", **(settings or {})},
         ),
@@ -147,7 +152,9 @@ def run_demo(
     record = run_in_processes(plan, directory, net="plain", say=say, guest=guest)
     say("checking")
     judgement = judge_run(directory)
-    judgement.results += aim_checks(read_history(directory / HISTORY_FILE), record)
+    aims = aim_checks(read_history(directory / HISTORY_FILE), record)
+    judgement.results += aims
+    say(f"failover: {aims[-1].note or 'none was seen'}")
     if guest is not None:
         judgement.results.append(guest.check())
     if second_judge is not None:

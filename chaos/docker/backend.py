@@ -21,7 +21,7 @@ from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.network.choice import Net, is_switch
 from rocketbed.chaos.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.process.run import ProcessHost
-from rocketbed.chaos.process.software import OwnSoftware, Software
+from rocketbed.chaos.process.software import Software
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import BackendError
 
@@ -62,7 +62,7 @@ class DockerBackend(ProcessBackend):
         owner: Owner = OURS,
     ) -> None:
         """`software` (None: rocketbed) is in the image and runs as `owner`."""
-        super().__init__(setup, software or OwnSoftware(contained_command))
+        super().__init__(setup, software, contained_command)
         self._owner = owner
         self._daemon = daemon
         self._image = image

@@ -9,9 +9,10 @@ janitor's run.
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -22,6 +23,7 @@ from rocketbed.chaos.damage import Damage
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import Launched, ManagedProcess
+from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.samples import Asker
@@ -82,12 +84,21 @@ class ProcessBackend:
 
     name = "process"
 
-    def __init__(self, setup: SetUp, software: Software | None = None) -> None:
+    def __init__(
+        self,
+        setup: SetUp,
+        software: Software | None = None,
+        command: Callable[..., list[str]] = tied_command,
+    ) -> None:
+        """`software` (None: rocketbed, whose programs `command` starts)."""
         self.fabric = setup.fabric
         self.history = setup.history
-        self._software = OwnSoftware() if software is None else software
-        self._machines = setup.machines
         self._nameservers = setup.plan.shape.nameserver_names
+        first = self._nameservers[0]
+        where = first, partial(self.fabric.address, first)
+        own = OwnSoftware(command, where if setup.plan.shape.failover else None)
+        self._software = own if software is None else software
+        self._machines = setup.machines
         self._directory = setup.directory
         self._began_ns = setup.began_ns
         self._processes: dict[str, Launched] = {}

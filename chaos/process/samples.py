@@ -69,10 +69,11 @@ def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
     undispatched = _number(table, "dispatchBehindBytes") or 0
     acks = sorted((slave.slave_ack_offset for slave in ha.ha_connection_info), reverse=True)
     slave = ha.ha_client_runtime_info
+    confirmed = _number(table, "rbConfirmedOffset")  # with failover
     return Sample(
         written=written,
         flushed=max(written - unflushed, 0),
-        confirmed=min(written, acks[0]) if acks else written,
+        confirmed=confirmed if confirmed is not None else min([written, *acks[:1]]),
         dispatched=written - undispatched,
         in_sync=1 + ha.in_sync_slave_nums if ha.master else 0,
         is_master=ha.master,

@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from rocketbed.chaos.damage import REPORTS
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.samples import Asker
 from rocketbed.chaos.trial.api import Sample
+from rocketbed.remoting.client import parse_address
+from rocketbed.wire.command import RequestCode
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address
 
@@ -33,6 +37,8 @@ SETTINGS: Final = {
     "diskSpaceWarningLevelRatio": "95",
 }
 CONFIG: Final = "broker.conf"
+REGISTER: Final = "register.db"
+"""Of the controller, in its own directory, which outlives it."""
 _RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
 _FAILED: Final = re.compile(r" node\.failed error=(\w+)$", re.MULTILINE)
 _CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
@@ -109,13 +115,25 @@ class OwnSoftware(Software):
     name = "rocketbed"
     stop_s = 20.0
 
-    def __init__(self, command: Callable[..., list[str]] = tied_command) -> None:
-        """`command` makes the command line of a program of ours; by default tied to us."""
+    def __init__(
+        self,
+        command: Callable[..., list[str]] = tied_command,
+        controller: tuple[str, Callable[[], Address]] | None = None,
+    ) -> None:
+        """`command` makes the command line of a program of ours; by default tied to us.
+
+        `controller` names the nameserver that elects, and its address once there is one; None: an
+        operator does.
+        """
         self._command = command
+        self._controller = controller
+        self.elects = controller is not None
 
     def nameserver_command(
         self, name: str, directory: Path, lines: Mapping[str, str]
     ) -> Sequence[str]:
+        if self._controller is not None and self._controller[0] == name:
+            lines = {**lines, "rbRegister": REGISTER}
         options = [part for key, value in lines.items() for part in ("--set", f"{key}={value}")]
         return self._command("nameserver", *options)
 
@@ -148,6 +166,21 @@ class OwnSoftware(Software):
 
     def is_clean(self, code: int | None) -> bool:
         return code == 0
+
+    async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
+        """By the register; the leader's own word for where its epoch begins."""
+        if self._controller is None:
+            return None
+        answer = await asker.ask(self._controller[1](), RequestCode.RB_GROUPS)
+        found = {} if answer is None else orjson.loads(answer.body).get(group, {})
+        entry = found.get("entry")
+        if entry is None or entry["leader"] is None:
+            return None
+        address = parse_address(entry["replicas"][str(entry["leader"])]["address"])
+        look = await asker.look(address)
+        table = {} if look is None else look[0]
+        is_there = table.get("rbEpoch") == str(entry["epoch"])
+        return address, entry["epoch"], int(table["rbEpochStart"]) if is_there else None
 
 
 def _fields(text: bytes) -> dict[str, Any]:

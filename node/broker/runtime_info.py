@@ -58,6 +58,8 @@ class RuntimeInfo:
         self._began = trio.current_time()
         self.not_ready: Callable[[], str] = lambda: ""
         """Why clients cannot use this node (readiness.py); empty if they can."""
+        self.failover: Callable[[], dict[str, str]] = dict
+        """What a member of a group with failover adds."""
 
     async def runtime(self, command: Command, connection: Connection) -> Command:
         """28: the table of runtime information."""
@@ -100,5 +102,6 @@ class RuntimeInfo:
             "earliestMessageTimeStamp": str(earliest_ms),
             "pullRequestsHeld": str(len(puller.polls)),
             "rbNotReady": self.not_ready(),
+            **self.failover(),
             **self._store.runtime_info(),
         }

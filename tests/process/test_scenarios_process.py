@@ -138,14 +138,17 @@ def test_a_failover_by_hand_through_the_packet_switch(tmp_path: Path) -> None:
     [
         "bit-rot",
         "clock-jump",
+        "controller-loss",
         "demote-truncate",
         "disk-replace",
         "disk-sick",
         "double-master",
+        "failover",
         "half-open",
         "isr-squeeze",
         "promote-async",
         "route-storm",
+        "split-brain",
     ],
 )
 def test_other_scenarios_through_the_packet_switch(name: str, tmp_path: Path) -> None:
