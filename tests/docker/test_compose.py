@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rocketbed.blocking import Admin, Consumer
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.host.ports import free_port
 
@@ -54,7 +55,7 @@ class Project:
 
     def down(self) -> None:
         """As a user takes it away, data too."""
-        for file in ("spark.yaml", "classic.yaml"):
+        for file in ("spark.yaml", "classic.yaml", "failover.yaml"):
             self.run(file, "down", "--volumes", "--remove-orphans")
 
     def container(self, service: str) -> str:
@@ -161,6 +162,33 @@ def test_the_testbed_runs_in_a_container(project: Project, tmp_path: Path) -> No
     row = json.loads(said[said.index("{") :])
     assert (row["verdict"], row["exit_code"]) == ("pass", 0)
     assert (tmp_path / "power-lone-1-process" / "index.html").exists()
+
+
+def test_a_group_fails_over_in_containers(project: Project, daemon: Daemon) -> None:
+    project.down()
+    project.run("failover.yaml", "up", "-d", "--build")
+    nodes = ("node-1", "node-2", "node-3")
+    for service in nodes:
+        wait_health(daemon, project.container(service), "healthy")
+    nameserver = f"127.0.0.1:{project.port}"
+    half = "hello\n" * (MESSAGES // 2)
+    rocketbed("send", "-t", "Greetings", "--lines", "-n", nameserver, text=half)
+    with Admin(nameservers=nameserver) as admin:
+        entry = admin.failover_groups()["broker-a"]["entry"]
+        leader = f"node-{entry['leader']}"
+        project.run("failover.yaml", "kill", leader)
+        rocketbed("send", "-t", "Greetings", "--lines", "-n", nameserver, text=half)
+        project.run("failover.yaml", "start", leader)
+        wait_health(daemon, project.container(leader), "healthy")
+        after = admin.failover_groups()["broker-a"]["entry"]
+    assert after["epoch"] == entry["epoch"] + 1
+    assert f"node-{after['leader']}" != leader
+    with Consumer(nameservers=nameserver, group="readers") as consumer:
+        consumer.subscribe("Greetings", start="first")
+        found = 0
+        while messages := consumer.poll(timeout_s=5):
+            found += len(messages)
+    assert found == 2 * (MESSAGES // 2)
 
 
 def test_nothing_is_left_after_a_down_with_volumes(project: Project, daemon: Daemon) -> None:

@@ -54,6 +54,30 @@ def test_the_three_nodes_have_the_same_settings_but_for_who_they_are() -> None:
     assert settings["master"]["storePathRootDir"].startswith("/data/")
 
 
+def test_a_group_with_failover_differs_in_who_decides_only() -> None:
+    texts = [(COMPOSE / name).read_text() for name in ("classic.yaml", "failover.yaml")]
+    settings = [dict(SETTING.findall(service(texts[0], "slave-1")))]
+    for number in (1, 2, 3):
+        part = service(texts[1], f"node-{number}")
+        address = f"${{SUBNET}}.{20 + number}"
+        assert f'volumes: ["node-{number}:/data"]' in part
+        assert f'ipv4_address: "{address}"' in part
+        own = dict(SETTING.findall(part))
+        assert (own.pop("rbReplica"), own.pop("rbReplicas")) == (str(number), "3")
+        assert own["brokerIP1"] == own["brokerIP2"] == address
+        settings.append(own)
+    for own in settings:
+        for key in ("brokerId", "brokerRole", "brokerIP1", "brokerIP2"):
+            own.pop(key, None)
+    assert all(own == settings[0] for own in settings)
+    assert 'volumes: ["nameserver-1:/data"]' in service(texts[1], "nameserver-1")
+    shared = [
+        re.findall(r"^x-(?:program|health): .*\n(?:  .*\n)+", one, re.MULTILINE) for one in texts
+    ]
+    assert len(shared[0]) == 2
+    assert shared[0] == shared[1]
+
+
 def test_each_node_has_a_volume_and_an_address_of_its_own() -> None:
     text = (COMPOSE / "classic.yaml").read_text()
     for number, name in enumerate(NODES):
