@@ -30,6 +30,7 @@ def run(plan: Plan, backend: str, directory: Path, net: str = "auto") -> Outcome
     "name",
     [
         "power-lone",  # volumes lose power beneath a container
+        "failover",  # a controller and its register in a container
         "sync-failover",  # kills, promotions, links through the switch
         "disk-sick",  # faults by the preloaded library, limits
         "bit-rot",  # a node refuses to start, and ends by itself

@@ -1,5 +1,6 @@
 """Bad luck and bad input: what is said; nothing of ours stays, nothing else is touched."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,6 +140,27 @@ def test_a_cluster_by_one_command(daemon: Daemon, tmp_path: Path) -> None:
     assert rocketbed("cluster", "down", "--remove", "--dir", directory).returncode == 0
     assert not ours(daemon)
     assert not (tmp_path / "bed").exists()
+
+
+def test_a_cluster_with_failover_by_one_command(daemon: Daemon, tmp_path: Path) -> None:
+    place = ("--dir", str(tmp_path / "bed"))
+    up = rocketbed("cluster", "up", "--docker", "--failover", "--port", "0", *place)
+    assert up.returncode == 0, up.stderr
+
+    def group() -> dict[str, Any]:
+        status = rocketbed("cluster", "status", "--json", *place)
+        assert status.returncode == 0, status.stdout
+        found: dict[str, Any] = json.loads(status.stdout)["group"]
+        return found
+
+    first = group()
+    handed = rocketbed("cluster", "handover", *place)
+    assert handed.returncode == 0, handed.stderr
+    second = group()
+    assert second["epoch"] == first["epoch"] + 1
+    assert second["leader"] != first["leader"]
+    assert rocketbed("cluster", "down", "--remove", *place).returncode == 0
+    assert not ours(daemon)
 
 
 def test_what_a_deleted_cluster_left_is_in_nobodys_way(daemon: Daemon, tmp_path: Path) -> None:

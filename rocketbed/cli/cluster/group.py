@@ -95,8 +95,6 @@ def up(
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    if failover and docker:
-        raise click.UsageError("--failover runs processes only, not containers (--docker) yet")
     if failover and not sync:
         raise click.UsageError("--async: with --failover what is acknowledged is on other nodes")
     with claimed(directory, make=True):
