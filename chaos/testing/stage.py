@@ -89,6 +89,8 @@ class Stage(Conductor):
                 self.body_schedule.begin_now()
                 nursery.start_soon(self._sample)
                 nursery.start_soon(self.operator.run)
+                if self.backend.elects:
+                    nursery.start_soon(self.members.follow_elections)
                 await script.perform(self)
             self._note_ends()
             script.has_sent = bool(self.control.counts)
@@ -262,7 +264,9 @@ class Stage(Conductor):
                 parts += [others] if others else []
                 continue
             text = f"{leader}, the master, is {self.backend.state(leader)}"
-            if self.script.failover_s is None:
+            if self.backend.elects:
+                text += "; another one leads if enough of those that have everything are up"
+            elif self.script.failover_s is None:
                 text += " and nobody promotes another: cluster.promote() or cluster.restart() does"
             elif others:
                 text += f", and no slave is promoted while one of them is missing: {others}"

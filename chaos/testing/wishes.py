@@ -31,8 +31,9 @@ class Wishes(Shape):
     """Queues of each topic that the test creates."""
     weather: Literal["plain", "swarm"] = "plain"
     """`swarm`: slow disks, slow links and the like, drawn from the seed."""
-    failover: bool = True
-    """Whether an operator promotes a slave when a master stays down."""
+    failover: bool | Literal["auto"] = True  # type: ignore[assignment]
+    """`auto`: the nodes fail over by themselves; else whether an operator promotes a slave when a
+    master stays down."""
     failover_after: float = 1.0
     """Seconds that a master is down before he does."""
     net: Literal["auto", "plain", "proxy", "switch"] = "auto"
@@ -44,7 +45,8 @@ class Wishes(Shape):
     @property
     def failover_s(self) -> float | None:
         """How long a master is down before a slave is promoted; None: never."""
-        return self.failover_after if self.failover and self.brokers > 1 else None
+        by_hand = self.failover is True and self.brokers > 1
+        return self.failover_after if by_hand else None
 
     def net_of(self, backend: str, *, is_open: bool) -> Literal["auto", "plain", "proxy", "switch"]:
         """What lies between the machines of a backend; `is_open`: programs of others come too."""
@@ -65,8 +67,8 @@ class Wishes(Shape):
 
         Raises `ScenarioError`.
         """
-        named = [one.name for one in fields(Shape) if one.name != "failover"]  # here: by hand
-        shape = Shape(**{name: getattr(self, name) for name in named})
+        same = {one.name: getattr(self, one.name) for one in fields(Shape)}
+        shape = Shape(**{**same, "failover": self.failover == "auto"})
         swarm = self.weather == "swarm"
         plan = Plan(
             name=name,
@@ -145,6 +147,8 @@ def read_backends(text: str) -> list[str]:
 
 
 def _check(wishes: Wishes) -> None:
+    if wishes.failover not in (True, False, "auto"):
+        raise ScenarioError(f"rocketbed(failover={wishes.failover!r}): True, False or 'auto'")
     for one in fields(Wishes):
         value = getattr(wishes, one.name)
         allowed = get_args(one.type) if get_origin(one.type) is Literal else ()

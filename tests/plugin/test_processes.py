@@ -46,6 +46,30 @@ def test_fails(cluster):
     assert "cannot run in simulation" in ran.text
 
 
+SELF = """
+pytestmark = pytest.mark.rocketbed(failover="auto", seeds={"sim": 3})
+
+async def test_self(cluster, chaos):
+    async with cluster.producer("orders") as producer, cluster.consumer("orders") as consumer:
+        await producer.send_all(range(50))
+        first = cluster.leader
+        await chaos.kill(first)
+        await producer.send_all(range(50, 100), retry=True)
+        await chaos.pause("leader", for_=1.0)
+        await producer.send_all(range(100, 150), retry=True)
+        await cluster.restart(first)
+        await cluster.settled()
+        assert cluster.leader != first
+        assert await consumer.read_all() == set(range(150))
+    chaos.check()
+"""
+
+
+def test_a_cluster_fails_over_by_itself(tmp_path: Path) -> None:
+    ran = run_suite(tmp_path, "--rb-backend", "sim,process", test_self=SELF)
+    assert ran.counts() == {"passed": 4}, ran.text
+
+
 def test_a_module_may_share_one_cluster(tmp_path: Path) -> None:
     suite = """
 pytestmark = pytest.mark.rocketbed(brokers=1, min_isr=1)
