@@ -36,6 +36,7 @@ class Notebook:
             flush=cluster.flush,
             repl="sync" if cluster.sync else "async",
             min_isr=cluster.in_sync_replicas,
+            failover=cluster.failover and len(nodes) >= 3,
         )
         self.steps: list[Step] = []
 

@@ -25,8 +25,6 @@ from rocketbed.chaos.live.picture import Picture
 from rocketbed.chaos.live.sender import Sender
 from rocketbed.chaos.live.server import LiveServer, Refused
 from rocketbed.chaos.process.samples import Asker
-from rocketbed.client.errors import ClientError
-from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
@@ -52,6 +50,8 @@ class Watch:
         self._locks = {name: trio.Lock() for name in cluster.names}
         self._promoting = trio.Lock()
         self._answering: set[str] = set()
+        self._leading = ""
+        """With failover: who said last that it leads, while it answers."""
         self._kinds: dict[str, str] = {}
         self._states: dict[str, str] = {}
         """As they were at the last look; to ask may take a call to a daemon."""
@@ -134,7 +134,10 @@ class Watch:
             self._begin("promote", name, lasts=False)
             try:
                 with claimed(self._cluster.directory):
-                    await self._cluster.promote(name)
+                    if self._cluster.plan.failover:
+                        await self._cluster.hand_over(name)
+                    else:
+                        await self._cluster.promote(name)
             except ClusterError:
                 self.notebook.steps.pop()
                 raise
@@ -156,7 +159,7 @@ class Watch:
         """Why a button cannot be pressed; empty for one that can."""
         state, member = self._states[name], self._cluster.plan.member(name)
         runs = "" if state == "running" else f"it is {state}"
-        promote = runs or ("it is the master" if member.broker_id == 0 else "")
+        promote = runs or ("it is the master" if self._role(name) == "master" else "")
         return {
             "kill": "it is down" if state == "down" else "",
             "start": "" if state == "down" else "it runs",
@@ -192,11 +195,11 @@ class Watch:
         for name in self._cluster.names:
             member = self._cluster.plan.member(name)
             state = self._states[name] = self._state(name)
-            role = "slave" if member.broker_id else "master"
+            role = self._role(name)
             value = {
                 "kind": "node" if member.is_node else "nameserver",
                 "group": BROKER_NAME if member.is_node else "",
-                "role": role if member.is_node else "nameserver",
+                "role": role,
                 "state": state,
                 "cut": False,
                 "buttons": self._reasons(name),
@@ -222,6 +225,10 @@ class Watch:
                 sample = await self._asker.sample((host, int(port)))
             change = self._answering.discard if sample is None else self._answering.add
             change(name)
+            if sample is not None and sample.is_master:
+                self._leading = name
+            elif self._leading == name:
+                self._leading = ""
             self.picture.stand(name, sample)
             await trio.sleep(LOOK_S)
 
@@ -237,12 +244,22 @@ class Watch:
                 await trio.sleep(POINT_S)
                 if sender is None:
                     before, total = total, None
-                    with suppress(ClientError, RemotingError, ValueError):  # it does not tell
-                        found = await admin.runtime_info(self._cluster.plan.master.address)
+                    with suppress(RocketbedError, ValueError):  # it does not tell, or nobody leads
+                        found = await admin.runtime_info(self._cluster.address(self._master()))
                         total = int(found.get("putMessageTimesTotal", ""))
                     if before is not None and total is not None:
                         counts["ok"] += max(total - before, 0)
                 self.picture.add("point", meter.point(self._now_s()))
+
+    def _role(self, name: str) -> str:
+        if not self._cluster.plan.member(name).is_node:
+            return "nameserver"
+        return "master" if name == self._master() else "slave"
+
+    def _master(self) -> str:
+        """Empty while nobody leads."""
+        plan = self._cluster.plan
+        return self._leading if plan.failover else plan.master.name
 
     def _state(self, name: str) -> str:
         pid = self._cluster.pid(name)

@@ -120,7 +120,8 @@ def rocketbed(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_cluster_by_one_command(daemon: Daemon, tmp_path: Path) -> None:
     port, directory = free_port(), str(tmp_path / "bed")
-    up = rocketbed("cluster", "up", "--docker", "--dir", directory, "--port", str(port))
+    options = ("--classic", "--docker", "--dir", directory, "--port", str(port))
+    up = rocketbed("cluster", "up", *options)
     assert up.returncode == 0, up.stderr
     sent = rocketbed("topic", "create", "Greetings", "-n", f"{HOST}:{port}")
     assert sent.returncode == 0, sent.stderr
@@ -144,7 +145,7 @@ def test_a_cluster_by_one_command(daemon: Daemon, tmp_path: Path) -> None:
 
 def test_a_cluster_with_failover_by_one_command(daemon: Daemon, tmp_path: Path) -> None:
     place = ("--dir", str(tmp_path / "bed"))
-    up = rocketbed("cluster", "up", "--docker", "--failover", "--port", "0", *place)
+    up = rocketbed("cluster", "up", "--docker", "--port", "0", *place)
     assert up.returncode == 0, up.stderr
 
     def group() -> dict[str, Any]:

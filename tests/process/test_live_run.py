@@ -157,7 +157,7 @@ def test_a_simulation_has_no_live_page(tmp_path: Path) -> None:
 
 def test_a_local_cluster_is_watched(tmp_path: Path) -> None:
     place = str(tmp_path / "cluster")
-    made = rocketbed("cluster", "up", "--dir", place, "--port", "0")
+    made = rocketbed("cluster", "up", "--classic", "--dir", place, "--port", "0")
     assert made.returncode == 0, made.stderr
     try:
         with live(tmp_path / "log", "cluster", "watch", "--dir", place, "--load", "100") as watch:
@@ -168,6 +168,34 @@ def test_a_local_cluster_is_watched(tmp_path: Path) -> None:
         kept = (tmp_path / "cluster" / "watch.toml").read_text()
         for words in ("kill b3 for", "pause b2 for", "promote b2"):
             assert words in kept
+    finally:
+        rocketbed("cluster", "down", "--dir", place, "--remove")
+
+
+def test_a_cluster_that_fails_over_is_watched(tmp_path: Path) -> None:
+    place = str(tmp_path / "cluster")
+    made = rocketbed("cluster", "up", "--dir", place, "--port", "0")
+    assert made.returncode == 0, made.stderr
+
+    def master(values: dict[str, Any]) -> str:
+        roles = {name: values.get(f"machine:{name}", {}).get("role") for name in nodes}
+        return next((name for name in nodes if roles[name] == "master"), "")
+
+    nodes = ("node-1", "node-2", "node-3")
+    try:
+        with live(tmp_path / "log", "cluster", "watch", "--dir", place, "--load", "100") as watch:
+            first = watch.wait_for(master)
+            watch.do("kill", first)
+            second = watch.wait_for(lambda values: master(values).replace(first, ""))
+            watch.do("start", first)
+            watch.wait_for(lambda values: values[f"at:{first}"]["following"])
+            watch.wait_for(lambda values: values[f"at:{second}"]["in_sync"] == 3)
+            watch.do("promote", first)
+            watch.wait_for(lambda values: master(values) == first)
+            watch.interrupt()
+            assert watch.wait() == 0, watch.said()
+        kept = (tmp_path / "cluster" / "watch.toml").read_text()
+        assert "failover = true" in kept
     finally:
         rocketbed("cluster", "down", "--dir", place, "--remove")
 

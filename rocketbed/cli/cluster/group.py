@@ -51,9 +51,11 @@ cluster.add_command(watch)
     help="--sync: acknowledge a message only once a slave has it (default: --sync).",
 )
 @click.option(
-    "--failover",
-    is_flag=True,
-    help="Nodes that fail over by themselves: one leads, and if it dies, another one.",
+    "--failover/--classic",
+    "failover",
+    default=None,
+    help="--failover: one node leads, and if it dies, another one, by itself; --classic: a master"
+    " and its slaves (default: --failover with two slaves or more, not with --async).",
 )
 @click.option("--flush", type=click.Choice(["sync", "async"]), default="async", show_default=True)
 @click.option(
@@ -75,7 +77,7 @@ def up(
     directory: Path,
     slaves: int,
     sync: bool,
-    failover: bool,
+    failover: bool | None,
     flush: Literal["sync", "async"],
     port: int,
     docker: bool,
@@ -95,6 +97,8 @@ def up(
     def say(line: str) -> None:
         click.echo(line, err=True)
 
+    if failover is None:
+        failover = sync and slaves >= 2
     if failover and not sync:
         raise click.UsageError("--async: with --failover what is acknowledged is on other nodes")
     with claimed(directory, make=True):
