@@ -127,7 +127,7 @@ class Failover:
             list(config.nameservers),
             me,
             log_end=self._log_end,
-            promised=lambda: replica.file.state.promised,
+            promised=lambda: (replica.file.state.promised, replica.file.state.group),
         )
         self.member = Member(
             world,

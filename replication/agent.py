@@ -79,10 +79,10 @@ class Agent:
         controllers: list[Address],
         me: Identity,
         log_end: Callable[[], tuple[int, int]],
-        promised: Callable[[], int],
+        promised: Callable[[], tuple[int, str]],
     ) -> None:
         """`log_end` gives the newest epoch and the end, bytes, of the log; `promised` the epoch
-        below which no leader is followed."""
+        below which no leader is followed, and the `uid` of the group that it is one of."""
         self._world = world
         self._controllers = list(controllers)
         self.me = me
@@ -199,6 +199,7 @@ class Agent:
     async def _register(self, connection: Connection, op: str) -> None:
         me = self.me
         epoch, end = self._log_end()
+        promised, uid = self._promised()
         header = RegisterReplicaRequest(
             group=me.group,
             replica=me.number,
@@ -210,7 +211,8 @@ class Agent:
             replicas=me.replicas,
             policy=me.policy,
             founds=me.founds,
-            promised=self._promised(),
+            groupUid=uid,
+            promised=promised,
             epoch=epoch,
             end=end,
             op=op,
@@ -269,6 +271,8 @@ class Agent:
         """The entry that a command carries. Raises `ProtocolError`, `EntryDamaged`."""
         header = GroupEntryResponse.decode(command.raw_fields)
         entry = loaded(command.body, name=self.me.group, version=header.version)
+        if self._promised()[1] not in ("", entry.uid):
+            raise _Elsewhere(f"this register has another group of the name {entry.name!r}")
         old = self.entry
         if old is None or (entry.epoch, entry.version) > (old.epoch, old.version):
             self.entry = entry

@@ -280,9 +280,18 @@ class Controller:
         replica = Replica(asked.uuid, asked.incarnation, asked.address, asked.haAddress)
         self._refuse_copy(asked)
         lossless = asked.lossless and not self._fell_back(asked)
-        new = new_group(asked.group, replicas=asked.replicas, policy=Policy(asked.policy))
+        policy = Policy(asked.policy)
+        new = new_group(asked.group, replicas=asked.replicas, policy=policy, uid=_uid(asked))
         known = await self._register.get(asked.group)
-        if known is None and max(asked.promised, asked.epoch) > 0:
+        if known is not None and asked.groupUid not in ("", known.uid):
+            raise GroupUnknown(
+                f"this register has another group of the name {asked.group!r}, which began without"
+                f" replica {asked.replica}: to go on with what this one holds, stop all nodes, move"
+                " the register and the other directories away, start this one, force-leader it"
+            )
+        if known is None and (
+            max(asked.promised, asked.epoch) > 0 or self._waiting_of(asked.group, asked.replica)
+        ):
             raise self._lost_group(asked)
         if known is None and not asked.founds:
             raise GroupUnknown(
@@ -327,20 +336,23 @@ class Controller:
 
     def _lost_group(self, asked: RegisterReplicaRequest) -> GroupUnknown:
         """What a replica is told that knows more of its group than the register does."""
-        now = self._world.clock.monotonic()
-        self._waiting[asked.group, asked.replica] = now, asked
-        for key, (at, _) in list(self._waiting.items()):
-            if now > at + WAITING_S:
-                del self._waiting[key]
+        if max(asked.promised, asked.epoch) > 0:
+            now = self._world.clock.monotonic()
+            self._waiting[asked.group, asked.replica] = now, asked
         return GroupUnknown(
             f"the register has lost group {asked.group!r}: bring back its newest copy, or have the"
             " replica with the longest log lead once all are here (force-leader); these are:"
             f" {sorted(self._waiting_of(asked.group))}"
         )
 
-    def _waiting_of(self, group: str) -> dict[int, RegisterReplicaRequest]:
+    def _waiting_of(self, group: str, but: int = -1) -> dict[int, RegisterReplicaRequest]:
+        """Replicas that know of a group which the register does not; without this one."""
+        now = self._world.clock.monotonic()
+        for key, (at, _) in list(self._waiting.items()):
+            if now > at + WAITING_S:
+                del self._waiting[key]
         found = self._waiting.items()
-        return {number: one for (name, number), (_, one) in found if name == group}
+        return {one: asked for (name, one), (_, asked) in found if name == group and one != but}
 
     async def _refound(self, group: str, number: int, op: str) -> GroupEntry:
         waiting = self._waiting_of(group)
@@ -350,7 +362,8 @@ class Controller:
                 f" {sorted(waiting) or 'none'} of it do"
             )
         one = waiting[number]
-        new = new_group(group, replicas=one.replicas, policy=Policy(one.policy))
+        uid = one.groupUid or _uid(one)
+        new = new_group(group, replicas=one.replicas, policy=Policy(one.policy), uid=uid)
         epoch = EPOCHS_UNSEEN + max(max(one.promised, one.epoch) for one in waiting.values())
         replica = Replica(one.uuid, one.incarnation, one.address, one.haAddress)
         return await self._register.refound(number, replica, new, epoch=epoch, op=op)
@@ -404,7 +417,8 @@ class Controller:
         self._check_active()
         if asked.group in self._groups or asked.group in self._damaged:
             group = self._group(asked.group)
-            entry = await self._register.force(asked.group, asked.replica, op=asked.op)
+            alive = group.roll.alive(self._world.clock.monotonic())
+            entry = await self._register.force(asked.group, asked.replica, alive, op=asked.op)
         else:
             entry = await self._refound(asked.group, asked.replica, asked.op)
             group = self._known(entry)
@@ -459,6 +473,11 @@ class Controller:
 
     def _op(self) -> str:
         return f"controller {self._world.random.getrandbits(64):016x}"
+
+
+def _uid(founder: RegisterReplicaRequest) -> str:
+    """Of the group that it founds."""
+    return f"{founder.uuid}.{founder.incarnation}"
 
 
 def _fields(entry: GroupEntry) -> dict[str, str]:

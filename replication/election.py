@@ -117,18 +117,29 @@ def handed_over(entry: GroupEntry, *, leader: int, epoch: int, to: int) -> Group
     return _led_by(entry, to)
 
 
-def forced(entry: GroupEntry, number: int) -> GroupEntry:
-    """With a leader that an operator chose although nobody complete is left (R9).
+def forced(entry: GroupEntry, number: int, alive: Mapping[int, Candidate]) -> GroupEntry:
+    """With a leader that an operator chose although nobody complete is there (R9).
 
     The epoch is on record as one that may have lost acknowledged bytes. Raises `ChangeRefused`
-    while somebody complete is left, or if the replica never registered.
+    while somebody complete is alive, or if this replica is not.
     """
-    if entry.in_sync or entry.eligible:
-        complete = sorted({**entry.in_sync, **entry.eligible})
-        raise ChangeRefused(f"replicas {complete} of group {entry.name!r} have lost nothing")
+    complete = sorted(
+        one
+        for one, life in {**entry.in_sync, **entry.eligible}.items()
+        if one in alive and alive[one].incarnation == life
+    )
+    if complete:
+        raise ChangeRefused(
+            f"replicas {complete} of group {entry.name!r} have lost nothing, and are there"
+        )
     if number not in entry.replicas:
         raise ChangeRefused(f"group {entry.name!r} has no replica {number}")
-    alone = replace(entry, eligible={number: entry.replicas[number].incarnation})
+    incarnation = entry.replicas[number].incarnation
+    if number not in alive or alive[number].incarnation != incarnation:
+        raise ChangeRefused(
+            f"replica {number} of group {entry.name!r} is not there: start it first"
+        )
+    alone = replace(entry, leader=None, in_sync={}, eligible={number: incarnation})
     chosen = _led_by(alone, number)
     return replace(chosen, unclean=(*entry.unclean, chosen.epoch))
 

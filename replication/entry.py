@@ -63,6 +63,9 @@ class GroupEntry:
     """Former members that may have lost bytes; the last hope when nobody else is left."""
     unclean: tuple[int, ...] = ()
     """Epochs whose leader an operator forced: bytes may have been lost there."""
+    uid: str = ""
+    """Directory and life of its founder: a group that began anew, in another register or an empty
+    one, is another group, whatever its name and epochs."""
     op: str = ""
     """The request that made this version; its repetition changes nothing."""
 

@@ -31,6 +31,8 @@ class EpochState:
     """Where the log is being cut: a start with this in the file does it again."""
     confirm: int = 0
     """Some offset below which everything is confirmed; heard of late, and written later."""
+    group: str = ""
+    """`GroupEntry.uid` of the group whose epochs these are; empty before the first."""
     is_shared: bool = False
     """Whether the log has begun as this group's, or what it held before was compared."""
 
@@ -58,6 +60,7 @@ class EpochFile:
                 history=check(history, 1 << 63),
                 cut_to=found["cut"],
                 confirm=found["confirm"],
+                group=found.get("group", ""),
                 is_shared=found["shared"],
             )
         except (KeptFileDamaged, HistoryRefused, KeyError, TypeError) as exc:
@@ -78,6 +81,7 @@ class EpochFile:
                 "history": [(one.number, one.start) for one in state.history],
                 "cut": state.cut_to,
                 "confirm": state.confirm,
+                "group": state.group,
                 "shared": state.is_shared,
             }
             await write_kept(self._world, self._directory, NAME, KIND, value)

@@ -18,6 +18,7 @@ from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.epoch_file import DISK_S, EpochFile
 from rocketbed.replication.epochs import Epoch, History, check, common_end, cut_to
 from rocketbed.replication.errors import HistoryRefused, LinkRefused
+from rocketbed.replication.kept_file import KeptFileUnwritable
 from rocketbed.replication.native_link import LOST, NativeLink
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import HaClientRuntimeInfo
@@ -59,6 +60,7 @@ class Follower:
         self.epoch = entry.epoch
         self.leader = entry.leader
         self.address = entry.replicas[entry.leader].ha_address
+        self._group = entry.uid
         self.refusal = ""
         """Why the leader does not take us, or we do not follow it; empty while that works."""
         self._warned = ""
@@ -116,7 +118,10 @@ class Follower:
 
     async def _follow(self, link: NativeLink) -> None:
         if self._file.state.promised < self.epoch:
-            await self._file.save(promised=self.epoch)
+            try:
+                await self._file.save(promised=self.epoch, group=self._group)
+            except KeptFileUnwritable as exc:
+                raise LinkRefused(str(exc)) from exc  # a full disk: what is on disk is as good
         await self._cut(self._log.whole_end())  # half a record is nothing that both could have
         await link.say(self.epoch, self._hello())
         frame = await link.first(WELCOME_S)
@@ -162,7 +167,7 @@ class Follower:
         """The leader's history. Raises `LinkRefused`: also where we come to another common end."""
         welcome, log = frame.content, self._log
         if isinstance(welcome, Reject):
-            raise LinkRefused(f"replica {welcome.leader} refuses: {welcome.why}")
+            raise LinkRefused(f"replica {self.leader} refuses: {welcome.why}")
         if not isinstance(welcome, Welcome) or frame.epoch != self.epoch:
             raise LinkRefused(f"no WELCOME of epoch {self.epoch}")
         if welcome.leader != self.leader:
@@ -191,7 +196,9 @@ class Follower:
         if common < confirmed and not self._is_forced():
             raise LinkRefused(
                 f"the logs part at {common}, and everything below {confirmed} was confirmed: one of"
-                " the two is not of this group"
+                " the two is not of this group, or its disk was put back: move the directory that"
+                " has less to keep away, and start that node with an empty one and a number that no"
+                " replica had yet (rbReplica)"
             )
         return theirs
 

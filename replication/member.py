@@ -143,7 +143,7 @@ class Member:
         log, file = self._log, self._file
         if file.state.promised >= entry.epoch:
             return  # led or refused before
-        await file.save(promised=entry.epoch)
+        await file.save(promised=entry.epoch, group=entry.uid)
         with trio.fail_after(DISK_S, shield=True):  # or the history is not the log's
             if log.written.value > (end := log.whole_end()):
                 await log.cut_to(end)

@@ -162,7 +162,9 @@ class GroupStatus:
             found.append(f"eligible, though not in sync: {_named(self.eligible)}")
         if self.leader is None:
             found.append(
-                "no messages are taken until one that is in sync or eligible is started again"
+                "no messages are taken until one that is in sync or eligible is started again; if"
+                " none of them ever comes back, `rocketbed cluster force-leader` makes another one"
+                " lead"
             )
         found += [f"possible loss since epoch {epoch}: it was forced" for epoch in self.unclean]
         return found

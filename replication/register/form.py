@@ -30,6 +30,7 @@ def dumped(entry: GroupEntry) -> bytes:
             "eligible": _by_text(entry.eligible, int),
             "last_known": sorted(entry.last_known),
             "unclean": list(entry.unclean),
+            "uid": entry.uid,
             "op": entry.op,
         }
     )
@@ -56,6 +57,7 @@ def loaded(data: bytes, *, name: str, version: int) -> GroupEntry:
             eligible=_members(found["eligible"]),
             last_known=frozenset(map(_count, found["last_known"])),
             unclean=tuple(map(_count, found["unclean"])),
+            uid=str(found.get("uid", "")),
             op=str(found["op"]),
         )
         if (entry.name, entry.version) != (name, version):

@@ -104,9 +104,11 @@ class Register:
             name, lambda entry: handed_over(entry, leader=leader, epoch=epoch, to=to), op
         )
 
-    async def force(self, name: str, number: int, *, op: str) -> GroupEntry:
+    async def force(
+        self, name: str, number: int, alive: Mapping[int, Candidate], *, op: str
+    ) -> GroupEntry:
         """See `election.forced`: an operator accepts that bytes may be lost."""
-        return await self._change(name, lambda entry: forced(entry, number), op)
+        return await self._change(name, lambda entry: forced(entry, number, alive), op)
 
     async def refound(
         self, number: int, replica: Replica, new: GroupEntry, *, epoch: int, op: str
@@ -151,7 +153,9 @@ class Register:
                     raise
 
 
-def new_group(name: str, *, replicas: int, policy: Policy | None = None) -> GroupEntry:
+def new_group(
+    name: str, *, replicas: int, policy: Policy | None = None, uid: str = ""
+) -> GroupEntry:
     """The entry of a group that nobody registered in yet, by how many replicas it is to have.
 
     Two copies of each message where there are three; where there are fewer, one survivor may have
@@ -160,4 +164,4 @@ def new_group(name: str, *, replicas: int, policy: Policy | None = None) -> Grou
     assert replicas >= 1, replicas
     if policy is None:
         policy = Policy.MEMORY if replicas >= 3 else Policy.FSYNC
-    return GroupEntry(name, policy, min_in_sync=2 if replicas >= 3 else 1)
+    return GroupEntry(name, policy, min_in_sync=2 if replicas >= 3 else 1, uid=uid)

@@ -21,6 +21,8 @@ T = TypeVar("T")
 APPLICATION_ID = 0x52424353
 """Marks the file as ours, in its header ("RBCS")."""
 FORMAT = 1
+LOOK_S = 1.0
+"""How often it is looked whether the file is there."""
 
 _SCHEMA = """
 CREATE TABLE newest(name TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL);
@@ -46,8 +48,14 @@ class SqliteCas:
         """Held since the file was opened."""
 
     async def keep(self) -> None:
-        """Held until the file is closed."""
-        await trio.sleep_forever()
+        """Held until the file is closed, or gone. Raises `CasBroken`."""
+        while True:
+            await trio.sleep(LOOK_S)
+            if not _is_there(self._path):
+                raise CasBroken(
+                    f"the register {self._path} is gone: stop this process, bring its newest copy"
+                    " back, start it again"
+                )
 
     async def read(self, name: str) -> Versioned | None:
         """As the interface says."""
@@ -161,14 +169,18 @@ async def open_sqlite(world: World, path: str) -> SqliteCas:
         raise
 
 
+def _is_there(path: str) -> bool:
+    return os.path.exists(path)
+
+
 def _open(path: str) -> sqlite3.Connection:
     try:
         return _opened(path)
     except sqlite3.OperationalError as exc:
         if "locked" in str(exc):
             raise CasSuperseded(
-                f"the register {path} is in use by another process: a second controller needs"
-                " a file of its own, or both need etcd"
+                f"the register {path} is in use by another process: several controllers of the"
+                " same groups need etcd; one with a file of its own would lead them apart"
             ) from exc
         raise CasBroken(f"the register {path} cannot be opened: {exc}") from exc
     except sqlite3.DatabaseError as exc:

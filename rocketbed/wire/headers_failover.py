@@ -23,6 +23,8 @@ class RegisterReplicaRequest(Header):
     """`memory` or `fsync`; that of its group, or it is refused."""
     founds: bool
     """Whether it may be the first of its group."""
+    groupUid: str
+    """Of the group that it belongs to; empty if it belongs to none yet."""
     promised: Int
     """No leader of a lower epoch is followed."""
     epoch: Int

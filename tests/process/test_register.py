@@ -160,6 +160,7 @@ async def _any_change(register: Register, random: Random, op: str) -> GroupEntry
     assert entry is not None
     number = random.randrange(3)
     life = entry.replicas[number].incarnation if number in entry.replicas else 0
+    alive = {one: Candidate(replica.incarnation) for one, replica in entry.replicas.items()}
     match random.randrange(6):
         case 0:
             replica = Replica(f"u{number}", life + 1)
@@ -177,8 +178,7 @@ async def _any_change(register: Register, random: Random, op: str) -> GroupEntry
             proposal = Proposal(entry.leader, entry.epoch, entry.version, members)
             return await register.alter("g", proposal, op=op)
         case 4:
-            return await register.force("g", number, op=op)
-    alive = {one: Candidate(replica.incarnation) for one, replica in entry.replicas.items()}
+            return await register.force("g", number, alive, op=op)
     return await register.elect("g", alive, op=op)
 
 
@@ -203,7 +203,7 @@ async def test_a_request_that_is_repeated_changes_nothing_and_a_late_one_is_refu
     with pytest.raises(Superseded):
         await register.alter("g", both, op="late")
     with pytest.raises(ChangeRefused, match="have lost nothing"):
-        await register.force("g", 1, op="h")
+        await register.force("g", 1, {0: Candidate(1), 1: Candidate(1)}, op="h")
     with pytest.raises(GroupUnknown, match="'other'"):
         await register.elect("other", {}, op="i")
     handed = await register.hand_over("g", leader=0, epoch=1, to=1, op="j")
@@ -234,6 +234,15 @@ async def test_an_entry_that_was_tampered_with_is_refused_with_what_to_do(
     with pytest.raises(ChangeRefused, match="nobody could read"):
         await register.register(1, Replica("u1", -1), other, lossless=True, op="b")
     assert (await register.groups())[0] == {"h": other}
+
+
+async def test_a_register_whose_file_is_gone_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "register.db"
+    store = await open_sqlite(real_world("one"), str(path))
+    path.unlink()
+    with pytest.raises(CasBroken, match=r"is gone: stop this process, bring its newest copy"):
+        await store.keep()
+    await store.aclose()
 
 
 async def test_a_second_controller_waits_for_the_first_and_supersedes_it(tmp_path: Path) -> None:

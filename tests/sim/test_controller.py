@@ -88,7 +88,9 @@ class Cluster:
                 founds=True,
             )
             controllers = [(addresses[one], PORT) for one in self.controllers]
-            agent = Agent(world, controllers, me, lambda: (0, self.ends.get(name, 0)), lambda: 0)
+            agent = Agent(
+                world, controllers, me, lambda: (0, self.ends.get(name, 0)), lambda: (0, "")
+            )
             self.agents[name] = agent
             async with trio.open_nursery() as nursery:
                 await nursery.start(Server(world, ("0.0.0.0", REPLICA_PORT), _none()).run)

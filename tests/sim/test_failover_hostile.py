@@ -48,6 +48,7 @@ REGISTRATION = RegisterReplicaRequest(
     replicas=3,
     policy="memory",
     founds=True,
+    groupUid="",
     promised=0,
     epoch=0,
     end=0,
@@ -299,19 +300,21 @@ def pull(topic: str, offset: int, *, hold_s: float) -> Command:
     return request(RequestCode.PULL_MESSAGE, header.encode())
 
 
-def test_a_leader_whose_disk_is_full_gives_the_lead_away() -> None:
+@pytest.mark.parametrize("room", [0, 100 * 1024])
+def test_a_leader_whose_disk_is_full_gives_the_lead_away(room: int) -> None:
     with FailoverNodes(19) as group:
         leader = group.settle()
         traffic = Traffic(group)
         traffic.start()
         group.simulation.run(1)
         disk = group.simulation.process(leader).disk
-        disk.quota = disk.allocated() + 100 * 1024
+        disk.quota = disk.allocated() + room
         group.wait(lambda: group.leader() not in ("", leader))
         began = len(traffic.sent)
         group.simulation.run(5)
         assert len(traffic.sent) > began + 100
         assert waits_longest(traffic.when) < 5
+        assert group.simulation.process(leader).state == "running"
         disk.quota = None
         traffic.check()
 
@@ -345,3 +348,57 @@ def cut_log(group: FailoverNodes, name: str) -> None:
             disk.replace_contents(path, bytes(len(disk.contents(path))))
 
     host.image = edited(host.image, cut_files)
+
+
+@pytest.mark.parametrize("first", ["g-1", "g-3"])
+def test_an_empty_node_founds_no_second_group_beside_one_that_was(first: str) -> None:
+    """The register is gone and so are two disks: what the third one holds is not written over."""
+    with FailoverNodes(20) as group:
+        group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(2)
+        for name in group.names:
+            group.simulation.kill(name)
+        _stop_controller(group, lose=True)
+        end = group.nodes["g-3"].store.max_offset
+        for name in ("g-1", "g-2"):
+            host = group.simulation.host(name)
+            host.image = SimDisk().image()
+        group.start_nameserver("ns-1")
+        group.start(first)
+        group.simulation.run(3)
+        group.start(*(name for name in group.names if name != first))
+        group.simulation.run(20)
+        third = group.nodes["g-3"]
+        assert third.store.max_offset == end
+        assert third.failover is not None
+        if first == "g-1":  # a group began without it
+            assert group.leader() in ("g-1", "g-2")
+            assert "this register has another group of the name 'g'" in third.failover.trouble()
+            return
+        assert (group.entry, group.leader()) == (None, "")
+        _force(group, traffic, "g-3")
+        assert group.settle() == "g-3"
+        traffic.check()
+
+
+def test_an_operator_need_not_wait_for_those_that_never_come_back() -> None:
+    """Both that were in sync are gone with their disks; the one that was behind is all there is."""
+    with FailoverNodes(21) as group:
+        group.settle()
+        traffic = Traffic(group)
+        group.simulation.kill("g-3")
+        traffic.start()
+        group.simulation.run(2)
+        for name in ("g-1", "g-2"):
+            group.simulation.kill(name)
+        group.start("g-3")
+        group.simulation.run(3)
+        assert group.entry is not None
+        assert group.entry.leader is None
+        _force(group, traffic, "g-3")
+        group.wait(lambda: group.entry is not None and group.entry.leader == 3)
+        assert group.entry.unclean == (group.entry.epoch,)
+        group.start("g-1")
+        group.wait(lambda: group.leader() == "g-3")

@@ -20,7 +20,7 @@ CAUGHT = {
     "no epoch is empty": (8, "I16"),
     "the minimum is of the known set": (0, "I7"),
     "a request ends by its answer only": (0, "I5"),
-    "who joins has the marker": (21, "I16"),
+    "who joins has the marker": (53, "I5"),
     "an epoch is on disk before its bytes are acknowledged": (0, "7.10"),
     "a promise is on disk before anything is acknowledged": (0, "I17"),
 }

@@ -142,14 +142,20 @@ def test_a_leader_hands_over_to_a_member() -> None:
 
 
 def test_an_election_is_forced_only_where_nobody_complete_is_left() -> None:
-    entry = group(members=1)
+    entry, alive = group(members=1), {0: Candidate(1), 2: Candidate(1)}
     with pytest.raises(ChangeRefused, match=r"replicas \[0\] .* have lost nothing"):
-        forced(entry, 2)
+        forced(entry, 2, alive)
+    gone = forced(entry, 2, {2: Candidate(1)})
+    assert (gone.leader, gone.in_sync, gone.eligible) == (2, {2: 1}, {})
+    assert gone.unclean == (gone.epoch,)
     lost = registered(entry, 0, Replica("u0", 2), lossless=False)
     assert (lost.in_sync, lost.eligible) == ({}, {})
     assert lost.last_known == {0}
     assert elected(lost, {0: Candidate(2), 1: Candidate(1)}) is None
     with pytest.raises(ChangeRefused, match="no replica 5"):
-        forced(lost, 5)
-    chosen = forced(lost, 2)
+        forced(lost, 5, alive)
+    for absent in ({}, {2: Candidate(7)}):
+        with pytest.raises(ChangeRefused, match=r"2 .* is not there: start it first"):
+            forced(lost, 2, absent)
+    chosen = forced(lost, 2, alive)
     assert (chosen.leader, chosen.epoch, chosen.unclean) == (2, 1, (1,))

@@ -170,7 +170,8 @@ def status(directory: Path, as_json: bool, again: bool) -> int:
 
     That is why clients cannot use it, trouble, damage that its scrub has found or mended, cuts that
     an operator ordered, and what was cut off and is kept in rocketbed.cut.
-    Exits with 1 unless every member serves, and if the state of a group with failover is unknown.
+    Exits with 1 unless every member serves, and if the state of a group with failover is unknown,
+    nobody leads it, or a member is not ready.
     """
     from rocketbed.chaos.cluster.cluster import LocalCluster
     from rocketbed.wire.errors import RocketbedError
@@ -198,6 +199,8 @@ def status(directory: Path, as_json: bool, again: bool) -> int:
                 show([f"the group's state is unknown: {error}"])
         if not again:
             is_well = all(row.is_serving for row in rows) and not error
+            if group is not None:  # a member that is refused is of no use to it
+                is_well &= group.leader is not None and not any(row.not_ready for row in rows)
             return 0 if is_well else EXIT_NOT_SERVING
         time.sleep(WATCH_S)
         click.echo()

@@ -194,7 +194,7 @@ class FailoverGroup:
             controllers,
             me,
             lambda: (file.state.history[-1].number if file.state.history else 0, log.whole_end()),
-            lambda: file.state.promised,
+            lambda: (file.state.promised, file.state.group),
         )
         confirm = Watermark(min(file.state.confirm, log.whole_end()))
         member = Member(world, log, agent, file, cluster="c", confirm=confirm)
