@@ -105,7 +105,7 @@ class InLoop:
         context = copy_context()
         tasks: list[asyncio.Task[None]] = []
         failures: list[Exception] = []
-        is_over = has_returned = False
+        is_over = was_cancelled = False
 
         def begin() -> None:
             assert self._loop.loop is not None
@@ -124,12 +124,12 @@ class InLoop:
                 tasks.append(task)
 
         def cancel() -> None:
-            nonlocal is_over, has_returned
+            nonlocal is_over, was_cancelled
             is_over = True
             if not tasks:
                 self._post(ended.set)
             for task in tasks:
-                has_returned = _has_returned(task)
+                was_cancelled = not task.done()
                 task.cancel()
 
         self._loop.post(begin)
@@ -139,8 +139,9 @@ class InLoop:
             self._loop.post(cancel)
             with trio.move_on_after(CANCEL_S, shield=True):
                 await ended.wait()
-            # One that returns since it was cancelled has not handled its message.
-            if has_returned:
+            # One that returns since it was cancelled has not handled its message; one that returned
+            # before that has, whether or not we hear of its end before `cancel` ran.
+            if tasks and not was_cancelled and _has_returned(tasks[0]):
                 return
             raise
         if failures:

@@ -101,8 +101,10 @@ class Listener:
         self._is_broadcast = is_broadcast
         self._tracing = tracing
         self._is_stopping = False
-        self._waiting: dict[trio.CancelScope, None] = {}
+        self._waiting: dict[trio.CancelScope, Received | None] = {}
         """Of workers that have no message, or whose function has not begun."""
+        self._begun: dict[MessageQueue, int] = {}
+        """Highest offset of each queue whose function has begun."""
 
     async def run(self, workers: int) -> None:
         """Handle messages until `stop`, or until cancelled."""
@@ -113,8 +115,10 @@ class Listener:
     def stop(self) -> None:
         """Let `run` return once the messages in hand are handled."""
         self._is_stopping = True
-        for scope in list(self._waiting):
-            scope.cancel()
+        for scope, message in list(self._waiting.items()):
+            # One below a message that was begun is handled too, or that one would come again.
+            if message is None or message.queue_offset > self._begun.get(message.queue, -1):
+                scope.cancel()
 
     async def _work(self) -> None:
         POLLER.set(None)  # each worker for itself, and tasks that a function starts too
@@ -185,10 +189,12 @@ class Listener:
 
         def begun() -> None:
             self._waiting.pop(scope, None)
+            before = self._begun.get(message.queue, -1)
+            self._begun[message.queue] = max(before, message.queue_offset)
             scope.deadline = trio.current_time() + self._timeout_s
 
         with trio.CancelScope() as scope:
-            self._waiting[scope] = None
+            self._waiting[scope] = message
             try:
                 if self._tracing is None:
                     await self._caller(message, begun)
