@@ -158,12 +158,6 @@ class Failover:
         self._replication = replication
         self.on_role += [broker.role_changed, registration.announce]
 
-    @property
-    def in_sync(self) -> int:
-        """Members of the in-sync set, as the one that leads knows it; 0 on others."""
-        leader = self.member.leader
-        return 0 if leader is None else len(leader.view.known.in_sync)
-
     def runtime_info(self) -> dict[str, str]:
         """Of the runtime information: the epoch that it leads, and where its log begins in bytes;
         nothing of one that does not lead."""

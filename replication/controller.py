@@ -495,7 +495,8 @@ def _members(text: str) -> Members:
 
 def _check(asked: RegisterReplicaRequest) -> None:
     """Raises `ChangeRefused` for what no replica of ours says."""
-    texts = (asked.group, asked.uuid, asked.address, asked.haAddress, asked.op)
+    may_be_empty = asked.groupUid or "none"
+    texts = (asked.group, asked.uuid, asked.address, asked.haAddress, asked.op, may_be_empty)
     if not all(0 < len(text) <= TEXT_MAX and text.isprintable() for text in texts):
         raise ChangeRefused(f"names, addresses and ids have 1 to {TEXT_MAX} printable characters")
     if not (0 <= asked.replica < REPLICAS_MAX and 1 <= asked.replicas <= REPLICAS_MAX):

@@ -130,8 +130,6 @@ class SimBackend:
             return None
         log = node.store.log
         in_sync = 1 + node.replication.runtime_info().in_sync_slave_nums
-        if node.failover is not None:
-            in_sync = node.failover.in_sync
         confirmed = log.written.value if node.confirmed is None else node.confirmed.value
         return Sample(
             written=log.written.value,

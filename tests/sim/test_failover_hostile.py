@@ -129,6 +129,8 @@ def test_frames_of_nobody_harm_nobody() -> None:
         {"policy": "none"},
         {"end": -1},
         {"epoch": -1},
+        {"promised": -1},
+        {"groupUid": "x" * 300},
     ],
     ids=str,
 )
@@ -180,10 +182,14 @@ def test_a_copy_of_a_directory_does_not_expel_the_one_that_runs() -> None:
         assert group.simulation.process("g-3").state == "running"
 
 
-def _stop_controller(group: FailoverNodes, *, lose: bool = False) -> None:
+def _lose_register(group: FailoverNodes) -> None:
     group.simulation.kill("ns-1")
-    if lose:
-        group.shelf.values.clear()
+    group.shelf.values.clear()
+
+
+def _kill_all(group: FailoverNodes) -> None:
+    for name in group.names:
+        group.simulation.kill(name)
 
 
 def test_a_controller_that_stood_still_takes_nobody_for_dead() -> None:
@@ -206,9 +212,8 @@ def test_a_lost_register_elects_nobody_until_an_operator_does() -> None:
         traffic = Traffic(group)
         traffic.start()
         group.simulation.run(2)
-        for name in group.names:
-            group.simulation.kill(name)
-        _stop_controller(group, lose=True)
+        _kill_all(group)
+        _lose_register(group)
         group.simulation.run(1)
         group.start_nameserver("ns-1")
         group.start("g-1", "g-2", "g-3")
@@ -232,7 +237,7 @@ def test_a_register_lost_under_a_running_group_is_built_anew() -> None:
         traffic = Traffic(group)
         traffic.start()
         group.simulation.run(2)
-        _stop_controller(group, lose=True)
+        _lose_register(group)
         group.start_nameserver("ns-1")
         group.simulation.run(10)
         assert (group.entry, group.leader()) == (None, leader), "its followers still acknowledge"
@@ -327,8 +332,7 @@ def test_a_log_that_was_cut_by_hand_does_not_lead() -> None:
         traffic.start()
         group.simulation.run(3)
         assert group.entry is not None
-        for name in group.names:
-            group.simulation.kill(name)
+        _kill_all(group)
         cut_log(group, "g-2")
         group.start("g-2")
         group.simulation.run(5)
@@ -358,9 +362,8 @@ def test_an_empty_node_founds_no_second_group_beside_one_that_was(first: str) ->
         traffic = Traffic(group)
         traffic.start()
         group.simulation.run(2)
-        for name in group.names:
-            group.simulation.kill(name)
-        _stop_controller(group, lose=True)
+        _kill_all(group)
+        _lose_register(group)
         end = group.nodes["g-3"].store.max_offset
         for name in ("g-1", "g-2"):
             host = group.simulation.host(name)
