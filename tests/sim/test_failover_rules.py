@@ -17,7 +17,7 @@ CAUGHT = {
     "all of both sets acknowledge": (0, "I8"),
     "only registered lives join": (2, "I10"),
     "a cut goes by epochs": (0, "I16"),
-    "no epoch is empty": (8, "I16"),
+    "no epoch is empty": (14, "I21"),
     "the minimum is of the known set": (0, "I7"),
     "a request ends by its answer only": (0, "I5"),
     "who joins has the marker": (53, "I5"),
