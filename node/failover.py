@@ -135,6 +135,7 @@ class Failover:
             self.agent,
             replica.file,
             cluster=config.cluster_name,
+            catch_up_rate=config.catch_up_rate,
             confirm=replica.confirmed,
         )
         self.member.on_role = self._on_role
@@ -159,12 +160,26 @@ class Failover:
         self.on_role += [broker.role_changed, registration.announce]
 
     def runtime_info(self) -> dict[str, str]:
-        """Of the runtime information: the epoch that it leads, and where its log begins in bytes;
-        nothing of one that does not lead."""
-        leader = self.member.leader
-        if leader is None:
-            return {}
-        return {"rbEpoch": str(leader.epoch), "rbEpochStart": str(leader.view.start)}
+        """Of the runtime information: `rbGroup`, its part in the group in words; of one that leads
+        also the epoch, and where that begins in the log, bytes."""
+        leader, entry = self.member.leader, self.agent.entry
+        if leader is not None:
+            known = leader.view.known
+            members = ", ".join(map(str, sorted(known.in_sync)))
+            return {
+                "rbGroup": f"epoch {leader.epoch}: leads, lease"
+                f" {max(self.agent.lease_s(), 0.0):.1f} s, in sync {members} of"
+                f" {len(known.replicas)}",
+                "rbEpoch": str(leader.epoch),
+                "rbEpochStart": str(leader.view.start),
+            }
+        if entry is None:
+            return {"rbGroup": "no controller heard yet"}
+        me = self.agent.me
+        is_member = entry.in_sync.get(me.number) == me.incarnation
+        member = "in sync" if is_member else "not in sync"
+        follows = f"follows {entry.leader}" if entry.leader is not None else "nobody leads"
+        return {"rbGroup": f"epoch {entry.epoch}: {follows}, {member}"}
 
     def refusal(self) -> tuple[ResponseCode, str] | None:
         """Why no message is taken now, code and remark; None if it is (replication.md 7.16)."""

@@ -6,6 +6,7 @@ only, and has promised the epoch durably before it acknowledges anything at it (
 """
 
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -23,7 +24,7 @@ from rocketbed.replication.native_link import LOST, NativeLink
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import HaClientRuntimeInfo
 from rocketbed.wire.errors import RemoteProtocolError
-from rocketbed.wire.ha_native import Ack, Beat, Data, Frame, Hello, Reject, Welcome
+from rocketbed.wire.ha_native import Ack, Beat, Data, Fenced, Frame, Hello, Reject, Welcome
 from rocketbed.world.api import World
 
 CONNECT_S: Final = 0.3
@@ -65,8 +66,8 @@ class Follower:
         """Why the leader does not take us, or we do not follow it; empty while that works."""
         self._warned = ""
         """The refusal that was logged last: after a link that works at first it comes again."""
-        self.is_linked = False
-        """Whether the leader sends us its log."""
+        self._link: NativeLink | None = None
+        """On which the leader sends us its log."""
         self._moved = trio.Event()
         self._ends: deque[int] = deque()
         """Ends of records that are written, as each piece came; rising."""
@@ -75,6 +76,17 @@ class Follower:
         self._noted = log.written.value
         """Up to here the history on disk is that of the log: nothing beyond is acknowledged, or a
         start would not know its epoch."""
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the leader sends us its log."""
+        return self._link is not None
+
+    async def fence(self) -> None:
+        """Tell the leader, if it is there, that it leads no more: the next epoch is at hand."""
+        if self._link is not None:
+            with suppress(*LOST):
+                await self._link.say(self.epoch, Fenced(self.epoch + 1))
 
     def own_end_rose(self) -> None:
         """More of our own log was written, or flushed."""
@@ -137,7 +149,7 @@ class Follower:
         self._noted = self._log.written.value
         self.refusal = ""
         self._world.log.info("follower.following", leader=self.leader, cut=frame.content.cut)
-        self.is_linked = True
+        self._link = link
         try:
             await link.run(
                 partial(self._read, link, history),
@@ -145,7 +157,7 @@ class Follower:
                 partial(link.beat, self.epoch, self._beat),
             )
         finally:
-            self.is_linked = False
+            self._link = None
 
     def _hello(self) -> Hello:
         me, log, state = self._agent.me, self._log, self._file.state

@@ -25,6 +25,7 @@ from rocketbed.replication.errors import (
 )
 from rocketbed.replication.insync import InSyncView
 from rocketbed.replication.native_link import NativeLink
+from rocketbed.replication.pace import Pace
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha_native import (
@@ -38,6 +39,7 @@ from rocketbed.wire.ha_native import (
     Reject,
     Welcome,
     encode,
+    encode_data_head,
 )
 from rocketbed.world.api import World
 
@@ -84,12 +86,15 @@ class Leader:
         history: History,
         *,
         cluster: str,
+        catch_up_rate: int,
     ) -> None:
-        """`entry` names us; `history` ends with the epoch's marker, which is durable."""
+        """`entry` names us; `history` ends with the epoch's marker, which is durable. Those that
+        are far behind get `catch_up_rate` bytes a second together, 0 for no limit."""
         self._world = world
         self._log = log
         self._agent = agent
         self._cluster = cluster
+        self._catch_up = Pace(catch_up_rate)
         self.history = history
         self.epoch = entry.epoch
         self.view = InSyncView(agent.me.number, history[-1].start, entry)
@@ -380,8 +385,9 @@ class Leader:
                     self.view.acknowledged(hello.replica, incarnation, end)
                     self._raise_confirm()
                 case Fenced(promised):
-                    self._world.log.warning("leader.fenced", promised=promised)
-                    self._is_over = promised > self.epoch or self._is_over
+                    if promised > self.epoch and not self._is_over:
+                        self._world.log.warning("leader.fenced", promised=promised)
+                        self._is_over = True
                 case Beat():
                     pass
                 case other:
@@ -398,17 +404,34 @@ class Leader:
                     f"it needs {follower.position}, which has expired: our log begins at"
                     f" {log.min_offset} now; start it with an empty directory"
                 )
-            left = self._end_of_epoch(follower.position) - follower.position
-            size = min(LIVE_BODY, BODY_MAX, left)
-            body = log.read_cached(follower.position, size)
+            start = follower.position
+            left = min(
+                self._end_of_epoch(start) - start, log.segment_size - start % log.segment_size
+            )
+            if self._is_far_behind(follower):
+                await self._send_file(link, follower, min(BODY_MAX, left))
+                continue
+            size = min(LIVE_BODY, left)
+            body = log.read_cached(start, size)
             if body is None:
-                with log.pinned(follower.position) as (file, at):
-                    size = min(size, log.segment_size - at)
+                with log.pinned(start) as (file, at):
                     body = await self._world.offload(file.read_at, at, size)
             follower.position += len(body)
-            await link.send(
-                encode(self.epoch, Data(follower.position - len(body), self.confirm.value, body))
-            )
+            await link.send(encode(self.epoch, Data(start, self.confirm.value, body)))
+
+    def _is_far_behind(self, follower: _Follower) -> bool:
+        """Whether it catches up and nobody waits for that: producers come first."""
+        is_behind = self._log.written.value - follower.position > WINDOW
+        is_member = follower.hello.replica in self.view.known.in_sync
+        return is_behind and not is_member and self.view.has_enough()
+
+    async def _send_file(self, link: NativeLink, follower: _Follower, size: int) -> None:
+        await self._catch_up.wait(size)
+        start = follower.position
+        with self._log.pinned(start) as (file, at):
+            head = encode_data_head(self.epoch, start, self.confirm.value, size)
+            follower.position += size
+            await link.send_file(head, file, at, size)
 
     def _end_of_epoch(self, position: int) -> int:
         """A frame holds bytes of one epoch: a follower notes each as it begins."""

@@ -26,6 +26,8 @@ from rocketbed.world.api import Stream, World
 HELLO_S: Final = 3.0
 ELECTED_S: Final = 0.5
 """For us to hear that we lead, and to write the marker, after a follower has heard it."""
+FENCE_S: Final = 0.05
+"""To tell a former leader that it is one."""
 CONFIRM_S: Final = 1.0
 """How often the confirm offset is written down; it may be any older one."""
 
@@ -41,15 +43,17 @@ class Member:
         file: EpochFile,
         *,
         cluster: str,
+        catch_up_rate: int,
         confirm: Watermark,
     ) -> None:
         """`file` is loaded. `confirm` rises to what is confirmed, as far as this replica knows and
-        has it."""
+        has it. `catch_up_rate` is that of `Leader`."""
         self._world = world
         self._log = log
         self._agent = agent
         self._file = file
         self._cluster = cluster
+        self._catch_up_rate = catch_up_rate
         self.leader: Leader | None = None
         """While this replica leads."""
         self.follower: Follower | None = None
@@ -118,11 +122,18 @@ class Member:
                 while self._is_still(entry):
                     changed = self._agent.changed
                     await changed.wait()
+                await self._fence()
                 nursery.cancel_scope.cancel()
 
     def _is_still(self, entry: GroupEntry) -> bool:
         now = self._agent.entry
         return now is not None and (now.epoch, now.leader) == (entry.epoch, entry.leader)
+
+    async def _fence(self) -> None:
+        """Tell whom we followed that its epoch is over: where no controller reaches it, we may."""
+        if self.follower is not None:
+            with trio.move_on_after(FENCE_S):
+                await self.follower.fence()
 
     async def _play(self, entry: GroupEntry) -> None:
         """One role, until cancelled."""
@@ -152,7 +163,13 @@ class Member:
             history = begun(file.state.history, Epoch(entry.epoch, start))
             await file.save(history=history, is_shared=True)
         leader = Leader(
-            self._world, log, self._agent, entry, file.state.history, cluster=self._cluster
+            self._world,
+            log,
+            self._agent,
+            entry,
+            file.state.history,
+            cluster=self._cluster,
+            catch_up_rate=self._catch_up_rate,
         )
         leader.confirm.subscribe(self.confirm.advance)
         self.confirm.advance(leader.confirm.value)

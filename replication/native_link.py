@@ -8,7 +8,7 @@ import trio
 from rocketbed.replication.errors import LinkRefused
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha_native import Beat, Content, Frame, NativeReader, encode
-from rocketbed.world.api import Stream, World
+from rocketbed.world.api import File, Stream, World
 
 BEAT_S: Final = 0.1
 """Of silence, after which an end says that it is there."""
@@ -25,6 +25,7 @@ class NativeLink:
     def __init__(self, world: World, stream: Stream, first: bytes = b"") -> None:
         """`first` is what was read from the stream already, and not looked at."""
         self._stream = stream
+        self._network = world.network
         self._reader = NativeReader()
         self._early = first
         self._waiting: list[Frame] = []
@@ -40,6 +41,12 @@ class NativeLink:
         """Bytes of whole frames. Raises `OSError` and trio's errors of streams."""
         async with self._turn:
             await self._stream.send_all(data)
+
+    async def send_file(self, head: bytes, file: File, at: int, size: int) -> None:
+        """A frame whose end is a range of a file. Raises as `send`."""
+        async with self._turn:
+            await self._stream.send_all(head)
+            await self._network.send_file(self._stream, file, at, size)
 
     async def first(self, timeout_s: float) -> Frame | None:
         """The first frame; None if none came in time, or the peer went away. Raises

@@ -103,7 +103,9 @@ class Picture:
                 self.feed.put(key, {**known, "following": False, "answers": False})
             return
         row = {name: value for name, value in sample.as_row().items() if name not in UNSHOWN}
-        self.feed.put(key, {**row, "disk": sample.disk_used, "answers": True})
+        self.feed.put(
+            key, {**row, "disk": sample.disk_used, "group": sample.group, "answers": True}
+        )
 
     def _end(self, numbers: Iterable[int], time_s: float) -> None:
         for number in numbers:

@@ -80,6 +80,7 @@ def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
         is_following=not ha.master and slave.is_activated,
         refused=_number(table, "putMessageFailedTimes") or 0,
         disk_used=_share(table.get("commitLogDiskRatio", "")),
+        group=table.get("rbGroup", ""),
     )
 
 

@@ -46,11 +46,13 @@ class Sample:
     """Sends that it has refused since its start, with an answer or without one."""
     disk_used: float | None = None
     """Share of its disk; None where it does not say. For the live page: in no history."""
+    group: str = ""
+    """Its part in a group with failover, in its own words. For the live page too."""
 
     def as_row(self) -> dict[str, Any]:
         """Fields as the history has them; `of_row` is the way back."""
         row = asdict(self)
-        del row["disk_used"]
+        del row["disk_used"], row["group"]
         return {key.removeprefix("is_"): value for key, value in row.items()}
 
     @classmethod

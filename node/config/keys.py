@@ -134,6 +134,7 @@ _NODE: Final[dict[str, tuple[str, Parse]]] = {
     ),
     "rbReplica": ("replica", partial(_integer, high=63)),
     "rbReplicas": ("replicas", partial(_integer, low=1, high=63)),
+    "rbCatchUpRate": ("catch_up_rate", _integer),
     "namesrvAddr": ("nameservers", _addresses),
     "brokerIP1": ("ip1", _host),
     "brokerIP2": ("ip2", _host),

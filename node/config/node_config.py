@@ -46,6 +46,9 @@ class NodeConfig:
     leads is then decided by the controllers that run beside the nameservers."""
     replicas: int = 3
     """How many such a group is to have (`rbReplicas`)."""
+    catch_up_rate: int = 64 * 1024 * 1024
+    """Bytes a second that a leader sends to those that are far behind, together; 0: no limit
+    (`rbCatchUpRate`)."""
     nameservers: tuple[Address, ...] = ()
     """Where to register, all of them (`namesrvAddr`, separated by `;` or `,`)."""
     ip1: str = "127.0.0.1"

@@ -140,6 +140,51 @@ def test_an_empty_replica_gets_a_log_whose_beginning_has_expired(
         assert group.nodes["g-3"].store.min_offset == leader.min_offset
 
 
+def test_catching_up_has_a_rate_and_producers_do_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leader_module, "WINDOW", 32 * 1024)
+    rate = 250_000
+    with FailoverNodes(6, begin=False) as group:
+        group.start("g-1", "g-2", catch_up_rate=rate)
+        group.wait(lambda: bool(group.leader()))
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(6)
+        size = group.nodes[group.leader()].store.max_offset
+        group.start("g-3")
+        taken_s = group.wait(lambda: len(group.entry.in_sync) == 3 if group.entry else False)
+        assert size > rate
+        assert taken_s > (size - 32 * 1024) / rate
+        assert waits_longest(traffic.when) < 0.5
+        traffic.check()
+
+
+def test_a_leader_that_no_controller_reaches_is_told_by_those_that_follow() -> None:
+    with FailoverNodes(7) as group:
+        first = group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(1)
+        network, pair = group.simulation.network, (first, "ns-1")
+        for one, other in (pair, pair[::-1]):
+            network.between(one, other).cut = True
+        fenced = "leader.fenced"
+        group.wait(lambda: fenced in [one.event for one in group.simulation.log])
+        assert next(one.node for one in group.simulation.log if one.event == fenced) == first
+        cut_off = group.nodes[first].failover
+        assert cut_off is not None
+        group.wait(lambda: cut_off.member.leader is None)
+        heard, entry = cut_off.agent.entry, group.entry
+        assert heard is not None
+        assert entry is not None
+        assert heard.epoch < entry.epoch  # no controller has told it
+        for one, other in (pair, pair[::-1]):
+            network.between(one, other).cut = False
+            network.changed(one, other)
+        traffic.check()
+
+
 def test_an_operator_may_accept_a_loss() -> None:
     """All lose their power, and with it what was acknowledged in memory; one is told to lead."""
     with FailoverNodes(4) as group:

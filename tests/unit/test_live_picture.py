@@ -90,14 +90,14 @@ def test_a_node_that_does_not_answer_keeps_its_offsets_marked() -> None:
     assert feed.get("at:b1") is None
     sample = Sample(
         written=9, flushed=8, confirmed=7, dispatched=6, in_sync=2, is_master=True,
-        is_following=False, disk_used=0.5,
+        is_following=False, disk_used=0.5, group="epoch 3",
     )  # fmt: skip
-    assert "disk_used" not in sample.as_row()  # of no history, and of no digest
+    assert not {"disk_used", "group"} & {*sample.as_row()}  # of no history, and of no digest
     drawn.stand("b1", sample)
     drawn.stand("b1", None)
     assert feed.get("at:b1") == {
         "written": 9, "flushed": 8, "confirmed": 7, "dispatched": 6, "in_sync": 2,
-        "following": False, "disk": 0.5, "answers": False,
+        "following": False, "disk": 0.5, "group": "epoch 3", "answers": False,
     }  # fmt: skip
 
 

@@ -70,6 +70,7 @@ function make(name, number, isNode, choose, press) {
     disk.bar.append(disk.fill);
     rows.append(element("dt", "", "disk"), disk.bar, disk.value);
   }
+  const group = element("p", "group");
   const row = element("div", "buttons");
   const buttons = [];
   for (const [key, action, label, opposite, other] of BUTTONS) {
@@ -82,8 +83,8 @@ function make(name, number, isNode, choose, press) {
     row.append(button);
     buttons.push({ button, word, action, label, opposite, other });
   }
-  root.append(head, rows, row);
-  return { root, role, state, offsets, disk, buttons };
+  root.append(head, group, rows, row);
+  return { root, role, state, group, offsets, disk, buttons };
 }
 
 function update(card, name, machine, state, scale) {
@@ -93,6 +94,7 @@ function update(card, name, machine, state, scale) {
   classes(card.root, `card ${kind} ${machine.cut ? "cut" : ""} ${state.chosen === name ? "chosen" : ""} ${silent || machine.state !== "running" ? "stale" : ""}`);
   badge(card.role, machine.state === "down" ? "" : machine.role, roleOf(machine) || machine.role);
   fill(card, at?.disk);
+  if (card.group.textContent !== (at?.group ?? "")) card.group.textContent = at.group;
   const word = machine.cut && machine.state === "running" ? "cut" : silent ? "silent" : kind === "recovering" ? kind : machine.state;
   badge(card.state, word, word === "cut" ? "cut off" : word);
   card.state.title = stateOf(machine, kind);

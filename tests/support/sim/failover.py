@@ -197,7 +197,7 @@ class FailoverGroup:
             lambda: (file.state.promised, file.state.group),
         )
         confirm = Watermark(min(file.state.confirm, log.whole_end()))
-        member = Member(world, log, agent, file, cluster="c", confirm=confirm)
+        member = Member(world, log, agent, file, cluster="c", catch_up_rate=0, confirm=confirm)
         self.agents[name], self.logs[name], self.members[name] = agent, log, member
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flush, log, policy)
