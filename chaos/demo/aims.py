@@ -30,7 +30,7 @@ def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
         _while_writing("D2 slave killed while writing", of_slaves, history),
         _in_recovery(history.events),
         _back(history.events, record),
-        _led_on(of_master[:1], history),
+        _led_on(of_master[0] if of_master else None, history),
     ]
 
 
@@ -52,32 +52,27 @@ def _while_writing(name: str, kills: Sequence[Event], history: History) -> Check
     return judged(name, len(hits), "kills", [], "; ".join(hits))
 
 
-def _led_on(kills: Sequence[Event], history: History) -> CheckResult:
+def _led_on(kill: Event | None, history: History) -> CheckResult:
     """For how long nothing was acknowledged after the first master's death, and by whom then."""
     name = "D5 another node led on"
-    findings, notes = [], []
-    for kill in kills:
-        died_ns = kill.fields.get("began_ns", kill.time_ns)
-        later = [event for event in history.events if event.time_ns >= died_ns]
-        promoted = next((event for event in later if event.what == "promote"), None)
-        back = next((one for one in later if one.what == "start" and one.node == kill.node), None)
-        if promoted is None or (back is not None and back.time_ns < promoted.time_ns):
-            findings.append(f"nobody led on after {kill.node} before it was back")
-            continue
-        times = sorted(
-            row.returned_ns
-            for row in history.columns.rows()
-            if row.function in SENDS and row.outcome == Outcome.OK
-        )
-        gaps = [b - a for a, b in pairwise(times) if died_ns <= b and a < died_ns + GAP_NS]
-        longest_ms = max(gaps, default=0) / 1e6
-        notes.append(
-            f"{promoted.node} took over from {kill.node}: {longest_ms:.0f} ms without an"
-            " acknowledgement"
-        )
-    if not kills:
+    if kill is None:
         return not_run(name, "kills", "no master was killed")
-    return judged(name, len(kills), "kills", findings, "; ".join(notes))
+    died_ns = kill.fields.get("began_ns", kill.time_ns)
+    later = [event for event in history.events if event.time_ns >= died_ns]
+    promoted = next((event for event in later if event.what == "promote"), None)
+    back = next((one for one in later if one.what == "start" and one.node == kill.node), None)
+    if promoted is None or (back is not None and back.time_ns < promoted.time_ns):
+        finding = f"nobody led on after {kill.node} before it was back"
+        return judged(name, 1, "kills", [finding])
+    times = sorted(
+        row.returned_ns
+        for row in history.columns.rows()
+        if row.function in SENDS and row.outcome == Outcome.OK
+    )
+    gaps = [b - a for a, b in pairwise(times) if died_ns <= b and a < died_ns + GAP_NS]
+    longest_ms = max(gaps, default=0) / 1e6
+    told = f"{promoted.node} took over from {kill.node}: {longest_ms:.0f} ms"
+    return judged(name, 1, "kills", [], f"{told} without an acknowledgement")
 
 
 def _in_recovery(events: Sequence[Event]) -> CheckResult:
