@@ -10,11 +10,11 @@ offset. Of a DATA frame the body follows its head, so that it can be sent from t
 """
 
 import struct
+import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-import crcmod.predefined
 import msgpack
 
 from rocketbed.wire.errors import RemoteProtocolError
@@ -31,7 +31,6 @@ NAME_MAX: Final = 255
 _HEAD = struct.Struct(">4sBBHIIQ")
 _DATA = struct.Struct(">QII")
 _PAIR = struct.Struct(">QQ")
-_crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 Epochs = tuple[tuple[int, int], ...]
 """A history: (epoch, start), both rising."""
@@ -159,7 +158,7 @@ def encode(epoch: int, content: Content) -> bytes:
             found = {"why": content.why, "leader": content.leader, "addr": content.address}
             return _map_frame(Kind.REJECT, epoch, 0, {**found, "min": content.first})
         case Data():
-            crc = _crc32c(content.body)
+            crc = zlib.crc32(content.body)
             head = encode_data_head(epoch, content.offset, content.confirm, len(content.body), crc)
             return head + content.body
         case Ack():
@@ -242,7 +241,7 @@ def _content(kind: Kind, offset: int, payload: bytes) -> Content:
             body = payload[_DATA.size :]
             if size != len(body):
                 raise RemoteProtocolError(f"DATA of {len(body)} bytes says that it has {size}")
-            if crc and crc != _crc32c(body):
+            if crc and crc != zlib.crc32(body):
                 raise RemoteProtocolError(f"DATA at {offset} does not match its CRC")
             return Data(offset, _number(confirm), body)
         case Kind.ACK:
