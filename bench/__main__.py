@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench import (
+    catch_up,
     clients,
     consumers,
     failover,
+    gaps,
     live,
     many,
     measures,
@@ -27,6 +29,8 @@ from bench.measures import GIB, Row
 from bench.processes import Bench, Broker
 
 SMALL_LOG = "mappedFileSizeCommitLog=1073741824"
+PEER_RUNS = 5
+"""Strikes at a real RocketMQ, which takes half a minute to be whole again."""
 
 
 def main() -> int:
@@ -91,8 +95,10 @@ def _plan(bench: Bench, options: argparse.Namespace) -> Iterable[tuple[str, Rows
     for name, measure in both:
         yield name, measure(ours), measure(peer) if jars is not None else None
     yield "slave", measures.one_slave(bench, seconds / 2), None
-    yield "failover gaps", failover.gaps(options.runs), None
+    peers = gaps.peers(jars, min(options.runs, PEER_RUNS)) if jars is not None else None
+    yield "failover gaps", gaps.ours(options.runs), peers
     yield "failover rates", failover.rates(seconds / 4), None
+    yield "failover catch-up", catch_up.catch_up(), None
     yield "nameserver", measures.nameserver_memory(bench), None
     yield "recovery", measures.recovery(bench, GIB), None
     yield "late queues", starts.late_queues(bench), None

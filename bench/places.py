@@ -8,22 +8,18 @@ In simulation faults strike at the very nanosecond.
 import contextlib
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import trio
 
+from bench.testbed import testbed
 from rocketbed.chaos.docker.backend import DockerHost
 from rocketbed.chaos.docker.client import Daemon, DockerError
 from rocketbed.chaos.docker.image import ready_image
-from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.backend import ProcessBackend, SetUp
-from rocketbed.chaos.process.machine.machine import Machine
+from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.network.choice import Net
 from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
 from rocketbed.chaos.process.run import ProcessHost
@@ -89,27 +85,11 @@ async def _cluster(
     host: ProcessHost, net: Net
 ) -> AsyncIterator[tuple[ProcessBackend, Members, float]]:
     """A cluster that has acknowledged a message; seconds that this took."""
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        keeper = stack.enter_context(Ledger.begin())
-        began_ns = time.monotonic_ns()
-        machines = {name: Machine(directory / "nodes" / name, name) for name in PLAN.shape.nodes}
-        history = stack.enter_context(
-            HistoryWriter(directory / "history", lambda: time.monotonic_ns() - began_ns)
-        )
-        setup = SetUp(
-            plan=PLAN,
-            fabric=host.fabric(net, PLAN, keeper),
-            machines=machines,
-            history=history,
-            directory=directory / "nodes",
-            began_ns=began_ns,
-            keeper=keeper,
-        )
-        async with host.backend(setup) as backend:
-            members = Members(PLAN.shape, backend)
-            await _start(backend, members)
-            yield backend, members, (time.monotonic_ns() - began_ns) / 1e9
+    began = time.monotonic()
+    async with testbed(host, net, PLAN) as backend:
+        members = Members(PLAN.shape, backend)
+        await _start(backend, members)
+        yield backend, members, time.monotonic() - began
 
 
 async def _start(backend: ProcessBackend, members: Members) -> None:

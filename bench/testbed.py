@@ -1,0 +1,38 @@
+"""A cluster of the testbed under measurement, ours or a real RocketMQ's, and its network."""
+
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.host.janitor.record import Ledger
+from rocketbed.chaos.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.process.machine.machine import Machine
+from rocketbed.chaos.process.network.choice import Net
+from rocketbed.chaos.process.run import ProcessHost
+from rocketbed.chaos.scenario.plan import Plan
+
+
+@asynccontextmanager
+async def testbed(host: ProcessHost, net: Net, plan: Plan) -> AsyncIterator[ProcessBackend]:
+    """The machines of a plan; nothing runs yet, and all that is started ends with the block."""
+    with ExitStack() as stack:
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="rocketbed-bench-"))
+        )
+        keeper = stack.enter_context(Ledger.begin())
+        began_ns = time.monotonic_ns()
+        history = HistoryWriter(directory / "history", lambda: time.monotonic_ns() - began_ns)
+        setup = SetUp(
+            plan=plan,
+            fabric=host.fabric(net, plan, keeper),
+            machines={name: Machine(directory / "nodes" / name, name) for name in plan.shape.nodes},
+            history=stack.enter_context(history),
+            directory=directory / "nodes",
+            began_ns=began_ns,
+            keeper=keeper,
+        )
+        async with host.backend(setup) as backend:
+            yield backend
