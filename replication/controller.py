@@ -19,7 +19,12 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.replication.election import Candidate, Proposal
 from rocketbed.replication.entry import GroupEntry, Members, Policy, Replica
-from rocketbed.replication.errors import ChangeRefused, EntryDamaged, GroupUnknown
+from rocketbed.replication.errors import (
+    ChangeRefused,
+    EntryDamaged,
+    GroupUnknown,
+    RegisterOlder,
+)
 from rocketbed.replication.lease import LEASE_S, Elect, Fence, Roll, Wait
 from rocketbed.replication.register.cas import (
     CasBroken,
@@ -168,7 +173,7 @@ class Controller:
 
     async def _watch(self, group: _Group) -> None:
         """Fence and elect in one group."""
-        while True:
+        while self._groups.get(group.entry.name) is group:
             group.changed = trio.Event()
             step = group.roll.next(group.entry, self._world.clock.monotonic())
             name, op = group.entry.name, self._op()
@@ -298,6 +303,8 @@ class Controller:
                 f"group {asked.group!r} has to begin with the one that replica {asked.replica} is"
                 " a copy of: start its former master first"
             )
+        if known is not None:
+            self._refuse_older(asked, known)
         if known is not None and known.policy != new.policy:
             raise ChangeRefused(
                 f"group {asked.group!r} acknowledges by the policy {known.policy}, replica"
@@ -333,6 +340,24 @@ class Controller:
                 f" {known.address}: is this directory a copy? Give it another number (rbReplica)"
                 " and an empty directory"
             )
+
+    def _refuse_older(self, asked: RegisterReplicaRequest, known: GroupEntry) -> None:
+        """A register that was put back from an old copy: who is in sync by it may lack what was
+        acknowledged since. The group stands still, for all of its replicas."""
+        if known.epoch < max(asked.promised, asked.epoch):
+            self._damaged[asked.group] = RegisterOlder(
+                f"the register has group {asked.group!r} as it was in epoch {known.epoch}, and"
+                f" replica {asked.replica} knows of epoch {max(asked.promised, asked.epoch)}: bring"
+                " its newest copy back, or empty it and have a leader forced once all are here"
+            )
+            self._world.log.error(
+                "controller.older_register", reason=str(self._damaged[asked.group])
+            )
+            group = self._groups.pop(asked.group, None)
+            if group is not None:
+                group.changed.set()
+        if isinstance(older := self._damaged.get(asked.group), RegisterOlder):
+            raise older
 
     def _lost_group(self, asked: RegisterReplicaRequest) -> GroupUnknown:
         """What a replica is told that knows more of its group than the register does."""

@@ -71,6 +71,10 @@ class EntryDamaged(ReplicationError):
     """What the register holds of a group cannot be read."""
 
 
+class RegisterOlder(EntryDamaged):
+    """What the register holds of a group is older than what a replica knows of it."""
+
+
 class GroupUnknown(ReplicationError):
     """No replica of the group ever registered."""
 

@@ -4,7 +4,13 @@ from collections.abc import Callable
 
 import trio
 
-from rocketbed.replication.register.cas import CHANGES_MAX, CasSuperseded, CasUnknown, Versioned
+from rocketbed.replication.register.cas import (
+    CHANGES_MAX,
+    CasBroken,
+    CasSuperseded,
+    CasUnknown,
+    Versioned,
+)
 from rocketbed.world.api import World
 
 CLAIM_S = 2.0
@@ -17,12 +23,25 @@ class Shelf:
         """`now_s` is a clock of its own: those of machines begin anew when they boot."""
         self.now_s = now_s
         self.values: dict[str, list[Versioned]] = {}
+        self.file = 0
+        """Which file has these values: of another one, controllers that run know nothing."""
+        self.is_damaged = False
+        """Whether they cannot be read."""
         self.holder = ""
         self.renewed = 0.0
         self.silent = False
         """Whether it answers nobody."""
         self.on_swap: list[Callable[[], None]] = []
         """Called after each swap, before whoever asked for it knows."""
+
+    def copy(self) -> dict[str, list[Versioned]]:
+        """The values as they are now."""
+        return {name: list(versions) for name, versions in self.values.items()}
+
+    def replace(self, values: dict[str, list[Versioned]], *, damaged: bool = False) -> None:
+        """Another file is in the place of the one that there was."""
+        self.values, self.is_damaged = values, damaged
+        self.file += 1
 
 
 class MemoryCas:
@@ -33,8 +52,10 @@ class MemoryCas:
         self._shelf = shelf
         self._delay_s = delay_s
         self._me = f"{world.name} {world.random.random()}"
+        self._file = shelf.file
 
     async def claim(self) -> None:
+        self._check_file()
         while True:
             now, shelf = self._shelf.now_s(), self._shelf
             if not shelf.silent and (not shelf.holder or now > shelf.renewed + CLAIM_S):
@@ -52,6 +73,7 @@ class MemoryCas:
 
     async def read(self, name: str) -> Versioned | None:
         await self._answer()
+        self._check_file()
         versions = self._shelf.values.get(name)
         return versions[-1] if versions else None
 
@@ -70,10 +92,12 @@ class MemoryCas:
 
     async def names(self) -> list[str]:
         await self._answer()
+        self._check_file()
         return sorted(self._shelf.values)
 
     async def changes(self, name: str) -> list[Versioned]:
         await self._answer()
+        self._check_file()
         return self._shelf.values.get(name, [])[-CHANGES_MAX - 1 :]
 
     async def aclose(self) -> None:
@@ -86,6 +110,11 @@ class MemoryCas:
             await trio.sleep(1.0)
             raise CasUnknown("the store is silent")
 
+    def _check_file(self) -> None:
+        if self._shelf.is_damaged or self._shelf.file != self._file:
+            raise CasBroken("the register is damaged, or was deleted or replaced")
+
     def _check(self) -> None:
+        self._check_file()
         if self._shelf.holder != self._me:
             raise CasSuperseded(f"{self._world.name} has no claim")

@@ -51,10 +51,10 @@ class SqliteCas:
         """Held until the file is closed, or gone. Raises `CasBroken`."""
         while True:
             await trio.sleep(LOOK_S)
-            if not _is_there(self._path):
+            if _identity(self._path) != self._file:
                 raise CasBroken(
-                    f"the register {self._path} is gone: stop this process, bring its newest copy"
-                    " back, start it again"
+                    f"the register {self._path} is gone, or another file: stop this process, bring"
+                    " its newest copy back, start it again"
                 )
 
     async def read(self, name: str) -> Versioned | None:
@@ -167,10 +167,6 @@ async def open_sqlite(world: World, path: str) -> SqliteCas:
     except BaseException:
         connection.close()
         raise
-
-
-def _is_there(path: str) -> bool:
-    return os.path.exists(path)
 
 
 def _open(path: str) -> sqlite3.Connection:

@@ -240,7 +240,9 @@ async def test_a_register_whose_file_is_gone_says_so(tmp_path: Path) -> None:
     path = tmp_path / "register.db"
     store = await open_sqlite(real_world("one"), str(path))
     path.unlink()
-    with pytest.raises(CasBroken, match=r"is gone: stop this process, bring its newest copy"):
+    with pytest.raises(
+        CasBroken, match=r"is gone, or another file: stop this process, bring its newest copy"
+    ):
         await store.keep()
     await store.aclose()
 

@@ -184,7 +184,7 @@ def test_a_copy_of_a_directory_does_not_expel_the_one_that_runs() -> None:
 
 def _lose_register(group: FailoverNodes) -> None:
     group.simulation.kill("ns-1")
-    group.shelf.values.clear()
+    group.shelf.replace({})
 
 
 def _kill_all(group: FailoverNodes) -> None:
@@ -246,6 +246,42 @@ def test_a_register_lost_under_a_running_group_is_built_anew() -> None:
         group.simulation.kill(leader)
         group.wait(lambda: group.leader() not in ("", leader))
         group.start(leader)
+        traffic.check()
+
+
+def test_an_old_register_elects_nobody_until_the_newest_is_back() -> None:
+    """Who is in sync by it may lack what was acknowledged since; its status says so."""
+    with FailoverNodes(22) as group:
+        first = group.settle()
+        old = group.shelf.copy()
+        group.simulation.kill(first)
+        group.wait(lambda: group.leader() not in ("", first))
+        group.start(first)
+        leader = group.settle()
+        newest = group.shelf.values
+        traffic = Traffic(group)
+        traffic.start()
+
+        async def status(world: World) -> dict[str, Any]:
+            async with Admin(world, nameservers=traffic.nameservers) as admin:
+                return await admin.failover_groups()
+
+        group.simulation.kill("ns-1")
+        group.shelf.replace(old)
+        group.start_nameserver("ns-1")
+        group.simulation.run(10)
+        assert group.leader() == leader, "its followers still acknowledge"
+        found = group.simulation.run_process(group.program(status), 30)
+        assert "as it was in epoch 1, and replica" in found[GROUP]["damaged"]
+        group.simulation.kill(leader)
+        group.simulation.run(10)
+        assert group.leader() == ""
+        group.simulation.kill("ns-1")
+        group.shelf.replace(newest)
+        group.start_nameserver("ns-1")
+        group.wait(lambda: group.leader() not in ("", leader))
+        group.start(leader)
+        group.settle()
         traffic.check()
 
 
