@@ -50,6 +50,8 @@ class Expectation:
     """Longest time without an acknowledgement for a producer that sends."""
     progress: tuple[int, float] | None = None
     """Minimum acknowledgements in any window of this many seconds of the fault phase."""
+    turn_s: float | None = None
+    """Longest time without an acknowledgement around a planned change of the leader."""
     checks: tuple[str, ...] = ()
     """Ids of checks that have to run: a run on which one did not is no pass."""
 

@@ -6,6 +6,7 @@ from rocketbed.chaos.checkers import (
     backlog,
     deleted_topics,
     expiry,
+    failover,
     followers,
     groups,
     idempotence,
@@ -121,4 +122,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     service.recovery_time,
     service.progress,
     service.nothing_lost,
+    failover.turns,
+    failover.nobody_else,
 )

@@ -49,6 +49,7 @@ CONTROLLERS_MIN: Final = 3
 OWN_ADDRESSES: Final = ("switch", "bridge")
 """Networks on which each machine has an address, and so all ports, of its own."""
 MISSING: Final = {
+    "failover": "RocketMQ's controller has other commands, and a journal rather than a register",
     "disk.faults": "RocketMQ writes through mappings, which the library below a process cannot see",
     "proc.crash.event": "RocketMQ writes through mappings, so its disk events cannot be counted",
     "proc.crash.mark": "RocketMQ has no marks",

@@ -26,11 +26,13 @@ from rocketbed.chaos.host.member import Launched, ManagedProcess
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.fabric import Fabric
+from rocketbed.chaos.process.registers import RegisterFile
 from rocketbed.chaos.process.samples import Asker
-from rocketbed.chaos.process.software import OwnSoftware, Software
+from rocketbed.chaos.process.software import REGISTER, OwnSoftware, Software
 from rocketbed.chaos.process.watcher import POWER_CUT, Watcher
 from rocketbed.chaos.record import IMAGES, STORES, Image
 from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.verbs import RegisterFault
 from rocketbed.chaos.trace import Trace
 from rocketbed.chaos.trial.api import (
     BackendError,
@@ -224,6 +226,18 @@ class ProcessBackend:
 
     async def election(self) -> None:
         await trio.sleep(ELECTION_LOOK_S)
+
+    async def copy_register(self, name: str) -> bool:
+        return self._register(name).copy()
+
+    async def lose_register(self, name: str, fault: RegisterFault) -> bool:
+        return self._register(name).lose(fault)
+
+    async def return_register(self, name: str) -> None:
+        self._register(name).bring_back()
+
+    def _register(self, name: str) -> RegisterFile:
+        return RegisterFile(self._directory / name / REGISTER)
 
     # --- processes
 

@@ -16,6 +16,7 @@ from rocketbed.chaos.damage import REPORTS
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.samples import Asker
 from rocketbed.chaos.trial.api import Sample
+from rocketbed.chaos.trial.operator import NO_FAILOVER
 from rocketbed.remoting.client import parse_address
 from rocketbed.wire.command import RequestCode
 from rocketbed.wire.properties_text import render_properties
@@ -128,6 +129,9 @@ class OwnSoftware(Software):
         self._command = command
         self._controller = controller
         self.elects = controller is not None
+
+    def lacks(self, capability: str) -> str | None:
+        return NO_FAILOVER if capability == "failover" and not self.elects else None
 
     def nameserver_command(
         self, name: str, directory: Path, lines: Mapping[str, str]

@@ -199,6 +199,7 @@ class Scenario:
         loss: Literal["bound", "none"] = "bound",
         rto: float | None = None,
         progress: tuple[int, float] | None = None,
+        turn: float | None = None,
         checks: Iterable[str] = (),
     ) -> None:
         """What is promised beyond the checks that always run; `checks` names, by id, further ones
@@ -207,6 +208,7 @@ class Scenario:
             loss=loss,
             rto_s=None if rto is None else seconds_of(rto),
             progress=None if progress is None else (progress[0], seconds_of(progress[1])),
+            turn_s=None if turn is None else seconds_of(turn),
             checks=tuple(checks),
         )
 

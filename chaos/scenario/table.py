@@ -264,6 +264,7 @@ EXPECT: Final[Mapping[str, Kind]] = {
     "loss": _words("bound", "none"),
     "rto": TIME,
     "progress": Kind(_progress, lambda least: f"[{least[0]}, {show_time(least[1])}]"),
+    "turn": TIME,
     "checks": Kind(_ids, lambda ids: f"[{', '.join(map(show_text, ids))}]"),
 }
 FIELDS: Final[Mapping[str, str]] = {
@@ -275,5 +276,6 @@ FIELDS: Final[Mapping[str, str]] = {
     "at": "storm_s",
     "drain": "calm_s",
     "rto": "rto_s",
+    "turn": "turn_s",
 }
 """The field of a part, where it is not called as its key."""

@@ -81,6 +81,8 @@ DiskKind = Literal[
     "no-descriptors",
 ]
 """What a disk can be made to do wrong."""
+RegisterFault = Literal["delete", "old", "damage"]
+"""What becomes of a controller's register; `old`: the copy that was taken of it last is there."""
 _CUT_MODES: Final = {"random": None, "strict": None, "prefix": None, "reorder": None}
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -199,6 +201,22 @@ VERBS: Final[Mapping[str, Verb]] = {
     "double": Verb(lasts=True, help="operator's error: start a slave as a second master"),
     "twin": Verb(
         needs="proc.twin", help="operator's error: start a second process on a running node's store"
+    ),
+    "handover": Verb(
+        needs="failover", help="operator: another replica leads that has all of the leader's log"
+    ),
+    "register": Verb(
+        needs="failover",
+        lasts=True,
+        takes=dict.fromkeys(("copy", *get_args(RegisterFault))),
+        one_of=("copy", *get_args(RegisterFault)),
+        help="a nameserver's register of groups is copied, deleted, replaced by that copy, or"
+        " damaged; in the end an operator brings the newest one back",
+    ),
+    "force": Verb(
+        needs="failover",
+        help="operator: a replica leads whatever it lacks (force-leader); a lost register is not"
+        " brought back then",
     ),
     "heal": Verb(help="heal all links and disks"),
 }

@@ -14,6 +14,7 @@ import trio
 
 from rocketbed.chaos.damage import Damage, inflict
 from rocketbed.chaos.history import Function, HistoryWriter
+from rocketbed.chaos.scenario.verbs import RegisterFault
 from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.diskfaults import FilesAtRest, arm, put_faults
@@ -33,9 +34,11 @@ from rocketbed.chaos.trial.api import (
     State,
 )
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.chaos.trial.operator import NO_FAILOVER
 from rocketbed.node.config.node_config import NodeConfig, Setting, make_config
 from rocketbed.node.node import Node, run_node
 from rocketbed.replication.controller import Controller
+from rocketbed.replication.register.cas import CasBroken, Versioned
 from rocketbed.replication.register.form import loaded
 from rocketbed.routing.config import NameserverConfig
 from rocketbed.routing.nameserver import Nameserver
@@ -80,6 +83,10 @@ class SimBackend:
         self.world = world
         self.elects = elects
         self._register = Shelf(lambda: simulation.timeline.now / SECOND)
+        self._copied: dict[str, list[Versioned]] = {}
+        """A copy of the register."""
+        self._newest: dict[str, list[Versioned]] = {}
+        """What was in it when it was lost."""
         self.history = history
         self.simulation = simulation
         self.nodes: dict[str, Node] = {}
@@ -106,7 +113,7 @@ class SimBackend:
         return self.simulation.timeline.now
 
     def lacks(self, capability: str) -> str | None:
-        return None
+        return NO_FAILOVER if capability == "failover" and not self.elects else None
 
     def nameservers(self) -> str:
         return ";".join(f"{name}:{NAMESERVER_PORT}" for name in self._nameservers)
@@ -182,6 +189,8 @@ class SimBackend:
         arm(process.disk, self._armed.pop(name, CrashPoint()))
 
     async def _run_nameserver(self, world: World, name: str, stale: bool) -> None:
+        if self._register.is_damaged:
+            raise CasBroken("the register is damaged")
         store = MemoryCas(world, self._register)
         controller = Controller(world, store) if self.elects else None
         nameserver = Nameserver(world, NameserverConfig(), controller)
@@ -329,6 +338,21 @@ class SimBackend:
     def _logged(self, line: LogLine) -> None:
         if line.event == "member.leads":
             self._in_harness(lambda: self._led.set())
+
+    async def copy_register(self, name: str) -> bool:
+        self._copied = self._register.copy()
+        return name in self._nameservers
+
+    async def lose_register(self, name: str, fault: RegisterFault) -> bool:
+        if name not in self._nameservers:
+            return False
+        self._newest = self._register.values
+        left = {name: list(versions) for name, versions in self._copied.items()}
+        self._register.replace(left if fault == "old" else {}, damaged=fault == "damage")
+        return True
+
+    async def return_register(self, name: str) -> None:
+        self._register.replace(self._newest)
 
     def start_client(self, name: str, program: Program) -> None:
         self.simulation.start(name, program)

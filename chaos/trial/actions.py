@@ -17,17 +17,19 @@ from rocketbed.chaos.damage import APPEND_CRC, KINDS, UNCOVERED, Damage
 from rocketbed.chaos.history import Function
 from rocketbed.chaos.scenario.step import Step
 from rocketbed.chaos.scenario.targets import machine_names
+from rocketbed.chaos.scenario.verbs import RegisterFault
 from rocketbed.chaos.trial.api import CrashPoint, DiskFault, Program
 from rocketbed.chaos.trial.effects import Effect, Effects, both_ways
 from rocketbed.chaos.trial.intruders import crowd, hostile
 from rocketbed.chaos.trial.leave import Leave
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.chaos.trial.operator import force_leader, hand_over, trouble
 from rocketbed.chaos.trial.targets import Resolver
 
 LOOK_S: Final = 0.02
 FOLLOWS_S: Final = 5.0
 """What an operator waits for a slave to follow, before its disk is thought of."""
-OPERATOR: Final = ("promote", "repair", "restart")
+OPERATOR: Final = ("promote", "repair", "restart", "handover", "register", "force")
 """Verbs that are carried out one after the other: nobody starts the old master as one while a new
 one is being chosen."""
 FATAL: Final = ("eio-fsync", "eio-write", "eio-read", "full", "read-only")
@@ -63,6 +65,8 @@ class Actions:
         self._operator = trio.Lock()
         self.nursery: trio.Nursery | None = None
         """The run's, for what goes on beside the conductor."""
+        self._lost_registers: dict[str, None] = {}
+        """Nameservers whose newest register is to be brought back."""
         self._lasting: list[Undo] = []
         """Ends of what `mend` would not end otherwise: a second master, a crash point, a clock."""
 
@@ -233,6 +237,41 @@ class Actions:
 
     async def _twin(self, step: Step, names: list[str]) -> Done:
         return Done(names=[name for name in names if await self._backend.twin(name)])
+
+    # --- who leads, where a controller says so
+
+    async def _handover(self, step: Step, names: list[str]) -> Done:
+        return Done(names=[name for name in names if await hand_over(self._members, name)])
+
+    async def _force(self, step: Step, names: list[str]) -> Done:
+        if not await force_leader(self._members, names[0]):
+            return Done(names=[])
+        self._lost_registers.clear()
+        return Done(names=names[:1])
+
+    async def _register(self, step: Step, names: list[str]) -> Done:
+        kind = next(word for word in step.form.one_of if word in step.words)
+        if kind == "copy":
+            return Done(names=[name for name in names if await self._backend.copy_register(name)])
+        fault, hit = cast(RegisterFault, kind), []
+        for name in names:
+            is_first = name not in self._lost_registers  # or its newest one would be forgotten
+            if is_first and await self._backend.lose_register(name, fault):
+                hit.append(name)
+        self._lost_registers.update(dict.fromkeys(hit))
+        return Done(names=hit, undo=self._undone_in_the_end(_each(hit, self._return_register)))
+
+    async def _return_register(self, name: str) -> None:
+        """Bring the newest one back, as an operator does who has seen what is wrong."""
+        if name not in self._lost_registers:
+            return  # a forced leader has begun another one
+        for group in self._plan.shape.group_nodes():
+            fields = {"group": group, "trouble": await trouble(self._members, group)}
+            self._backend.history.event(Function.NODE, name, "register", fields)
+        del self._lost_registers[name]
+        await self._backend.stop(name)
+        await self._backend.return_register(name)
+        await self._start(name)
 
     # --- links
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from rocketbed.chaos.damage import Damage
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.record import Image
-from rocketbed.chaos.scenario.verbs import DiskKind
+from rocketbed.chaos.scenario.verbs import DiskKind, RegisterFault
 from rocketbed.chaos.trace import Trace
 from rocketbed.chaos.trial.links import LinkState
 from rocketbed.world.api import Address, World
@@ -214,6 +214,16 @@ class Backend(Protocol):
 
     async def election(self) -> None:
         """Wait until there may be another master, for an unspecified time."""
+
+    async def copy_register(self, name: str) -> bool:
+        """Keep a copy of a nameserver's register of groups; False where it has none."""
+
+    async def lose_register(self, name: str, fault: RegisterFault) -> bool:
+        """Put its newest register aside, and what the fault says in its place, under a nameserver
+        that runs or one that is down; False where it has none."""
+
+    async def return_register(self, name: str) -> None:
+        """Bring back the one that was put aside last, while its nameserver is down."""
 
     def start_client(self, name: str, program: Program) -> None:
         """Start a program on a machine of its own (`name`), or start it again."""

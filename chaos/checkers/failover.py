@@ -1,0 +1,164 @@
+"""What a group with failover owes its clients while an operator works on it, or without a register.
+
+Who leads is taken from the elections that were noted (`promote`) and from the nodes' own word.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, NotRun, check
+from rocketbed.chaos.checkers.events import heals, step_of, targets_of
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
+from rocketbed.chaos.checkers.result import Severity
+from rocketbed.chaos.history import Event, Function, Outcome
+
+TURN_NS = 2 * SECOND_NS
+"""What is seen as belonging to a turn, from its beginning on."""
+GOES_ON_NS = 3 * SECOND_NS
+"""A time with a lost register and no other fault that is shorter says nothing of who leads on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    time_ns: int
+    former: str
+    node: str
+
+
+@check("X4 turns", "planned changes of the leader", severity=Severity.LIVENESS)
+def turns(case: Case, found: Findings) -> int:
+    """X4: each handover, and each clean stop of who leads, makes another node lead; around it no
+    longer than `turn_s` goes by without an acknowledgement, and no send is left in doubt."""
+    evidence = case.evidence
+    limit_s = evidence.record.expect.turn_s
+    if limit_s is None:
+        raise NotApplicable("the scenario does not ask for it")
+    begun = list(_turns(evidence))
+    if not begun:
+        raise NotRun("nobody who led was stopped cleanly, or handed over")
+    acknowledged = sorted(map(int, evidence.acknowledged.column("returned_ns")))
+    elections = _elections(evidence)
+    gaps: list[float] = []
+    ends = [*(time_ns for time_ns, _ in begun[1:]), evidence.record.calm_ns]
+    for (time_ns, event), next_ns in zip(begun, ends, strict=True):
+        end_ns = min(time_ns + TURN_NS, next_ns)
+        step, former = step_of(event), targets_of(event)[0]
+        if not any(one.former == former and time_ns <= one.time_ns < next_ns for one in elections):
+            found.add(f"nobody followed {former} after {step!r}", time_ns=time_ns)
+        gap_s = _longest(acknowledged, time_ns, end_ns) / SECOND_NS
+        gaps.append(gap_s)
+        if gap_s > limit_s:
+            text = f"nothing was acknowledged for {gap_s:.3f} s at {step!r}"
+            found.add(text, time_ns=time_ns, distance=round(gap_s * SECOND_NS))
+        if doubts := _doubts(evidence, time_ns, end_ns):
+            found.add(f"{doubts} sends in doubt at {step!r}", time_ns=time_ns, distance=doubts)
+    found.note = f"longest {max(gaps):.3f} s without an acknowledgement, at most {limit_s:g} s"
+    found.figures = {"gaps_s": [round(gap, 4) for gap in gaps], "limit_s": limit_s}
+    return len(begun)
+
+
+def _turns(evidence: Evidence) -> Iterator[tuple[int, Event]]:
+    """Begin of each planned change, and the step."""
+    elections = _elections(evidence)
+    for event in evidence.history.events:
+        if event.function != Function.NEMESIS or event.what not in ("handover", "stop"):
+            continue
+        began_ns = int(event.fields.get("began_ns", event.time_ns))
+        if targets_of(event)[:1] == [_leader_at(elections, began_ns)]:
+            yield began_ns, event
+
+
+def _elections(evidence: Evidence) -> list[Election]:
+    return [
+        Election(event.time_ns, str(event.fields["former"]), event.node)
+        for event in evidence.history.events
+        if event.function == Function.NODE and event.what == "promote"
+    ]
+
+
+def _leader_at(elections: list[Election], time_ns: int) -> str:
+    """Of a run with one group; empty where nobody was ever elected anew."""
+    after = next((one.former for one in elections if one.time_ns > time_ns), "")
+    return after or (elections[-1].node if elections else "")
+
+
+def _longest(times: list[int], begin: int, end: int) -> int:
+    """The longest time between two neighbours that has a part in this stretch."""
+    first, last = max(bisect_right(times, begin) - 1, 0), bisect_left(times, end)
+    return max((later - earlier for earlier, later in pairwise(times[first : last + 1])), default=0)
+
+
+def _doubts(evidence: Evidence, begin: int, end: int) -> int:
+    names = ("invoked_ns", "returned_ns", "outcome")
+    columns = (map(int, evidence.sends.column(name)) for name in names)
+    return sum(
+        outcome in (Outcome.INFO, Outcome.WEAK) and invoked < end and returned > begin
+        for invoked, returned, outcome in zip(*columns, strict=True)
+    )
+
+
+@check("X5 nobody else leads", "looks at nodes while a register was lost")
+def nobody_else(case: Case, found: Findings) -> int:
+    """X5: while a register is lost who led goes on, until something happens to it; nobody else
+    leads; and the controller does not say that all is well."""
+    evidence = case.evidence
+    events = evidence.history.events
+    lost = [
+        (number, event)
+        for number, event in enumerate(events)
+        if event.function == Function.NEMESIS
+        and event.what == "register"
+        and "copy" not in step_of(event).split()
+    ]
+    if not lost:
+        raise NotApplicable("no register was lost")
+    acknowledged = sorted(map(int, evidence.acknowledged.column("returned_ns")))
+    looks = 0
+    for number, event in lost:
+        step, begin = step_of(event), event.time_ns
+        led = {one.node for one in _as_leaders(events[:number], after=begin - SECOND_NS)}
+        end_at = _end_of(events, number)
+        for sample in _as_leaders(events[number:end_at]):
+            looks += 1
+            if sample.node not in led:
+                text = f"{sample.node} leads, though {step!r} is not over"
+                found.add(text, time_ns=sample.time_ns)
+        alone_ns = _alone_until(events[number:end_at], evidence.record.nodes) - begin
+        first = bisect_right(acknowledged, begin + SECOND_NS)
+        none = first >= len(acknowledged) or acknowledged[first] > begin + alone_ns
+        if alone_ns >= GOES_ON_NS and none:
+            found.add(f"nothing was acknowledged in {alone_ns / SECOND_NS:.1f} s of {step!r}")
+        for said in events[number:end_at]:
+            is_said = said.function == Function.NODE and said.what == "register"
+            if is_said and not said.fields["trouble"]:
+                text = f"the controller finds nothing wrong at the end of {step!r}"
+                found.add(text, time_ns=said.time_ns)
+    return looks
+
+
+def _as_leaders(events: Iterable[Event], *, after: int = 0) -> Iterator[Event]:
+    """Samples of nodes that lead by their own word."""
+    for event in events:
+        is_sample = event.function == Function.NODE and event.what == "sample"
+        if is_sample and event.time_ns > after and event.fields.get("master"):
+            yield event
+
+
+def _end_of(events: list[Event], number: int) -> int:
+    """Index of the event that ended a fault, or made it pointless."""
+    step = step_of(events[number])
+    for at in range(number + 1, len(events)):
+        if heals(events[at], step) or events[at].what == "forced":
+            return at
+    return len(events)
+
+
+def _alone_until(events: list[Event], nodes: list[str]) -> int:
+    """When a node was struck, after the first of these events, or the last one's time."""
+    for event in events[1:]:
+        struck = event.function == Function.NEMESIS and event.what != "heal"
+        if struck and not set(nodes).isdisjoint(targets_of(event)):
+            return int(event.fields.get("began_ns", event.time_ns))
+    return events[-1].time_ns
