@@ -26,6 +26,7 @@ from rocketbed.replication.errors import (
     RegisterOlder,
 )
 from rocketbed.replication.lease import LEASE_S, Elect, Fence, Roll, Wait
+from rocketbed.replication.lost_groups import LostGroups, founded_uid
 from rocketbed.replication.register.cas import (
     CasBroken,
     CasError,
@@ -54,15 +55,11 @@ PROBE_S: Final = 1.0
 """To find out whether anybody listens at a replica's addresses."""
 PROBE_PAUSE_S: Final = 0.01
 """Before somebody who still listens is asked again."""
-WAITING_S: Final = 5.0
-"""A replica that waits for its lost group asks again within this, or does so no more."""
 RETRY_S: Final = 0.2
 """After a change whose outcome the store does not tell."""
 REPLICAS_MAX: Final = 64
 """Of one group; a number beyond it is somebody's mistake."""
 TEXT_MAX: Final = 255
-EPOCHS_UNSEEN: Final = 1000
-"""More than can have been led since the newest that a replica of a lost group knows of."""
 
 
 class _Group:
@@ -88,8 +85,7 @@ class Controller:
         self._groups: dict[str, _Group] = {}
         self._damaged: dict[str, EntryDamaged] = {}
         """Groups whose entries cannot be read, and why."""
-        self._waiting: dict[tuple[str, int], tuple[float, RegisterReplicaRequest]] = {}
-        """Replicas of groups that the register has lost: when they asked last, and for what."""
+        self._lost_groups = LostGroups(world.clock.monotonic)
         self._nursery: trio.Nursery | None = None
         """Of the tasks of an active one; None while it is not."""
         self._lost: list[tuple[_Group, int]] = []
@@ -159,7 +155,8 @@ class Controller:
                     nursery.start_soon(self._watch_readable, group)
         finally:
             self._nursery = None
-            self._groups, self._damaged, self._waiting = {}, {}, {}
+            self._groups, self._damaged = {}, {}
+            self._lost_groups.clear()
 
     async def _watch_readable(self, group: _Group) -> None:
         """One group whose entry was spoilt meanwhile stands still, and no other one."""
@@ -286,7 +283,7 @@ class Controller:
         self._refuse_copy(asked)
         lossless = asked.lossless and not self._fell_back(asked)
         policy = Policy(asked.policy)
-        new = new_group(asked.group, replicas=asked.replicas, policy=policy, uid=_uid(asked))
+        new = new_group(asked.group, replicas=asked.replicas, policy=policy, uid=founded_uid(asked))
         known = await self._register.get(asked.group)
         if known is not None and asked.groupUid not in ("", known.uid):
             raise GroupUnknown(
@@ -295,9 +292,9 @@ class Controller:
                 " the register and the other directories away, start this one, force-leader it"
             )
         if known is None and (
-            max(asked.promised, asked.epoch) > 0 or self._waiting_of(asked.group, asked.replica)
+            max(asked.promised, asked.epoch) > 0 or self._lost_groups.of(asked.group, asked.replica)
         ):
-            raise self._lost_group(asked)
+            raise self._lost_groups.refusal(asked)
         if known is None and not asked.founds:
             raise GroupUnknown(
                 f"group {asked.group!r} has to begin with the one that replica {asked.replica} is"
@@ -359,40 +356,6 @@ class Controller:
         if isinstance(older := self._damaged.get(asked.group), RegisterOlder):
             raise older
 
-    def _lost_group(self, asked: RegisterReplicaRequest) -> GroupUnknown:
-        """What a replica is told that knows more of its group than the register does."""
-        if max(asked.promised, asked.epoch) > 0:
-            now = self._world.clock.monotonic()
-            self._waiting[asked.group, asked.replica] = now, asked
-        return GroupUnknown(
-            f"the register has lost group {asked.group!r}: bring back its newest copy, or have the"
-            " replica with the longest log lead once all are here (force-leader); these are:"
-            f" {sorted(self._waiting_of(asked.group))}"
-        )
-
-    def _waiting_of(self, group: str, but: int = -1) -> dict[int, RegisterReplicaRequest]:
-        """Replicas that know of a group which the register does not; without this one."""
-        now = self._world.clock.monotonic()
-        for key, (at, _) in list(self._waiting.items()):
-            if now > at + WAITING_S:
-                del self._waiting[key]
-        found = self._waiting.items()
-        return {one: asked for (name, one), (_, asked) in found if name == group and one != but}
-
-    async def _refound(self, group: str, number: int, op: str) -> GroupEntry:
-        waiting = self._waiting_of(group)
-        if number not in waiting:
-            raise GroupUnknown(
-                f"no replica {number} of group {group!r} ever registered, or waits to be:"
-                f" {sorted(waiting) or 'none'} of it do"
-            )
-        one = waiting[number]
-        uid = one.groupUid or _uid(one)
-        new = new_group(group, replicas=one.replicas, policy=Policy(one.policy), uid=uid)
-        epoch = EPOCHS_UNSEEN + max(max(one.promised, one.epoch) for one in waiting.values())
-        replica = Replica(one.uuid, one.incarnation, one.address, one.haAddress)
-        return await self._register.refound(number, replica, new, epoch=epoch, op=op)
-
     def _fell_back(self, asked: RegisterReplicaRequest) -> bool:
         """Whether its log ends before where it was heard to end, though nothing says why: its
         disk was put back, or lost a part. Synced logs may lose what was not acknowledged."""
@@ -445,7 +408,10 @@ class Controller:
             alive = group.roll.alive(self._world.clock.monotonic())
             entry = await self._register.force(asked.group, asked.replica, alive, op=asked.op)
         else:
-            entry = await self._refound(asked.group, asked.replica, asked.op)
+            how = self._lost_groups.refounding(asked.group, asked.replica)
+            entry = await self._register.refound(
+                asked.replica, how.replica, how.new, epoch=how.epoch, op=asked.op
+            )
             group = self._known(entry)
         self._world.log.warning(
             "controller.forced", group=asked.group, replica=asked.replica, epoch=entry.epoch
@@ -498,11 +464,6 @@ class Controller:
 
     def _op(self) -> str:
         return f"controller {self._world.random.getrandbits(64):016x}"
-
-
-def _uid(founder: RegisterReplicaRequest) -> str:
-    """Of the group that it founds."""
-    return f"{founder.uuid}.{founder.incarnation}"
 
 
 def _fields(entry: GroupEntry) -> dict[str, str]:

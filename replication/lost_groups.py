@@ -1,0 +1,83 @@
+"""Groups that the register has lost, as the replicas tell that come back and know more of them.
+
+Nobody leads such a group before an operator says who: whoever comes first may lack what was
+acknowledged (replication.md 7.9).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rocketbed.replication.entry import GroupEntry, Policy, Replica
+from rocketbed.replication.errors import GroupUnknown
+from rocketbed.replication.register.register import new_group
+from rocketbed.wire.headers_failover import RegisterReplicaRequest
+
+WAITING_S: Final = 5.0
+"""A replica that waits for its lost group asks again within this, or does so no more."""
+EPOCHS_UNSEEN: Final = 1000
+"""More than can have been led since the newest that a replica of a lost group knows of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refounding:
+    """How a lost group begins anew."""
+
+    new: GroupEntry
+    replica: Replica
+    epoch: int
+    """Higher than any that it ever had."""
+
+
+class LostGroups:
+    """The replicas that wait."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now` in seconds."""
+        self._now = now
+        self._waiting: dict[tuple[str, int], tuple[float, RegisterReplicaRequest]] = {}
+        """When they asked last, and for what."""
+
+    def clear(self) -> None:
+        """Nobody waits here any more."""
+        self._waiting.clear()
+
+    def of(self, group: str, but: int = -1) -> dict[int, RegisterReplicaRequest]:
+        """Replicas that know of a group which the register does not; without this one."""
+        now = self._now()
+        for key, (at, _) in list(self._waiting.items()):
+            if now > at + WAITING_S:
+                del self._waiting[key]
+        found = self._waiting.items()
+        return {one: asked for (name, one), (_, asked) in found if name == group and one != but}
+
+    def refusal(self, asked: RegisterReplicaRequest) -> GroupUnknown:
+        """What a replica is told; one that knows more of its group than the register waits."""
+        if max(asked.promised, asked.epoch) > 0:
+            self._waiting[asked.group, asked.replica] = self._now(), asked
+        return GroupUnknown(
+            f"the register has lost group {asked.group!r}: bring back its newest copy, or have the"
+            " replica with the longest log lead once all are here (force-leader); these are:"
+            f" {sorted(self.of(asked.group))}"
+        )
+
+    def refounding(self, group: str, number: int) -> Refounding:
+        """By the word of an operator, with this replica as its leader. Raises `GroupUnknown`."""
+        waiting = self.of(group)
+        if number not in waiting:
+            raise GroupUnknown(
+                f"no replica {number} of group {group!r} ever registered, or waits to be:"
+                f" {sorted(waiting) or 'none'} of it do"
+            )
+        one = waiting[number]
+        uid = one.groupUid or founded_uid(one)
+        return Refounding(
+            new_group(group, replicas=one.replicas, policy=Policy(one.policy), uid=uid),
+            Replica(one.uuid, one.incarnation, one.address, one.haAddress),
+            EPOCHS_UNSEEN + max(max(one.promised, one.epoch) for one in waiting.values()),
+        )
+
+
+def founded_uid(founder: RegisterReplicaRequest) -> str:
+    """Of the group that it founds."""
+    return f"{founder.uuid}.{founder.incarnation}"
