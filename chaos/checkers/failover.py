@@ -125,7 +125,7 @@ def nobody_else(case: Case, found: Findings) -> int:
             if sample.node not in led:
                 text = f"{sample.node} leads, though {step!r} is not over"
                 found.add(text, time_ns=sample.time_ns)
-        alone_ns = _alone_until(events[number:end_at], evidence.record.nodes) - begin
+        alone_ns = _alone_until(events[number : end_at + 1], evidence.record.nodes) - begin
         first = bisect_right(acknowledged, begin + SECOND_NS)
         none = first >= len(acknowledged) or acknowledged[first] > begin + alone_ns
         if alone_ns >= GOES_ON_NS and none:

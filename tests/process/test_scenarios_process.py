@@ -147,6 +147,8 @@ def test_a_failover_by_hand_through_the_packet_switch(tmp_path: Path) -> None:
         "half-open",
         "isr-squeeze",
         "promote-async",
+        "register-loss",
+        "rolling-handover",
         "route-storm",
         "split-brain",
     ],

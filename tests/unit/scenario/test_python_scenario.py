@@ -151,6 +151,7 @@ def test_what_ships() -> None:
         *("abort-file", "power-lone", "sync-failover", "demote-truncate", "isr-squeeze"),
         *("route-storm", "disk-sick", "soak-swarm", "double-master", "clock-jump"),
         *("rolling-restart", "disk-replace", "bit-rot", "half-open", "promote-async"),
+        *("failover", "controller-loss", "split-brain", "rolling-handover", "register-loss"),
     }
     assert shipped <= set(scenario_names())
     for made in all_scenarios():

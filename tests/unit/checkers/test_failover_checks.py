@@ -1,0 +1,96 @@
+"""Planned changes of the leader, and a lost register: each rule broken, and kept."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.history import Outcome
+from rocketbed.chaos.record import Expectation
+from tests.support.run_maker import MS, SECOND, RunMaker, found, results
+
+IDS = ("X4", "X5")
+LOST = "at 100ms register ns1 delete"
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> RunMaker:
+    made = RunMaker(tmp_path / "run")
+    made.record.calm_ns = 10 * SECOND
+    return made
+
+
+def judge(maker: RunMaker) -> Judgement:
+    return maker.judge(only=IDS)
+
+
+def hand_over(maker: RunMaker) -> None:
+    maker.record.expect = Expectation(turn_s=0.05)
+    maker.strike(100 * MS, "b1", "handover")
+    maker.event(105 * MS, "b2", "promote", former="b1", written=0, epoch=2)
+
+
+def test_a_turn_is_judged_where_it_is_asked_for(maker: RunMaker) -> None:
+    assert results(judge(maker))["X4"].verdict is Verdict.NOT_APPLICABLE
+
+
+def test_a_turn_that_nobody_notices(maker: RunMaker) -> None:
+    hand_over(maker)
+    result = results(judge(maker))["X4"]
+    assert (result.verdict, result.examined) == (Verdict.OK, 1)
+
+
+def test_nobody_was_stopped_or_handed_over(maker: RunMaker) -> None:
+    maker.record.expect = Expectation(turn_s=0.05)
+    assert results(judge(maker))["X4"].verdict is Verdict.DID_NOT_RUN
+
+
+@pytest.mark.parametrize("broken", ["gap", "doubt"])
+def test_a_turn_that_producers_notice(maker: RunMaker, broken: str) -> None:
+    hand_over(maker)
+    for value in (9, 10, 11, 12, 13, 14):
+        outcome = Outcome.FAIL if broken == "gap" else maker.sends[value].outcome
+        maker.sends[value] = replace(maker.sends[value], outcome=outcome)
+    if broken == "doubt":
+        maker.sends[11] = replace(maker.sends[11], outcome=Outcome.INFO)
+    judgement = judge(maker)
+    assert found(judgement) == {"X4"}
+    text = "nothing was acknowledged for" if broken == "gap" else "1 sends in doubt"
+    assert results(judgement)["X4"].findings[0].startswith(text)
+
+
+def lose(maker: RunMaker, leader: str, trouble: str) -> None:
+    maker.event(50 * MS, "b1", "sample", master=True)
+    maker.strike(100 * MS, "ns1", "register", step=LOST)
+    maker.event(150 * MS, leader, "sample", master=True)
+    maker.event(190 * MS, "ns1", "register", group="b", trouble=trouble)
+    maker.strike(200 * MS, "ns1", "heal", step=LOST)
+    maker.event(250 * MS, "b2", "sample", master=True)
+
+
+def test_a_lost_register_changes_nothing(maker: RunMaker) -> None:
+    lose(maker, "b1", "it is gone")
+    result = results(judge(maker))["X5"]
+    assert (result.verdict, result.examined) == (Verdict.OK, 1)
+
+
+@pytest.mark.parametrize(
+    ("leader", "trouble", "text"),
+    [("b2", "it is gone", "b2 leads"), ("b1", "", "the controller finds nothing wrong")],
+)
+def test_a_lost_register_elects_or_is_not_told(
+    maker: RunMaker, leader: str, trouble: str, text: str
+) -> None:
+    lose(maker, leader, trouble)
+    judgement = judge(maker)
+    assert found(judgement) == {"X5"}
+    assert results(judgement)["X5"].findings[0].startswith(text)
+
+
+def test_who_led_stops_with_the_register(maker: RunMaker) -> None:
+    maker.strike(100 * MS, "ns1", "register", step=LOST)
+    maker.strike(5 * SECOND, "ns1", "heal", step=LOST)
+    judgement = judge(maker)
+    assert results(judgement)["X5"].findings[0].startswith("nothing was acknowledged in 4.9 s")
