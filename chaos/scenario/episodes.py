@@ -90,16 +90,25 @@ class Maker:
     def text(self, low: float, high: float) -> str:
         return show_duration(self.seconds(low, high))
 
+    def power(self, share: float) -> str:
+        """What makes a crash point one of power, in a share of the cases; never where it could take
+        the last machine that may lead."""
+        cut = self.random.random() < share
+        may = not self.shape.failover or self.shape.flush == "sync"
+        return " powercut" if cut and may else ""
+
     def recover(self, episode: Episode, label: str, who: str, group: str, *, lost: bool) -> None:
         """Bring back what the step with this label ended; `lost`: its log may be shorter now."""
         down = self.seconds(0.1, 3.0)
         is_leader = who.startswith("leader")
-        promote = is_leader and not self.alone and (lost or self.random.random() < 0.4)
+        by_hand = is_leader and not (self.alone or self.shape.failover)
+        promote = by_hand and (lost or self.random.random() < 0.4)
         if promote:
             episode.after(label, down, f"promote follower:longest{group}")
             down = round(down + self.seconds(0.2, 3.0), 3)
         episode.after(label, down, f"restart @{label}")
-        episode.length_s += down + (self.settle_s if promote else self.start_s)
+        settles = promote or (lost and self.shape.failover)
+        episode.length_s += down + (self.settle_s if settles else self.start_s)
 
 
 def kill(maker: Maker) -> Episode:
@@ -127,7 +136,7 @@ def stop(maker: Maker) -> Episode:
     if who.startswith("follower") and maker.shape.brokers > 2:
         who = f"leader{group}"
     if maker.random.random() < 0.5:
-        power = " powercut" if maker.random.random() < 0.7 else ""
+        power = maker.power(0.7)
         point = f"store-event {maker.random.randint(1, 30)}"
         if maker.random.random() < 0.4:
             point = f"mark {maker.random.choice(STOPPING)}"
@@ -167,7 +176,7 @@ def crash(maker: Maker) -> Episode:
     """Death within an operation: at the n-th change of a disk, or at a mark."""
     group, label, episode = maker.group(), maker.label(), Episode()
     who = maker.member(group)
-    power = " powercut" if maker.random.random() < 0.6 else ""
+    power = maker.power(0.6)
     event = int(maker.seconds(1, 60))
     point = f"store-event {event}"
     if maker.random.random() < 0.5:

@@ -17,14 +17,27 @@ from random import Random
 from typing import Final
 
 from rocketbed.chaos.damage import APPEND_CRC
+from rocketbed.chaos.record import Expectation
+from rocketbed.chaos.scenario import failover_episodes
 from rocketbed.chaos.scenario.check import BATCH_BODY_MAX
 from rocketbed.chaos.scenario.episodes import FIRST, RARE, SECOND, Episode, Maker, final_loss
 from rocketbed.chaos.scenario.plan import Consumers, Listeners, Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.chaos.scenario.swarm import swarm_weather
 
-GENERATED: Final[Mapping[str, Callable[[Maker], Episode]]] = {**FIRST, **SECOND, **RARE}
-"""Classes of faults by name."""
+Class = Callable[[Maker], Episode]
+Lane = Mapping[str, Class]
+LANES: Final[tuple[Lane, ...]] = (FIRST, SECOND, RARE)
+FAILOVER_LANES: Final[tuple[Lane, ...]] = (
+    failover_episodes.FIRST,
+    failover_episodes.SECOND,
+    failover_episodes.RARE,
+)
+"""The same where nodes fail over by themselves: some classes are made in another way."""
+GENERATED: Final[tuple[str, ...]] = tuple(
+    dict.fromkeys(name for lane in (*LANES, *FAILOVER_LANES) for name in lane)
+)
+"""Names of the classes of faults."""
 STORM_S: Final = 30.0
 CALM_S: Final = 30.0
 MARGIN_S: Final = 1.0
@@ -73,6 +86,8 @@ class Generate:
     classes: tuple[str, ...] = field(default_factory=lambda: tuple(GENERATED))
     rate: tuple[float, float] = (8.0, 20.0)
     """Messages a second of all producers together: a seed draws between these."""
+    failover: float = 0.0
+    """Share of seeds whose groups fail over by themselves."""
 
 
 def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swarm") -> Plan:
@@ -80,6 +95,8 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     wanted = wishes or Generate()
     random = Random(f"{name}/{seed}/generate")
     shape = draw_shape(random)
+    if wanted.failover and (chance := Random(f"{name}/{seed}/failover")).random() < wanted.failover:
+        shape = draw_failover(chance, shape)
     weather = swarm_weather(shape, f"{name}/{seed}/weather")
     if not _is_quick(weather):
         # A slave's sync may take as long as a master elsewhere waits for slaves.
@@ -124,6 +141,7 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         storm_s=wanted.storm_s,
         calm_s=wanted.calm_s,
         broken=broken,
+        expect=Expectation(loss="none", checks=("X3",)) if shape.failover else Expectation(),
     )
 
 
@@ -185,6 +203,12 @@ def draw_shape(random: Random) -> Shape:
         segment=segment,
         settings=settings,
     )
+
+
+def draw_failover(random: Random, shape: Shape) -> Shape:
+    """The same cluster, of groups that fail over by themselves."""
+    brokers = random.choice((3, 3, 3, 4, 5)) if shape.groups == 1 else 3
+    return replace(shape, brokers=brokers, repl="sync", min_isr=2, failover=True)
 
 
 def draw_producers(
@@ -286,13 +310,15 @@ def _keeps_up(shape: Shape, load: Producers, weather: Weather) -> bool:
 def _draw_steps(random: Random, seed: int, maker: Maker, wanted: Generate) -> list[str]:
     ends = wanted.storm_s - MARGIN_S
     last: Episode | None = None
-    if seed % 2 and not maker.alone and "wipe" in wanted.classes:
+    lanes = FAILOVER_LANES if maker.shape.failover else LANES
+    if seed % 2 and not maker.alone and "wipe" in wanted.classes and lanes is LANES:
         last = final_loss(maker)
         ends -= last.length_s
     rare = _rare_episode(seed, maker, wanted, is_last=last is None)
     ends -= rare.length_s
-    first = _lane(random, maker, _some(random, FIRST, wanted), ends, busy=True)
-    second = _lane(random, maker, _some(random, SECOND, wanted), ends, busy=False)
+    busy, meanwhile = lanes[:2]
+    first = _lane(random, maker, _some(random, busy, wanted), ends, is_busy=True)
+    second = _lane(random, maker, _some(random, meanwhile, wanted), ends, is_busy=False)
     lines = first + second + rare.at(ends)
     if last is not None:
         lines += last.at(ends + rare.length_s)
@@ -306,31 +332,32 @@ def _rare_episode(seed: int, maker: Maker, wanted: Generate, *, is_last: bool) -
     the loss of the first one would leave the operator's error for the truth (seed 881101).
     """
     random = Random(f"{seed}/rare")
-    names = [name for name in RARE if name in wanted.classes and (is_last or name != "double")]
+    lane = (FAILOVER_LANES if maker.shape.failover else LANES)[2]
+    names = [name for name in lane if name in wanted.classes and (is_last or name != "double")]
     if not names or random.random() > RARE_SHARE:
         return Episode()
-    episode = RARE[random.choice(names)](Maker(random, maker.shape, maker.weather, prefix="r"))
+    episode = lane[random.choice(names)](Maker(random, maker.shape, maker.weather, prefix="r"))
     return episode if episode.length_s < wanted.storm_s / 2 else Episode()
 
 
-def _some(
-    random: Random, lane: Mapping[str, Callable[[Maker], Episode]], wanted: Generate
-) -> list[str]:
+def _some(random: Random, lane: Lane, wanted: Generate) -> list[Class]:
     """The classes of this seed: each of them with probability one half, at least one."""
-    allowed = [name for name in lane if name in wanted.classes]
-    chosen = [name for name in allowed if random.random() < 0.5]
+    allowed = [lane[name] for name in lane if name in wanted.classes]
+    chosen = [one for one in allowed if random.random() < 0.5]
     return chosen or ([random.choice(allowed)] if allowed else [])
 
 
-def _lane(random: Random, maker: Maker, names: list[str], ends: float, *, busy: bool) -> list[str]:
-    """Episodes one after the other (`busy`), or each at its own time."""
+def _lane(
+    random: Random, maker: Maker, classes: list[Class], ends: float, *, is_busy: bool
+) -> list[str]:
+    """Episodes one after the other (`is_busy`), or each at its own time."""
     lines: list[str] = []
     moment = random.uniform(0.5, 3.0)
-    while names and moment < ends:
-        episode = GENERATED[random.choice(names)](maker)
+    while classes and moment < ends:
+        episode = random.choice(classes)(maker)
         if moment + episode.length_s <= ends:
             lines += episode.at(moment)
-            if busy:
+            if is_busy:
                 moment += episode.length_s
         moment += min(GAP_S * random.paretovariate(1.3), 10.0)
     return lines

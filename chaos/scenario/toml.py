@@ -156,6 +156,7 @@ def _generated(table: Table, plan: Plan) -> Plan:
         storm_s=table.take("storm", read.duration, plan.storm_s),
         calm_s=table.take("calm", read.duration, plan.calm_s),
         classes=classes,
+        failover=table.take("failover", read.number, 0.0),
     )
     table.done()
     return generate(plan.seed, wishes, name=plan.name)
@@ -163,7 +164,7 @@ def _generated(table: Table, plan: Plan) -> Plan:
 
 def _classes(value: object) -> tuple[str, ...]:
     if value == "all":
-        return tuple(GENERATED)
+        return GENERATED
     return tuple(read.list_of(read.one_of(*GENERATED))(value))
 
 

@@ -38,6 +38,7 @@ from rocketbed.chaos.trial.operator import NO_FAILOVER
 from rocketbed.node.config.node_config import NodeConfig, Setting, make_config
 from rocketbed.node.node import Node, run_node
 from rocketbed.replication.controller import Controller
+from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.register.cas import CasBroken, Versioned
 from rocketbed.replication.register.form import loaded
 from rocketbed.routing.config import NameserverConfig
@@ -318,10 +319,8 @@ class SimBackend:
 
     async def elected(self, group: str) -> Elected | None:
         """By the register, and by the leader's own record of where its epoch begins."""
-        newest = self._register.values.get(group)
-        if not newest:
+        if (entry := self._entry(group)) is None:
             return None
-        entry = loaded(newest[-1].value, name=group, version=newest[-1].version)
         for name, node in self.nodes.items():
             if node.config.broker_name != group or node.config.replica != entry.leader:
                 continue
@@ -329,6 +328,30 @@ class SimBackend:
             start = leader.view.start if leader and leader.epoch == entry.epoch else None
             return Elected(node=name, epoch=entry.epoch, start=start)
         return None
+
+    async def has_spare(self, node: str) -> bool:
+        entry = self._entry(node.rstrip("0123456789"))
+        if entry is None:
+            return True
+        members = {**entry.eligible, **entry.in_sync}
+        others = (
+            other
+            for name, other in self.nodes.items()
+            if name != node and self.state(name) != "down"
+        )
+        return any(
+            other.config.broker_name == entry.name
+            and other.failover is not None
+            and members.get(other.config.replica) == other.failover.agent.me.incarnation
+            for other in others
+        )
+
+    def _entry(self, group: str) -> GroupEntry | None:
+        """What the register holds of a group now."""
+        newest = self._register.values.get(group)
+        if not newest:
+            return None
+        return loaded(newest[-1].value, name=group, version=newest[-1].version)
 
     async def election(self) -> None:
         with trio.move_on_after(ELECTION_LOOK_S):

@@ -146,10 +146,19 @@ class Actions:
     async def _powercut(self, step: Step, names: list[str]) -> Done:
         modes = [word for word in step.words if word != "kernel"]
         mode = modes[0] if modes else self._plan.weather.cut_mode
+        names = [name for name in names if await self._may_lose_power(name)]
         for name in names:
             self._unwanted(name)
             await self._backend.power_cut(name, mode)
         return Done(names=names, undo=_each(names, self._start))
+
+    async def _may_lose_power(self, name: str) -> bool:
+        """Whether somebody could lead without a node that only has in memory what it acknowledged;
+        else an operator would have to force one, and lose messages."""
+        shape, backend = self._plan.shape, self._backend
+        if name not in self._members.members or not shape.failover or shape.flush == "sync":
+            return True
+        return await backend.has_spare(name)
 
     async def _crash(self, step: Step, names: list[str]) -> Done:
         words = dict(step.words)

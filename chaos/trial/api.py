@@ -212,6 +212,10 @@ class Backend(Protocol):
     async def elected(self, group: str) -> Elected | None:
         """The master of a group by its controller; None when there is none, or nobody says."""
 
+    async def has_spare(self, node: str) -> bool:
+        """Whether another member of its group that is up may lead, so that this one's bytes can be
+        lost; true also where nobody can tell."""
+
     async def election(self) -> None:
         """Wait until there may be another master, for an unspecified time."""
 

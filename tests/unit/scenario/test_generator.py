@@ -93,7 +93,12 @@ def test_all_classes_come_and_each_is_often_absent() -> None:
 
 @pytest.mark.parametrize("name", sorted(GENERATED))
 def test_one_class_alone(name: str) -> None:
-    plans = [generate(seed, Generate(classes=(name,))) for seed in range(0, 60, 2)]
+    shares = (0.0, 1.0)
+    plans = [
+        generate(seed, Generate(classes=(name,), failover=share))
+        for seed in range(0, 60, 2)
+        for share in shares
+    ]
     assert any(plan.steps for plan in plans)
     for plan in plans:
         check_plan(plan)
@@ -113,3 +118,38 @@ def test_what_is_named_exists() -> None:
         labels = {step.label for step in plan.steps}
         for step in plan.steps:
             assert labels.issuperset(labels_in(step.target))
+
+
+def elected(seed: int, share: float = 1.0) -> Plan:
+    return generate(seed, Generate(failover=share))
+
+
+def test_a_share_of_the_seeds_fails_over_and_the_others_stay_what_they_were() -> None:
+    plans = [elected(seed, 0.2) for seed in SEEDS]
+    assert 40 < sum(plan.shape.failover for plan in plans) < 80
+    for plan in plans:
+        assert plan.shape.failover or plan == generate(plan.seed)
+
+
+def test_plans_of_groups_with_failover_leave_everything_to_them() -> None:
+    verbs: Counter[str] = Counter()
+    for seed in SEEDS:
+        plan = elected(seed)
+        check_plan(plan)
+        assert plan.shape.failover
+        assert plan.shape.brokers >= 3
+        assert plan.expect.loss == "none"
+        here = {step.verb for step in plan.steps}
+        assert not here & {"promote", "wipe", "damage", "repair", "double"}
+        verbs.update(here)
+        for step in plan.steps:
+            assert "lost-fsync" not in step.words
+            # Within an operation: nobody can see to it that another one could lead.
+            assert plan.shape.flush == "sync" or not (
+                step.verb == "crash" and "powercut" in step.words
+            )
+    for verb in ("kill", "powercut", "crash", "pause", "partition", "isolate", "handover"):
+        assert verbs[verb] > 20, verb
+    targets = {f"{step.target} {step.second}" for s in SEEDS for step in elected(s).steps}
+    assert any(one.startswith("leader") and "ns:" in one for one in targets)
+    assert {elected(seed).shape.flush for seed in SEEDS} == {"sync", "async"}
