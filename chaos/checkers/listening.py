@@ -12,7 +12,7 @@ from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import as_master, step_of
 from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Excuse
-from rocketbed.chaos.history import Function, Outcome, Row
+from rocketbed.chaos.history import Event, Function, Outcome, Row
 from rocketbed.inspect.properties import delay_levels
 
 NOBODY = "nobody listened"
@@ -313,13 +313,23 @@ def _clock(case: Case, time_ns: int) -> Excuse | None:
     return None
 
 
+def _begins_without_locks(event: Event, leads: set[str]) -> bool:
+    """Whether a node becomes master with this event; `leads`, of who was elected, is kept."""
+    if event.what == "promote" and leads:  # by hand a start comes with it
+        leads.discard(str(event.fields.get("former")))
+        leads.add(event.node)
+        return True
+    return event.what == "start" and (as_master(event) or event.node in leads)
+
+
 def _unlocked(case: Case, call: Row) -> Excuse | None:
     """Why a lock may have gone to another: its broker keeps it in memory, and not for ever."""
     evidence = case.evidence
     begun: set[int] = set()
+    leads = {nodes[0] for nodes in evidence.record.groups.values()} if evidence.elects else set()
     for event in evidence.history.events:
         since_ns = call.invoked_ns - event.time_ns
-        if event.function == Function.NODE and event.what == "start" and as_master(event):
+        if event.function == Function.NODE and _begins_without_locks(event, leads):
             group = evidence.group_of_name(event.node)
             if group not in begun:  # nobody had a lock before
                 begun.add(group)

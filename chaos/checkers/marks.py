@@ -3,9 +3,12 @@
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import faults, no_disk
+from rocketbed.chaos.checkers.lineage import POWER_CUT, WIPE
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.history import Function, Outcome
 from rocketbed.inspect.marks import FLUSHED_NAME
+
+GONE = (POWER_CUT, WIPE)
 
 
 @check("S11m marks not ahead of the disk", "images", needs_history=False)
@@ -83,13 +86,17 @@ def _promised(case: Case, log: NodeLog) -> tuple[int, int, int]:
     era = lineage.era(image.time_ns)
     if era.master != log.name:
         return 0, 0, 0
+    # A machine that was elected and lost its power since has an older one.
+    cuts = (one.time_ns for one in lineage.changes if one.node == log.name and one.what in GONE)
+    since_ns = max((at for at in cuts if at < image.time_ns), default=0)
+    since_ns = max(since_ns, era.start_ns)
     sends = evidence.sends
     own = passes.where(sends.column("outcome"), (Outcome.OK,))
     promised = 0, 0, 0
     for at, told_ns in zip(own, passes.take(sends.column("returned_ns"), own), strict=True):
-        if era.start_ns < told_ns <= image.time_ns and losses.sent.ends[at] > promised[0]:
+        if since_ns < told_ns <= image.time_ns and losses.sent.ends[at] > promised[0]:
             message = losses.sent[int(at)]
-            is_ours = message.group in (lineage.group, -1) and message.invoked_ns > era.start_ns
+            is_ours = message.group in (lineage.group, -1) and message.invoked_ns > since_ns
             if is_ours and not losses.split(message):  # else a second master may have taken it
                 promised = int(losses.sent.ends[at]), message.invoked_ns, int(told_ns)
     return promised

@@ -34,6 +34,8 @@ OPERATOR: Final = ("promote", "repair", "restart", "handover", "register", "forc
 one is being chosen."""
 FATAL: Final = ("eio-fsync", "eio-write", "eio-read", "full", "read-only")
 """Faults of a disk that end a node."""
+NEEDS_FILES: Final = ("ConfigFileError", "OSError: [Errno 24]", "KeptFileUnwritable")
+"""How a node ends that begins, or with failover takes another role, and can open no file."""
 Undo = Callable[[], Awaitable[None]]
 
 
@@ -340,7 +342,7 @@ class Actions:
         if kind in FATAL:
             effect.permit = self.leave.begin(names)
         elif kind == "no-descriptors":  # who runs has to do without; who starts cannot
-            effect.permit = self.leave.begin(names, "ConfigFileError", "OSError: [Errno 24]")
+            effect.permit = self.leave.begin(names, *NEEDS_FILES)
         if kind == "lost-fsync":
             self.damaged.update(names)
         await self.effects.begin(effect)

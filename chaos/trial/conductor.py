@@ -46,7 +46,10 @@ from rocketbed.chaos.trial.topics import RunTopics
 
 SAMPLE_S: Final = 0.5
 READ_S: Final = 60.0
-BY_DISK: Final = ("StoreFailed", "OSError", "ConfigFileError", "BadStoreDirectory")
+BY_DISK: Final = (
+    *("StoreFailed", "OSError", "ConfigFileError", "BadStoreDirectory"),
+    "KeptFileUnwritable",
+)
 """How a node ends whose disk fails it, is full, or gives it no descriptor."""
 OCCASIONS: Final = ("before the faults", "after the faults")
 """Of visits."""

@@ -235,6 +235,26 @@ def two_owners_after_a_start_of_a_slave(run: RunMaker) -> None:
     run.event(DUE_NS - 20 * SECOND, "b2", "start", role="SLAVE", id=1)
 
 
+def two_owners_after_an_election(run: RunMaker, *, before_s: int = 20) -> None:
+    two_owners(run)
+    run.record.facts["elects"] = True
+    run.event(0, "b1", "start", role="ELECTED", id=-1)
+    run.event(DUE_NS - before_s * SECOND, "b2", "promote", former="b1", written=0, epoch=2)
+
+
+def two_owners_long_after_an_election(run: RunMaker) -> None:
+    two_owners_after_an_election(run, before_s=30)
+
+
+def two_owners_after_a_start_of_who_was_elected(run: RunMaker, *, node: str = "b2") -> None:
+    two_owners_long_after_an_election(run)
+    run.event(DUE_NS - 20 * SECOND, node, "start", role="ELECTED", id=-1)
+
+
+def two_owners_after_a_start_of_who_was_not(run: RunMaker) -> None:
+    two_owners_after_a_start_of_who_was_elected(run, node="b1")
+
+
 def two_owners_after_a_pause(run: RunMaker, *, before_s: int = 50) -> None:
     two_owners(run)
     run.strike(DUE_NS - before_s * SECOND, "ordered-1", "pause")
@@ -275,6 +295,10 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (two_owners_after_a_start, set()),
         (two_owners_long_after_a_start, {"A29"}),
         (two_owners_after_a_start_of_a_slave, {"A29"}),
+        (two_owners_after_an_election, set()),
+        (two_owners_long_after_an_election, {"A29"}),
+        (two_owners_after_a_start_of_who_was_elected, set()),
+        (two_owners_after_a_start_of_who_was_not, {"A29"}),
         (two_owners_after_a_pause, set()),
         (two_owners_soon_after_a_pause, {"A29"}),
     ],

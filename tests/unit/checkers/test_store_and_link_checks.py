@@ -295,6 +295,18 @@ def test_a_kill_leaves_what_was_acknowledged_as_flushed_in_F(
     assert found(run.judge(only=["S11f"])) == wanted
 
 
+@pytest.mark.parametrize(("cut_s", "wanted"), [(50, set()), (61, {"S11f"})])
+def test_a_power_cut_leaves_an_older_F_to_the_kill_that_comes_after_it(
+    run: RunMaker, tmp_path: Path, cut_s: int, wanted: set[str]
+) -> None:
+    """Who was elected leads until another one is (`soak-failover` seed 1125)."""
+    run.record.promise = Promise(flush="sync", replication="sync", copies=2)
+    run.event(cut_s * SECOND, "b1", "exit", cause="powercut", written=0, durable=0)
+    harm = partial(own_marks, flushed=ends(tmp_path)[-2] + 8)
+    run.images.append(ImageMaker("b1", "kill", 60 * SECOND, run.specs, harm=harm))
+    assert found(run.judge(only=["S11f"])) == wanted
+
+
 @pytest.mark.parametrize(("end_s", "wanted"), [(61, set()), (0, {"S11f"})])
 def test_F_is_not_written_where_a_node_can_open_no_file(
     run: RunMaker, tmp_path: Path, end_s: int, wanted: set[str]
