@@ -63,12 +63,15 @@ class NodeEnds:
         it (seeds 850118, 868394); or it followed, where nobody saw each change of its log: what was
         cut may have been written again by then.
         """
-        low = self.lowest_fall(begin_ns, end_ns)
-        head = base + BLANK.size
-        if low is not None and (low <= head or self._is_blank(head, low, end_ns)):
+        if self.was_cut(base, begin_ns, end_ns):
             return True
         at = bisect_right(self._followed, begin_ns)
         return at < len(self._followed) and self._followed[at] <= end_ns
+
+    def was_cut(self, base: int, begin_ns: int, end_ns: int) -> bool:
+        """Whether its log was cut to `base` in a time, or to the end of a blank there."""
+        low, head = self.lowest_fall(begin_ns, end_ns), base + BLANK.size
+        return low is not None and (low <= head or self._is_blank(head, low, end_ns))
 
     def _is_blank(self, begin: int, end: int, time_ns: int) -> bool:
         """Whether a file may end at `end` whose last record ended before `begin`: the log never

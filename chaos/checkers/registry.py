@@ -4,6 +4,7 @@ from typing import Final
 
 from rocketbed.chaos.checkers import (
     backlog,
+    cuts,
     deleted_topics,
     expiry,
     failover,
@@ -97,6 +98,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     replicas.equal_images,
     links.zombie_bytes,
     links.kept_cuts,
+    cuts.cuts_on_disk,
     links.honest_reports,
     links.catch_up,
     links.half_open,

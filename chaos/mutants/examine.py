@@ -19,6 +19,7 @@ from rocketbed.chaos.mutants.catalogue import controls, mutants
 from rocketbed.chaos.mutants.mutant import Mutant
 from rocketbed.chaos.mutants.score import Hunt, Row, Score
 from rocketbed.chaos.scenario.family import Family
+from rocketbed.chaos.scenario.library import load_scenario
 
 BUDGET_S: Final = 2000.0
 REPETITIONS: Final = 3
@@ -70,7 +71,8 @@ def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score
         row = Row(identity="node", title="the node as it is")
         if one is not None:
             row = Row(identity=one.id, title=one.title, column=one.caught_by)
-        asked = partial(hunt, one, wanted.family, budget_s=budget_s, jobs=wanted.jobs, say=say)
+        family = load_scenario(one.soak) if one is not None and one.soak else wanted.family
+        asked = partial(hunt, one, family, budget_s=budget_s, jobs=wanted.jobs, say=say)
         row.hunts += [asked(first_seed=next(seeds)) for _ in range(times)]
         if one is not None and one.caught_by and wanted.shrink:
             _shrink(wanted, row, one)

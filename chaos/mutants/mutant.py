@@ -39,6 +39,11 @@ class Mutant:
     """Ids of the checks that have to find it; empty for a control."""
     family: str = ""
     """The shipped scenario that is closest to it; the score is taken without it."""
+    soak: str = ""
+    """The swarm that has to find it, if that is not `soak-swarm`, of which most seeds have nothing
+    of what it breaks."""
+    unshown: str = ""
+    """Why no seed can be expected to show it, so that it is not hunted: what stands behind it."""
     targets: Mapping[str, str] = field(default_factory=dict)
     """`module:Class.function` -> hash of its source (`source_hash`)."""
     plant: Plant
@@ -57,15 +62,6 @@ class Mutant:
                 f" if not, and put the hash of `rocketbed chaos mutants"
                 f" --rehash {self.id}` into {self.plant.__module__}"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A bug of the catalogue that needs code which does not exist yet."""
-
-    id: str
-    title: str
-    waits_for: str
 
 
 REGISTRY: Final[dict[str, Mutant]] = {}

@@ -4,13 +4,13 @@ it is silent where there is nothing to find (chaos.md 6.4)."""
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
 from rocketbed.chaos.hunt.runner import Outcome
-from rocketbed.chaos.mutants.catalogue import WAITING
+from rocketbed.chaos.mutants.catalogue import unshown
 from rocketbed.chaos.scenario.marks import MARKS
 
 HISTORY: Final = Path(__file__).parents[1] / "score.json"
@@ -129,7 +129,6 @@ class Score:
             "unhit": self.unhit,
             "mutants": [row.as_row() for row in self.rows],
             "quiet": [row.as_row() for row in self.quiet],
-            "waiting": [asdict(one) for one in WAITING],
         }
 
 
@@ -150,7 +149,7 @@ def row_text(row: Row) -> str:
 def total_lines(score: Score) -> list[str]:
     """Behind the table; the last line is the score."""
     result = score.as_row()
-    lines = [f"{one.id:5} {one.title:36} waits for {one.waits_for}" for one in WAITING]
+    lines = [f"{one.id:5} {one.title:36} not hunted: {one.unshown}" for one in unshown()]
     if (effort := result["effort_simulated_s"]) is not None:
         cpu = result["effort_cpu_s"]
         lines.append(

@@ -25,9 +25,8 @@ from rocketbed.chaos.scenario.library import all_scenarios, load_scenario
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.sessions.catalogue import Session, sessions
 
-SWARM: Final = "soak-swarm"
-SWARM_SEEDS: Final = 4
-"""Seeds of the swarm beside one of each scenario: together some twenty runs."""
+MORE: Final = {"soak-swarm": 4, "soak-failover": 3}
+"""Seeds of the swarms beside one of each scenario: together some thirty runs."""
 
 
 RUN_BY: Final = (
@@ -91,9 +90,10 @@ class Visited:
 
 def suite(seed: int) -> list[Trial]:
     """Short simulated runs of every kind, and sessions of a store."""
-    swarm = load_scenario(SWARM)
     plans = [family.plan(seed, quick=True) for family in all_scenarios()]
-    plans += [swarm.plan(seed + more, quick=True) for more in range(1, 1 + SWARM_SEEDS)]
+    for name, count in MORE.items():
+        swarm = load_scenario(name)
+        plans += [swarm.plan(seed + more, quick=True) for more in range(1, 1 + count)]
     found = [Trial(plan=plan) for plan in plans]
     for name, session in sessions(seed).items():
         title, _, first = name.partition("/")

@@ -55,8 +55,11 @@ def deposed(maker: Maker) -> Episode:
     it has beyond is cut when it is back, and in half of the cases it dies in that."""
     group, label, episode = maker.group(), maker.label(), Episode()
     random, lasts = maker.random, maker.seconds(0.8, 5.0)
-    ends = random.choice((f"-> others{_ns(maker)}", "-> others", "-> others one-way"))
-    verb = random.choice((f"partition leader{group} {ends}", f"isolate leader{group}"))
+    # Its clients stay on its side: they go on sending to it, and reading from it.
+    ends = random.choice((",ns:all", ",ns:all", ",ns:all", ",ns:all one-way", ""))
+    verb = f"partition leader{group} -> others{ends}"
+    if random.random() < 0.2:
+        verb = f"isolate leader{group}"
     episode.steps.append((0, f"{verb} for {show_duration(lasts)} as {label}"))
     if random.random() < 0.5:
         point = random.choice(
@@ -81,7 +84,7 @@ def partition(maker: Maker) -> Episode:
         return Episode(0, [(0, f"isolate {who} {lasting}")])
     if choice < 0.3:
         return Episode(0, [(0, f"partition ns:any -> all{way} {lasting}")])
-    other = random.choice(("others", "others", "others,ns:all", "ns:all", "ns:any"))
+    other = random.choice(("others", "others,ns:all", "others,ns:all", "ns:all", "ns:any"))
     if choice < 0.4 and other == "others":
         return Episode(0, [(0, f"partition follower:all{group} -> leader{group}{way} {lasting}")])
     return Episode(0, [(0, f"partition {who} -> {other}{way} {lasting}")])
@@ -91,10 +94,6 @@ def handover(maker: Maker) -> Episode:
     """An operator asks the leader to have another one lead."""
     length = maker.seconds(0.1, 2.0)
     return Episode(length, [(0, f"handover leader{maker.group()}")])
-
-
-def _ns(maker: Maker) -> str:
-    return maker.random.choice((",ns:all", ",ns:any"))
 
 
 FIRST: Final[Mapping[str, Callable[[Maker], Episode]]] = {

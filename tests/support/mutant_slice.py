@@ -1,4 +1,4 @@
-"""A slice of all generated mutants, in four short runs of clusters and all sessions.
+"""A slice of all generated mutants, in five short runs of clusters and all sessions.
 
     python -m tests.support.mutant_slice NUMBER SEED OUT
 
@@ -16,7 +16,7 @@ from rocketbed.chaos.mutants.tally import SURVIVORS, as_row, fate_text, write_su
 from rocketbed.chaos.mutants.visits import Trial, suite
 from rocketbed.chaos.scenario.library import load_scenario
 
-CLUSTERS: Final = ("power-roll", "isr-squeeze", "rolling-restart", "soak-swarm")
+CLUSTERS: Final = ("power-roll", "isr-squeeze", "rolling-restart", "soak-swarm", "soak-failover")
 RUNS: Final = 2
 
 

@@ -4,7 +4,7 @@ from textwrap import dedent
 
 import pytest
 
-from rocketbed.chaos.mutants.draw import FAILOVER, ROOT, Source, candidates, draw, read_sources
+from rocketbed.chaos.mutants.draw import ROOT, UNUSED, Source, candidates, draw, read_sources
 from rocketbed.chaos.mutants.operators import OPERATORS
 from rocketbed.chaos.mutants.sites import sites
 
@@ -133,10 +133,10 @@ def test_what_would_not_run_or_changes_nothing_is_not_drawn() -> None:
 
 def test_the_draw_is_the_seed_s_and_each_module_has_its_share() -> None:
     sources = read_sources(mutated=("replication", "routing", "client/flow.py"))
-    drawn = draw(60, 7, sources)
-    assert [one.key for one in draw(60, 7, sources)] == [one.key for one in drawn]
+    drawn = draw(110, 7, sources)
+    assert [one.key for one in draw(110, 7, sources)] == [one.key for one in drawn]
     assert [one.key for one in draw(20, 7, sources)] == [one.key for one in drawn[:20]]
-    assert [one.key for one in draw(60, 8, sources)] != [one.key for one in drawn]
+    assert [one.key for one in draw(110, 8, sources)] != [one.key for one in drawn]
     rich = [source for source in sources if len(candidates(source)) > 20]
     shares = [sum(one.source == source for one in drawn) for source in rich]
     assert min(shares) >= 2
@@ -144,11 +144,11 @@ def test_the_draw_is_the_seed_s_and_each_module_has_its_share() -> None:
     assert {one.site.operator for one in drawn} == set(OPERATORS)
 
 
-def test_failover_alone_is_left_out() -> None:
+def test_registers_outside_of_simulation_alone_are_left_out() -> None:
     places = {one.place for one in read_sources()}
-    assert not places & {*FAILOVER}
-    assert {place for place in FAILOVER if not (ROOT / place).is_file()} == set()
-    assert "replication/master.py" in places
+    assert not places & {*UNUSED}
+    assert {place for place in UNUSED if not (ROOT / place).is_file()} == set()
+    assert {"replication/master.py", "replication/follower.py", "node/failover.py"} <= places
 
 
 def test_a_mutant_is_shown_as_a_difference_of_the_checkout() -> None:

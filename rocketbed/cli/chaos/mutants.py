@@ -7,7 +7,7 @@ from random import SystemRandom
 
 import click
 
-from rocketbed.chaos.mutants.catalogue import WAITING, controls
+from rocketbed.chaos.mutants.catalogue import controls, unshown
 from rocketbed.chaos.mutants.catalogue import mutants as planted
 from rocketbed.chaos.mutants.examine import BUDGET_S, QUIET_S, REPETITIONS, Examination, examine
 from rocketbed.chaos.mutants.fates import Fate
@@ -222,5 +222,5 @@ def _say_all() -> None:
         click.echo(f"{one.id:4} {one.title}{stale}: {one.bug}")
         found = f" Found by {', '.join(one.caught_by)}." if one.caught_by else ""
         click.echo(f"     {one.edit}.{found}")
-    for waiting in WAITING:
-        click.echo(f"{waiting.id:4} {waiting.title}: waits for {waiting.waits_for}")
+    for one in unshown():
+        click.echo(f"{one.id:4} {one.title}: {one.edit}. Not hunted: {one.unshown}")

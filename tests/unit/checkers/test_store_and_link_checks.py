@@ -456,6 +456,31 @@ def cut(run: RunMaker) -> None:
     run.after.append(keep)
 
 
+@pytest.mark.parametrize(
+    ("ends_after", "then", "wanted"),
+    [
+        (400, "followed", set()),
+        (None, "followed", {"R2c"}),
+        (700, "followed", {"R2c"}),
+        (None, "exit", set()),  # its next start does it
+    ],
+)
+def test_what_a_replica_cuts_is_gone_before_it_follows(
+    run: RunMaker, ends_after: int | None, then: str, wanted: set[str]
+) -> None:
+    run.record.facts["elects"] = True
+    run.trace = Trace()
+    run.trace.node("b2").add(0, 1000, 1000)
+    if ends_after is not None:
+        run.trace.node("b2").add(20 * SECOND + MS, ends_after, ends_after)
+    run.event(20 * SECOND, "b2", "cut", start=400, end=1000)
+    run.event(20 * SECOND + 2 * MS, "b2", then)
+    run.event(21 * SECOND, "b2", "followed")
+    judgement = run.judge(only=["R2c"])
+    assert judgement.result("R2c").examined == (then == "followed")
+    assert found(judgement) == wanted
+
+
 def test_what_was_cut_stays_away(run: RunMaker) -> None:
     cut(run)
     result = results(run.judge(only=["R2"]))["R2"]
