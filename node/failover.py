@@ -225,7 +225,8 @@ class Failover:
             reason = f": {self.agent.trouble}" if self.agent.trouble else ""
             return f"no controller has taken it in yet (namesrvAddr, rbRegister there){reason}"
         reason = follower.refusal if follower is not None else "the group has no leader"
-        return f"it follows nobody: {reason or 'no link to the leader yet'}"
+        lost = f"; its controller: {self.agent.trouble}" if self.agent.trouble else ""
+        return f"it follows nobody: {reason or 'no link to the leader yet'}{lost}"
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. Raises `ReplicaExpelled`, `StoreError`, `OSError`."""

@@ -182,6 +182,8 @@ class Agent:
                 await self._beat(connection)
             except ReplicaExpelled as exc:
                 expelled = exc
+            except _NotActive as exc:
+                self.trouble = self.trouble or str(exc)  # the active one has more to say
             except (RemotingError, ProtocolError, EntryDamaged, _Elsewhere) as exc:
                 if self.trouble != str(exc):
                     self._world.log.info(
@@ -262,6 +264,8 @@ class Agent:
                 raise Superseded(remark)
             case ResponseCode.CONTROLLER_INVALID_REQUEST:
                 raise ChangeRefused(remark)
+            case ResponseCode.CONTROLLER_NOT_LEADER:
+                raise _NotActive(f"code {answer.code}: {remark}")
         raise _Elsewhere(f"code {answer.code}: {remark}")
 
     def _on_notice(self, command: Command, _: Connection) -> None:
@@ -282,4 +286,8 @@ class Agent:
 
 
 class _Elsewhere(ReplicationError):
-    """This controller is not active, or cannot use its register: another one may."""
+    """This controller cannot use its register, or not for us: another one may."""
+
+
+class _NotActive(ReplicationError):
+    """This controller is not the active one."""

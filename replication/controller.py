@@ -26,7 +26,7 @@ from rocketbed.replication.errors import (
     RegisterOlder,
 )
 from rocketbed.replication.lease import LEASE_S, Elect, Fence, Roll, Wait
-from rocketbed.replication.lost_groups import LostGroups, founded_uid
+from rocketbed.replication.lost_groups import LostGroups, founded_uid, refuse_shorter
 from rocketbed.replication.register.cas import (
     CasBroken,
     CasError,
@@ -287,9 +287,12 @@ class Controller:
         known = await self._register.get(asked.group)
         if known is not None and asked.groupUid not in ("", known.uid):
             raise GroupUnknown(
-                f"this register has another group of the name {asked.group!r}, which began without"
-                f" replica {asked.replica}: to go on with what this one holds, stop all nodes, move"
-                " the register and the other directories away, start this one, force-leader it"
+                f"this register has another group of the name {asked.group!r} than the one that"
+                f" replica {asked.replica} is of. Is the register another cluster's, or the"
+                " directory? Bring back the right one. Or did an empty node found the group while"
+                " this one was away? Then, to go on with what this one holds: stop all nodes, move"
+                " the register, and what only the empty one has begun, away, start the nodes that"
+                " have the old group, and force-leader the one with the longest log"
             )
         if known is None and (
             max(asked.promised, asked.epoch) > 0 or self._lost_groups.of(asked.group, asked.replica)
@@ -406,6 +409,9 @@ class Controller:
         if asked.group in self._groups or asked.group in self._damaged:
             group = self._group(asked.group)
             alive = group.roll.alive(self._world.clock.monotonic())
+            if asked.replica in alive:
+                ends = {number: (one.epoch, one.end) for number, one in alive.items()}
+                refuse_shorter(asked.group, asked.replica, ends)
             entry = await self._register.force(asked.group, asked.replica, alive, op=asked.op)
         else:
             how = self._lost_groups.refounding(asked.group, asked.replica)
@@ -431,7 +437,8 @@ class Controller:
             }
             for name, group in sorted(self._groups.items())
         }
-        found |= {name: {"damaged": str(exc)} for name, exc in self._damaged.items()}
+        lost = {**self._lost_groups.reasons(), **{n: str(e) for n, e in self._damaged.items()}}
+        found |= {name: {"damaged": reason} for name, reason in lost.items()}
         return answer(command, body=orjson.dumps(found))
 
     def _answered(self, command: Command, group: _Group, entry: GroupEntry) -> Command:

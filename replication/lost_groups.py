@@ -4,12 +4,12 @@ Nobody leads such a group before an operator says who: whoever comes first may l
 acknowledged (replication.md 7.9).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from rocketbed.replication.entry import GroupEntry, Policy, Replica
-from rocketbed.replication.errors import GroupUnknown
+from rocketbed.replication.errors import ChangeRefused, GroupUnknown
 from rocketbed.replication.register.register import new_group
 from rocketbed.wire.headers_failover import RegisterReplicaRequest
 
@@ -55,14 +55,23 @@ class LostGroups:
         """What a replica is told; one that knows more of its group than the register waits."""
         if max(asked.promised, asked.epoch) > 0:
             self._waiting[asked.group, asked.replica] = self._now(), asked
-        return GroupUnknown(
-            f"the register has lost group {asked.group!r}: bring back its newest copy, or have the"
+        return GroupUnknown(self._reason(asked.group))
+
+    def reasons(self) -> dict[str, str]:
+        """By group, what its replicas are told."""
+        groups = sorted({name for name, _ in self._waiting})
+        return {name: self._reason(name) for name in groups if self.of(name)}
+
+    def _reason(self, group: str) -> str:
+        return (
+            f"the register has lost group {group!r}: bring back its newest copy, or have the"
             " replica with the longest log lead once all are here (force-leader); these are:"
-            f" {sorted(self.of(asked.group))}"
+            f" {sorted(self.of(group))}"
         )
 
     def refounding(self, group: str, number: int) -> Refounding:
-        """By the word of an operator, with this replica as its leader. Raises `GroupUnknown`."""
+        """By the word of an operator, with this replica as its leader. Raises `GroupUnknown`,
+        `ChangeRefused` if another one that waits has more."""
         waiting = self.of(group)
         if number not in waiting:
             raise GroupUnknown(
@@ -70,11 +79,25 @@ class LostGroups:
                 f" {sorted(waiting) or 'none'} of it do"
             )
         one = waiting[number]
+        refuse_shorter(group, number, {n: (w.epoch, w.end) for n, w in waiting.items()})
         uid = one.groupUid or founded_uid(one)
         return Refounding(
             new_group(group, replicas=one.replicas, policy=Policy(one.policy), uid=uid),
             Replica(one.uuid, one.incarnation, one.address, one.haAddress),
             EPOCHS_UNSEEN + max(max(one.promised, one.epoch) for one in waiting.values()),
+        )
+
+
+def refuse_shorter(group: str, number: int, ends: Mapping[int, tuple[int, int]]) -> None:
+    """Of each replica that is there the newest epoch of its log, and its end: raises
+    `ChangeRefused` if one has more than this one, whose messages would be cut."""
+    longest = max(ends, key=lambda one: (ends[one], one == number))
+    if longest != number:
+        mine, theirs = ends[number], ends[longest]
+        raise ChangeRefused(
+            f"replica {longest} of group {group!r} has a longer log, up to {theirs[1]} in epoch"
+            f" {theirs[0]}, than replica {number}, up to {mine[1]} in epoch {mine[0]}: force that"
+            " one, or stop it first, and lose what only it has"
         )
 
 

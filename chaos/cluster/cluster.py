@@ -330,6 +330,8 @@ class LocalCluster:
         """
         if not self.plan.failover:
             raise ClusterError("it has no failover: use `cluster promote`")
+        if name is not None:
+            self._check_node(name)
         to = -1 if name is None else self.plan.member(name).broker_id
         group = await self.group()
         if group is None or group.leader is None:
@@ -345,9 +347,14 @@ class LocalCluster:
         """Let this node lead, whatever it lacks. Raises as `hand_over`."""
         if not self.plan.failover:
             raise ClusterError("it has no failover: use `cluster promote --force`")
+        self._check_node(name)
         async with self.admin() as admin:
             found = await admin.force_leader(BROKER_NAME, self.plan.member(name).broker_id)
         return GroupStatus.read({"entry": found})
+
+    def _check_node(self, name: str) -> None:
+        if name not in self.nodes:
+            raise ClusterError(f"{name!r} is no node of it: {', '.join(self.nodes)} are")
 
     def admin(self) -> Admin:
         """A client for administration, to be entered."""

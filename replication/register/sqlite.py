@@ -150,7 +150,8 @@ class SqliteCas:
     def _break(self, reason: str) -> CasBroken:
         self._broken = CasBroken(
             f"the register {self._path} cannot be used any more: {reason}. Nothing is elected until"
-            " that is mended and this process is started again; the nodes go on as they are"
+            " that is mended and this process is started again; a leader goes on while all that are"
+            " in sync follow it"
         )
         return self._broken
 

@@ -10,6 +10,7 @@ import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.client.admin import Admin
+from rocketbed.client.errors import RequestRefused
 from rocketbed.client.pulls import SUBSCRIPTION, SUSPEND
 from rocketbed.remoting.client import dial
 from rocketbed.wire.codes import RequestCode, ResponseCode
@@ -187,6 +188,16 @@ def _lose_register(group: FailoverNodes) -> None:
     group.shelf.replace({})
 
 
+def _damage(group: FailoverNodes, traffic: Traffic) -> str:
+    """Why a controller knows nothing of the group."""
+
+    async def ask(world: World) -> str:
+        async with Admin(world, nameservers=traffic.nameservers) as admin:
+            return str((await admin.failover_groups())["g"]["damaged"])
+
+    return str(group.simulation.run_process(group.program(ask), 30))
+
+
 def _kill_all(group: FailoverNodes) -> None:
     for name in group.names:
         group.simulation.kill(name)
@@ -211,7 +222,9 @@ def test_a_lost_register_elects_nobody_until_an_operator_does() -> None:
         group.settle()
         traffic = Traffic(group)
         traffic.start()
-        group.simulation.run(2)
+        group.simulation.run(1)
+        group.simulation.kill("g-3")
+        group.simulation.run(1)
         _kill_all(group)
         _lose_register(group)
         group.simulation.run(1)
@@ -221,8 +234,11 @@ def test_a_lost_register_elects_nobody_until_an_operator_does() -> None:
         assert (group.entry, group.leader()) == (None, "")
         failover = group.nodes["g-1"].failover
         assert failover is not None
-        assert "the register has lost group 'g'" in failover.trouble()
-        assert "these are: [1, 2, 3]" in failover.trouble()
+        for text in (failover.trouble(), _damage(group, traffic)):
+            assert "the register has lost group 'g'" in text
+            assert "these are: [1, 2, 3]" in text
+        with pytest.raises(RequestRefused, match="has a longer log"):
+            _force(group, traffic, "g-3")
         chosen = max(group.names, key=lambda name: group.nodes[name].store.max_offset)
         _force(group, traffic, chosen)
         assert group.settle() == chosen
