@@ -5,6 +5,8 @@ flushed end up to it, in order, and publishes it; whoever waits for a lower offs
 one fsync serves every producer that queued up during the one before.
 """
 
+from collections.abc import Callable
+
 import trio
 
 from rocketbed.node.store.errors import StoreFailed
@@ -29,6 +31,9 @@ class Flusher:
         """Where the log began when F was written for good, above 0 and before the first mark."""
         self.floor = 0
         """F as it was found at boot: while recovery is on its way up, F on disk stays there."""
+        self.whole_end: Callable[[], int] | None = None
+        """With failover: the end of the log's last whole record. What is dispatched ends where it
+        is confirmed, and a start knows an older end of that than what was on disk."""
         parts.log.written.subscribe(self._on_written)
 
     def _on_written(self, end: int) -> None:
@@ -117,7 +122,9 @@ class Flusher:
         A slave's log may end inside a record, which is no part of the log for a master: its F
         stays at the end of a record, so that the slave can be started as a master.
         """
-        if self._parts.config.is_slave:
+        if self.whole_end is not None:
+            end = min(end, self.whole_end())
+        elif self._parts.config.is_slave:
             end = min(end, self._parts.dispatched.value)
         return max(end, self.floor)
 

@@ -78,6 +78,8 @@ class MessageStore:
         )
         """Takes the end of the log, or a topic's queues, away for good."""
         self.epochs = StoreEpochs(self._parts, self._flusher, self._dispatcher, self.removal)
+        if confirmed is not None:
+            self._flusher.whole_end = self.epochs.whole_end
         """The log of a replica in a group with failover."""
         self.on_arrival: list[Arrival] = self._dispatcher.on_arrival
         """Called, in this order, when messages can be pulled."""

@@ -298,3 +298,25 @@ def test_what_another_broker_has_written_into_a_directory_is_cut_off() -> None:
         group.settle()
         assert any(line.event == "failover.foreign_hand" for line in group.simulation.log)
         traffic.check()
+
+
+def test_a_start_does_not_forget_what_was_on_disk() -> None:
+    """Of a replica that does not know yet how much is confirmed (`soak-failover` 50013)."""
+
+    def on_disk() -> int:
+        data = group.simulation.process(first).disk.contents("/store/rocketbed.flushed")
+        return int.from_bytes(data[:8], "big", signed=True)
+
+    with FailoverNodes(1, replicas=2) as group:
+        first = group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(3.3)
+        before = on_disk()
+        group.simulation.kill(first)
+        group.simulation.kill("ns-1")
+        group.start(first)
+        group.wait(lambda: first in group.nodes)
+        assert group.nodes[first].store.dispatched.value < before, "all was known to be confirmed"
+        group.simulation.run(2)
+        assert on_disk() >= before > 0
