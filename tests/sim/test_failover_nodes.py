@@ -200,7 +200,7 @@ def test_an_operator_may_accept_a_loss() -> None:
         assert group.entry is not None
         assert (group.entry.leader, group.leader()) == (None, "")
         ends = {name: group.nodes[name].store.max_offset for name in group.names}
-        chosen = min(ends, key=lambda name: ends[name])
+        chosen = max(ends, key=lambda name: ends[name])
 
         async def force(world: World) -> None:
             async with Admin(world, nameservers=traffic.nameservers) as admin:
