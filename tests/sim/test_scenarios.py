@@ -46,10 +46,10 @@ def test_a_shipped_scenario_finds_nothing(name: str) -> None:
     assert failed(family.plan(seed, quick=True) for seed in range(2)) == []
 
 
-def test_thirty_seeds_of_the_swarm_and_those_that_ever_failed() -> None:
+def test_sixteen_seeds_of_the_swarm_and_those_that_ever_failed() -> None:
     lines = SEEDS.read_text(encoding="utf-8").splitlines()
     known = [line.split()[0] for line in lines if line and not line.startswith("#")]
-    plans = [load_scenario(SWARM).plan(seed) for seed in range(30)]
+    plans = [load_scenario(SWARM).plan(seed) for seed in range(16)]
     plans += [plan for seed in dict.fromkeys(known) if (plan := pinned(seed)) not in plans]
     assert failed(plans) == []
 
