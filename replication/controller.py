@@ -344,7 +344,9 @@ class Controller:
     def _refuse_older(self, asked: RegisterReplicaRequest, known: GroupEntry) -> None:
         """A register that was put back from an old copy: who is in sync by it may lack what was
         acknowledged since. The group stands still, for all of its replicas."""
-        if known.epoch < max(asked.promised, asked.epoch):
+        # Whoever cannot name the group's id may be anybody: one of them stops no group.
+        is_ours = asked.groupUid == known.uid
+        if is_ours and known.epoch < max(asked.promised, asked.epoch):
             self._damaged[asked.group] = RegisterOlder(
                 f"the register has group {asked.group!r} as it was in epoch {known.epoch}, and"
                 f" replica {asked.replica} knows of epoch {max(asked.promised, asked.epoch)}: bring"

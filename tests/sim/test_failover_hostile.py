@@ -131,6 +131,7 @@ def test_frames_of_nobody_harm_nobody() -> None:
         {"end": -1},
         {"epoch": -1},
         {"promised": -1},
+        {"promised": 1 << 30},
         {"groupUid": "x" * 300},
     ],
     ids=str,
