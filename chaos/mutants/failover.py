@@ -102,7 +102,7 @@ async def _offsets_from_confirm(_original: Any, self: Any) -> Any:
     " log only where the set's other member led in between with less",
     family="failover",
     soak=SOAK,
-    targets={_LEADER: "c943e2cfa0e9c0da"},
+    targets={_LEADER: "54f3e4ed8881c6b4"},
 )
 def _old_positions() -> None:
     kept: dict[tuple[str, int], dict[int, Any]] = {}
