@@ -54,11 +54,24 @@ def test_a_turn_that_producers_notice(maker: RunMaker, broken: str) -> None:
         outcome = Outcome.FAIL if broken == "gap" else maker.sends[value].outcome
         maker.sends[value] = replace(maker.sends[value], outcome=outcome)
     if broken == "doubt":
-        maker.sends[11] = replace(maker.sends[11], outcome=Outcome.INFO)
+        maker.sends[11] = replace(maker.sends[11], outcome=Outcome.WEAK)
     judgement = judge(maker)
     assert found(judgement) == {"X4"}
     text = "nothing was acknowledged for" if broken == "gap" else "1 sends in doubt"
     assert results(judgement)["X4"].findings[0].startswith(text)
+
+
+def test_who_leads_ends_before_the_next_one_leads(maker: RunMaker) -> None:
+    hand_over(maker)
+    maker.record.backend = "sim"
+    maker.event(103 * MS, "b1", "exit", cause="stop")
+    assert results(judge(maker))["X4"].findings[0].startswith("b1 ended before b2 led")
+
+
+def test_nobody_leads_after_a_turn(maker: RunMaker) -> None:
+    hand_over(maker)
+    maker.record.calm_ns = 104 * MS
+    assert results(judge(maker))["X4"].findings == ("nobody followed b1 after 'handover b1'",)
 
 
 def lose(maker: RunMaker, leader: str, trouble: str) -> None:
