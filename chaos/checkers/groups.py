@@ -159,6 +159,9 @@ def _given_again(case: Case, group: int, queue: int, offset: int, value: int) ->
     sent_ns = sends.row(int(places[0])).returned_ns if len(places) else -1
     if passed_ns >= sent_ns:
         return None
+    # Groups that fail over show what is confirmed only: no place that was read is given again.
+    if evidence.elects and evidence.record.expect.loss == "none":
+        return None
     return losses.loss_between(evidence.queues.names[queue].group, passed_ns, sent_ns)
 
 
