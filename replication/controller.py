@@ -9,7 +9,7 @@ acknowledges, and the next one begins with what is on record.
 import errno
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 import trio
@@ -26,7 +26,7 @@ from rocketbed.replication.errors import (
     RegisterOlder,
 )
 from rocketbed.replication.lease import LEASE_S, Elect, Fence, Roll, Wait
-from rocketbed.replication.lost_groups import LostGroups, founded_uid, refuse_shorter
+from rocketbed.replication.lost_groups import LostGroups, founded_uid
 from rocketbed.replication.register.cas import (
     CasBroken,
     CasError,
@@ -411,9 +411,6 @@ class Controller:
         if asked.group in self._groups or asked.group in self._damaged:
             group = self._group(asked.group)
             alive = group.roll.alive(self._world.clock.monotonic())
-            if asked.replica in alive:
-                ends = {number: (one.epoch, one.end) for number, one in alive.items()}
-                refuse_shorter(asked.group, asked.replica, ends)
             entry = await self._register.force(asked.group, asked.replica, alive, op=asked.op)
         else:
             how = self._lost_groups.refounding(asked.group, asked.replica)
@@ -429,7 +426,10 @@ class Controller:
     def _all_groups(self, command: Command, _: Connection) -> Command:
         self._check_active()
         now = self._world.clock.monotonic()
-        found = {
+        found: dict[str, Any] = {
+            name: {"damaged": reason} for name, reason in self._lost_groups.reasons().items()
+        }
+        found |= {
             name: {
                 "entry": orjson.loads(dumped(group.entry)),
                 "silent_s": {
@@ -439,8 +439,7 @@ class Controller:
             }
             for name, group in sorted(self._groups.items())
         }
-        lost = {**self._lost_groups.reasons(), **{n: str(e) for n, e in self._damaged.items()}}
-        found |= {name: {"damaged": reason} for name, reason in lost.items()}
+        found |= {name: {"damaged": str(exc)} for name, exc in self._damaged.items()}
         return answer(command, body=orjson.dumps(found))
 
     def _answered(self, command: Command, group: _Group, entry: GroupEntry) -> Command:

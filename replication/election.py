@@ -121,7 +121,7 @@ def forced(entry: GroupEntry, number: int, alive: Mapping[int, Candidate]) -> Gr
     """With a leader that an operator chose although nobody complete is there (R9).
 
     The epoch is on record as one that may have lost acknowledged bytes. Raises `ChangeRefused`
-    while somebody complete is alive, or if this replica is not.
+    while somebody complete is alive, or one with a longer log, or if this replica is not.
     """
     complete = sorted(
         one
@@ -139,6 +139,7 @@ def forced(entry: GroupEntry, number: int, alive: Mapping[int, Candidate]) -> Gr
         raise ChangeRefused(
             f"replica {number} of group {entry.name!r} is not there: start it first"
         )
+    refuse_shorter(entry.name, number, {one: (it.epoch, it.end) for one, it in alive.items()})
     alone = replace(entry, leader=None, in_sync={}, eligible={number: incarnation})
     chosen = _led_by(alone, number)
     return replace(chosen, unclean=(*entry.unclean, chosen.epoch))
@@ -161,6 +162,19 @@ def refounded(new: GroupEntry, number: int, replica: Replica, *, epoch: int) -> 
         in_sync=members,
         unclean=(epoch,),
     )
+
+
+def refuse_shorter(group: str, number: int, ends: Mapping[int, tuple[int, int]]) -> None:
+    """Of each replica that is there the newest epoch of its log, and its end: raises
+    `ChangeRefused` if one has more than this one, whose messages would be cut."""
+    longest = max(ends, key=lambda one: (ends[one], one == number))
+    if longest != number:
+        mine, theirs = ends[number], ends[longest]
+        raise ChangeRefused(
+            f"replica {longest} of group {group!r} has a longer log, up to {theirs[1]} in epoch"
+            f" {theirs[0]}, than replica {number}, up to {mine[1]} in epoch {mine[0]}: force that"
+            " one, or stop it first, and lose what only it has"
+        )
 
 
 def _check_identity(entry: GroupEntry, number: int, known: Replica, replica: Replica) -> None:

@@ -4,12 +4,13 @@ Nobody leads such a group before an operator says who: whoever comes first may l
 acknowledged (replication.md 7.9).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from rocketbed.replication.election import refuse_shorter
 from rocketbed.replication.entry import GroupEntry, Policy, Replica
-from rocketbed.replication.errors import ChangeRefused, GroupUnknown
+from rocketbed.replication.errors import GroupUnknown
 from rocketbed.replication.register.register import new_group
 from rocketbed.wire.headers_failover import RegisterReplicaRequest
 
@@ -44,12 +45,14 @@ class LostGroups:
 
     def of(self, group: str, but: int = -1) -> dict[int, RegisterReplicaRequest]:
         """Replicas that know of a group which the register does not; without this one."""
-        now = self._now()
-        for key, (at, _) in list(self._waiting.items()):
-            if now > at + WAITING_S:
-                del self._waiting[key]
-        found = self._waiting.items()
-        return {one: asked for (name, one), (_, asked) in found if name == group and one != but}
+        found = self._asking().items()
+        return {one: asked for (name, one), asked in found if name == group and one != but}
+
+    def _asking(self) -> dict[tuple[str, int], RegisterReplicaRequest]:
+        """Who still asks."""
+        since = self._now() - WAITING_S
+        self._waiting = {key: one for key, one in self._waiting.items() if one[0] >= since}
+        return {key: asked for key, (_, asked) in self._waiting.items()}
 
     def refusal(self, asked: RegisterReplicaRequest) -> GroupUnknown:
         """What a replica is told; one that knows more of its group than the register waits."""
@@ -59,8 +62,7 @@ class LostGroups:
 
     def reasons(self) -> dict[str, str]:
         """By group, what its replicas are told."""
-        groups = sorted({name for name, _ in self._waiting})
-        return {name: self._reason(name) for name in groups if self.of(name)}
+        return {name: self._reason(name) for name in sorted({name for name, _ in self._asking()})}
 
     def _reason(self, group: str) -> str:
         return (
@@ -78,26 +80,14 @@ class LostGroups:
                 f"no replica {number} of group {group!r} ever registered, or waits to be:"
                 f" {sorted(waiting) or 'none'} of it do"
             )
+        ends = {other: (asked.epoch, asked.end) for other, asked in waiting.items()}
+        refuse_shorter(group, number, ends)
         one = waiting[number]
-        refuse_shorter(group, number, {n: (w.epoch, w.end) for n, w in waiting.items()})
         uid = one.groupUid or founded_uid(one)
         return Refounding(
             new_group(group, replicas=one.replicas, policy=Policy(one.policy), uid=uid),
             Replica(one.uuid, one.incarnation, one.address, one.haAddress),
             EPOCHS_UNSEEN + max(max(one.promised, one.epoch) for one in waiting.values()),
-        )
-
-
-def refuse_shorter(group: str, number: int, ends: Mapping[int, tuple[int, int]]) -> None:
-    """Of each replica that is there the newest epoch of its log, and its end: raises
-    `ChangeRefused` if one has more than this one, whose messages would be cut."""
-    longest = max(ends, key=lambda one: (ends[one], one == number))
-    if longest != number:
-        mine, theirs = ends[number], ends[longest]
-        raise ChangeRefused(
-            f"replica {longest} of group {group!r} has a longer log, up to {theirs[1]} in epoch"
-            f" {theirs[0]}, than replica {number}, up to {mine[1]} in epoch {mine[0]}: force that"
-            " one, or stop it first, and lose what only it has"
         )
 
 

@@ -242,6 +242,8 @@ def test_a_lost_register_elects_nobody_until_an_operator_does() -> None:
             _force(group, traffic, "g-3")
         chosen = max(group.names, key=lambda name: group.nodes[name].store.max_offset)
         _force(group, traffic, chosen)
+        with pytest.raises(KeyError):  # it is lost no more, from that moment on
+            _damage(group, traffic)
         assert group.settle() == chosen
         assert group.entry is not None
         assert group.entry.unclean == (group.entry.epoch,)

@@ -159,3 +159,7 @@ def test_an_election_is_forced_only_where_nobody_complete_is_left() -> None:
             forced(lost, 2, absent)
     chosen = forced(lost, 2, alive)
     assert (chosen.leader, chosen.epoch, chosen.unclean) == (2, 1, (1,))
+    longer = {1: Candidate(1, 3, 500), 2: Candidate(1, 3, 400)}
+    with pytest.raises(ChangeRefused, match=r"replica 1 .* longer log, up to 500 in epoch 3"):
+        forced(lost, 2, longer)
+    assert forced(lost, 1, longer).leader == 1
