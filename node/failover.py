@@ -168,8 +168,8 @@ class Failover:
             members = ", ".join(map(str, sorted(known.in_sync)))
             return {
                 "rbGroup": f"epoch {leader.epoch}: leads, lease"
-                f" {max(self.agent.lease_s(), 0.0):.1f} s, in sync {members} of"
-                f" {len(known.replicas)}",
+                f" {max(self.agent.lease_s(), 0.0):.1f} s, {len(known.in_sync)} of"
+                f" {len(known.replicas)} in sync: {members}",
                 "rbEpoch": str(leader.epoch),
                 "rbEpochStart": str(leader.view.start),
             }

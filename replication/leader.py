@@ -62,7 +62,8 @@ WINDOW: Final = 8 * 1024 * 1024
 class _Follower:
     """One that has a link."""
 
-    def __init__(self, hello: Hello, position: int) -> None:
+    def __init__(self, link: NativeLink, hello: Hello, position: int) -> None:
+        self.link = link
         self.hello = hello
         self.start = self.position = position
         """Up to where it was sent the log, and from where on."""
@@ -159,6 +160,8 @@ class Leader:
                     if self._followers[one].received >= end:
                         return one
                 await trio.sleep(HAND_OVER_LOOK_S)
+        if not members:
+            raise ChangeRefused("no other replica is in sync")
         raise ChangeRefused(f"no member of {members} has all of the log up to {end}")
 
     async def run(self) -> None:
@@ -293,7 +296,10 @@ class Leader:
                 cut=cut,
             ),
         )
-        follower = _Follower(hello, cut)
+        follower = _Follower(link, hello, cut)
+        if (older := self._followers.get(hello.replica)) is not None:
+            # One of the two is late, and ends soon: a follower whose only link is ended comes anew.
+            older.link.end("its follower came on another connection")
         self._followers[hello.replica] = follower
         self._refused.pop(hello.replica, None)
         self._absent_since.pop(hello.replica, None)
@@ -314,7 +320,9 @@ class Leader:
                 self._complete_since.pop(hello.replica, None)
                 self._give_up_joining(hello.replica)
             self._world.log.info(
-                "leader.follower_lost", replica=hello.replica, reason=link.ended_by
+                "leader.follower_lost",
+                replica=hello.replica,
+                reason=link.ended_by or "this replica leads no more",
             )
 
     def _judge(self, first: Frame) -> tuple[Hello, int]:

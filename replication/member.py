@@ -9,11 +9,13 @@ from typing import Final
 
 import trio
 
+from rocketbed.remoting.errors import RemotingError
 from rocketbed.replication.agent import Agent
 from rocketbed.replication.api import EpochLog
 from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.epoch_file import DISK_S, EpochFile
 from rocketbed.replication.epochs import Epoch, begun, cut_to
+from rocketbed.replication.errors import ReplicationError
 from rocketbed.replication.follower import Follower
 from rocketbed.replication.kept_file import KeptFileUnwritable
 from rocketbed.replication.leader import Leader
@@ -26,6 +28,8 @@ from rocketbed.world.api import Stream, World
 HELLO_S: Final = 3.0
 ELECTED_S: Final = 0.5
 """For us to hear that we lead, and to write the marker, after a follower has heard it."""
+AGAIN_S: Final = 0.5
+"""Between two requests for a higher epoch; who cannot be asked will be heard some time."""
 FENCE_S: Final = 0.05
 """To tell a former leader that it is one."""
 CONFIRM_S: Final = 1.0
@@ -137,8 +141,9 @@ class Member:
 
     async def _play(self, entry: GroupEntry) -> None:
         """One role, until cancelled."""
+        led = self._agent.is_leader()
         try:
-            if self._agent.is_leader():
+            if led:
                 await self._lead(entry)
             elif entry.leader != self._agent.me.number:
                 await self._follow(entry)
@@ -147,6 +152,24 @@ class Member:
             self.on_role()
             for scope in list(self._links):
                 scope.cancel()
+        if led:
+            await self._stand_again(entry)
+
+    async def _stand_again(self, entry: GroupEntry) -> None:
+        """Have a higher epoch where we are named and cannot lead in this one any more: somebody
+        said that it is over, and the register does not. Nothing is changed if it is."""
+        me, told = self._agent.me, ""
+        while self._is_still(entry):
+            changed = self._agent.changed
+            op = f"again {me.number}.{me.incarnation} {entry.epoch}"
+            try:
+                await self._agent.hand_over(epoch=entry.epoch, to=me.number, op=op)
+            except (RemotingError, ReplicationError) as exc:
+                if told != str(exc):
+                    told = str(exc)
+                    self._world.log.info("member.cannot_stand_again", reason=told)
+            with trio.move_on_after(AGAIN_S):
+                await changed.wait()
 
     async def _lead(self, entry: GroupEntry) -> None:
         """The order is the argument: promised before the end of the log is looked at, the marker on

@@ -30,6 +30,7 @@ class NativeLink:
         self._early = first
         self._waiting: list[Frame] = []
         self._turn = trio.Lock()
+        self._scope = trio.CancelScope()
         self._heard_at = trio.current_time()
         self.ended_by = ""
         """Why the link is no more."""
@@ -68,20 +69,24 @@ class NativeLink:
 
     async def run(self, *parts: Callable[[], Awaitable[None]]) -> None:
         """Run the parts of an end, until one of them ends, or the peer has; `ended_by` says how."""
-        async with trio.open_nursery() as nursery:
-            for part in (*parts, self._watch):
-                nursery.start_soon(self._until_lost, part, nursery.cancel_scope)
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                for part in (*parts, self._watch):
+                    nursery.start_soon(self._until_lost, part)
 
-    async def _until_lost(
-        self, part: Callable[[], Awaitable[None]], scope: trio.CancelScope
-    ) -> None:
+    def end(self, reason: str) -> None:
+        """End what `run` does, now or as soon as it begins."""
+        self.ended_by = self.ended_by or reason
+        self._scope.cancel()
+
+    async def _until_lost(self, part: Callable[[], Awaitable[None]]) -> None:
         try:
             await part()
             self.ended_by = self.ended_by or "it went away"
         except (*LOST, RemoteProtocolError, LinkRefused) as exc:
             self.is_faulty = isinstance(exc, RemoteProtocolError | LinkRefused)
             self.ended_by = self.ended_by or str(exc) or type(exc).__name__
-        scope.cancel()
+        self._scope.cancel()
 
     async def _watch(self) -> None:
         self._heard_at = trio.current_time()

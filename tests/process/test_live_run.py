@@ -190,7 +190,7 @@ def test_a_cluster_that_fails_over_is_watched(tmp_path: Path) -> None:
             second = watch.wait_for(lambda values: master(values).replace(first, ""))
             watch.do("start", first)
             watch.wait_for(lambda values: values[f"at:{first}"]["following"])
-            leads = re.compile(r"epoch [2-9]: leads, lease 0\.\d s, in sync 1, 2, 3 of 3")
+            leads = re.compile(r"epoch [2-9]: leads, lease 0\.\d s, 3 of 3 in sync: 1, 2, 3")
             watch.wait_for(lambda values: leads.fullmatch(values[f"at:{second}"]["group"]))
             follows = re.compile(rf"epoch [2-9]: follows {second[-1]}, in sync")
             watch.wait_for(lambda values: follows.fullmatch(values[f"at:{first}"]["group"]))

@@ -184,6 +184,61 @@ def test_a_copy_of_a_directory_does_not_expel_the_one_that_runs() -> None:
         assert group.simulation.process("g-3").state == "running"
 
 
+def _say_as(group: FailoverNodes, name: str, *frames: bytes) -> None:
+    """Come as a follower at a second connection, with what it would say, and go away again."""
+    node, entry = group.nodes[name], group.entry
+    assert node.failover is not None
+    assert entry is not None
+    follower = node.failover.member.follower
+    assert follower is not None
+    hello = encode(entry.epoch, follower._hello())
+
+    async def come(world: World) -> None:
+        stream = await world.network.connect(group.simulation.host(group.leader()).address, 10912)
+        await stream.send_all(hello)
+        assert await stream.receive_some(4096), "no WELCOME"
+        await stream.send_all(b"".join(frames))
+        await trio.sleep(0.2)
+        await trio.aclose_forcefully(stream)
+
+    group.simulation.run_process(group.program(come), 30)
+
+
+def test_an_older_connection_of_a_follower_is_not_forgotten() -> None:
+    """A HELLO that is late comes behind the one that was said instead of it, and ends first."""
+    with FailoverNodes(25) as group:
+        leader = group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        for name in group.names:
+            if name != leader:
+                _say_as(group, name)
+        group.simulation.run(5)
+        assert group.settle() == leader
+        before = len(traffic.sent)
+        group.simulation.run(2)
+        assert len(traffic.sent) > before
+        assert waits_longest(traffic.when) < 1.5
+        traffic.check()
+
+
+def test_a_leader_that_is_fenced_and_still_named_leads_at_the_next_epoch() -> None:
+    with FailoverNodes(26) as group:
+        leader = group.settle()
+        assert group.entry is not None
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(1)
+        follower = next(name for name in group.names if name != leader)
+        for turn in (1, 2):
+            _say_as(group, follower, encode(turn, Fenced((1 << 31) - 1)))
+            group.wait(lambda: bool(group.leader()), 5)
+            assert group.entry.epoch == turn + 1
+            assert group.settle() == leader
+        assert waits_longest(traffic.when) < 1.5
+        traffic.check()
+
+
 def _lose_register(group: FailoverNodes) -> None:
     group.simulation.kill("ns-1")
     group.shelf.replace({})
