@@ -6,6 +6,7 @@ on disk, as broker 0, and gives all of that back before the next leader's log is
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -24,9 +25,10 @@ from rocketbed.remoting.errors import RemotingError
 from rocketbed.replication.agent import Agent, Identity
 from rocketbed.replication.entry import Policy
 from rocketbed.replication.epoch_file import EpochFile
-from rocketbed.replication.errors import ChangeRefused, ReplicationError
+from rocketbed.replication.errors import ChangeRefused, NoRoom, ReplicationError
 from rocketbed.replication.identity import ReplicaFile
 from rocketbed.replication.member import Member
+from rocketbed.replication.pace import Seldom
 from rocketbed.replication.register.form import dumped
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.codes import RequestCode, ResponseCode
@@ -34,10 +36,10 @@ from rocketbed.wire.command import Command, answer
 from rocketbed.wire.headers_failover import HandOverRequest
 from rocketbed.world.api import World
 
-FULL_LOOK_S: Final = 1.0
-"""How often a leader looks whether it can store anything."""
-FULL_PAUSE_S: Final = 30.0
-"""Between two tries to be rid of the lead: the others' disks may be full as well."""
+FIT_LOOK_S: Final = 0.5
+"""How often a replica looks whether it could store messages, and read those that it has."""
+GIVE_UP_S: Final = 30.0
+"""Between two tries to be rid of the lead."""
 HAND_OVER_S: Final = 2.0
 """For a leader that stops to make another one lead."""
 
@@ -128,6 +130,8 @@ class Failover:
             me,
             log_end=self._log_end,
             promised=lambda: (replica.file.state.promised, replica.file.state.group),
+            unfit=lambda: self._unfit,
+            raise_life=replica.who.raise_life,
         )
         self.member = Member(
             world,
@@ -142,6 +146,8 @@ class Failover:
         self.on_role: list[Callable[[], None]] = []
         """Called when the role has changed."""
         self._leads = False
+        self._unfit = ""
+        """`MessageStore.unfit`, as it was looked at last."""
         self._role_changed = trio.Event()
         """Set, and replaced, with each role."""
 
@@ -233,7 +239,7 @@ class Failover:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.member.run)
             nursery.start_soon(self._forget_loss)
-            nursery.start_soon(self._give_up_when_full)
+            nursery.start_soon(self._give_up_when_unfit)
             task_status.started()
 
     async def stop(self) -> None:
@@ -247,7 +253,8 @@ class Failover:
                 await self.agent.leave(op=f"leave {self._replica.who.state.incarnation}")
             except (ReplicationError, RemotingError) as exc:
                 self._world.log.info("failover.not_handed_over", reason=str(exc))
-        await self._replica.file.save(confirm=self._replica.confirmed.value)
+        with suppress(NoRoom):  # it may be any older one
+            await self._replica.file.save(confirm=self._replica.confirmed.value)
 
     async def _hand_over(self, command: Command, _: Connection) -> Command:
         """An operator's request: have another replica lead, the first complete one for -1."""
@@ -270,22 +277,35 @@ class Failover:
         while self.agent.entry is None:
             changed = self.agent.changed
             await changed.wait()
-        await self._replica.who.told()
+        told = False
+        while not told:
+            try:
+                await self._replica.who.told()
+                told = True
+            except NoRoom as exc:
+                self._world.log.warning("failover.loss_not_forgotten", reason=str(exc))
+                await trio.sleep(GIVE_UP_S)
 
-    async def _give_up_when_full(self) -> None:
-        """Have another one lead, if one can, while this store takes nothing."""
+    async def _give_up_when_unfit(self) -> None:
+        """Have another one lead, if one would do it better."""
+        looking = Seldom()
         while True:
-            await trio.sleep(FULL_LOOK_S)
+            await trio.sleep(FIT_LOOK_S)
             leader = self.member.leader
-            reason = self._store.trouble() or self._store.lack_of_room()
-            if leader is None or not reason:
+            # Anybody may doubt it, and to look takes a segment's read.
+            if leader is not None and leader.doubted is not None and looking.is_due():
+                doubted, leader.doubted = leader.doubted, None
+                await self._store.scrubber.look_at(doubted)
+            before, self._unfit = self._unfit, self._store.unfit()
+            # The second time: by then the others have looked as well, and said so.
+            if leader is None or not before or not leader.is_outdone():
                 continue
-            self._world.log.warning("failover.cannot_store", reason=reason)
+            self._world.log.warning("failover.unfit", reason=self._unfit)
             try:
                 await leader.hand_over()
             except (ReplicationError, RemotingError) as exc:
                 self._world.log.warning("failover.not_handed_over", reason=str(exc))
-            await trio.sleep(FULL_PAUSE_S)
+            await trio.sleep(GIVE_UP_S)
 
     def _on_role(self) -> None:
         leader, follower = self.member.leader, self.member.follower

@@ -5,8 +5,8 @@ clock, counted from before the beat was sent that the controller answered, so th
 ended before the controller names another (replication.md 7.8).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
@@ -35,6 +35,7 @@ from rocketbed.wire.headers_failover import (
     BeatRequest,
     GroupEntryResponse,
     HandOverRequest,
+    LifeResponse,
     RegisterReplicaRequest,
     ReplicaRequest,
 )
@@ -80,14 +81,20 @@ class Agent:
         me: Identity,
         log_end: Callable[[], tuple[int, int]],
         promised: Callable[[], tuple[int, str]],
+        unfit: Callable[[], str],
+        raise_life: Callable[[int], Awaitable[None]],
     ) -> None:
         """`log_end` gives the newest epoch and the end, bytes, of the log; `promised` the epoch
-        below which no leader is followed, and the `uid` of the group that it is one of."""
+        below which no leader is followed, and the `uid` of the group that it is one of; `unfit` why
+        another replica would lead better, empty if none would; `raise_life` puts on record that
+        this is that life."""
         self._world = world
         self._controllers = list(controllers)
         self.me = me
         self._log_end = log_end
         self._promised = promised
+        self.unfit = unfit
+        self._raise_life = raise_life
         self._connection: Connection | None = None
         """To the active controller, once it has our registration."""
         self.entry: GroupEntry | None = None
@@ -118,13 +125,15 @@ class Agent:
             and entry.in_sync[me.number] == me.incarnation
         )
 
+    def _led(self, epoch: int) -> bool:
+        return self.entry is not None and self.entry.epoch == epoch and self.is_leader()
+
     async def run(self) -> None:
         """Keep the line. Raises `ReplicaExpelled`: another process is this replica now, or it was
         registered with another directory; the text says which."""
-        op = f"register {self.me.uuid} {self.me.incarnation}"
         while True:
             for _ in self._controllers:
-                await self._talk(self._controllers[0], op)
+                await self._talk(self._controllers[0])
                 self._controllers.append(self._controllers.pop(0))
             await trio.sleep(PAUSE_S)
 
@@ -164,7 +173,7 @@ class Agent:
             raise NotConnected("no controller is active, as far as this replica knows")
         return self._took(await self._ask(self._connection, code, header, timeout_s=CHANGE_S))
 
-    async def _talk(self, address: Address, op: str) -> None:
+    async def _talk(self, address: Address) -> None:
         """Register at one controller and beat, until it does not answer or is not active."""
         handlers = Handlers(inline={RequestCode.RB_GROUP_CHANGED: self._on_notice})
         try:
@@ -176,7 +185,7 @@ class Agent:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             try:
-                await self._register(connection, op)
+                await self._register(connection)
                 self._connection, self.trouble = connection, ""
                 self.on_registered()
                 await self._beat(connection)
@@ -198,7 +207,7 @@ class Agent:
         if expelled is not None:
             raise expelled
 
-    async def _register(self, connection: Connection, op: str) -> None:
+    async def _register(self, connection: Connection) -> None:
         me = self.me
         epoch, end = self._log_end()
         promised, uid = self._promised()
@@ -217,13 +226,21 @@ class Agent:
             promised=promised,
             epoch=epoch,
             end=end,
-            op=op,
+            leads=True if self._led(epoch) else None,
+            op=f"register {me.uuid} {me.incarnation}",
         )
         code = RequestCode.RB_REGISTER_REPLICA
         try:
-            self._took(await self._ask(connection, code, header, timeout_s=CHANGE_S))
+            found = await self._ask(connection, code, header, timeout_s=CHANGE_S)
         except ChangeRefused as exc:
             raise ReplicaExpelled(str(exc)) from exc
+        above = LifeResponse.decode(found.raw_fields).lifeAbove
+        if above is None:
+            self._took(found)
+            return
+        await self._raise_life(above + 1)
+        self.me = replace(me, incarnation=above + 1)
+        raise _Elsewhere(f"life {me.incarnation} of its number is another directory's")
 
     async def _beat(self, connection: Connection) -> None:
         me, clock = self.me, self._world.clock
@@ -237,6 +254,7 @@ class Agent:
                 epoch=epoch,
                 end=end,
                 version=self.entry.version if self.entry else 0,
+                unfit=True if self.unfit() else None,
             )
             try:
                 found = await self._ask(connection, RequestCode.RB_BEAT, header, timeout_s=ANSWER_S)

@@ -60,7 +60,8 @@ class ReplicaLog(SentLog, Protocol):
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Append bytes as they are, within one segment; `offset` is the end of the log.
 
-        An empty log takes any offset and begins there. Raises `OSError`.
+        An empty log takes any offset and begins there. Raises `OSError`, and `RecordRefused` where
+        it is a leader that sent them.
         """
         ...
 
@@ -122,7 +123,7 @@ class EpochLog(ReplicaLog, Protocol):
         ...
 
     async def begin_epoch(self, number: int, leader: int) -> int:
-        """Append the marker of an epoch, durably; where it stands. Raises `OSError`."""
+        """Append the marker of an epoch, durably; where it stands. Raises `NoRoom`, `OSError`."""
         ...
 
     async def epochs(self, since: int) -> list[tuple[int, int]]:
@@ -131,5 +132,5 @@ class EpochLog(ReplicaLog, Protocol):
 
     async def cut_to(self, offset: int) -> None:
         """Make `offset`, the end of a record, the end of the log. Cancelled, it has done all or
-        nothing. Raises `OSError`."""
+        nothing. Raises `NoRoom`, `OSError`."""
         ...

@@ -27,6 +27,7 @@ from rocketbed.replication.errors import (
 )
 from rocketbed.replication.lease import LEASE_S, Elect, Fence, Roll, Wait
 from rocketbed.replication.lost_groups import LostGroups, founded_uid
+from rocketbed.replication.pace import Seldom
 from rocketbed.replication.register.cas import (
     CasBroken,
     CasError,
@@ -44,6 +45,7 @@ from rocketbed.wire.headers_failover import (
     BeatRequest,
     GroupEntryResponse,
     HandOverRequest,
+    LifeResponse,
     RegisterReplicaRequest,
     ReplicaRequest,
 )
@@ -86,6 +88,7 @@ class Controller:
         self._damaged: dict[str, EntryDamaged] = {}
         """Groups whose entries cannot be read, and why."""
         self._lost_groups = LostGroups(world.clock.monotonic)
+        self._saying = Seldom()
         self._nursery: trio.Nursery | None = None
         """Of the tasks of an active one; None while it is not."""
         self._lost: list[tuple[_Group, int]] = []
@@ -201,7 +204,8 @@ class Controller:
             try:
                 return await work()
             except CasUnknown as exc:
-                self._world.log.warning("controller.register_silent", error=str(exc))
+                if self._saying.is_due():
+                    self._world.log.warning("controller.register_silent", error=str(exc))
                 await trio.sleep(RETRY_S)
 
     def _publish(self, group: _Group, entry: GroupEntry) -> None:
@@ -267,7 +271,7 @@ class Controller:
                 " the newest one"
             )
         now = self._world.clock.monotonic()
-        candidate = Candidate(beat.incarnation, beat.epoch, beat.end)
+        candidate = Candidate(beat.incarnation, beat.epoch, beat.end, bool(beat.unfit))
         group.roll.heard(beat.replica, candidate, now)
         group.links[beat.replica] = connection
         if entry.leader is None:
@@ -281,7 +285,6 @@ class Controller:
         _check(asked)
         replica = Replica(asked.uuid, asked.incarnation, asked.address, asked.haAddress)
         self._refuse_copy(asked)
-        lossless = asked.lossless and not self._fell_back(asked)
         policy = Policy(asked.policy)
         new = new_group(asked.group, replicas=asked.replicas, policy=policy, uid=founded_uid(asked))
         known = await self._register.get(asked.group)
@@ -310,6 +313,14 @@ class Controller:
                 f"group {asked.group!r} acknowledges by the policy {known.policy}, replica"
                 f" {asked.replica} by {new.policy}: set flushDiskType alike at all of them"
             )
+        former = None if known is None else known.replicas.get(asked.replica)
+        is_new = former is not None and former.uuid != asked.uuid
+        if former is not None and is_new:
+            self._refuse_second(asked, former)
+            if asked.incarnation <= former.incarnation:
+                # No life of the new directory is taken for one of the lost one.
+                return answer(command, fields=LifeResponse(lifeAbove=former.incarnation).encode())
+        lossless = asked.lossless and (is_new or not self._fell_back(asked))
         entry = await self._register.register(
             asked.replica, replica, new, lossless=lossless, op=asked.op
         )
@@ -339,6 +350,26 @@ class Controller:
                 f"replica {asked.replica} of group {asked.group!r} runs already, at"
                 f" {known.address}: is this directory a copy? Give it another number (rbReplica)"
                 " and an empty directory"
+            )
+
+    def _refuse_second(self, asked: RegisterReplicaRequest, former: Replica) -> None:
+        """An empty directory goes on for one that is lost; not for one that runs, which has the
+        same number by mistake, and not one that holds something."""
+        group = self._groups.get(asked.group)
+        now = self._world.clock.monotonic()
+        if group is None or now < group.roll.since + LEASE_S:
+            raise CasUnknown(f"it is not known yet whether replica {asked.replica} runs")
+        what = f"replica {asked.replica} of group {asked.group!r} has the directory {former.uuid}"
+        silent_s = group.roll.last_heard(asked.replica, now)
+        if silent_s is not None and silent_s < LEASE_S:
+            raise ChangeRefused(
+                f"{what}, and runs at {former.address}: give this one, {asked.uuid}, a number that"
+                " no replica had yet (rbReplica)"
+            )
+        if asked.epoch or asked.end or asked.promised:
+            raise ChangeRefused(
+                f"{what}, and this one, {asked.uuid}, is not empty: start with an empty one, which"
+                " gets everything from the leader"
             )
 
     def _refuse_older(self, asked: RegisterReplicaRequest, known: GroupEntry) -> None:

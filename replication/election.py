@@ -33,13 +33,15 @@ class Candidate:
     """Newest of its log."""
     end: int = 0
     """Of its log, bytes."""
+    is_unfit: bool = False
+    """It says that it would be a bad leader; one that is better loses nothing."""
 
 
 def registered(entry: GroupEntry, number: int, replica: Replica, *, lossless: bool) -> GroupEntry:
     """A replica has started; `lossless` if it holds everything that it ever acknowledged (7.6).
 
     Its former life leaves both sets. A group's first replica is its first member. Raises
-    `ChangeRefused` for another replica's number and for a life that is known already.
+    `ChangeRefused` for the number of another one that counts, and for a life that is known already.
     """
     known = entry.replicas.get(number)
     if known is not None:
@@ -56,14 +58,26 @@ def registered(entry: GroupEntry, number: int, replica: Replica, *, lossless: bo
     return _next(left, version=entry.version + 1, replicas=replicas, eligible=eligible)
 
 
+def counts(entry: GroupEntry, number: int) -> bool:
+    """Whether a replica may hold what no other one has."""
+    return number in {*entry.in_sync, *entry.eligible, *entry.last_known}
+
+
 def altered(entry: GroupEntry, proposal: Proposal) -> GroupEntry:
     """What a leader proposed. Raises `Superseded` if it was made from another version or by a
     former leader, `ChangeRefused` if it adds a life that is not registered or leaves itself out."""
     asked = (proposal.leader, proposal.epoch, proposal.version)
     if asked != (entry.leader, entry.epoch, entry.version):
-        raise Superseded(f"{proposal} of group {entry.name!r}, which is at {entry}")
+        raise Superseded(
+            f"replica {proposal.leader} proposes a set for version {proposal.version} of group"
+            f" {entry.name!r} in epoch {proposal.epoch}, which is at version {entry.version} in"
+            f" epoch {entry.epoch}, led by {entry.leader}"
+        )
     if proposal.leader not in proposal.in_sync:
-        raise ChangeRefused(f"{proposal} leaves out the leader of group {entry.name!r}")
+        raise ChangeRefused(
+            f"replica {proposal.leader} of group {entry.name!r} proposes a set without itself:"
+            f" {sorted(proposal.in_sync)}"
+        )
     for number, incarnation in proposal.in_sync.items():
         if not may_be_member(entry, number, incarnation):
             text = f"replica {number} of group {entry.name!r} has no registered life {incarnation}"
@@ -90,18 +104,19 @@ def fenced(entry: GroupEntry, number: int) -> GroupEntry:
 def elected(entry: GroupEntry, alive: Mapping[int, Candidate]) -> GroupEntry | None:
     """With a new leader and epoch; None if nobody who is alive may lead (R6).
 
-    Any member of the in-sync set holds every confirmed byte; the longest log is preferred since
-    the others then have the least to cut. Invariant: never while there is a leader.
+    Any member of the in-sync set holds every confirmed byte; of those that would be good leaders
+    the longest log is preferred, since the others then have the least to cut. Invariant: never
+    while there is a leader.
     """
     assert entry.leader is None, entry
     for members in (entry.in_sync, entry.eligible):
         can = [
-            (alive[number].epoch, alive[number].end, -number)
+            (not alive[number].is_unfit, alive[number].epoch, alive[number].end, -number)
             for number, incarnation in members.items()
             if number in alive and alive[number].incarnation == incarnation
         ]
         if can:
-            return _led_by(entry, -max(can)[2])
+            return _led_by(entry, -max(can)[3])
     return None
 
 
@@ -152,7 +167,7 @@ def refounded(new: GroupEntry, number: int, replica: Replica, *, epoch: int) -> 
     is known after all.
     """
     if new.version:
-        raise ChangeRefused(f"group {new.name!r} is known: {new}")
+        raise ChangeRefused(f"group {new.name!r} is known, at version {new.version}")
     members = {number: replica.incarnation}
     return _next(
         new,
@@ -178,10 +193,12 @@ def refuse_shorter(group: str, number: int, ends: Mapping[int, tuple[int, int]])
 
 
 def _check_identity(entry: GroupEntry, number: int, known: Replica, replica: Replica) -> None:
-    if replica.uuid != known.uuid:
+    if replica.uuid != known.uuid and counts(entry, number):
         raise ChangeRefused(
             f"replica {number} of group {entry.name!r} has the directory {known.uuid}, not"
-            f" {replica.uuid}: give the new one a number that no replica had yet (rbReplica)"
+            f" {replica.uuid}, and that one may hold what no other has: bring it back, or wait"
+            f" until {entry.min_in_sync} others are in sync, or give the new one a number that no"
+            " replica had yet (rbReplica)"
         )
     if replica.incarnation <= known.incarnation:
         raise ChangeRefused(

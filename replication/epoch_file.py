@@ -8,7 +8,8 @@ from typing import Final
 
 import trio
 
-from rocketbed.replication.epochs import Epoch, History, check
+from rocketbed.replication.api import EpochLog
+from rocketbed.replication.epochs import Epoch, History, check, cut_to
 from rocketbed.replication.errors import EpochFileDamaged, HistoryRefused
 from rocketbed.replication.kept_file import KeptFileDamaged, read_kept, write_kept
 from rocketbed.world.api import World
@@ -70,9 +71,20 @@ class EpochFile:
             ) from exc
         return True
 
+    async def cut(self, log: EpochLog, offset: int) -> None:
+        """Make `offset` the end of the log and of its history; a crash on the way is made good at
+        the next start, and `NoRoom`, which leaves `cut_to`, by another cut.
+
+        Not to be cancelled on the way: a start would cut what was appended since.
+        """
+        with trio.fail_after(DISK_S, shield=True):
+            await self.save(cut_to=offset)
+            if log.written.value > offset:
+                await log.cut_to(offset)
+            await self.save(cut_to=None, history=cut_to(self.state.history, offset))
+
     async def save(self, **changes: object) -> None:
-        """Change some of it, durably. Raises `KeptFileUnwritable`, with the old or the new on
-        disk."""
+        """Change some of it, durably. Raises as `write_kept`."""
         async with self._turn:
             state = replace(self.state, **changes)  # type: ignore[arg-type]
             assert state.promised >= self.state.promised, (self.state, state)

@@ -67,6 +67,10 @@ class ChangeRefused(ReplicationError):
     response_code: ClassVar[int] = ResponseCode.CONTROLLER_INVALID_REQUEST
 
 
+class NoRoom(ReplicationError):
+    """The disk is full: what was to be written was not, and what stood there is as it was."""
+
+
 class EntryDamaged(ReplicationError):
     """What the register holds of a group cannot be read."""
 
@@ -91,3 +95,12 @@ class EpochFileDamaged(ReplicationError):
 
 class LinkRefused(ReplicationError):
     """A leader and a follower that cannot go together; the text says why."""
+
+
+class RecordRefused(LinkRefused):
+    """What a leader sent is no whole and good record."""
+
+    def __init__(self, text: str, *, offset: int) -> None:
+        super().__init__(text)
+        self.offset = offset
+        """Of its log, bytes: where it begins."""

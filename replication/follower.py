@@ -5,6 +5,7 @@ only, and has promised the epoch durably before it acknowledges anything at it (
 7.4).
 """
 
+import zlib
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -17,9 +18,8 @@ from rocketbed.replication.agent import Agent
 from rocketbed.replication.api import EpochLog
 from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.epoch_file import DISK_S, EpochFile
-from rocketbed.replication.epochs import Epoch, History, check, common_end, cut_to
-from rocketbed.replication.errors import HistoryRefused, LinkRefused
-from rocketbed.replication.kept_file import KeptFileUnwritable
+from rocketbed.replication.epochs import Epoch, History, check, common_end
+from rocketbed.replication.errors import HistoryRefused, LinkRefused, NoRoom, RecordRefused
 from rocketbed.replication.native_link import LOST, NativeLink
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import HaClientRuntimeInfo
@@ -116,7 +116,7 @@ class Follower:
                     if link.is_faulty:
                         raise LinkRefused(link.ended_by)
                     self._world.log.info("follower.lost", reason=link.ended_by)
-                except LinkRefused as exc:
+                except (LinkRefused, NoRoom) as exc:
                     if self._warned != str(exc):
                         self._warned = str(exc)
                         self._world.log.warning("follower.refused", reason=str(exc))
@@ -130,10 +130,7 @@ class Follower:
 
     async def _follow(self, link: NativeLink) -> None:
         if self._file.state.promised < self.epoch:
-            try:
-                await self._file.save(promised=self.epoch, group=self._group)
-            except KeptFileUnwritable as exc:
-                raise LinkRefused(str(exc)) from exc  # a full disk: what is on disk is as good
+            await self._file.save(promised=self.epoch, group=self._group)
         await self._cut(self._log.whole_end())  # half a record is nothing that both could have
         await link.say(self.epoch, self._hello())
         frame = await link.first(WELCOME_S)
@@ -204,6 +201,7 @@ class Follower:
         common = common_end(mine, end, theirs, welcome.end)
         if common != welcome.cut:
             raise LinkRefused(f"it says that the logs part at {welcome.cut}, here at {common}")
+        self._compare(welcome)
         confirmed = max(state.confirm, self._confirm.value)
         if common < confirmed and not self._is_forced():
             raise LinkRefused(
@@ -213,6 +211,22 @@ class Follower:
                 " replica had yet (rbReplica)"
             )
         return theirs
+
+    def _compare(self, welcome: Welcome) -> None:
+        """Epochs say that the logs are the same there; a log of another group may have the same."""
+        start, cut, log = welcome.compared, welcome.cut, self._log
+        if (
+            not log.min_offset <= start < cut
+            or start // log.segment_size != (cut - 1) // log.segment_size
+        ):
+            return
+        if zlib.crc32(log.read(start, cut - start)) != welcome.crc:
+            raise LinkRefused(
+                f"this log and that of replica {self.leader} have the same epochs, and other bytes"
+                f" between {start} and {cut}: one of the two is another group's, or is damaged"
+                " there: move the directory that does not belong here away, and start that node"
+                " with an empty one and a number that no replica had yet (rbReplica)"
+            )
 
     def _is_forced(self) -> bool:
         """Whether an operator has accepted a loss since this log ended (R9)."""
@@ -228,18 +242,11 @@ class Follower:
             self._confirm.reset(cut)
 
     async def _cut(self, offset: int) -> None:
-        """Lose what is beyond `offset`; a crash on the way is made good at the next start.
-
-        Not to be cancelled on the way: a start would cut what was appended since.
-        """
+        """Lose what is beyond `offset`, and end a cut that found no room."""
         log, file = self._log, self._file
-        if log.written.value <= offset:
-            return
-        self._world.log.info("follower.cut", start=offset, end=log.written.value)
-        with trio.fail_after(DISK_S, shield=True):
-            await file.save(cut_to=offset)
-            await log.cut_to(offset)
-            await file.save(cut_to=None, history=cut_to(file.state.history, offset))
+        if log.written.value > offset or file.state.cut_to is not None:
+            self._world.log.info("follower.cut", start=offset, end=log.written.value)
+            await file.cut(log, min(offset, log.written.value))
 
     async def _read(self, link: NativeLink, history: History) -> None:
         while (frame := await link.next()) is not None:
@@ -247,7 +254,12 @@ class Follower:
                 raise RemoteProtocolError(f"a frame of epoch {frame.epoch}, not {self.epoch}")
             match frame.content:
                 case Data(offset, confirm, body):
-                    await self._append(history, offset, body)
+                    try:
+                        await self._append(history, offset, body)
+                    except RecordRefused as exc:
+                        with suppress(*LOST):
+                            await link.say(self.epoch, Reject(why=str(exc), first=exc.offset))
+                        raise
                     self._heard(confirm)
                 case Beat(_, confirm, _):
                     self._heard(confirm)
@@ -266,15 +278,22 @@ class Follower:
             log.append_raw(offset, body)
         except OSError as exc:
             raise LinkRefused(f"it cannot write its log: {exc}") from exc
+        except RecordRefused:
+            await self._note_epochs(history, log.whole_end())
+            raise
+        await self._note_epochs(history, end)
+        self._noted = end
+        self._ends.append(log.whole_end())
+        self._moved.set()
+
+    async def _note_epochs(self, history: History, end: int) -> None:
+        """Those that have begun below `end`, or our next HELLO lacks them."""
         mine = self._file.state.history
         newest = mine[-1].number if mine else -1
         begun = tuple(one for one in history if one.number > newest and one.start < end)
         if begun:
-            with trio.fail_after(DISK_S, shield=True):  # or our next HELLO lacks its epoch
+            with trio.fail_after(DISK_S, shield=True):
                 await self._file.save(history=(*mine, *begun))
-        self._noted = end
-        self._ends.append(log.whole_end())
-        self._moved.set()
 
     def _heard(self, confirm: int) -> None:
         self._confirm.advance(min(confirm, self._log.whole_end()))
@@ -299,4 +318,4 @@ class Follower:
         return self._durable
 
     def _beat(self) -> Beat:
-        return Beat(self._log.whole_end(), self._confirm.value, 0)
+        return Beat(self._log.whole_end(), self._confirm.value, bool(self._agent.unfit()))

@@ -66,7 +66,7 @@ class ReplicaFile:
         """Begin a life; whether the directory holds all that a former one acknowledged, which it
         does not if bytes of it are `lost`.
 
-        Raises `ReplicaFileDamaged`, `KeptFileUnwritable`.
+        Raises `ReplicaFileDamaged`, and as `write_kept`.
         """
         boot_id = self._world.process.boot_id
         old = self._read()
@@ -97,20 +97,26 @@ class ReplicaFile:
         await self._save(life)
         return lossless and not lost
 
+    async def raise_life(self, incarnation: int) -> None:
+        """This life is a later one than it was counted to be: another directory had the number.
+        Raises as `write_kept`."""
+        assert incarnation > self.state.incarnation, (incarnation, self.state)
+        await self._save(replace(self.state, incarnation=incarnation))
+
     async def told(self) -> None:
-        """The register has heard of this life. Raises `KeptFileUnwritable`."""
+        """The register has heard of this life. Raises as `write_kept`."""
         boot_id = self._world.process.boot_id
         if self.state.boot_id != boot_id or self.state.lost:
             await self._save(replace(self.state, boot_id=boot_id, lost=False))
 
     async def stopped(self) -> None:
-        """Everything is on disk, and nothing is written any more. Raises `KeptFileUnwritable`."""
+        """Everything is on disk, and nothing is written any more. Raises as `write_kept`."""
         await self._save(replace(self.state, stopped=True))
 
     async def leave(self) -> None:
         """A node without failover takes the directory, if it was a replica's: what that one knows
         of epochs is not all of the log any more. Raises `ReplicaFileDamaged`,
-        `KeptFileUnwritable`."""
+        and as `write_kept`."""
         if (old := self._read()) is not None and not old.alone:
             await self._save(replace(old, alone=True))
 

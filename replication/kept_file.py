@@ -4,16 +4,18 @@ Kind and version, JSON, CRC-32C of the JSON. Replaced by a temporary file, fsync
 the directory, so that a crash leaves the old one or the new one.
 """
 
+import errno
 from typing import Any, Final
 
 import crcmod.predefined
 import orjson
 
-from rocketbed.replication.errors import ReplicationError
+from rocketbed.replication.errors import NoRoom, ReplicationError
 from rocketbed.world.api import World
 
 SIZE_MAX: Final = 1 << 20
 """Bytes; a history of 30,000 epochs."""
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 
@@ -51,13 +53,16 @@ def read_kept(world: World, path: str, kind: str) -> dict[str, Any] | None:
 async def write_kept(
     world: World, directory: str, name: str, kind: str, value: dict[str, Any]
 ) -> None:
-    """Write it anew, durably. Raises `KeptFileUnwritable`, with the old or the new one on disk."""
+    """Write it anew, durably. Raises `NoRoom` with the old one on disk, `KeptFileUnwritable` with
+    the old or the new one."""
     path = f"{directory}/{name}"
     text = orjson.dumps(value)
     try:
         await _replace(world, path, b"%s\n%s\n%08x\n" % (kind.encode(), text, _crc32c(text)))
         await world.disk.sync_dir(directory)
     except OSError as exc:
+        if exc.errno in FULL:
+            raise NoRoom(f"{path} cannot be written: {exc.strerror}; make room") from exc
         raise KeptFileUnwritable(
             f"{path} cannot be written: {exc.strerror}; make room or see to the disk, then start"
             " the node again"

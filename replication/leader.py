@@ -5,6 +5,7 @@ asked through the agent. One object lives for one epoch: whoever leads again has
 (replication.md 7.4, 7.5).
 """
 
+import zlib
 from functools import partial
 from typing import Final
 
@@ -30,6 +31,7 @@ from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha_native import (
     BODY_MAX,
+    COMPARED_MAX,
     Ack,
     Beat,
     Data,
@@ -73,6 +75,8 @@ class _Follower:
         """End of what it has, as the policy says."""
         self.moved = trio.Event()
         """Set, and replaced, with each acknowledgement."""
+        self.is_unfit = False
+        """Whether it says that it would be a bad leader."""
 
 
 class Leader:
@@ -111,6 +115,8 @@ class Leader:
         self._complete_since: dict[int, float] = {}
         self._joining_since = 0.0
         """When `view.joining` was set."""
+        self.doubted: int | None = None
+        """Where a follower found our log no good, bytes, until somebody has looked."""
         self._is_over = False
         self._hands_over = False
         """While another one is made to lead: nothing is taken meanwhile."""
@@ -137,9 +143,17 @@ class Leader:
             for number, incarnation in others
         )
 
+    def is_outdone(self) -> bool:
+        """Whether this replica would be a bad leader, and some member says that it would not."""
+        return bool(self._agent.unfit()) and any(
+            number in self._followers and not self._followers[number].is_unfit
+            for number in self.view.known.in_sync
+        )
+
     async def hand_over(self, to: int | None = None) -> GroupEntry:
         """Take no more messages, and have a member lead that has all of them: `to`, or the first
-        one that does. Raises `ChangeRefused` if there is none, and as `Agent.hand_over`."""
+        one that does, of those that are no bad leaders if there are any. Raises `ChangeRefused` if
+        there is none, and as `Agent.hand_over`."""
         self._hands_over = True
         try:
             chosen = await self._caught_up(to, self._log.whole_end())
@@ -153,7 +167,9 @@ class Leader:
         members = [one for one in sorted(self.view.known.in_sync) if one != self.view.me]
         if to is not None and to not in members:
             raise ChangeRefused(f"replica {to} is not in sync: {members or 'nobody else'} is")
-        wanted = members if to is None else [to]
+        known = self._followers
+        fit = [one for one in members if one in known and not known[one].is_unfit]
+        wanted = [to] if to is not None else fit or members
         with trio.move_on_after(HAND_OVER_S):
             while linked := [one for one in wanted if one in self._followers]:
                 for one in linked:
@@ -284,6 +300,7 @@ class Leader:
             await link.say(self.epoch, Reject(why=str(exc), leader=self.view.me))
             return
         me, log = self._agent.me, self._log
+        compared = max(log.min_offset, (cut - 1) - (cut - 1) % log.segment_size, cut - COMPARED_MAX)
         await link.say(
             self.epoch,
             Welcome(
@@ -294,6 +311,8 @@ class Leader:
                 first=log.min_offset,
                 confirm=self.confirm.value,
                 cut=cut,
+                compared=compared,
+                crc=zlib.crc32(log.read(compared, cut - compared)) if compared < cut else 0,
             ),
         )
         follower = _Follower(link, hello, cut)
@@ -396,8 +415,13 @@ class Leader:
                     if promised > self.epoch and not self._is_over:
                         self._world.log.warning("leader.fenced", promised=promised)
                         self._is_over = True
-                case Beat():
-                    pass
+                case Beat(_, _, is_unfit):
+                    follower.is_unfit = is_unfit
+                case Reject(why=why, first=first):
+                    self.doubted = first
+                    self._world.log.warning(
+                        "leader.doubted", replica=hello.replica, offset=first, reason=why
+                    )
                 case other:
                     raise RemoteProtocolError(f"a follower sends no {type(other).__name__}")
 
@@ -447,4 +471,4 @@ class Leader:
         return min(later, default=self._log.written.value)
 
     def _beat(self) -> Beat:
-        return Beat(self._log.whole_end(), self.confirm.value, 0)
+        return Beat(self._log.whole_end(), self.confirm.value, bool(self._agent.unfit()))

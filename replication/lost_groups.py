@@ -10,7 +10,7 @@ from typing import Final
 
 from rocketbed.replication.election import refuse_shorter
 from rocketbed.replication.entry import GroupEntry, Policy, Replica
-from rocketbed.replication.errors import GroupUnknown
+from rocketbed.replication.errors import ChangeRefused, GroupUnknown
 from rocketbed.replication.register.register import new_group
 from rocketbed.wire.headers_failover import RegisterReplicaRequest
 
@@ -80,9 +80,17 @@ class LostGroups:
                 f"no replica {number} of group {group!r} ever registered, or waits to be:"
                 f" {sorted(waiting) or 'none'} of it do"
             )
-        ends = {other: (asked.epoch, asked.end) for other, asked in waiting.items()}
-        refuse_shorter(group, number, ends)
         one = waiting[number]
+        newest = max(asked.epoch for asked in waiting.values())
+        leads = [other for other, asked in waiting.items() if asked.leads and asked.epoch == newest]
+        if not leads:
+            ends = {other: (asked.epoch, asked.end) for other, asked in waiting.items()}
+            refuse_shorter(group, number, ends)
+        elif number not in leads:  # ends of different moments tell nothing while it goes on
+            raise ChangeRefused(
+                f"replica {leads[0]} of group {group!r} still leads it: force that one, or stop it"
+                " first, and lose what only it has"
+            )
         uid = one.groupUid or founded_uid(one)
         return Refounding(
             new_group(group, replicas=one.replicas, policy=Policy(one.policy), uid=uid),

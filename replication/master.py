@@ -63,8 +63,8 @@ class Master:
     ) -> None:
         """`batch_size` is the most bytes of one frame (`haTransferBatchSize`).
 
-        Beyond `connections_max` (0: no limit), those that have not said yet who they are among
-        them, another one is closed as soon as it comes.
+        Beyond `connections_max` (0: no limit) another one takes the place of the one that has said
+        nothing for longest, and is closed as soon as it comes if all have said who they are.
         """
         self.world = world
         self.log = log
@@ -81,6 +81,9 @@ class Master:
         """Slaves being served, by their link on the board."""
         self._gap_max = gap_max
         self._connections = 0
+        self._silent: dict[SlaveConnection, None] = {}
+        """Those that have said nothing yet, the oldest first."""
+        self._is_full = False
         self._connections_max = connections_max
 
     async def run(self, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
@@ -133,15 +136,31 @@ class Master:
         for slave in list(self.slaves.values()):
             slave.drop(reason)
 
+    def heard(self, connection: "SlaveConnection") -> None:
+        """It is silent no more, or is gone."""
+        self._silent.pop(connection, None)
+
     async def _serve(self, stream: Stream) -> None:
         self._connections += 1
         try:
-            if self._connections_max and self._connections > self._connections_max:
+            was_full = self._is_full
+            self._is_full = 0 < self._connections_max < self._connections
+            if self._is_full and not was_full:
                 self.world.log.warning(
                     "replication.full", port=self.address[1], connections=self._connections_max
                 )
-                return
-            await SlaveConnection(self, stream).run()
+            if self._is_full:
+                oldest = next(iter(self._silent), None)
+                if oldest is None:
+                    return
+                oldest.drop("")
+                self.heard(oldest)
+            connection = SlaveConnection(self, stream)
+            self._silent[connection] = None
+            try:
+                await connection.run()
+            finally:
+                self.heard(connection)
         except OSError:  # the peer was gone, and its address with it
             return
         finally:
@@ -164,11 +183,14 @@ class SlaveConnection:
         self._reports = ReportReader()
         self._link = Link(self.peer[0])
         self._reason = ""
-        self._scope: trio.CancelScope | None = None
+        self._scope = trio.CancelScope()
 
     async def run(self) -> None:
         """Serve until either side ends it; logs why."""
-        first = await self._first_bytes()
+        first = None
+        with self._scope:
+            first = await self._first_bytes()
+        self._master.heard(self)
         if first is None:
             return
         if sniff(first) is Peer.NATIVE:
@@ -192,8 +214,7 @@ class SlaveConnection:
 
     def drop(self, reason: str) -> None:
         self._reason = reason
-        if self._scope is not None:
-            self._scope.cancel()
+        self._scope.cancel()
 
     @property
     def _name(self) -> str:

@@ -15,11 +15,11 @@ from rocketbed.replication.api import EpochLog
 from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.epoch_file import DISK_S, EpochFile
 from rocketbed.replication.epochs import Epoch, begun, cut_to
-from rocketbed.replication.errors import ReplicationError
+from rocketbed.replication.errors import NoRoom, ReplicationError
 from rocketbed.replication.follower import Follower
-from rocketbed.replication.kept_file import KeptFileUnwritable
 from rocketbed.replication.leader import Leader
 from rocketbed.replication.native_link import LOST, NativeLink
+from rocketbed.replication.pace import Seldom
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha_native import Reject
@@ -91,9 +91,7 @@ class Member:
         """End a cut that was begun, and find the epochs that came after the file was written."""
         log, file = self._log, self._file
         if (cut := file.state.cut_to) is not None:
-            if log.written.value > cut:
-                await log.cut_to(cut)
-            await file.save(cut_to=None, history=cut_to(file.state.history, cut))
+            await file.cut(log, cut)
         end = log.whole_end()
         history = cut_to(file.state.history, end)
         since = history[-1].start + 1 if history else log.min_offset
@@ -141,35 +139,44 @@ class Member:
 
     async def _play(self, entry: GroupEntry) -> None:
         """One role, until cancelled."""
-        led = self._agent.is_leader()
+        led, ask = self._agent.is_leader(), self._stand_again
         try:
             if led:
                 await self._lead(entry)
             elif entry.leader != self._agent.me.number:
                 await self._follow(entry)
+        except NoRoom as exc:
+            ask = self._step_down
+            self._world.log.warning("member.cannot_lead", epoch=entry.epoch, reason=str(exc))
         finally:
             self.leader = self.follower = None
             self.on_role()
             for scope in list(self._links):
                 scope.cancel()
-        if led:
-            await self._stand_again(entry)
+        told = ""
+        while led and self._is_still(entry):
+            changed = self._agent.changed
+            try:
+                await ask(entry)
+            except (RemotingError, ReplicationError) as exc:
+                if told != str(exc):
+                    told = str(exc)
+                    self._world.log.info("member.leads_no_more", epoch=entry.epoch, reason=told)
+            with trio.move_on_after(AGAIN_S):
+                await changed.wait()
 
     async def _stand_again(self, entry: GroupEntry) -> None:
         """Have a higher epoch where we are named and cannot lead in this one any more: somebody
         said that it is over, and the register does not. Nothing is changed if it is."""
-        me, told = self._agent.me, ""
-        while self._is_still(entry):
-            changed = self._agent.changed
-            op = f"again {me.number}.{me.incarnation} {entry.epoch}"
-            try:
-                await self._agent.hand_over(epoch=entry.epoch, to=me.number, op=op)
-            except (RemotingError, ReplicationError) as exc:
-                if told != str(exc):
-                    told = str(exc)
-                    self._world.log.info("member.cannot_stand_again", reason=told)
-            with trio.move_on_after(AGAIN_S):
-                await changed.wait()
+        me = self._agent.me
+        op = f"again {me.number}.{me.incarnation} {entry.epoch}"
+        await self._agent.hand_over(epoch=entry.epoch, to=me.number, op=op)
+
+    async def _step_down(self, entry: GroupEntry) -> None:
+        """Have another one elected, or ourselves, where we have no room to begin an epoch."""
+        await trio.sleep(AGAIN_S)  # the others' disks may be full as well
+        me = self._agent.me
+        await self._agent.leave(op=f"no room {me.number}.{me.incarnation} {entry.epoch}")
 
     async def _lead(self, entry: GroupEntry) -> None:
         """The order is the argument: promised before the end of the log is looked at, the marker on
@@ -179,9 +186,8 @@ class Member:
             return  # led or refused before
         await file.save(promised=entry.epoch, group=entry.uid)
         with trio.fail_after(DISK_S, shield=True):  # or the history is not the log's
-            if log.written.value > (end := log.whole_end()):
-                await log.cut_to(end)
-                await file.save(history=cut_to(file.state.history, end))
+            if log.written.value > (end := log.whole_end()) or file.state.cut_to is not None:
+                await file.cut(log, end)
             start = await log.begin_epoch(entry.epoch, self._agent.me.number)
             history = begun(file.state.history, Epoch(entry.epoch, start))
             await file.save(history=history, is_shared=True)
@@ -249,10 +255,12 @@ class Member:
 
     async def _note_confirm(self) -> None:
         """So that a cut below it, after a restart too, is known for what it is."""
+        saying = Seldom()
         while True:
             await self.confirm.wait_above(self._file.state.confirm)
             try:
                 await self._file.save(confirm=self.confirm.value)
-            except KeptFileUnwritable as exc:
-                self._world.log.warning("member.confirm_not_noted", error=str(exc))
+            except NoRoom as exc:
+                if saying.is_due():
+                    self._world.log.warning("member.confirm_not_noted", error=str(exc))
             await trio.sleep(CONFIRM_S)

@@ -5,7 +5,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.replication.errors import LinkRefused
+from rocketbed.replication.errors import LinkRefused, NoRoom
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha_native import Beat, Content, Frame, NativeReader, encode
 from rocketbed.world.api import File, Stream, World
@@ -83,8 +83,8 @@ class NativeLink:
         try:
             await part()
             self.ended_by = self.ended_by or "it went away"
-        except (*LOST, RemoteProtocolError, LinkRefused) as exc:
-            self.is_faulty = isinstance(exc, RemoteProtocolError | LinkRefused)
+        except (*LOST, RemoteProtocolError, LinkRefused, NoRoom) as exc:
+            self.is_faulty = isinstance(exc, RemoteProtocolError | LinkRefused | NoRoom)
             self.ended_by = self.ended_by or str(exc) or type(exc).__name__
         self._scope.cancel()
 

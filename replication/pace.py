@@ -1,6 +1,10 @@
-"""A rate that several senders share."""
+"""How often: a rate that several senders share, and what is said again and again."""
+
+from typing import Final
 
 import trio
+
+SAY_S: Final = 10.0
 
 
 class Pace:
@@ -18,3 +22,18 @@ class Pace:
         begin = max(self._free_at, trio.current_time())
         self._free_at = begin + size / self._rate
         await trio.sleep_until(begin)
+
+
+class Seldom:
+    """When to say again what goes on for long."""
+
+    def __init__(self) -> None:
+        self._next = float("-inf")
+
+    def is_due(self) -> bool:
+        """At most every `SAY_S` seconds."""
+        now = trio.current_time()
+        is_due = now >= self._next
+        if is_due:
+            self._next = now + SAY_S
+        return is_due

@@ -304,8 +304,15 @@ class LocalCluster:
         raise ClusterError(f"{name} {what}; {process.log_path} ends with:\n{process.log_tail()}")
 
     async def status(self) -> list[MemberStatus]:
-        async with self.admin() as admin:
-            return [await self._status(member, admin) for member in self.plan.members]
+        found: dict[str, MemberStatus] = {}
+
+        async def look(member: ClusterMember) -> None:
+            found[member.name] = await self._status(member, admin)
+
+        async with self.admin() as admin, trio.open_nursery() as nursery:
+            for member in self.plan.members:  # at once: each may be silent for seconds
+                nursery.start_soon(look, member)
+        return [found[name] for name in self.names]
 
     async def group(self) -> GroupStatus | None:
         """What the controller says of the group; None for a cluster without failover.

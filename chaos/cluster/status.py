@@ -32,10 +32,13 @@ class MemberStatus:
 
     @property
     def state(self) -> str:
-        """`down`, `serving` or `not serving`."""
+        """`down`, `serving`, `not routed` (it answers, and no nameserver says where it is) or `not
+        serving`."""
         if self.pid is None:
             return "down"
-        return "serving" if self.is_serving else "not serving"
+        if self.is_serving:
+            return "serving"
+        return "not serving" if self.info is None else "not routed"
 
     def as_row(self) -> dict[str, Any]:
         return {

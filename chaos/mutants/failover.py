@@ -21,7 +21,7 @@ SOAK: Final = "soak-failover"
     caught_by=("R1", "R3", "A7", "A1", "I13", "I7"),
     family="split-brain",
     soak=SOAK,
-    targets={_CUT: "0bdf039d0cdbf5e6", _APPEND: "bf93bd016454c3eb"},
+    targets={_CUT: "70fa498cd932d0f4", _APPEND: "e0b092a5f169cfa8"},
 )
 def _no_truncation() -> None:
     async def keep(self: Any, offset: int) -> None:
@@ -102,7 +102,7 @@ async def _offsets_from_confirm(_original: Any, self: Any) -> Any:
     " log only where the set's other member led in between with less",
     family="failover",
     soak=SOAK,
-    targets={_LEADER: "54f3e4ed8881c6b4"},
+    targets={_LEADER: "46646b2d57e5bdf9"},
 )
 def _old_positions() -> None:
     kept: dict[tuple[str, int], dict[int, Any]] = {}

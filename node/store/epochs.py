@@ -12,10 +12,12 @@ import trio
 from rocketbed.node.store.cursor import LogCursor, Verdict
 from rocketbed.node.store.dispatch import Dispatcher
 from rocketbed.node.store.entry import Entry
-from rocketbed.node.store.errors import CorruptRecord
+from rocketbed.node.store.errors import CorruptRecord, PutFailed, StoreError, StoreFailed
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.removal import Removal
+from rocketbed.node.store.scan import crc_scanner
+from rocketbed.replication.errors import NoRoom, RecordRefused
 from rocketbed.replication.log_view import LogView
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.errors import RemoteProtocolError
@@ -41,6 +43,9 @@ class StoreEpochs(LogView):
         self._dispatcher = dispatcher
         self._removal = removal
         self._cursor = LogCursor(parts.log.segments, parts.scanner, read_size=PARSE_SIZE)
+        self._strict = crc_scanner(parts.config)
+        self._strict.doubts_ends = False  # here a record may end anywhere, and go on in a moment
+        self._received = LogCursor(parts.log.segments, self._strict, read_size=PARSE_SIZE)
         self._whole: int | None = None
         """End of the last whole record of what a leader sent; None while all of the log is ours, or
         was read by recovery, which leaves whole records only."""
@@ -51,23 +56,26 @@ class StoreEpochs(LogView):
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Append what a leader sent, and hand the records that are whole now to dispatch.
 
-        Raises also `RemoteProtocolError`, for what is no record; that is cut off again before
+        Raises also `RecordRefused`: a leader's damage is not copied. It is cut off again before
         anybody is followed.
         """
         log = self._parts.log
         if self._whole is None or not log.segments.starts:
             self._whole = offset
+        self._strict.index_tags = self._parts.scanner.index_tags
         log.append_raw(offset, data)
-        step = self._cursor.step(self._whole, log.written.value)
+        step = self._received.step(self._whole, log.written.value)
         while step.verdict in (Verdict.GOOD, Verdict.BLANK):
             self._whole = step.end
             if step.entries:
                 log.last_store_ms = max(log.last_store_ms, step.entries[-1].store_ms)
                 self._dispatcher.push(step.entries)
-            step = self._cursor.step(self._whole, log.written.value)
+            step = self._received.step(self._whole, log.written.value)
         if step.verdict is Verdict.BAD:
-            raise RemoteProtocolError(
-                f"the leader sent no record for offset {step.end}: {step.reason}"
+            raise RecordRefused(
+                f"the leader sent no good record for offset {step.end}: {step.reason}; its log"
+                " may be damaged there (`rocketbed store fsck`, `heal`)",
+                offset=step.end,
             )
 
     @property
@@ -79,7 +87,7 @@ class StoreEpochs(LogView):
         return self._log.written.value if self._whole is None else self._whole
 
     async def begin_epoch(self, number: int, leader: int) -> int:
-        """Raises `PutFailed`, `StoreFailed`."""
+        """Raises `NoRoom`, `StoreFailed`."""
         assert self.whole_end() == self._log.written.value, "half a record is cut off before"
         self._whole = None
         log = self._parts.log
@@ -95,7 +103,10 @@ class StoreEpochs(LogView):
             born_ms=run.now_ms,
             born_host=log.tail.store_host_bytes,
         )
-        log.commit(run)
+        try:
+            log.commit(run)
+        except PutFailed as exc:
+            raise NoRoom(str(exc)) from exc
         await self._flusher.flush()
         return start
 
@@ -154,7 +165,12 @@ class StoreEpochs(LogView):
         return number
 
     async def cut_to(self, offset: int) -> None:
-        """Raises `StoreError` where the disk has no room for it, `StoreFailed`."""
-        await self._removal.cut(offset)
+        """Raises `NoRoom`, `StoreFailed`."""
+        try:
+            await self._removal.cut(offset)
+        except StoreFailed:
+            raise
+        except StoreError as exc:
+            raise NoRoom(str(exc)) from exc
         if self._whole is not None:
             self._whole = offset

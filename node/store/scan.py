@@ -82,6 +82,8 @@ class RecordScanner:
     def __init__(self, *, check_crc: bool, delays_ms: list[int]) -> None:
         self._check_crc = check_crc
         self._delays_ms = delays_ms
+        self.doubts_ends = check_crc
+        """Whether zeros at the end of the last record may stand for what was never written."""
         self.index_tags = False
         """Whether a tag is one of a record's keys (store.md 4.2)."""
         self._topics: dict[bytes, str] = {}
@@ -126,7 +128,7 @@ class RecordScanner:
                 return Scanned(entries, base + position, stop, "cut off", size)
             if (
                 not buffer[position + size - 1]
-                and self._check_crc
+                and self.doubts_ends
                 and not whole
                 and position + size + BLANK.size > length
             ):
@@ -180,7 +182,8 @@ class RecordScanner:
             if problem:
                 return problem
             if (
-                not buffer[end - 1]
+                self.doubts_ends
+                and not buffer[end - 1]
                 and buffer[end : end + BLANK.size] == _UNWRITTEN
                 and (properties or not buffer[properties_at - 3])
             ):

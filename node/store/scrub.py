@@ -14,6 +14,7 @@ from rocketbed.node.store.batch_check import BatchCheck
 from rocketbed.node.store.batch_queue import BatchConsumeQueue, batch_unit, is_unit_of
 from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.cursor import READ_SIZE, LogCursor, Step, Verdict
+from rocketbed.node.store.cut import boundary_below
 from rocketbed.node.store.damage import Damage
 from rocketbed.node.store.entry import NO_UNIT, ONE_UNIT, Entry
 from rocketbed.node.store.files import NO_DESCRIPTOR
@@ -92,6 +93,23 @@ class Scrubber:
         if rate and (now.scrubbed or now.damage != self._as_noted()):
             await self._save(0)
         self.finished.set()
+
+    async def look_at(self, offset: int) -> None:
+        """Look whether the record at an offset is good, of which somebody says that it is not; of
+        damage that is known already, and of no record's start, nothing is said."""
+        parts = self._parts
+        end = parts.log.written.value
+        if not parts.log.min_offset <= offset < end or parts.damaged.hit(offset, 1):
+            return
+        before = await boundary_below(parts, offset)
+        start = parts.log.segments.start_of(offset) if before is None else before.end
+        try:
+            step = await self._cursor.step_beside(parts.world, start, end)
+            if step.verdict is Verdict.BAD and step.end == start:
+                good = await next_good(parts.world, self._cursor, start + 1, end)
+                self._say(start, good if good >= 0 else end, step.reason)
+        except OSError as exc:
+            parts.world.log.warning("store.doubt_not_settled", offset=offset, error=str(exc))
 
     def _is_worth_a_note(self) -> bool:
         if self.position - self._noted >= NOTE_EVERY:
@@ -292,9 +310,12 @@ class Scrubber:
         )
 
     def _add(self, start: int, end: int, reason: str, *, is_readable: bool = False) -> None:
-        self._parts.damaged.add(Damage(start, end, reason, is_readable))
+        self._say(start, end, reason, is_readable=is_readable)
         self._cursor.read_size = READ_MIN
+        self.position = end
+
+    def _say(self, start: int, end: int, reason: str, *, is_readable: bool = False) -> None:
+        self._parts.damaged.add(Damage(start, end, reason, is_readable))
         self._parts.world.log.error(
             "store.damage", offset=start, bytes=end - start, reason=reason, mend="from a replica"
         )
-        self.position = end

@@ -254,6 +254,18 @@ class MessageStore:
             )
         return self._dispatcher.stuck
 
+    def unfit(self) -> str:
+        """Why a replica with the same messages would serve clients better; empty if none would."""
+        log = self._parts.log
+        if reason := self.trouble() or self.lack_of_room():
+            return reason
+        if self._world.disk.usage(log.segments.directory).free < log.segment_size:
+            return f"{log.segments.directory} has no room for another {log.segment_size} bytes"
+        unread = [found for found in self.scrubber.damage if not found.is_readable]
+        if unread:
+            return f"the log is damaged at {unread[0].start}: {unread[0].reason}"
+        return ""
+
     def lack_of_room(self) -> str:
         """Why messages that need a new segment are refused; empty as soon as there is room."""
         log = self._parts.log

@@ -17,6 +17,7 @@ import h11
 import orjson
 import trio
 
+from rocketbed.replication.pace import Seldom
 from rocketbed.replication.register.cas import (
     CHANGES_MAX,
     CasBroken,
@@ -51,6 +52,7 @@ class EtcdCas:
         """Create revision of `active` when it was ours; empty before and after."""
         self._renewed = 0.0
         """When the newest renewal that was answered was sent, seconds of the clock of leases."""
+        self._saying = Seldom()
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,7 +71,7 @@ class EtcdCas:
             try:
                 await self._try_to_claim()
             except CasUnknown as exc:
-                self._world.log.warning("register.etcd_silent", error=str(exc))
+                self._say(exc)
             if not self._fence:
                 await trio.sleep(CLAIM_ASK_S)
 
@@ -87,7 +89,7 @@ class EtcdCas:
                     else:
                         raise self._superseded("its claim has run out")
             except CasUnknown as exc:
-                self._world.log.warning("register.claim_not_renewed", error=str(exc))
+                self._say(exc)
             await trio.sleep(CLAIM_TTL_S / 6)
 
     async def read(self, name: str) -> Versioned | None:
@@ -172,6 +174,10 @@ class EtcdCas:
     async def _renew(self) -> bool:
         answer = await self._post("lease/keepalive", {"ID": self._lease})
         return int(answer.get("result", {}).get("TTL", 0)) > 0
+
+    def _say(self, error: CasUnknown) -> None:
+        if self._saying.is_due():
+            self._world.log.warning("register.etcd_silent", error=str(error))
 
     def _superseded(self, reason: str) -> CasSuperseded:
         self._fence = ""

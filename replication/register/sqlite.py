@@ -13,7 +13,13 @@ from typing import TypeVar
 
 import trio
 
-from rocketbed.replication.register.cas import CHANGES_MAX, CasBroken, CasSuperseded, Versioned
+from rocketbed.replication.register.cas import (
+    CHANGES_MAX,
+    CasBroken,
+    CasSuperseded,
+    CasUnknown,
+    Versioned,
+)
 from rocketbed.world.api import World
 
 T = TypeVar("T")
@@ -69,7 +75,7 @@ class SqliteCas:
         return await self._run(read)
 
     async def swap(self, name: str, value: bytes, *, after: int) -> bool:
-        """As the interface says; never `CasUnknown`, since the process dies with its file."""
+        """As the interface says; `CasUnknown` only while the disk is full."""
         wall_ms = self._world.clock.wall_ms()
 
         def swap(connection: sqlite3.Connection) -> bool:
@@ -138,13 +144,17 @@ class SqliteCas:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 result = work(connection)
+                # A commit that failed may be on disk all the same: nothing is asked after it,
+                # unless it failed for want of room, of which SQLite says that it left nothing.
+                connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
                 raise
-            # A commit that failed may be on disk all the same: nothing is asked after it.
-            connection.execute("COMMIT")
             return result
         except sqlite3.Error as exc:
+            if exc.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise CasUnknown(f"the register {self._path}: {exc}: make room") from exc
             raise self._break(str(exc)) from exc
 
     def _break(self, reason: str) -> CasBroken:

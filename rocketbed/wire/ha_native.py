@@ -27,6 +27,8 @@ BODY_MAX: Final = 1024 * 1024
 MAP_MAX: Final = 256 * 1024
 """Bytes of a payload that is a map: a history of 10,000 epochs."""
 NAME_MAX: Final = 255
+COMPARED_MAX: Final = 4096
+"""Bytes before the place where two logs part that are compared."""
 
 _HEAD = struct.Struct(">4sBBHIIQ")
 _DATA = struct.Struct(">QII")
@@ -89,16 +91,22 @@ class Welcome:
     cut: int
     """Up to where both logs are the same, bytes: the follower drops what it has beyond, and is sent
     what follows; the frame's offset. The follower finds it out by itself too."""
+    compared: int
+    """From here to `cut`, at most `COMPARED_MAX`, the follower has to have bytes with the same
+    CRC."""
+    crc: int
+    """CRC-32 of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
-    """Why there is no link, and where to go instead."""
+    """Why there is no link, or no more, and where to go instead."""
 
     why: str
     leader: int | None = None
     address: str = ""
     first: int = 0
+    """Offset that this is about, bytes: of a follower, where the leader's log is no good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +133,8 @@ class Beat:
 
     end: int
     confirm: int
-    sent_at: int
-    """The sender's own; echoed."""
+    is_unfit: bool = False
+    """The sender would be a bad leader: its disk is full, or its log damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +173,7 @@ def encode(epoch: int, content: Content) -> bytes:
             payload = _PAIR.pack(content.durable, content.incarnation)
             return _head(Kind.ACK, epoch, len(payload), content.received) + payload
         case Beat():
-            payload = _PAIR.pack(content.confirm, content.sent_at)
+            payload = _PAIR.pack(content.confirm, content.is_unfit)
             return _head(Kind.BEAT, epoch, len(payload), content.end) + payload
         case Fenced():
             return _map_frame(Kind.FENCE, epoch, 0, {"promised": content.promised})
@@ -247,7 +255,10 @@ def _content(kind: Kind, offset: int, payload: bytes) -> Content:
         case Kind.ACK:
             return Ack(offset, *map(_number, _PAIR.unpack(payload)))
         case Kind.BEAT:
-            return Beat(offset, *map(_number, _PAIR.unpack(payload)))
+            confirm, state = map(_number, _PAIR.unpack(payload))
+            if state not in (0, 1):
+                raise RemoteProtocolError(f"a BEAT of state {state}, which nobody knows")
+            return Beat(offset, confirm, state == 1)
     try:
         found = msgpack.unpackb(payload)
         match kind:
@@ -315,10 +326,14 @@ def _welcome_map(welcome: Welcome) -> dict[str, Any]:
         "end": welcome.end,
         "min": welcome.first,
         "confirm": welcome.confirm,
+        "cmp": welcome.compared,
+        "crc": welcome.crc,
     }
 
 
 def _welcome(found: Any, offset: int) -> Welcome:
+    if not offset - COMPARED_MAX <= found["cmp"] <= offset:
+        raise RemoteProtocolError(f"a WELCOME that compares {found['cmp']} to {offset}")
     return Welcome(
         leader=_number(found["leader"]),
         incarnation=_number(found["inc"]),
@@ -327,6 +342,8 @@ def _welcome(found: Any, offset: int) -> Welcome:
         first=_number(found["min"]),
         confirm=_number(found["confirm"]),
         cut=offset,
+        compared=_number(found["cmp"]),
+        crc=_number(found["crc"]),
     )
 
 

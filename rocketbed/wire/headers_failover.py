@@ -31,6 +31,8 @@ class RegisterReplicaRequest(Header):
     """Newest of its log."""
     end: Long
     """Of its log, bytes."""
+    leads: bool | None = None
+    """It led that epoch, as far as it knows: all of the epoch that there is, it has."""
     op: str
 
 
@@ -47,6 +49,16 @@ class BeatRequest(Header):
     """Of its log, bytes."""
     version: Long
     """Of the entry that it knows; an answer with a newer one has it as its body."""
+    unfit: bool | None = None
+    """It would be a bad leader: its disk is full, or its log damaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeResponse(Header):
+    """Answer to 32101 of a new directory under a number that is known, with nothing registered:
+    ask again with a higher life. An entry as the body has no such field."""
+
+    lifeAbove: Long | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

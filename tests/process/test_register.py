@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -311,25 +312,38 @@ async def test_a_file_that_goes_while_it_is_open_is_told_and_changes_nothing_mor
         await store.aclose()
 
 
-async def test_a_full_disk_ends_it_and_what_was_answered_stays(tmp_path: Path) -> None:
-    path = str(tmp_path / "register.db")
-    store = await open_sqlite(real_world("one"), path)
-    assert store._connection is not None
-    store._connection.execute("PRAGMA max_page_count = 8")
-    made = 0
+async def test_a_full_disk_is_waited_for_and_what_was_answered_stays(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
+    await trio.run_process(mount)
     try:
-        while await store.swap("g", os.urandom(1000), after=made):
-            made += 1
-    except CasBroken as full:
-        assert "full" in str(full)  # noqa: PT017 (how many it took is asked below)
-    with pytest.raises(CasBroken, match="started again"):
-        await store.read("g")
-    await store.aclose()
-    store = await open_sqlite(real_world("one"), path)
-    found = await store.read("g")
-    assert found is not None
-    assert found.version == made > 2
-    await store.aclose()
+        path = str(disk / "register.db")
+        store = await open_sqlite(real_world("one"), path)
+        (disk / "filler").write_bytes(bytes(100 << 10))
+        values: list[bytes] = []
+        for is_full in (True, False):
+            with suppress(CasUnknown):
+                while len(values) < 100:
+                    value = os.urandom(1000)
+                    assert await store.swap("g", value, after=len(values))
+                    values.append(value)
+            assert (len(values) < 100) is is_full
+            for _ in range(2):
+                found = await store.read("g")
+                assert found == Versioned(len(values), values[-1])
+            if is_full:
+                with pytest.raises(CasUnknown, match="full: make room"):
+                    await store.swap("g", b"x", after=len(values))
+                (disk / "filler").unlink()
+                await trio.run_process(["mount", "-o", "remount,size=10m", str(disk)])
+        await store.aclose()
+        store = await open_sqlite(real_world("one"), path)
+        found = await store.read("g")
+        assert found == Versioned(100, values[-1])
+        await store.aclose()
+    finally:
+        await trio.run_process(["umount", str(disk)])
 
 
 async def test_a_file_that_is_damaged_or_another_program_s_is_refused(tmp_path: Path) -> None:

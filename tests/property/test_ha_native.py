@@ -12,6 +12,7 @@ from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha import Peer, sniff
 from rocketbed.wire.ha_native import (
     BODY_MAX,
+    COMPARED_MAX,
     HEAD_SIZE,
     MAP_MAX,
     Ack,
@@ -48,7 +49,7 @@ contents: st.SearchStrategy[Content] = st.one_of(
         learner=st.booleans(),
     ),
     st.builds(
-        Welcome,
+        lambda compared, **fields: Welcome(compared=max(fields["cut"] - compared, 0), **fields),
         leader=numbers,
         incarnation=numbers,
         history=histories,
@@ -56,11 +57,13 @@ contents: st.SearchStrategy[Content] = st.one_of(
         first=numbers,
         confirm=numbers,
         cut=numbers,
+        compared=st.integers(0, COMPARED_MAX),
+        crc=st.integers(0, (1 << 32) - 1),
     ),
     st.builds(Reject, why=names, leader=st.none() | numbers, address=names, first=numbers),
     st.builds(Data, numbers, numbers, st.binary(min_size=1, max_size=3000)),
     st.builds(Ack, numbers, numbers, numbers),
-    st.builds(Beat, numbers, numbers, numbers),
+    st.builds(Beat, numbers, numbers, st.booleans()),
     st.builds(Fenced, numbers),
 )
 frames = st.lists(st.builds(Frame, st.integers(0, (1 << 32) - 1), contents), max_size=6)
@@ -87,7 +90,7 @@ def test_frames_are_read_as_they_were_written_however_they_are_cut(
 
 @given(st.binary(max_size=200))
 def test_other_bytes_are_an_error_or_wait_for_more(data: bytes) -> None:
-    for begin in (b"", encode(1, Fenced(2))[:HEAD_SIZE], encode(1, Beat(1, 2, 3))[:6]):
+    for begin in (b"", encode(1, Fenced(2))[:HEAD_SIZE], encode(1, Beat(1, 2))[:6]):
         with suppress(RemoteProtocolError):
             assert all(isinstance(one, Frame) for one in NativeReader().feed(begin + data))
 

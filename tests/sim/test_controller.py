@@ -42,6 +42,7 @@ class Cluster:
         self.shelf = Shelf(lambda: simulation.timeline.now / SECOND)
         self.agents: dict[str, Agent] = {}
         self.ends: dict[str, int] = {}
+        self.unfit: dict[str, str] = {}
         self.lives: dict[str, int] = {}
         self.names = [f"r{number}" for number in range(replicas)]
         self.controllers = [f"c{number + 1}" for number in range(controllers)]
@@ -73,6 +74,9 @@ class Cluster:
         self.lives[name] = life = self.lives.get(name, 0) + 1
         addresses = self.simulation.network.addresses
 
+        async def raised(incarnation: int) -> None:
+            self.lives[name] = incarnation
+
         async def main(world: World) -> None:
             mine = f"{addresses[name]}:{REPLICA_PORT}"
             me = Identity(
@@ -89,7 +93,13 @@ class Cluster:
             )
             controllers = [(addresses[one], PORT) for one in self.controllers]
             agent = Agent(
-                world, controllers, me, lambda: (0, self.ends.get(name, 0)), lambda: (0, "")
+                world,
+                controllers,
+                me,
+                lambda: (0, self.ends.get(name, 0)),
+                lambda: (0, ""),
+                lambda: self.unfit.get(name, ""),
+                raised,
             )
             self.agents[name] = agent
             async with trio.open_nursery() as nursery:

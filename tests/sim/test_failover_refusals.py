@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.client.admin import Admin
 from rocketbed.replication.errors import LinkRefused
 from rocketbed.replication.leader import Leader
 from rocketbed.wire.ha_native import Frame, Hello
 from rocketbed.world.api import World
 from tests.support.sim.failover_nodes import FailoverNodes
+from tests.support.sim.failover_traffic import Traffic
+from tests.support.sim.store_session import edited
 
 SIZES = "its log has files of 131072 bytes, ours of 65536"
 
@@ -79,3 +82,100 @@ def test_who_was_served_meanwhile_is_told_of_anew(monkeypatch: pytest.MonkeyPatc
             assert not_ready(group, "g-3") == ""
             group.simulation.kill("g-3")
             group.simulation.run(2)
+
+
+def go_on(group: FailoverNodes) -> None:
+    """Some messages more; all logs are the same then."""
+    traffic = Traffic(group)
+    traffic.start()
+    group.simulation.run(2)
+    traffic.check()
+
+
+def follower_of(group: FailoverNodes) -> str:
+    """One that follows, dead, after some traffic; the disk that it leaves is its host's image."""
+    leader = group.settle()
+    go_on(group)
+    name = next(name for name in group.names if name != leader)
+    group.simulation.kill(name)
+    return name
+
+
+def test_a_log_of_another_group_with_the_same_epochs_is_refused() -> None:
+    """`epoch.rb` went with the former log; by the markers in this one it is ours."""
+    with FailoverNodes(33) as other:
+        theirs = other.simulation.host(follower_of(other)).image
+    with FailoverNodes(34) as group:
+        name = follower_of(group)
+        host = group.simulation.host(name)
+        mine = SimDisk(host.image).contents("/store/replica.rb")
+
+        def exchange(disk: SimDisk) -> None:
+            disk.replace_contents("/store/replica.rb", mine)
+            disk.remove_name("/store/epoch.rb")
+
+        host.image = edited(theirs, exchange)
+        group.start(name)
+        group.wait(lambda: name in group.nodes)
+        failover = group.nodes[name].failover
+        assert failover is not None
+        group.wait(lambda: "have the same epochs, and other bytes between" in failover.trouble())
+        assert group.entry is not None
+        assert int(name[-1]) not in group.entry.in_sync
+
+
+def test_an_empty_directory_goes_on_for_one_that_is_lost() -> None:
+    with FailoverNodes(35) as group:
+        name = follower_of(group)
+        assert group.entry is not None
+        number = int(name[-1])
+        lost = group.entry.replicas[number]
+        group.wait(lambda: number not in group.entry.in_sync if group.entry else False)
+        group.simulation.host(name).image = SimDisk().image()
+        group.start(name)
+        group.settle()
+        new = group.entry.replicas[number]
+        assert new.uuid != lost.uuid
+        assert (lost.incarnation, new.incarnation) == (1, 2)
+        group.simulation.kill(name)
+        group.start(name)
+        group.wait(
+            lambda: group.entry is not None and group.entry.replicas[number].incarnation == 3
+        )
+        go_on(group)
+
+
+def expelled(group: FailoverNodes, name: str) -> str:
+    """Why a replica ended."""
+    process = group.simulation.process(name)
+    group.wait(lambda: process.done)
+    return process.end_reason
+
+
+def test_an_empty_directory_does_not_go_on_for_one_that_counts_or_runs() -> None:
+    """All that a group holds may be what the lost one has; and a number may be a mistake."""
+    with FailoverNodes(36) as group:
+        name = follower_of(group)
+        group.simulation.tolerate_crashes = True
+        host = group.simulation.host(name)
+        image = host.image
+        others = [one for one in group.names if one != name]
+        for one in others:
+            group.simulation.kill(one)
+        host.image = SimDisk().image()
+        group.start(name)
+        assert "may hold what no other has" in expelled(group, name)
+        host.image = image
+        group.start(*group.names)
+        group.settle()
+        config = group.config(name)
+        mistaken = group.simulation.host("mistaken")
+        ip = mistaken.address
+        store = replace(config.store, store_host=ip)
+        group.simulation.start(
+            "mistaken", group._main, "mistaken", replace(config, ip1=ip, store=store)
+        )
+        assert "a number that no replica had yet" in expelled(group, "mistaken")
+        group.nodes.pop("mistaken", None)
+        group.simulation.run(1)
+        go_on(group)

@@ -100,7 +100,7 @@ def test_a_life_that_is_not_registered_does_not_join() -> None:
 
 def test_a_leader_cannot_leave_out_itself() -> None:
     entry = group(leader=0)
-    with pytest.raises(ChangeRefused, match="leaves out the leader"):
+    with pytest.raises(ChangeRefused, match="proposes a set without itself"):
         altered(entry, proposal(entry, r1=1, r2=1))
 
 

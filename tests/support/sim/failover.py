@@ -195,6 +195,8 @@ class FailoverGroup:
             me,
             lambda: (file.state.history[-1].number if file.state.history else 0, log.whole_end()),
             lambda: (file.state.promised, file.state.group),
+            lambda: "",
+            _no_other_life,
         )
         confirm = Watermark(min(file.state.confirm, log.whole_end()))
         member = Member(world, log, agent, file, cluster="c", catch_up_rate=0, confirm=confirm)
@@ -325,6 +327,10 @@ async def _identity(world: World, policy: Policy) -> tuple[str, int, bool]:
     boot = await _kept(world, "boot", lambda old: old or world.process.boot_id)
     same = boot == world.process.boot_id
     return uuid, int(life), lost_nothing(policy, stopped=False, same_kernel=same)
+
+
+async def _no_other_life(incarnation: int) -> None:
+    raise AssertionError(f"life {incarnation}: no directory is lost here")
 
 
 async def _forget_boot(world: World, agent: Agent) -> None:

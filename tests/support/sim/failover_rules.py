@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rocketbed.chaos.sim.incarnation import SimulationError
 from rocketbed.chaos.sim.simulation import Simulation
-from rocketbed.replication import election, epochs, follower, leader, member
+from rocketbed.replication import election, epoch_file, epochs, follower, leader, member
 from rocketbed.replication.election import registered
 from rocketbed.replication.entry import GroupEntry, Policy, Replica
 from rocketbed.replication.epochs import Epoch, History
@@ -178,7 +178,7 @@ RULES: dict[str, Rule] = {
             (RecordLog, "begin_epoch", _no_marker),
             (member, "begun", _begun),
             (member, "cut_to", _with_empty),
-            (follower, "cut_to", _with_empty),
+            (epoch_file, "cut_to", _with_empty),
             (follower, "check", _check),
             (leader, "check", _check),
             (InSyncView, "_is_complete", lambda v, end: end >= v.start and end >= v.confirm),
