@@ -54,7 +54,10 @@ class HostNetwork:
         if port in network.taps:
             ours.tap = partial(network.taps[port], self._process.host.name)
         network.timeline.record("connected", local, (target, port))
-        listener.offer(theirs)
+        if network.link(own, target).loss:
+            theirs.open_later(listener, network.delay(own, target))
+        else:
+            listener.offer(theirs)
         return ours
 
     async def resolve(self, host: str) -> list[str]:

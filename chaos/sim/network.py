@@ -3,9 +3,11 @@
 Bytes of one direction stay in order. Each send is delivered after the link's latency and a drawn
 jitter, and now and then in two pieces, so that nobody may count on frame boundaries. A receiver's
 window holds 256 KiB, beyond which the sender waits. A cut link holds bytes back and delivers them
-in order once it is healed, as retransmission would. A killed process resets its connections; a
-powerless host says nothing, so its peers stay half open until they send to its next incarnation.
-A paused process still accepts: the kernel shakes hands, not the process.
+in order once it is healed, as retransmission would. Where packets are lost, of two connections the
+older one may be the later: each makes up for its own loss, before it is accepted too, and what was
+sent on one that its dialler gave up comes all the same, before its end. A killed process resets its
+connections; a powerless host says nothing, so its peers stay half open until they send to its next
+incarnation. A paused process still accepts: the kernel shakes hands, not the process.
 """
 
 from collections import deque
@@ -156,6 +158,8 @@ class SimStream(trio.abc.HalfCloseableStream):
         self._ended = False
         self._reset = False
         self._closed = False
+        self._listener: SimListener | None = None
+        """Of a connection whose handshake is not over for this end: who is to accept it."""
         self._sent_eof = False
         self._in_flight = 0
         self._last_arrival = 0
@@ -238,6 +242,27 @@ class SimStream(trio.abc.HalfCloseableStream):
 
     # What the network does.
 
+    def open_later(self, listener: "SimListener", delay: int) -> None:
+        """Be accepted when the last packet of the handshake comes, in so many nanoseconds, or
+        whatever its dialler sends behind it, if that is earlier."""
+        self._listener = listener
+        self._network.timeline.at(self._network.timeline.now + delay, self._end_handshake)
+
+    def _end_handshake(self) -> None:
+        if self._listener is None:
+            return
+        network = self._network
+        if network.link(self.remote[0], self.local[0]).cut:  # it is asked for again
+            network.timeline.at(network.timeline.now + RETRANSMIT_NS, self._end_handshake)
+        else:
+            self._open()
+
+    def _open(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None and not self._closed and not self._reset:
+            self._network.timeline.record("opened", self.remote, self.local)
+            listener.offer(self)
+
     def acknowledge(self, size: int) -> None:
         self._in_flight -= size
         if self._in_flight < WINDOW:
@@ -292,6 +317,9 @@ class SimStream(trio.abc.HalfCloseableStream):
                 self._transmit("reset", b"")
             return
         self._network.timeline.record(kind, self.remote, self.local, len(data))
+        if kind == "reset":
+            self._listener = None  # nobody ever hears of it
+        self._open()
         if kind == "data":
             self._received += data
         elif kind == "eof":
@@ -369,6 +397,9 @@ class SimListener:
         await trio.lowlevel.checkpoint()
 
     def offer(self, stream: SimStream) -> None:
+        if self._closed:
+            stream.abandon("kill")
+            return
         self._waiting.append(stream)
         self._acceptor.wake()
 

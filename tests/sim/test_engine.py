@@ -15,7 +15,7 @@ from rocketbed.chaos.sim.incarnation import SimulationError
 from rocketbed.chaos.sim.network import WINDOW
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.chaos.sim.solo import run_solo
-from rocketbed.world.api import World
+from rocketbed.world.api import Stream, World
 from tests.support.sim.links import cut, heal
 from tests.support.sim.weather import run_weather
 
@@ -308,6 +308,42 @@ def test_a_cut_holds_bytes_and_dials_until_it_is_healed() -> None:
         heal(simulation.network)
         assert simulation.run_process(receiver) == b"".join(b"%03d" % n for n in range(100))
         assert simulation.run_process(late) > 6
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.4])
+def test_where_packets_are_lost_an_older_connection_may_be_the_later_one(loss: float) -> None:
+    """It is accepted late, and its bytes come late and before its end, though it was closed."""
+    dials = range(200)
+    accepted: list[int] = []
+    heard: list[int] = []
+
+    async def serve(world: World, stream: Stream) -> None:
+        accepted.append(world.network.peer_address(stream)[1])
+        received = b""
+        while part := await stream.receive_some():
+            received += part
+        heard.append(int(received))
+
+    async def server(world: World) -> None:
+        listener = await world.network.listen("", 7)
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(serve, world, await listener.accept())
+
+    async def client(world: World) -> None:
+        for number in dials:
+            async with await world.network.connect("server", 7) as stream:
+                await stream.send_all(b"%03d" % number)
+
+    with Simulation(5) as simulation:
+        simulation.start("server", server)
+        dialler = simulation.start("client", client)
+        simulation.network.between("client", "server").loss = loss
+        simulation.run_process(dialler, 600)
+        simulation.run(60)
+    assert sorted(heard) == [*dials]
+    is_in_order = heard == sorted(heard), accepted == sorted(accepted)
+    assert is_in_order == (not loss, not loss)
 
 
 def test_what_a_slow_link_holds_goes_at_once_when_it_is_slow_no_more() -> None:
