@@ -153,3 +153,19 @@ def _joins_without_marker() -> None:
 
     swap(_COMPLETE, is_complete)
     swap(_MARKER, is_outside)
+
+
+@mutant(
+    "M26",
+    "older connection kept",
+    "rocketbed.replication.native_link:NativeLink.end",
+    "c0eb95516d0277e5",
+    bug="a follower's late HELLO stands for the connection that it has, and ends: the leader knows"
+    " of none any more, and nothing is acknowledged for good",
+    edit="a newer connection of a follower ends no older one",
+    caught_by=("L2", "L1", "L3", "L7"),
+    family="failover",
+    soak=SOAK,
+)
+def _keeps_older(_original: Any, self: Any, reason: str) -> None:
+    pass

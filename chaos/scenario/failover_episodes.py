@@ -90,6 +90,14 @@ def partition(maker: Maker) -> Episode:
     return Episode(0, [(0, f"partition {who} -> {other}{way} {lasting}")])
 
 
+def lost_packets(maker: Maker) -> Episode:
+    """So many packets are lost that connections are given up and made anew again and again; what
+    was said on the old ones comes behind what is said on the new ones, after it has ended too."""
+    length = maker.seconds(1.0, 4.0)
+    step = f"link leader{maker.group()} -> others loss 70% for {show_duration(length)}"
+    return Episode(length, [(0, step)])
+
+
 def handover(maker: Maker) -> Episode:
     """An operator asks the leader to have another one lead."""
     length = maker.seconds(0.1, 2.0)

@@ -313,6 +313,9 @@ def _draw_steps(random: Random, seed: int, maker: Maker, wanted: Generate) -> li
     lanes = FAILOVER_LANES if maker.shape.failover else LANES
     if seed % 2 and not maker.alone and "wipe" in wanted.classes and lanes is LANES:
         last = final_loss(maker)
+    elif seed % 2 and "links" in wanted.classes and lanes is FAILOVER_LANES:
+        last = failover_episodes.lost_packets(maker)
+    if last is not None:
         ends -= last.length_s
     rare = _rare_episode(seed, maker, wanted, is_last=last is None)
     ends -= rare.length_s

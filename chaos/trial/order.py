@@ -71,6 +71,8 @@ class Order:
                     await trio.sleep(LOOK_S)
             if scope.cancelled_caught:
                 self.stall("replicas-equal", group, f"after {limit_s:.0f} s: {reason}")
+            elif self.backend.elects:
+                await self._all_in_sync(group, limit_s)
 
     async def ends(self, clients: list[str], what: str, reason: str) -> None:
         limit_s = self.limit_s(DRAIN_S)
@@ -126,6 +128,18 @@ class Order:
                         await trio.sleep(LOOK_S)
             if scope.cancelled_caught:
                 self.stall("routes", name, f"after {DRAIN_S:g} s: {reason}")
+
+    async def _all_in_sync(self, group: str, limit_s: float) -> None:
+        """Wait until the leader counts all that follow it."""
+        wanted, found = self.plan.shape.brokers, 0
+        with trio.move_on_after(limit_s):
+            while found < wanted:
+                sample = await self.backend.observe(self.members.leader(group))
+                found = 0 if sample is None else sample.in_sync
+                if found < wanted:
+                    await trio.sleep(LOOK_S)
+        if found < wanted:
+            self.stall("in-sync", group, f"after {limit_s:.0f} s: {found} of {wanted} are")
 
     async def _disorder(self, group: str) -> str | None:
         leader = self.members.leader(group)
