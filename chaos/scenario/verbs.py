@@ -180,7 +180,9 @@ VERBS: Final[Mapping[str, Verb]] = {
         help="open so many idle connections to each port of a node",
     ),
     "hostile": Verb(
-        lasts=True, help="a peer on the replication port that reports what it never got"
+        lasts=True,
+        help="a peer on the replication port that reports what it never got; in a group with"
+        " failover one that comes as each replica and says what none does (FENCE, DATA, garbage)",
     ),
     "clock": Verb(
         needs="clock.jump",

@@ -5,17 +5,53 @@ do may cost the node a descriptor of its store, or count as an acknowledgement.
 """
 
 from contextlib import suppress
-from itertools import cycle
-from typing import Final
+from itertools import count, cycle
+from typing import Any, Final
 
 import trio
 
+from rocketbed.chaos.trial.load import ClientFailure
+from rocketbed.chaos.trial.members import CLUSTER, Members
+from rocketbed.chaos.trial.operator import known
 from rocketbed.wire.ha import encode_report
+from rocketbed.wire.ha_native import (
+    Ack,
+    Beat,
+    Content,
+    Data,
+    Fenced,
+    Hello,
+    Reject,
+    encode,
+)
 from rocketbed.world.api import Address, World
 
 RETRY_S: Final = 0.2
 CLAIMS: Final = (1 << 20, 1 << 40, (1 << 63) - 1, -1)
 """Offsets that were never sent to this peer, or cannot be."""
+LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+NOBODY: Final = 63
+"""Number of a replica that no group has."""
+HOLD_S: Final = 0.4
+TURN_S: Final = 3.0
+"""For one forged connection, where nobody answers."""
+FAR: Final = 1 << 62
+FORGED: Final[tuple[Content | bytes, ...]] = (
+    Fenced((1 << 31) - 1),
+    Beat(FAR, FAR, False),
+    Reject(why="forged", first=FAR),
+    b"",
+    Data(0, FAR, b"x" * 100),
+    Reject(why="forged", first=1),
+    b"\xff" * 64,
+    Ack(FAR, FAR, 1),
+    Reject(why="forged", leader=NOBODY, address="nowhere:1", first=100_000),
+    Beat(0, 0, True),
+    b"RBHA" + bytes(20),
+)
+"""What is said behind a HELLO that is believed. Their number is prime, so that each replica of a
+group says each of them some time. An `Ack` that fits is not among them: it is an acknowledgement.
+"""
 
 
 async def crowd(world: World, addresses: list[Address], count: int) -> None:
@@ -24,7 +60,7 @@ async def crowd(world: World, addresses: list[Address], count: int) -> None:
 
     async def hold(address: Address) -> None:
         while True:
-            with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            with suppress(*LOST):
                 stream = await world.network.connect(*address)
                 async with stream:
                     while await stream.receive_some(4096):
@@ -40,7 +76,7 @@ async def crowd(world: World, addresses: list[Address], count: int) -> None:
 async def hostile(world: World, address: Address) -> None:
     """Ask for the log from its beginning, read nothing, and claim to have all of it."""
     for claim in cycle(CLAIMS):
-        with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+        with suppress(*LOST):
             stream = await world.network.connect(*address)
             async with stream:
                 await stream.send_all(encode_report(0))
@@ -48,3 +84,52 @@ async def hostile(world: World, address: Address) -> None:
                     await trio.sleep(RETRY_S)
                     await stream.send_all(encode_report(claim))
         await trio.sleep(RETRY_S)
+
+
+async def forge(members: Members, group: str) -> None:
+    """Come to the leader of a group with failover as each of its replicas, with what its controller
+    tells everybody, and say what no follower says; also as nobody, and with half a word."""
+    for turn in count():
+        with suppress(*LOST, *ClientFailure), trio.move_on_after(TURN_S):
+            entry = (await known(members, group) or {}).get("entry", {})
+            if entry.get("leader") is not None:
+                await _say(members, group, entry, turn)
+        await trio.sleep(RETRY_S)
+
+
+async def _say(members: Members, group: str, entry: dict[str, Any], turn: int) -> None:
+    numbers = sorted(entry["replicas"], key=int)
+    number = numbers[turn % len(numbers)]
+    epoch, segment = entry["epoch"], members.shape.segment
+    uuid, life = (entry["replicas"][number][key] for key in ("uuid", "incarnation"))
+    hello = encode(epoch, _hello(group, int(number), uuid, life, segment))
+    forged = FORGED[turn % len(FORGED)]
+    says = [hello + (forged if isinstance(forged, bytes) else encode(epoch, forged))]
+    if not forged:  # and silence
+        says += [
+            encode(epoch, _hello(group, NOBODY, uuid, life, segment)),
+            hello[: len(hello) // 2],
+        ]
+    host, port = members.backend.address(members.shape.group_nodes()[group][entry["leader"] - 1])
+    for data in says:
+        stream = await members.backend.world.network.connect(host, port + 1)
+        async with stream:
+            await stream.send_all(data)
+            await trio.sleep(HOLD_S)
+
+
+def _hello(group: str, replica: int, uuid: str, incarnation: int, segment: int) -> Hello:
+    """Of a replica whose log is empty."""
+    return Hello(
+        cluster=CLUSTER,
+        group=group,
+        replica=replica,
+        uuid=uuid,
+        incarnation=incarnation,
+        promised=0,
+        history=(),
+        end=0,
+        first=0,
+        durable=0,
+        segment=segment,
+    )

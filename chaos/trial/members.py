@@ -16,6 +16,7 @@ from rocketbed.chaos.scenario.plan import Shape
 from rocketbed.chaos.trial.api import Backend, Sample
 from rocketbed.world.api import Address
 
+CLUSTER: Final = "testbed"
 SERVING_S: Final = 30.0
 LOOK_S: Final = 0.05
 KEEP: Final = {"cleanFileForciblyEnable": "false", "fileReservedTime": "876000"}
@@ -107,7 +108,7 @@ class Members:
         if shape.failover:
             number = shape.group_nodes()[member.group].index(node) + 1
             return {
-                "brokerClusterName": "testbed",
+                "brokerClusterName": CLUSTER,
                 "brokerName": member.group,
                 "rbReplica": str(number),
                 "rbReplicas": str(shape.brokers),
@@ -120,7 +121,7 @@ class Members:
         is_master = member.broker_id == 0 or member.doubled
         master_role = "SYNC_MASTER" if shape.repl == "sync" else "ASYNC_MASTER"
         lines = {
-            "brokerClusterName": "testbed",
+            "brokerClusterName": CLUSTER,
             "brokerName": member.group,
             "brokerId": "0" if is_master else str(member.broker_id),
             "brokerRole": master_role if is_master else "SLAVE",

@@ -1,6 +1,6 @@
 """What an operator of a group with failover asks of it: another leader, and whether all is well."""
 
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -54,11 +54,16 @@ async def force_leader(members: Members, node: str) -> bool:
     return False
 
 
+async def known(members: Members, group: str) -> dict[str, Any] | None:
+    """What the controller has on record of a group. Raises one of `ClientFailure`."""
+    async with _admin(members) as admin:
+        return (await admin.failover_groups()).get(group)
+
+
 async def trouble(members: Members, group: str) -> str:
     """Why the state of a group is not known; empty where it is."""
     try:
-        async with _admin(members) as admin:
-            found = (await admin.failover_groups()).get(group)
+        found = await known(members, group)
     except ClientFailure as failure:
         return str(failure)
     if found is None:
