@@ -153,3 +153,14 @@ def test_plans_of_groups_with_failover_leave_everything_to_them() -> None:
     targets = {f"{step.target} {step.second}" for s in SEEDS for step in elected(s).steps}
     assert any(one.startswith("leader") and "ns:" in one for one in targets)
     assert {elected(seed).shape.flush for seed in SEEDS} == {"sync", "async"}
+
+
+def test_odd_seeds_of_groups_with_failover_end_with_a_loss_of_packets() -> None:
+    for seed in SEEDS:
+        lossy = [
+            step.trigger.seconds
+            for step in elected(seed).steps
+            if step.words.get("loss") == 0.7 and isinstance(step.trigger, At)
+        ]
+        assert len(lossy) == seed % 2
+        assert all(moment > elected(seed).storm_s / 2 for moment in lossy)
