@@ -17,12 +17,13 @@ import trio
 from rocketbed.remoting.client import parse_address
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
-from rocketbed.replication.election import Candidate, Proposal
+from rocketbed.replication.election import Candidate, Proposal, counts
 from rocketbed.replication.entry import GroupEntry, Members, Policy, Replica
 from rocketbed.replication.errors import (
     ChangeRefused,
     EntryDamaged,
     GroupUnknown,
+    NumberCounts,
     RegisterOlder,
 )
 from rocketbed.replication.lease import LEASE_S, Elect, Fence, Roll, Wait
@@ -315,8 +316,8 @@ class Controller:
             )
         former = None if known is None else known.replicas.get(asked.replica)
         is_new = former is not None and former.uuid != asked.uuid
-        if former is not None and is_new:
-            self._refuse_second(asked, former)
+        if known is not None and former is not None and is_new:
+            self._refuse_second(asked, known, former)
             if asked.incarnation <= former.incarnation:
                 # No life of the new directory is taken for one of the lost one.
                 return answer(command, fields=LifeResponse(lifeAbove=former.incarnation).encode())
@@ -352,9 +353,11 @@ class Controller:
                 " and an empty directory"
             )
 
-    def _refuse_second(self, asked: RegisterReplicaRequest, former: Replica) -> None:
+    def _refuse_second(
+        self, asked: RegisterReplicaRequest, known: GroupEntry, former: Replica
+    ) -> None:
         """An empty directory goes on for one that is lost; not for one that runs, which has the
-        same number by mistake, and not one that holds something."""
+        same number by mistake, nor one that holds something, and not yet for one that counts."""
         group = self._groups.get(asked.group)
         now = self._world.clock.monotonic()
         if group is None or now < group.roll.since + LEASE_S:
@@ -370,6 +373,12 @@ class Controller:
             raise ChangeRefused(
                 f"{what}, and this one, {asked.uuid}, is not empty: start with an empty one, which"
                 " gets everything from the leader"
+            )
+        if counts(known, asked.replica):
+            raise NumberCounts(
+                f"{what}, and may hold what no other has: bring that one back, or wait until"
+                f" {known.min_in_sync} others are in sync, or give this one, {asked.uuid}, a number"
+                " that no replica had yet (rbReplica)"
             )
 
     def _refuse_older(self, asked: RegisterReplicaRequest, known: GroupEntry) -> None:

@@ -195,10 +195,7 @@ def refuse_shorter(group: str, number: int, ends: Mapping[int, tuple[int, int]])
 def _check_identity(entry: GroupEntry, number: int, known: Replica, replica: Replica) -> None:
     if replica.uuid != known.uuid and counts(entry, number):
         raise ChangeRefused(
-            f"replica {number} of group {entry.name!r} has the directory {known.uuid}, not"
-            f" {replica.uuid}, and that one may hold what no other has: bring it back, or wait"
-            f" until {entry.min_in_sync} others are in sync, or give the new one a number that no"
-            " replica had yet (rbReplica)"
+            f"replica {number} of group {entry.name!r} counts with another directory"
         )
     if replica.incarnation <= known.incarnation:
         raise ChangeRefused(

@@ -85,6 +85,10 @@ class GroupUnknown(ReplicationError):
     response_code: ClassVar[int] = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
 
 
+class NumberCounts(ReplicationError):
+    """An empty directory has to wait: the lost one under its number may be needed."""
+
+
 class ReplicaExpelled(ReplicationError):
     """The register knows a newer life of a replica, or another directory: it must not go on."""
 

@@ -1,9 +1,9 @@
 """What happens to a group that fails over by itself: the episodes that fit it.
 
-Nobody promotes. A machine's directory is not lost or damaged, and its disk does not lie: a replica
-whose bytes are gone is another one, and what a disk said to have kept is what the policy `fsync`
-stands on. Under the policy `memory` power is cut of one machine at a time, while another one that
-may lead is up (`Actions` sees to that), or nobody would be left to elect (replication.md 7.7).
+Nobody promotes. A machine's directory is not damaged, and its disk does not lie: what a disk said
+to have kept is what the policy `fsync` stands on. Under the policy `memory` power is cut of one
+machine at a time, and under either a directory is lost, while another one that may lead is up
+(`Actions` sees to that), or nobody would be left to elect (replication.md 7.7).
 """
 
 from collections.abc import Callable, Mapping
@@ -48,6 +48,13 @@ def crash_recovery(maker: Maker) -> Episode:
     episode.after(label, back, f"crash @{label} at {point}{power} {lasting}")
     episode.length_s = back + 4.0 + maker.settle_s
     return episode
+
+
+def lost_directory(maker: Maker) -> Episode:
+    """A machine comes back with an empty directory, under its number."""
+    down = maker.seconds(0.1, 3.0)
+    step = f"wipe {maker.member(maker.group())} for {show_duration(down)}"
+    return Episode(down + maker.settle_s, [(0, step)])
 
 
 def deposed(maker: Maker) -> Episode:
@@ -111,6 +118,7 @@ FIRST: Final[Mapping[str, Callable[[Maker], Episode]]] = {
     "crash": classic.crash,
     "crash-recovery": crash_recovery,
     "pause": classic.pause,
+    "wipe": lost_directory,
     "deposed": deposed,
     "disk-sick": classic.disk_sick,
     "settings": classic.settings,

@@ -155,12 +155,15 @@ class Actions:
         return Done(names=names, undo=_each(names, self._start))
 
     async def _may_lose_power(self, name: str) -> bool:
-        """Whether somebody could lead without a node that only has in memory what it acknowledged;
-        else an operator would have to force one, and lose messages."""
-        shape, backend = self._plan.shape, self._backend
-        if name not in self._members.members or not shape.failover or shape.flush == "sync":
+        """Whether what it acknowledged is not in its memory only, or it can be spared."""
+        return self._plan.shape.flush == "sync" or await self._can_be_spared(name)
+
+    async def _can_be_spared(self, name: str) -> bool:
+        """Whether somebody could lead without a node that loses what it has; else an operator would
+        have to force one, and lose messages."""
+        if name not in self._members.members or not self._plan.shape.failover:
             return True
-        return await backend.has_spare(name)
+        return await self._backend.has_spare(name)
 
     async def _crash(self, step: Step, names: list[str]) -> Done:
         words = dict(step.words)
@@ -199,7 +202,8 @@ class Actions:
         return Done(names=names, undo=_each(names, self._start), words=words, wait=wait)
 
     async def _wipe(self, step: Step, names: list[str]) -> Done:
-        names = [name for name in names if self._is_copied(name)]
+        copied = [name for name in names if self._is_copied(name)]
+        names = [name for name in copied if await self._can_be_spared(name)]
         for name in names:
             await self._empty(name)
         return Done(names=names, undo=_each(names, self._start))

@@ -145,6 +145,20 @@ def test_an_empty_directory_goes_on_for_one_that_is_lost() -> None:
         go_on(group)
 
 
+def test_an_empty_directory_waits_until_nothing_hangs_on_the_lost_one() -> None:
+    with FailoverNodes(37) as group:
+        name = follower_of(group)
+        others = [one for one in group.names if one != name]
+        for one in others:
+            group.simulation.kill(one)
+        group.simulation.host(name).image = SimDisk().image()
+        group.start(name)
+        group.simulation.run(3)
+        group.start(*others)
+        group.settle()
+        go_on(group)
+
+
 def expelled(group: FailoverNodes, name: str) -> str:
     """Why a replica ended."""
     process = group.simulation.process(name)
@@ -164,7 +178,11 @@ def test_an_empty_directory_does_not_go_on_for_one_that_counts_or_runs() -> None
             group.simulation.kill(one)
         host.image = SimDisk().image()
         group.start(name)
-        assert "may hold what no other has" in expelled(group, name)
+        group.wait(lambda: name in group.nodes)
+        failover = group.nodes[name].failover
+        assert failover is not None
+        group.wait(lambda: "may hold what no other has" in failover.trouble())
+        group.simulation.kill(name)
         host.image = image
         group.start(*group.names)
         group.settle()
