@@ -1,13 +1,15 @@
 """Groups with failover: the price of it, beside one node and beside a classic master.
 
 Three nodes and a nameserver with the controller, as processes on loopback. Rates are those of the
-load generator at the leader. One node has no copies; the classic master waits for both its slaves,
-as a leader waits for its whole in-sync set.
+load generator at the leader; of several groups those of a generator at each leader, together. One
+node has no copies; the classic master waits for both its slaves, as a leader waits for its whole
+in-sync set.
 """
 
 import statistics
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,6 +18,7 @@ import trio
 
 from bench.processes import cpu_seconds, generate
 from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import BROKER_NAME
 from rocketbed.wire.errors import RocketbedError
 
 Row = tuple[str, float, str]
@@ -30,6 +33,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "one node": {"slaves": 0, "sync": False},
     "classic master, two slaves": {"slaves": 2, "in_sync_replicas": 3},
     "three replicas": {"slaves": 2, "failover": True},
+    "two groups of three": {"slaves": 2, "failover": True, "groups": 2},
 }
 
 
@@ -65,15 +69,21 @@ def _median(found: list[dict[str, float]], what: str) -> float:
 async def _rate(seconds: float, flush: Flush, kind: dict[str, Any]) -> dict[str, float]:
     async with local_group(flush=flush, **kind) as cluster:
         await cluster.start()
-        leader = await wait_leader(cluster, len(cluster.nodes))
-        port = cluster.plan.member(leader).port
-        warm(port)
+        brokers = cluster.plan.brokers
+        each = len(cluster.nodes) // len(brokers)
+        leaders = [await wait_leader(cluster, each, broker) for broker in brokers]
+        ports = [cluster.plan.member(leader).port for leader in leaders]
+        for port in ports:
+            warm(port)
         before = _spent(cluster)
-        result = generate(port, IN_FLIGHT, seconds)
+        with ThreadPoolExecutor() as threads:
+            loads = list(threads.map(lambda port: generate(port, IN_FLIGHT, seconds), ports))
+        result = {what: sum(one[what] for one in loads) for what in ("rate", "messages", "refused")}
         spent = {name: _spent(cluster)[name] - before[name] for name in before}
-        result["leader"] = 1e6 * spent.pop(leader) / result["messages"]
+        of_leaders = sum(spent.pop(leader) for leader in leaders)
+        result["leader"] = 1e6 * of_leaders / result["messages"]
         if spent:
-            result["follower"] = 1e6 * sum(spent.values()) / result["messages"] / len(spent)
+            result["follower"] = 1e6 * sum(spent.values()) / result["messages"] / (each - 1)
         return result
 
 
@@ -99,14 +109,14 @@ async def local_group(**options: Any) -> AsyncIterator[LocalCluster]:
             yield cluster
 
 
-async def wait_leader(cluster: LocalCluster, in_sync: int) -> str:
-    """The leader, once so many are in sync; without failover the master."""
+async def wait_leader(cluster: LocalCluster, in_sync: int, broker: str = BROKER_NAME) -> str:
+    """A group's leader, once so many are in sync; without failover the master."""
     if not cluster.plan.failover:
-        return cluster.plan.master.name
+        return cluster.plan.master(broker).name
     with trio.fail_after(WHOLE_S):
         while True:
             with suppress(RocketbedError):
-                group = await cluster.group()
+                group = await cluster.group(broker)
                 if group is not None and group.leader and len(group.in_sync) >= in_sync:
-                    return f"node-{group.leader}"
+                    return group.names[group.leader]
             await trio.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""A cluster of real processes on loopback: nameserver, master, slaves.
+"""A cluster of real processes on loopback: nameserver, master, slaves, or several groups of them.
 
     async with LocalCluster.create(directory, slaves=2) as cluster:
         await cluster.start()
@@ -11,7 +11,7 @@ that started it and can be taken up again with `LocalCluster.load`.
 """
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -105,7 +105,7 @@ class LocalCluster:
 
     @property
     def names(self) -> list[str]:
-        """All members, the nameserver first, then master and slaves."""
+        """All members, the nameserver first, then master and slaves of each group."""
         return [member.name for member in self.plan.members]
 
     @property
@@ -206,7 +206,8 @@ class LocalCluster:
         that says that a member does not serve, the roles have changed.
         """
         plan = self.plan.promoted(name)
-        former = self.plan.master.name
+        broker = plan.member(name).broker
+        former = self.plan.master(broker).name
         if self.pid(NAMESERVER) is None:
             raise ClusterError(
                 f"{NAMESERVER} is not running: start it first, it knows which node is master"
@@ -215,7 +216,8 @@ class LocalCluster:
             await admin.cluster()  # or nobody could see that the new master serves
         if not force:
             await self._wait_whole(name)
-        running = [one for one in self.nodes if self.pid(one) is not None]
+        nodes = [one.name for one in plan.nodes(broker)]
+        running = [one for one in nodes if self.pid(one) is not None]
         again = [one for one in running if one != name and self._changes(plan, one)]
         if former in running:
             await self.stop(former, timeout_s=FENCE_S)
@@ -237,7 +239,7 @@ class LocalCluster:
         What the master takes meanwhile is for `_look_again`.
         """
         until = trio.current_time() + CATCH_UP_S
-        others = [end for end in await self._ends() if end.name != name]
+        others = [end for end in await self._ends(name) if end.name != name]
         while problem := missing_in(await self._end(name), others):
             if self.pid(name) is None or trio.current_time() >= until:
                 raise ClusterError(f"{problem}; or use --force to promote it as it is")
@@ -248,7 +250,7 @@ class LocalCluster:
 
         Raises `ClusterError` with the former master started again.
         """
-        ends = await self._ends()
+        ends = await self._ends(name)
         own = next(end for end in ends if end.name == name)
         if problem := missing_in(own, [end for end in ends if end.name != name]):
             await self.start(was_running)
@@ -257,14 +259,15 @@ class LocalCluster:
                 " try again, or use --force to discard them"
             )
 
-    async def _ends(self) -> list[KnownEnd]:
-        """Ends of all nodes whose logs count.
+    async def _ends(self, name: str) -> list[KnownEnd]:
+        """Ends of all nodes of this one's group whose logs count.
 
         A master that does not answer, and waits for slaves before it acknowledges, has nothing
         acknowledged that no slave has.
         """
-        former = self.plan.master.name
-        ends = [await self._end(name) for name in self.nodes]
+        broker = self.plan.member(name).broker
+        former = self.plan.master(broker).name
+        ends = [await self._end(one.name) for one in self.plan.nodes(broker)]
         only_slaves = needs_slaves(self.member_directory(former))
         return [
             end for end in ends if end.name != former or end.state == "running" or not only_slaves
@@ -314,50 +317,64 @@ class LocalCluster:
                 nursery.start_soon(look, member)
         return [found[name] for name in self.names]
 
-    async def group(self) -> GroupStatus | None:
-        """What the controller says of the group; None for a cluster without failover.
+    async def group(self, broker: str = BROKER_NAME) -> GroupStatus | None:
+        """What the controller says of a group; None for a cluster without failover.
 
         Raises `ClusterError`, `ClientError`, `RemotingError`: why nobody knows.
         """
         if not self.plan.failover:
             return None
         async with self.admin() as admin:
-            found = (await admin.failover_groups()).get(BROKER_NAME)
+            found = (await admin.failover_groups()).get(broker)
         if found is None:
             log = self.member_directory(NAMESERVER) / LOG
-            raise ClusterError(f"its controller knows of no group {BROKER_NAME}: see {log}")
+            raise ClusterError(f"its controller knows of no group {broker}: see {log}")
         if "damaged" in found:
             raise ClusterError(found["damaged"])
-        return GroupStatus.read(found)
+        return self._group_status(broker, found)
 
     async def hand_over(self, name: str | None = None) -> GroupStatus:
         """Have another node lead that has everything: this one, or the first that does.
 
-        Raises `ClusterError`, `ClientError`, `RemotingError`.
+        Of several groups one has to be named, by a node or its broker name. Raises `ClusterError`,
+        `ClientError`, `RemotingError`.
         """
         if not self.plan.failover:
             raise ClusterError("it has no failover: use `cluster promote`")
-        if name is not None:
-            self._check_node(name)
-        to = -1 if name is None else self.plan.member(name).broker_id
-        group = await self.group()
+        broker, to = self._led_by(name)
+        group = await self.group(broker)
         if group is None or group.leader is None:
             raise ClusterError("its controller names no leader: see `cluster status`")
-        leader = next(one for one in self.plan.members if one.broker_id == group.leader)
+        leader = next(one for one in self.plan.nodes(broker) if one.broker_id == group.leader)
         if to == group.leader:
             raise ClusterError(f"{name} leads already")
         async with self.admin() as admin:
-            found = await admin.hand_over(leader.address, BROKER_NAME, to=to, epoch=group.epoch)
-        return GroupStatus.read({"entry": found})
+            found = await admin.hand_over(leader.address, broker, to=to, epoch=group.epoch)
+        return self._group_status(broker, {"entry": found})
 
     async def force_leader(self, name: str) -> GroupStatus:
         """Let this node lead, whatever it lacks. Raises as `hand_over`."""
         if not self.plan.failover:
             raise ClusterError("it has no failover: use `cluster promote --force`")
         self._check_node(name)
+        member = self.plan.member(name)
         async with self.admin() as admin:
-            found = await admin.force_leader(BROKER_NAME, self.plan.member(name).broker_id)
-        return GroupStatus.read({"entry": found})
+            found = await admin.force_leader(member.broker, member.broker_id)
+        return self._group_status(member.broker, {"entry": found})
+
+    def _led_by(self, name: str | None) -> tuple[str, int]:
+        """The group that somebody meant, and who is to lead it: a replica's number, or -1: any."""
+        brokers = self.plan.brokers
+        if name in brokers or (name is None and len(brokers) == 1):
+            return name or brokers[0], -1
+        if name is None:
+            raise ClusterError(f"name a node, or one of its groups: {', '.join(brokers)}")
+        self._check_node(name)
+        return self.plan.member(name).broker, self.plan.member(name).broker_id
+
+    def _group_status(self, broker: str, found: Mapping[str, Any]) -> GroupStatus:
+        names = {member.broker_id: member.name for member in self.plan.nodes(broker)}
+        return GroupStatus.read(found, names)
 
     def _check_node(self, name: str) -> None:
         if name not in self.nodes:
@@ -374,7 +391,7 @@ class LocalCluster:
         if pid is not None:
             with suppress(ClientError, RemotingError):
                 table = (await admin.cluster()).broker_addr_table
-                found = table.get(BROKER_NAME)
+                found = table.get(member.broker)
                 addresses = found.broker_addrs if found else {}
                 if self.plan.failover:
                     found_ids = [one for one, at in addresses.items() if at == member.address]

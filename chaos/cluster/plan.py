@@ -3,14 +3,16 @@
 One broker name with a master (id 0) and its slaves, behind one nameserver. Ports stay the same
 over restarts, so that a client finds a member where it was. Roles change when a slave is promoted;
 names do not, so `slave-1` may be the master. With failover there are `node-1`, `node-2`, ..., and
-the controller beside the nameserver says who leads.
+the controller beside the nameserver says who leads. Of several groups, each of which is a broker
+name, the members are called `a-node-1`, ..., `b-node-1`, ...
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from string import ascii_lowercase
+from typing import Final, Literal
 
 from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.host.ports import HOST, free_ports, is_free, node_ports
@@ -20,6 +22,7 @@ from rocketbed.wire.properties_text import parse_properties, render_properties
 NAMESERVER = "nameserver"
 MASTER = "master"
 BROKER_NAME = "broker-a"
+"""Of the only group, or of the first one."""
 CLUSTER_NAME = "local"
 FILE = "cluster.json"
 CONFIG = "broker.conf"
@@ -37,6 +40,8 @@ SMALL_FILES = {
 FIRST_NODE_STEP = 1035
 """From the nameserver's port to the master's: 9876 and 10911, as everywhere."""
 NODE_STEP = 10
+GROUPS_MAX: Final = 7
+"""As many as a scenario has names for (`watch.toml`)."""
 
 
 class ClusterError(RocketbedError):
@@ -52,6 +57,8 @@ class ClusterMember:
     broker_id: int = -1
     """0 for the master, which changes with a promotion; with failover the replica's number; -1 for
     a nameserver."""
+    broker: str = BROKER_NAME
+    """A node's group, `brokerName`."""
     host: str = HOST
     """Where it listens: loopback, or a container's own address."""
 
@@ -86,23 +93,32 @@ class ClusterPlan:
     """Host port forwarded to the nameserver of a cluster in containers; 0: none."""
     failover: bool = False
     """Whether its nodes fail over by themselves."""
-    promotions: int = 0
-    """How often another node was made the master. After each, slaves cut what the new master does
-    not have (`rbDiverged=cut:N`)."""
+    promotions: Mapping[str, int] = field(default_factory=dict)
+    """How often another node was made the master, by group. After each, slaves cut what the new
+    master does not have (`rbDiverged=cut:N`)."""
 
     @property
-    def master(self) -> ClusterMember:
-        """Raises `ClusterError` in a cluster with failover."""
+    def brokers(self) -> list[str]:
+        """The groups, by their broker names."""
+        return list(dict.fromkeys(member.broker for member in self.members if member.is_node))
+
+    def nodes(self, broker: str) -> list[ClusterMember]:
+        """Those of a group."""
+        return [one for one in self.members if one.is_node and one.broker == broker]
+
+    def master(self, broker: str = BROKER_NAME) -> ClusterMember:
+        """Of a group. Raises `ClusterError` in a cluster with failover."""
         if self.failover:
             raise ClusterError("its controller says who leads: use `cluster handover`")
-        return next(member for member in self.members if member.broker_id == 0)
+        return next(member for member in self.nodes(broker) if member.broker_id == 0)
 
     def promoted(self, name: str) -> "ClusterPlan":
-        """The plan with this slave as the master and the former master in its place.
+        """The plan with this slave as its group's master and the former master in its place.
 
         Raises `ClusterError` for what is no slave.
         """
-        member, former = self.member(name), self.master
+        member = self.member(name)
+        former = self.master(member.broker)
         if not member.is_node:
             raise ClusterError(f"{name} is a nameserver: only a slave can be promoted")
         if member == former:
@@ -111,7 +127,8 @@ class ClusterPlan:
         members = tuple(
             replace(one, broker_id=ids.get(one.name, one.broker_id)) for one in self.members
         )
-        return replace(self, members=members, promotions=self.promotions + 1)
+        count = self.promotions.get(member.broker, 0) + 1
+        return replace(self, members=members, promotions={**self.promotions, member.broker: count})
 
     def member(self, name: str) -> ClusterMember:
         """By name. Raises `ClusterError`."""
@@ -124,7 +141,7 @@ class ClusterPlan:
     def node_settings(self, member: ClusterMember, directory: Path) -> dict[str, str]:
         return {
             "brokerClusterName": CLUSTER_NAME,
-            "brokerName": BROKER_NAME,
+            "brokerName": member.broker,
             **self.role_settings(member),
             "brokerIP1": member.host,
             "bindAddress": member.host,
@@ -132,7 +149,7 @@ class ClusterPlan:
             "haListenPort": str(member.port + 1),
             "namesrvAddr": self.member(NAMESERVER).address,
             "storePathRootDir": str(directory / "store"),
-            **self._promise(),
+            **self._promise(member.broker),
             **SMALL_FILES,
             **self.settings,
         }
@@ -142,25 +159,25 @@ class ClusterPlan:
         settings = {"listenPort": str(member.port), "bindAddress": member.host}
         return {**settings, "rbRegister": REGISTER} if self.failover else settings
 
-    def _promise(self) -> dict[str, str]:
+    def _promise(self, broker: str) -> dict[str, str]:
         """When a message is acknowledged."""
         flush = {"flushDiskType": "SYNC_FLUSH" if self.flush == "sync" else "ASYNC_FLUSH"}
         if not self.failover:
             return {**flush, "inSyncReplicas": str(self.in_sync_replicas if self.sync else 1)}
-        nodes = [member for member in self.members if member.is_node]
         # With fewer than three, only disks protect what is acknowledged, which a node knows.
-        return flush if self.flush == "sync" or len(nodes) >= 3 else {}
+        return flush if self.flush == "sync" or len(self.nodes(broker)) >= 3 else {}
 
     def role_settings(self, member: ClusterMember) -> dict[str, str]:
         """Those lines that a promotion changes."""
         if self.failover:
-            nodes = sum(member.is_node for member in self.members)
-            return {"rbReplica": str(member.broker_id), "rbReplicas": str(nodes)}
+            nodes = self.nodes(member.broker)
+            return {"rbReplica": str(member.broker_id), "rbReplicas": str(len(nodes))}
+        promotions = self.promotions.get(member.broker)
         master = "SYNC_MASTER" if self.sync else "ASYNC_MASTER"
         return {
             "brokerId": str(member.broker_id),
             "brokerRole": "SLAVE" if member.broker_id else master,
-            "rbDiverged": f"cut:{self.promotions}" if self.promotions else "refuse",
+            "rbDiverged": f"cut:{promotions}" if promotions else "refuse",
         }
 
     def save(self, directory: Path) -> None:
@@ -196,13 +213,15 @@ def read_plan(directory: Path) -> ClusterPlan:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         members = tuple(ClusterMember(**row) for row in value.pop("members"))
+        if isinstance(count := value["promotions"], int):  # of a former version
+            value["promotions"] = {BROKER_NAME: count} if count else {}
         plan = ClusterPlan(members=members, **value)
     except FileNotFoundError:
         raise ClusterError(f"{directory} has no cluster: {FILE} is missing") from None
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as exc:
         raise ClusterError(f"{path} cannot be read: {exc}") from exc
     plan.member(NAMESERVER)
-    return replace(plan, settings=dict(plan.settings))
+    return replace(plan, settings=dict(plan.settings), promotions=dict(plan.promotions))
 
 
 def make_plan(
@@ -215,21 +234,29 @@ def make_plan(
     settings: Mapping[str, str] | None = None,
     places: Sequence[tuple[str, int]] = (),
     failover: bool = False,
+    groups: int = 1,
 ) -> ClusterPlan:
-    """A plan for one master and its slaves; `port` is the nameserver's, 0 takes free ports.
+    """A plan for a master and its slaves, or so many of each; `port` is the nameserver's, 0 takes
+    free ports.
 
     With `places` (host and port of each, the nameserver's first) they are there, not on loopback.
     `settings` are for the `broker.conf` of every node.
     Raises `ClusterError` when a port is taken.
     """
-    names = node_names(slaves, failover=failover)
+    names = node_names(slaves, failover=failover, groups=groups)
     if not places:
         ports = _fixed_ports(port, len(names)) if port else free_ports(1, len(names))
         places = [(HOST, one) for one in ports]
-    ids = [-1, *range(1 if failover else 0, len(names) + failover)]
-    members = [
-        ClusterMember(name=name, host=host, port=port, broker_id=number)
-        for name, number, (host, port) in zip([NAMESERVER, *names], ids, places, strict=True)
+    (host, own), *others = places
+    members = [ClusterMember(name=NAMESERVER, host=host, port=own)]
+    ids = [
+        (f"broker-{letter}", number + failover)
+        for letter in ascii_lowercase[:groups]
+        for number in range(slaves + 1)
+    ]
+    members += [
+        ClusterMember(name=name, host=host, port=port, broker_id=number, broker=broker)
+        for name, (broker, number), (host, port) in zip(names, ids, others, strict=True)
     ]
     return ClusterPlan(
         members=tuple(members),
@@ -241,13 +268,20 @@ def make_plan(
     )
 
 
-def node_names(slaves: int, *, failover: bool = False) -> list[str]:
-    """`master`, `slave-1`, ..., or with failover `node-1`, ... Raises `ClusterError`."""
+def node_names(slaves: int, *, failover: bool = False, groups: int = 1) -> list[str]:
+    """`master`, `slave-1`, ..., or with failover `node-1`, ...; of several groups `a-master`, ...,
+    one after the other. Raises `ClusterError`."""
     if slaves < 0 or slaves > 16:
         raise ClusterError(f"the number of slaves must be 0 to 16, not {slaves}")
+    if groups < 1 or groups > GROUPS_MAX:
+        raise ClusterError(f"the number of groups must be 1 to {GROUPS_MAX}, not {groups}")
     if failover:
-        return [f"node-{number}" for number in range(1, slaves + 2)]
-    return [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
+        names = [f"node-{number}" for number in range(1, slaves + 2)]
+    else:
+        names = [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
+    if groups == 1:
+        return names
+    return [f"{letter}-{name}" for letter in ascii_lowercase[:groups] for name in names]
 
 
 def _write(path: Path, text: str) -> None:

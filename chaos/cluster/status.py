@@ -1,7 +1,7 @@
 """What one member of a cluster that outlives its starter does at the moment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rocketbed.chaos.cluster.plan import NAMESERVER, ClusterMember
@@ -124,9 +124,11 @@ class GroupStatus:
     """Epochs whose leader an operator forced."""
     silent_s: Mapping[int, float | None]
     """Since each was heard; None: never, or it is gone."""
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Of the replicas that are members of the cluster."""
 
     @classmethod
-    def read(cls, found: Mapping[str, Any]) -> "GroupStatus":
+    def read(cls, found: Mapping[str, Any], names: Mapping[int, str]) -> "GroupStatus":
         """Of the controller's answer."""
         entry = found["entry"]
         return cls(
@@ -139,6 +141,7 @@ class GroupStatus:
             policy=entry["policy"],
             unclean=tuple(entry["unclean"]),
             silent_s={int(one): value for one, value in found.get("silent_s", {}).items()},
+            names=names,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -156,13 +159,14 @@ class GroupStatus:
 
     def lines(self) -> list[str]:
         """For people."""
-        named = "nobody" if self.leader is None else f"node-{self.leader}"
+        leader = () if self.leader is None else (self.leader,)
         found = [
-            f"epoch {self.epoch}: {named} leads; in sync: {_named(self.in_sync)}, at least"
+            f"epoch {self.epoch}: {self._named(*leader)} leads; in sync:"
+            f" {self._named(*self.in_sync)}, at least"
             f" {self.min_in_sync} needed; policy {self.policy}"
         ]
         if self.eligible:
-            found.append(f"eligible, though not in sync: {_named(self.eligible)}")
+            found.append(f"eligible, though not in sync: {self._named(*self.eligible)}")
         if self.leader is None:
             found.append(
                 "no messages are taken until one that is in sync or eligible is started again; if"
@@ -172,6 +176,5 @@ class GroupStatus:
         found += [f"possible loss since epoch {epoch}: it was forced" for epoch in self.unclean]
         return found
 
-
-def _named(numbers: tuple[int, ...]) -> str:
-    return ", ".join(f"node-{number}" for number in numbers) or "nobody"
+    def _named(self, *numbers: int) -> str:
+        return ", ".join(self.names.get(one, f"replica {one}") for one in numbers) or "nobody"

@@ -1,7 +1,7 @@
 """What was done by hand to a cluster that no plan runs, kept as a scenario.
 
 The cluster of `rocketbed cluster` has names of its own; in the scenario its master is `b1`, its
-slaves `b2` and so on, as the testbed calls them.
+slaves `b2` and so on, as the testbed calls them; those of a second group `c1` and so on.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,19 @@ class Notebook:
     def __init__(self, cluster: ClusterPlan) -> None:
         nodes = [member.name for member in cluster.members if member.is_node]
         servers = [member.name for member in cluster.members if not member.is_node]
-        self.names = {name: f"b{number + 1}" for number, name in enumerate(nodes)}
-        """A member's name in the scenario."""
-        self.names |= {name: f"ns{number + 1}" for number, name in enumerate(servers)}
+        groups = len(cluster.brokers)
         self._shape = Shape(
-            brokers=len(nodes),
+            brokers=len(nodes) // groups,
+            groups=groups,
             nameservers=len(servers),
             flush=cluster.flush,
             repl="sync" if cluster.sync else "async",
             min_isr=cluster.in_sync_replicas,
-            failover=cluster.failover and len(nodes) >= 3,
+            failover=cluster.failover and len(nodes) >= 3 * groups,
         )
+        self.names = dict(zip(nodes, self._shape.nodes, strict=True))
+        """A member's name in the scenario."""
+        self.names |= zip(servers, self._shape.nameserver_names, strict=True)
         self.steps: list[Step] = []
 
     def begin(self, verb: str, name: str, time_s: float, **words: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import trio
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import BROKER_NAME, FILE, ClusterError
+from rocketbed.chaos.cluster.plan import FILE, ClusterError
 from rocketbed.chaos.cluster.upkeep import claimed
 from rocketbed.chaos.host.child import STOPPING
 from rocketbed.chaos.live.feed import Feed
@@ -50,8 +50,8 @@ class Watch:
         self._locks = {name: trio.Lock() for name in cluster.names}
         self._promoting = trio.Lock()
         self._answering: set[str] = set()
-        self._leading = ""
-        """With failover: who said last that it leads, while it answers."""
+        self._leading: dict[str, str] = {}
+        """With failover: who of each group said last that it leads, while it answers."""
         self._kinds: dict[str, str] = {}
         self._states: dict[str, str] = {}
         """As they were at the last look; to ask may take a call to a daemon."""
@@ -67,12 +67,12 @@ class Watch:
                 f" nameserver {cluster.nameserver_address}",
                 "nodes": cluster.nodes,
                 "nameservers": [name for name in cluster.names if name not in cluster.nodes],
-                "groups": {BROKER_NAME: cluster.nodes},
+                "groups": self._groups(),
             },
         )
         feed.put("phase", {"name": "watching", "zero": 0})
         self._sender: Sender | None = None
-        self._health = Health(self.picture, {BROKER_NAME: cluster.nodes}, 0)
+        self._health = Health(self.picture, self._groups(), 0)
 
     async def run(self, rate: float | None) -> None:
         """Watch until another cluster takes its place; with `rate` also send messages."""
@@ -82,7 +82,7 @@ class Watch:
             if rate is not None:
                 sender = Sender(self._world, self._cluster.nameserver_address, rate)
                 self._sender = sender
-                self._health = Health(self.picture, {BROKER_NAME: self._cluster.nodes}, rate)
+                self._health = Health(self.picture, self._groups(), rate)
                 nursery.start_soon(sender.run)
             for name in self._cluster.nodes:
                 nursery.start_soon(self._ask, name)
@@ -198,7 +198,7 @@ class Watch:
             role = self._role(name)
             value = {
                 "kind": "node" if member.is_node else "nameserver",
-                "group": BROKER_NAME if member.is_node else "",
+                "group": member.broker if member.is_node else "",
                 "role": role,
                 "state": state,
                 "cut": False,
@@ -225,41 +225,48 @@ class Watch:
                 sample = await self._asker.sample((host, int(port)))
             change = self._answering.discard if sample is None else self._answering.add
             change(name)
+            broker = self._cluster.plan.member(name).broker
             if sample is not None and sample.is_master:
-                self._leading = name
-            elif self._leading == name:
-                self._leading = ""
+                self._leading[broker] = name
+            elif self._leading.get(broker) == name:
+                del self._leading[broker]
             self.picture.stand(name, sample)
             await trio.sleep(LOOK_S)
 
     async def _count(self, sender: Sender | None) -> None:
-        """Points of the load: ours, or how the master's count of messages grows."""
+        """Points of the load: ours, or how the masters' counts of messages grow."""
         counts: Counter[str] = Counter()
         meter = Meter(counts, deque())
         if sender is not None:
             meter = Meter(sender.counts, sender.latencies_ns)
-        total: int | None = None
+        totals: dict[str, int] = {}
         async with self._cluster.admin() as admin:
             while True:
                 await trio.sleep(POINT_S)
                 if sender is None:
-                    before, total = total, None
-                    with suppress(RocketbedError, ValueError):  # it does not tell, or nobody leads
-                        found = await admin.runtime_info(self._cluster.address(self._master()))
-                        total = int(found.get("putMessageTimesTotal", ""))
-                    if before is not None and total is not None:
-                        counts["ok"] += max(total - before, 0)
+                    before, totals = totals, {}
+                    for broker in self._cluster.plan.brokers:
+                        with suppress(RocketbedError, ValueError):  # silent, or nobody leads
+                            address = self._cluster.address(self._master(broker))
+                            found = await admin.runtime_info(address)
+                            total = totals[broker] = int(found.get("putMessageTimesTotal", ""))
+                            counts["ok"] += max(total - before.get(broker, total), 0)
                 self.picture.add("point", meter.point(self._now_s()))
 
     def _role(self, name: str) -> str:
-        if not self._cluster.plan.member(name).is_node:
+        member = self._cluster.plan.member(name)
+        if not member.is_node:
             return "nameserver"
-        return "master" if name == self._master() else "slave"
+        return "master" if name == self._master(member.broker) else "slave"
 
-    def _master(self) -> str:
+    def _master(self, broker: str) -> str:
         """Empty while nobody leads."""
         plan = self._cluster.plan
-        return self._leading if plan.failover else plan.master.name
+        return self._leading.get(broker, "") if plan.failover else plan.master(broker).name
+
+    def _groups(self) -> dict[str, list[str]]:
+        plan = self._cluster.plan
+        return {broker: [one.name for one in plan.nodes(broker)] for broker in plan.brokers}
 
     def _state(self, name: str) -> str:
         pid = self._cluster.pid(name)

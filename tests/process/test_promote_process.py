@@ -231,7 +231,7 @@ async def test_a_master_that_acknowledges_alone_until_it_is_stopped(tmp_path: Pa
             said = "slave-1 does not answer.*master took messages until it was stopped"
             with pytest.raises(ClusterError, match=said):
                 await cluster.promote("slave-1")
-            assert cluster.plan.master.name == "master"
+            assert cluster.plan.master().name == "master"
             cluster.resume("slave-1")
             await wait_equal(cluster)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import ClusterError, ClusterMember
-from rocketbed.chaos.cluster.status import MemberStatus
+from rocketbed.chaos.cluster.plan import ClusterError, ClusterMember, make_plan
+from rocketbed.chaos.cluster.status import GroupStatus, MemberStatus
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.cli.main import main
 from rocketbed.node.store.store import MessageStore
@@ -15,6 +15,17 @@ from rocketbed.node.store.unit_queue import UNIT
 from tests.support.sim.damage import CONFIG, FIELDS, fill_and_close, records
 from tests.support.sim.store_session import ROOT, edited, flip_bit, session, settings
 
+ENTRY = {
+    "epoch": 3,
+    "leader": 1,
+    "in_sync": [1],
+    "eligible": [],
+    "replicas": [1],
+    "min_in_sync": 1,
+    "policy": "fsync",
+    "unclean": [],
+}
+"""Of a group in its controller's answer, as far as it is shown."""
 UNITS = f"{ROOT}/consumequeue/T/0/{0:020d}"
 
 
@@ -93,10 +104,12 @@ def test_a_group_whose_state_is_unknown_says_why(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     class Found:
+        plan = make_plan(slaves=2, failover=True)
+
         async def status(self) -> list[MemberStatus]:
             return [member({})]
 
-        async def group(self) -> None:
+        async def group(self, broker: str) -> None:
             raise ClusterError("127.0.0.1:9876 did not answer: refused")
 
     monkeypatch.setattr(LocalCluster, "load", lambda _: Found())
@@ -112,6 +125,46 @@ def test_a_group_whose_state_is_unknown_says_why(
     assert [row["state"] for row in shown["members"]] == ["serving"]
 
 
+def test_each_of_several_groups_has_its_own_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    class Found:
+        plan = make_plan(slaves=0, groups=2, failover=True)
+
+        async def status(self) -> list[MemberStatus]:
+            return [
+                MemberStatus(member=one, pid=1, info={}, is_routed=True, broker_id=0)
+                for one in self.plan.members
+            ]
+
+        async def group(self, broker: str) -> GroupStatus:
+            if broker == "broker-b":
+                raise ClusterError("it is damaged")
+            names = {one.broker_id: one.name for one in self.plan.nodes(broker)}
+            return GroupStatus.read({"entry": ENTRY}, names)
+
+    monkeypatch.setattr(LocalCluster, "load", lambda _: Found())
+    arguments = ["cluster", "status", "--dir", str(tmp_path)]
+    assert main(arguments) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[:4]] == [
+        ["member", "broker", "role"],
+        ["nameserver", "-", "nameserver"],
+        ["a-node-1", "broker-a", "master"],
+        ["b-node-1", "broker-b", "master"],
+    ]
+    assert lines[4:] == [
+        "broker-a: epoch 3: a-node-1 leads; in sync: a-node-1, at least 1 needed; policy fsync",
+        "broker-b: the group's state is unknown: it is damaged",
+    ]
+    assert main([*arguments, "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["brokerName"] for row in shown["members"]] == [None, "broker-a", "broker-b"]
+    assert shown["groups"]["broker-a"]["epoch"] == 3
+    assert shown["groups"]["broker-b"] is None
+    assert shown["groupErrors"] == {"broker-b": "it is damaged"}
+
+
 def test_the_command_shows_it(
     damaged: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
@@ -119,10 +172,12 @@ def test_the_command_shows_it(
     tmp_path: Path,
 ) -> None:
     class Found:
+        plan = make_plan(slaves=1)
+
         async def status(self) -> list[MemberStatus]:
             return [member(damaged), member({}, "slave-1")]
 
-        async def group(self) -> None:
+        async def group(self, broker: str) -> None:
             """It has no failover."""
 
     monkeypatch.setattr(LocalCluster, "load", lambda _: Found())

@@ -74,6 +74,8 @@ def test_free_ports_avoid_those_taken() -> None:
     [
         ({"slaves": -1}, "0 to 16"),
         ({"slaves": 17}, "0 to 16"),
+        ({"groups": 0}, "1 to 7"),
+        ({"groups": 8}, "1 to 7"),
         ({"port": 64_500}, "no room"),
     ],
 )
@@ -122,7 +124,7 @@ def test_a_promotion_changes_roles_and_keeps_what_was_edited(tmp_path: Path) -> 
         ("slave-1", 1),
         ("slave-2", 0),
     ]
-    assert (plan.master.name, plan.promotions) == ("slave-2", 1)
+    assert (plan.master().name, plan.promotions) == ("slave-2", {"broker-a": 1})
     cluster.plan = plan
     for name in cluster.nodes:
         assert cluster._changes(plan, name)
@@ -137,10 +139,87 @@ def test_a_promotion_changes_roles_and_keeps_what_was_edited(tmp_path: Path) -> 
         assert config.store.reserved_ms == (9 if name == "slave-2" else 72) * 3_600_000
     plan.save(tmp_path)
     assert LocalCluster.load(tmp_path).plan == plan
-    assert plan.promoted("master").master.name == "master"
+    assert plan.promoted("master").master().name == "master"
     for name, reason in (("slave-2", "is already the master"), ("nameserver", "is a nameserver")):
         with pytest.raises(ClusterError, match=reason):
             plan.promoted(name)
+
+
+@pytest.mark.parametrize("failover", [True, False])
+def test_each_of_several_groups_is_a_broker_name(failover: bool, tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, slaves=2, groups=2, failover=failover)
+    words = ["node-1", "node-2", "node-3"] if failover else ["master", "slave-1", "slave-2"]
+    assert cluster.nodes == [f"{letter}-{word}" for letter in "ab" for word in words]
+    assert cluster.plan.brokers == ["broker-a", "broker-b"]
+    assert read_plan(tmp_path) == cluster.plan
+    assert len({cluster.address(name) for name in cluster.names}) == 7
+    for broker in cluster.plan.brokers:
+        members = cluster.plan.nodes(broker)
+        assert [one.broker_id for one in members] == ([1, 2, 3] if failover else [0, 1, 2])
+        for member in members:
+            text = (cluster.member_directory(member.name) / "broker.conf").read_text()
+            config, warnings = make_config(settings_from_text(text, member.name))
+            assert warnings == []
+            assert config.broker_name == broker
+            if failover:
+                assert (config.replica, config.replicas) == (member.broker_id, 3)
+            else:
+                assert config.broker_id == member.broker_id
+
+
+def test_a_promotion_is_its_groups_affair() -> None:
+    plan = make_plan(slaves=1, groups=2)
+    after = plan.promoted("b-slave-1")
+    assert (after.master("broker-a").name, after.master("broker-b").name) == (
+        "a-master",
+        "b-slave-1",
+    )
+    for name in ("a-master", "a-slave-1"):
+        assert after.role_settings(after.member(name)) == plan.role_settings(plan.member(name))
+    assert after.role_settings(after.member("b-master")) == {
+        "brokerId": "1",
+        "brokerRole": "SLAVE",
+        "rbDiverged": "cut:1",
+    }
+    assert after.promoted("b-master").promoted("a-slave-1").promotions == {
+        "broker-a": 1,
+        "broker-b": 2,
+    }
+
+
+def test_one_group_has_the_names_it_always_had() -> None:
+    names = [member.name for member in make_plan(slaves=2, failover=True, groups=1).members]
+    assert names == ["nameserver", "node-1", "node-2", "node-3"]
+
+
+def test_a_plan_of_a_former_version_is_read(tmp_path: Path) -> None:
+    plan = make_plan(slaves=1).promoted("slave-1")
+    plan.save(tmp_path)
+    value = json.loads((tmp_path / "cluster.json").read_text())
+    value["promotions"] = 1
+    for member in value["members"]:
+        del member["broker"]
+    (tmp_path / "cluster.json").write_text(json.dumps(value))
+    assert read_plan(tmp_path) == plan
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("broker-b", ("broker-b", -1)),
+        ("b-node-2", ("broker-b", 2)),
+        ("a-node-2", ("broker-a", 2)),
+    ],
+)
+def test_who_is_to_lead_is_said_by_a_node_or_its_group(
+    name: str, meant: tuple[str, int], tmp_path: Path
+) -> None:
+    cluster = LocalCluster.create(tmp_path, slaves=2, groups=2, failover=True)
+    assert cluster._led_by(name) == meant
+    with pytest.raises(ClusterError, match="or one of its groups: broker-a, broker-b"):
+        cluster._led_by(None)
+    with pytest.raises(ClusterError, match="'node-2' is no node of it: a-node-1"):
+        cluster._led_by("node-2")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,13 @@ def test_members_are_called_as_the_testbed_calls_them() -> None:
     }  # fmt: skip
 
 
+def test_those_of_a_second_group_are_of_the_testbeds_second_group() -> None:
+    notes = Notebook(make_plan(slaves=2, groups=2, failover=True))
+    assert notes.names["b-node-3"] == "c3"
+    assert notes.plan().shape.group_nodes() == {"b": ["b1", "b2", "b3"], "c": ["c1", "c2", "c3"]}
+    assert notes.plan().shape.failover
+
+
 def test_what_is_ended_has_lasted_that_long() -> None:
     notes = notebook()
     notes.begin("kill", "master", 1.0)

@@ -65,6 +65,7 @@ class DockerCluster(LocalCluster):
         slaves: int = 2,
         port: int = 0,
         failover: bool = False,
+        groups: int = 1,
         **options: Any,
     ) -> "DockerCluster":
         """A new cluster in a directory that has none; nothing runs yet. Builds the image first.
@@ -78,7 +79,7 @@ class DockerCluster(LocalCluster):
             raise ClusterError(f"{directory} already holds a cluster")
         if port and not is_free(port):
             raise ClusterError(f"port {port} is in use: choose another --port, or 0 for none")
-        names = node_names(slaves, failover=failover)
+        names = node_names(slaves, failover=failover, groups=groups)
         name = name_of(directory)
         with Daemon.connect() as daemon:
             ready_image(daemon)
@@ -86,7 +87,9 @@ class DockerCluster(LocalCluster):
                 subnet = make_network(daemon, name, name)
                 ports = [NAMESERVER_PORT, *(NODE_PORT for _ in names)]
                 places = list(zip(hosts(subnet), ports, strict=False))
-                plan = make_plan(slaves=slaves, places=places, failover=failover, **options)
+                plan = make_plan(
+                    slaves=slaves, places=places, failover=failover, groups=groups, **options
+                )
                 plan = replace(plan, subnet=subnet, daemon=daemon.address, published=port)
                 cluster = cls(directory, plan)
                 cluster._write()

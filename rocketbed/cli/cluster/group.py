@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from rocketbed.cli.client import json_option, run, show, show_json, table
+from rocketbed.cli.client import json_option, run, show, show_json
+from rocketbed.cli.cluster.shown import status_json, status_lines
 from rocketbed.cli.cluster.watch import watch
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.cluster.status import GroupStatus, MemberStatus
+    from rocketbed.chaos.cluster.status import MemberStatus
+    from rocketbed.cli.cluster.shown import Groups
 
 DEFAULT_DIRECTORY: Final = "rocketbed-cluster"
 DEFAULT_PORT: Final = 9876
@@ -44,6 +46,13 @@ cluster.add_command(watch)
 @cluster.command("up")
 @_directory_option
 @click.option("--slaves", type=click.IntRange(0, 16), default=2, show_default=True)
+@click.option(
+    "--groups",
+    type=click.IntRange(1, 7),
+    default=1,
+    show_default=True,
+    help="So many masters with their slaves, or groups with failover, in one cluster.",
+)
 @click.option(
     "--sync/--async",
     "sync",
@@ -76,6 +85,7 @@ cluster.add_command(watch)
 def up(
     directory: Path,
     slaves: int,
+    groups: int,
     sync: bool,
     failover: bool | None,
     flush: Literal["sync", "async"],
@@ -87,6 +97,9 @@ def up(
 
     With --failover there are node-1, node-2, ... (--slaves and one more), and the nameserver runs
     the controller that says who leads.
+
+    With --groups 2 there are two brokers, broker-a of a-node-1, a-node-2, ... and broker-b of
+    b-node-1, ...: clients send to both, and to the other one while the leader of one is replaced.
 
     With --docker its members are containers on their own network, with the cluster directory bind
     mounted; --port is published for the nameserver.
@@ -115,6 +128,7 @@ def up(
                 port=port,
                 settings=settings,
                 failover=failover,
+                groups=groups,
             )
         if not missing(found):
             say("every member is already running")
@@ -128,7 +142,7 @@ def up(
                 f"{exc}\n{directory} keeps these options: `rocketbed cluster down --remove --dir"
                 f" {directory}` ends what runs and deletes it, so that others can be tried"
             ) from exc
-        show(_status_lines(rows))
+        show(status_lines(rows))
         click.echo(f"clients: -n {found.nameserver_address}")
     return 0
 
@@ -171,36 +185,37 @@ def status(directory: Path, as_json: bool, again: bool) -> int:
     That is why clients cannot use it, trouble, damage that its scrub has found or mended, cuts that
     an operator ordered, and what was cut off and is kept in rocketbed.cut.
     Exits with 1 unless every member serves, and if the state of a group with failover is unknown,
-    nobody leads it, or a member is not ready.
+    nobody leads it, or a member is not ready. With several groups each has lines of its own.
     """
     from rocketbed.chaos.cluster.cluster import LocalCluster
     from rocketbed.wire.errors import RocketbedError
 
     found = LocalCluster.load(directory)
 
-    async def look() -> tuple[list[MemberStatus], GroupStatus | None, str]:
+    async def look() -> tuple[list[MemberStatus], Groups]:
         rows = await found.status()
-        try:
-            return rows, await found.group(), ""
-        except RocketbedError as exc:
-            return rows, None, str(exc)
+        groups: Groups = {}
+        for broker in found.plan.brokers:
+            try:
+                group = await found.group(broker)
+            except RocketbedError as exc:
+                groups[broker] = str(exc)
+            else:
+                groups |= {} if group is None else {broker: group}
+        return rows, groups
 
     while True:
-        rows, group, error = run(look)
+        rows, groups = run(look)
         if as_json:
-            members = [row.as_row() for row in rows]
-            if error:
-                show_json({"members": members, "group": None, "groupError": error})
-            else:
-                show_json({"members": members, "group": group.as_json()} if group else members)
+            show_json(status_json(rows, groups))
         else:
-            show(_status_lines(rows, group))
-            if error:
-                show([f"the group's state is unknown: {error}"])
+            show(status_lines(rows, groups))
         if not again:
-            is_well = all(row.is_serving for row in rows) and not error
-            if group is not None:  # a member that is refused is of no use to it
-                is_well &= group.leader is not None and not any(row.not_ready for row in rows)
+            is_well = all(row.is_serving for row in rows)
+            for group in groups.values():
+                is_well &= not isinstance(group, str) and group.leader is not None
+            if groups:  # a member that is refused is of no use to its group
+                is_well &= not any(row.not_ready for row in rows)
             return 0 if is_well else EXIT_NOT_SERVING
         time.sleep(WATCH_S)
         click.echo()
@@ -213,7 +228,8 @@ def handover(name: str | None, directory: Path) -> int:
     """Have another node of a cluster with failover lead: NAME, or the first that has everything.
 
     The one that leads takes no more messages, waits until the other one has all, and gives the lead
-    to it. Nothing is lost, and producers wait for a moment only.
+    to it. Nothing is lost, and producers wait for a moment only. Of several groups NAME says which:
+    it may be a broker's name too.
     """
     from rocketbed.chaos.cluster.cluster import LocalCluster
 
@@ -261,7 +277,7 @@ def promote(name: str, force: bool, directory: Path) -> int:
 
     with claimed(directory):
         found = LocalCluster.load(directory)
-        former = found.plan.master.name
+        former = found.plan.master(found.plan.member(name).broker).name
 
         async def change() -> list[MemberStatus]:
             await found.promote(name, force=force)
@@ -269,7 +285,7 @@ def promote(name: str, force: bool, directory: Path) -> int:
 
         rows = run(change)
     click.echo(f"{name} is now the master, {former} is its slave")
-    show(_status_lines(rows))
+    show(status_lines(rows))
     return 0
 
 
@@ -278,25 +294,3 @@ def _setting(text: str) -> tuple[str, str]:
     if not equals or not key.strip():
         raise click.UsageError(f"--set {text}: expected KEY=VALUE")
     return key.strip(), value.strip()
-
-
-def _status_lines(rows: list[MemberStatus], group: GroupStatus | None = None) -> list[str]:
-    names = {"log from": "commitLogMinOffset", "to": "commitLogMaxOffset"}
-    if group is not None:
-        names["confirmed"] = "rbConfirmedOffset"
-    shown: list[tuple[str, ...]] = [("member", "role", "id", "address", "pid", "state", *names)]
-    for row in rows:
-        offsets = [row.offset(name) for name in names.values()]
-        shown.append(
-            (
-                row.member.name,
-                row.role,
-                str(row.broker_id) if row.member.is_node else "-",
-                row.member.address,
-                str(row.pid or "-"),
-                row.state,
-                *("-" if offset is None else str(offset) for offset in offsets),
-            )
-        )
-    remarks = [f"{row.member.name}: {remark}" for row in rows for remark in row.remarks]
-    return [*table(shown), *(group.lines() if group is not None else []), *remarks]

@@ -1,0 +1,71 @@
+"""What `rocketbed cluster status` shows of a cluster, of one group or several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocketbed.cli.client import table
+
+if TYPE_CHECKING:
+    from rocketbed.chaos.cluster.status import GroupStatus, MemberStatus
+
+    Groups = dict[str, GroupStatus | str]
+    """By broker name; a text says why nobody knows."""
+
+
+def status_json(rows: list[MemberStatus], groups: Groups) -> object:
+    """For `--json`. Of one group without failover only the members, as a list."""
+    members = [row.as_row() for row in rows]
+    errors = {name: group for name, group in groups.items() if isinstance(group, str)}
+    known = {
+        name: None if isinstance(group, str) else group.as_json() for name, group in groups.items()
+    }
+    if not _is_one(rows):
+        for row, member in zip(rows, members, strict=True):
+            member["brokerName"] = row.member.broker if row.member.is_node else None
+        several = {"members": members, "groups": known}
+        return {**several, "groupErrors": errors} if errors else several
+    for name, of_one in known.items():
+        single = {"members": members, "group": of_one}
+        return {**single, "groupError": errors[name]} if errors else single
+    return members
+
+
+def status_lines(rows: list[MemberStatus], groups: Groups | None = None) -> list[str]:
+    """For people: a row for each member, then the groups and what members have to tell."""
+    names = {"log from": "commitLogMinOffset", "to": "commitLogMaxOffset"}
+    if groups:
+        names["confirmed"] = "rbConfirmedOffset"
+    is_one = _is_one(rows)
+    head = ("member",) if is_one else ("member", "broker")
+    shown: list[tuple[str, ...]] = [
+        (*head, "role", "id", "address", "pid", "state", *names),
+    ]
+    for row in rows:
+        offsets = [row.offset(name) for name in names.values()]
+        whose = (row.member.name, row.member.broker if row.member.is_node else "-")
+        shown.append(
+            (
+                *whose[: len(head)],
+                row.role,
+                str(row.broker_id) if row.member.is_node else "-",
+                row.member.address,
+                str(row.pid or "-"),
+                row.state,
+                *("-" if offset is None else str(offset) for offset in offsets),
+            )
+        )
+    lines, errors = table(shown), []
+    for name, group in (groups or {}).items():
+        start = "" if is_one else f"{name}: "
+        if isinstance(group, str):
+            errors.append(f"{start}the group's state is unknown: {group}")
+        else:
+            lines += [start + line for line in group.lines()]
+    remarks = [f"{row.member.name}: {remark}" for row in rows for remark in row.remarks]
+    return [*lines, *remarks, *errors]
+
+
+def _is_one(rows: list[MemberStatus]) -> bool:
+    """Whether all nodes are of one group."""
+    return len({row.member.broker for row in rows if row.member.is_node}) <= 1
