@@ -157,7 +157,7 @@ def route(name: str, nameservers: str, as_json: bool) -> int:
 
 
 async def _put(admin: Admin, name: str, queues: int, options: dict[str, Any]) -> list[str]:
-    return await admin.create_topic(
+    made = await admin.create_topic(
         name,
         queues=queues,
         perm=PERMISSIONS[options["perm"]],
@@ -165,6 +165,14 @@ async def _put(admin: Admin, name: str, queues: int, options: dict[str, Any]) ->
         order=options["order"],
         attributes=",".join(options["attributes"]) or None,
     )
+    for broker in () if options["brokers"] else (await admin.cluster()).broker_addr_table:
+        if broker not in made:
+            click.echo(
+                f"topic {name} is not on {broker}, which had no master: `rocketbed topic update`"
+                " makes it there once there is one",
+                err=True,
+            )
+    return made
 
 
 def _is_system(name: str, info: ClusterInfo) -> bool:

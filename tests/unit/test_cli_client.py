@@ -6,8 +6,9 @@ import pytest
 
 from rocketbed.cli.client import body_text, moment, parse_queue, table
 from rocketbed.cli.main import main
+from rocketbed.client.admin import Admin
 from rocketbed.client.errors import BadMessage
-from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.bodies import BrokerData, ClusterInfo, MessageQueue
 
 NOBODY = "127.0.0.1:1"
 
@@ -70,6 +71,32 @@ def test_a_send_that_reaches_nobody_is_refused(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith("refused")
     assert main(["send", "-n", NOBODY, "-t", "T", "--body", "x", "--json"]) == 1
     assert '"outcome": "refused"' in capsys.readouterr().out
+
+
+def test_a_broker_without_a_master_that_a_topic_is_not_made_at_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def route(admin: Admin, topic: str) -> None:
+        """It is new."""
+
+    async def create_topic(admin: Admin, topic: str, **options: object) -> list[str]:
+        return ["broker-a"]
+
+    async def cluster(admin: Admin) -> ClusterInfo:
+        data = {
+            name: BrokerData(cluster="c", broker_name=name, broker_addrs=addresses)
+            for name, addresses in (("broker-a", {0: "h:1"}), ("broker-b", {1: "h:2"}))
+        }
+        return ClusterInfo(broker_addr_table=data, cluster_addr_table={"c": list(data)})
+
+    for method in (route, create_topic, cluster):
+        monkeypatch.setattr(Admin, method.__name__, method)
+    assert main(["topic", "create", "T"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "topic T: 4 queues on broker-a\n"
+    assert shown.err.startswith("topic T is not on broker-b, which had no master: ")
+    assert main(["topic", "create", "T", "--broker", "broker-a"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_directory_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
