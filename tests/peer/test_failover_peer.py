@@ -40,16 +40,22 @@ LOOK_S: Final = 0.05
 
 
 @asynccontextmanager
-async def group(site: Site) -> AsyncIterator[LocalCluster]:
-    """Three nodes with failover, whose nameserver is the site's."""
+async def group(site: Site, groups: int = 1) -> AsyncIterator[LocalCluster]:
+    """Three nodes with failover, or several groups of three, whose nameserver is the site's."""
     cluster = LocalCluster.create(
-        site.directory / "group", slaves=2, failover=True, settings=SMALL_FILES, tied=True
+        site.directory / "group",
+        slaves=2,
+        groups=groups,
+        failover=True,
+        settings=SMALL_FILES,
+        tied=True,
     )
     async with cluster:
         await cluster.start()
         site.nameserver = cluster.nameserver_address
-        await leader_of(cluster)
-        await in_sync(cluster, 3)
+        for broker in cluster.plan.brokers:
+            await leader_of(cluster, broker)
+            await in_sync(cluster, 3, broker)
         yield cluster
 
 
@@ -183,6 +189,58 @@ async def test_javas_clients_go_on_over_the_death_of_a_leader(site: Site) -> Non
     print(f"consumer: {longest_gap_s(of('got')):.2f} s, {twice} of {len(bodies('got'))} twice")
 
 
+@pytest.mark.parametrize("installation", ["5.3.3", "5.5.0"], indirect=True)
+async def test_javas_default_producer_goes_on_at_another_group(site: Site) -> None:
+    """It asks for routes every 30 s only, but what one broker does not take it tries elsewhere."""
+    rows: list[dict[str, Any]] = []
+
+    def of(kind: str) -> list[dict[str, Any]]:
+        return [row for row in rows if row["kind"] == kind]
+
+    def bodies(kind: str) -> set[str]:
+        return {row["body"] for row in of(kind)}
+
+    async with group(site, groups=2) as cluster:
+        first = await leader_of(cluster, "broker-a")
+        async with site.admin() as admin:
+            assert await admin.create_topic(FLOW, queues=QUEUES) == ["broker-a", "broker-b"]
+
+        def sent_to(broker: str, *, but: str = "") -> list[dict[str, Any]]:
+            """What its nodes, but for one of them, have acknowledged; an id tells which."""
+            nodes = [one for one in cluster.plan.nodes(broker) if one.name != but]
+            ports = {f"{one.port:08X}" for one in nodes}
+            return [row for row in of("sent") if row["offsetMsgId"][8:16] in ports]
+
+        async with (
+            JavaClient(site.installation, site.nameserver, site.directory / "java") as java,
+            trio.open_nursery() as nursery,
+        ):
+            flow = partial(java.ask, "flow", topic=FLOW, group="flow", polls=[0])
+            nursery.start_soon(partial(flow, each=rows.append))
+            await until(lambda: len(sent_to("broker-a")) > 50 < len(sent_to("broker-b")))
+            await kill(cluster, first)
+            await until(lambda: len(sent_to("broker-a", but=first)) > 50)
+            await java.next_line()
+            await until(lambda: bool(of("ended")))
+            await until(lambda: bodies("sent") <= bodies("got"))
+            await java.next_line()
+        found = await read(site.nameserver, [FLOW])
+    places = {(row.offset_id, row.body.decode()) for row in found}
+    assert {(row["offsetMsgId"], row["body"]) for row in of("sent")} <= places
+    # Between the last acknowledgement of the dead leader and the first one of its successor, of
+    # which Java learned when it asked for routes, there were those of the other group.
+    moved = sent_to("broker-a", but=first)[0]["at"]
+    last = [row for row in sent_to("broker-a") if row["at"] < moved][-1]["at"]
+    after = [row for row in sent_to("broker-b") if last < row["at"] < moved]
+    assert after
+    print(
+        f"{site.installation.jars.version}: {longest_gap_s(of('sent')):.3f} s without a send;"
+        f" {len(after)} at the other group in {(moved - last) / 1e9:.1f} s until there were routes;"
+        f" {len(of('sent'))} acknowledged, {len(of('unsure'))} unsure, {len(of('failed'))} failed",
+        *(row["error"] for row in of("failed")),
+    )
+
+
 def longest_gap_s(rows: list[dict[str, Any]]) -> float:
     """Longest time without one of them."""
     times = [int(row["at"]) for row in rows]
@@ -192,33 +250,33 @@ def longest_gap_s(rows: list[dict[str, Any]]) -> float:
 # --- the group
 
 
-async def group_of(cluster: LocalCluster) -> GroupStatus | None:
+async def group_of(cluster: LocalCluster, broker: str) -> GroupStatus | None:
     """None while its controller does not say."""
     with suppress(RocketbedError):
-        return await cluster.group()
+        return await cluster.group(broker)
     return None
 
 
-async def leader_of(cluster: LocalCluster) -> str:
+async def leader_of(cluster: LocalCluster, broker: str = BROKER_NAME) -> str:
     """Who leads, once it runs and the nameserver routes to it as the master."""
     with trio.fail_after(LIMIT_S):
         while True:
-            found = await group_of(cluster)
+            found = await group_of(cluster, broker)
             if found is not None and found.leader is not None:
-                name = f"node-{found.leader}"
+                name = found.names[found.leader]
                 async with cluster.admin() as admin:
-                    routes = (await admin.cluster()).broker_addr_table.get(BROKER_NAME)
+                    routes = (await admin.cluster()).broker_addr_table.get(broker)
                 address = routes.broker_addrs.get(0) if routes else None
                 if address == cluster.address(name) and cluster.pid(name) is not None:
                     return name
             await trio.sleep(LOOK_S)
 
 
-async def in_sync(cluster: LocalCluster, count: int) -> None:
+async def in_sync(cluster: LocalCluster, count: int, broker: str = BROKER_NAME) -> None:
     """Until so many have everything; a leader takes messages from two on."""
     with trio.fail_after(LIMIT_S):
         while True:
-            found = await group_of(cluster)
+            found = await group_of(cluster, broker)
             if found is not None and len(found.in_sync) >= count:
                 return
             await trio.sleep(LOOK_S)
