@@ -243,6 +243,13 @@ def test_a_new_cluster_has_a_network_and_a_plan_that_knows_its_daemon(
     assert (plan.daemon, plan.subnet) == ("unix:///nowhere/socket", free_ranges()[0])
 
 
+def test_several_groups_have_an_address_for_each_member(docker: FakeApi, tmp_path: Path) -> None:
+    cluster = DockerCluster.create_in_docker(tmp_path / "bed", slaves=2, groups=2, failover=True)
+    assert cluster.nodes == [f"{letter}-node-{number}" for letter in "ab" for number in (1, 2, 3)]
+    assert len({cluster.address(name).partition(":")[0] for name in cluster.names}) == 7
+    assert read_plan(tmp_path / "bed") == cluster.plan
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_cluster_that_is_not_written_leaves_nothing(
     error: type[BaseException], docker: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -39,6 +39,25 @@ async def test_the_same_cluster_with_other_roles_is_watched_on(tmp_path: Path) -
         nursery.cancel_scope.cancel()
 
 
+async def test_each_of_several_groups_has_a_master(tmp_path: Path) -> None:
+    watch = Watch(LocalCluster.create(tmp_path, groups=2), Feed(), real_world("test"))
+    groups = watch.feed.get("run")["groups"]
+    assert groups == {
+        f"broker-{letter}": [f"{letter}-{word}" for word in ("master", "slave-1", "slave-2")]
+        for letter in "ab"
+    }
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch.run, None)
+        with trio.fail_after(20):
+            while watch.feed.get("machine:b-slave-2") is None:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    for broker, names in groups.items():
+        machines = [watch.feed.get(f"machine:{name}") for name in names]
+        assert [one["role"] for one in machines] == ["master", "slave", "slave"]
+        assert {one["group"] for one in machines} == {broker}
+
+
 async def test_another_cluster_in_its_place_ends_the_watch(tmp_path: Path) -> None:
     cluster = made(tmp_path)
     watch = Watch(cluster, Feed(), real_world("test"))
