@@ -136,7 +136,7 @@ def nobody_else(case: Case, found: Findings) -> int:
     looks = 0
     for number, event in lost:
         step, begin = step_of(event), event.time_ns
-        led = {one.node for one in _as_leaders(events[:number], after=begin - SECOND_NS)}
+        led = _who_led(events[:number], after=begin - SECOND_NS)
         end_at = _end_of(events, number)
         for sample in _as_leaders(events[number:end_at]):
             looks += 1
@@ -154,6 +154,21 @@ def nobody_else(case: Case, found: Findings) -> int:
                 text = f"the controller finds nothing wrong at the end of {step!r}"
                 found.add(text, time_ns=said.time_ns)
     return looks
+
+
+def _who_led(events: list[Event], *, after: int) -> set[str]:
+    """Who led by its own word since then, or when anybody was last heard to, unless it ended."""
+    last = ""
+    for event in events:
+        if (
+            event.function == Function.NODE
+            and event.what == "sample"
+            and event.fields.get("master")
+        ):
+            last = event.node
+        elif event.function == Function.NODE and event.what == "exit" and event.node == last:
+            last = ""
+    return {last, *(one.node for one in _as_leaders(events, after=after))}
 
 
 def _as_leaders(events: Iterable[Event], *, after: int = 0) -> Iterator[Event]:

@@ -102,6 +102,19 @@ def test_a_lost_register_elects_or_is_not_told(
     assert results(judgement)["X5"].findings[0].startswith(text)
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_who_led_may_have_said_so_long_before(maker: RunMaker, is_ended: bool) -> None:
+    """Samples are seconds apart where a machine is slow; who ended since led no more."""
+    maker.event(100 * MS, "b1", "sample", master=True)
+    if is_ended:
+        maker.event(200 * MS, "b1", "exit", cause="kill")
+    maker.strike(4 * SECOND, "ns1", "register", step=LOST)
+    maker.event(4100 * MS, "b1", "sample", master=True)
+    maker.strike(4200 * MS, "ns1", "heal", step=LOST)
+    findings = results(judge(maker))["X5"].findings
+    assert [text.partition(",")[0] for text in findings] == ["b1 leads"] * is_ended
+
+
 def test_who_led_stops_with_the_register(maker: RunMaker) -> None:
     maker.strike(100 * MS, "ns1", "register", step=LOST)
     maker.strike(5 * SECOND, "ns1", "heal", step=LOST)
