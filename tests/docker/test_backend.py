@@ -31,6 +31,8 @@ def run(plan: Plan, backend: str, directory: Path, net: str = "auto") -> Outcome
     [
         "power-lone",  # volumes lose power beneath a container
         "failover",  # a controller and its register in a container
+        "rolling-handover",  # a node in a container hands over before it ends
+        "register-loss",  # files are changed under a container's user
         "sync-failover",  # kills, promotions, links through the switch
         "disk-sick",  # faults by the preloaded library, limits
         "bit-rot",  # a node refuses to start, and ends by itself
