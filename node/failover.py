@@ -181,9 +181,7 @@ class Failover:
             }
         if entry is None:
             return {"rbGroup": "no controller heard yet"}
-        me = self.agent.me
-        is_member = entry.in_sync.get(me.number) == me.incarnation
-        member = "in sync" if is_member else "not in sync"
+        member = "in sync" if self.agent.is_member() else "not in sync"
         follows = f"follows {entry.leader}" if entry.leader is not None else "nobody leads"
         return {"rbGroup": f"epoch {entry.epoch}: {follows}, {member}"}
 

@@ -125,6 +125,11 @@ class Agent:
             and entry.in_sync[me.number] == me.incarnation
         )
 
+    def is_member(self) -> bool:
+        """Whether this life is in sync, as far as we know."""
+        entry, me = self.entry, self.me
+        return entry is not None and entry.in_sync.get(me.number) == me.incarnation
+
     def _led(self, epoch: int) -> bool:
         return self.entry is not None and self.entry.epoch == epoch and self.is_leader()
 

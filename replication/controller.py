@@ -74,6 +74,8 @@ class _Group:
         self.roll = Roll(now)
         self.links: dict[int, Connection] = {}
         """On which each replica was heard last."""
+        self.second: dict[int, tuple[str, float]] = {}
+        """By number, another directory that came for it last, and when it did so first."""
         self.changed = trio.Event()
         """Set when something happened on which a decision may depend."""
 
@@ -364,11 +366,17 @@ class Controller:
             raise CasUnknown(f"it is not known yet whether replica {asked.replica} runs")
         what = f"replica {asked.replica} of group {asked.group!r} has the directory {former.uuid}"
         silent_s = group.roll.last_heard(asked.replica, now)
-        if silent_s is not None and silent_s < LEASE_S:
+        uuid, since = group.second.get(asked.replica, ("", now))
+        if uuid != asked.uuid:
+            since = now
+            group.second[asked.replica] = asked.uuid, now
+        if silent_s is not None and now - silent_s > since:
             raise ChangeRefused(
                 f"{what}, and runs at {former.address}: give this one, {asked.uuid}, a number that"
                 " no replica had yet (rbReplica)"
             )
+        if silent_s is not None and silent_s < LEASE_S:
+            raise CasUnknown(f"it is not known yet whether replica {asked.replica} runs")
         if asked.epoch or asked.end or asked.promised:
             raise ChangeRefused(
                 f"{what}, and this one, {asked.uuid}, is not empty: start with an empty one, which"

@@ -152,6 +152,7 @@ class Follower:
                 partial(self._read, link, history),
                 partial(self._acknowledge, link),
                 partial(link.beat, self.epoch, self._beat),
+                is_awaited=self._agent.is_member,
             )
         finally:
             self._link = None

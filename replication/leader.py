@@ -332,6 +332,7 @@ class Leader:
                 partial(self._read, link, follower),
                 partial(self._send, link, follower),
                 partial(link.beat, self.epoch, self._beat),
+                is_awaited=lambda: hello.replica in self.view.known.in_sync,
             )
         finally:
             if self._followers.get(hello.replica) is follower:

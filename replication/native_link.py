@@ -14,6 +14,8 @@ BEAT_S: Final = 0.1
 """Of silence, after which an end says that it is there."""
 DEAD_S: Final = 0.3
 """Without a byte from the peer: the link is given up."""
+PATIENT_S: Final = 3.0
+"""The same where nobody waits for the follower: on a slow disk each new link costs it seconds."""
 READ_SIZE: Final = 256 * 1024
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 """What a stream raises whose peer is gone."""
@@ -32,6 +34,7 @@ class NativeLink:
         self._turn = trio.Lock()
         self._scope = trio.CancelScope()
         self._heard_at = trio.current_time()
+        self._is_awaited: Callable[[], bool] = lambda: True
         self.ended_by = ""
         """Why the link is no more."""
         self.is_faulty = False
@@ -67,8 +70,12 @@ class NativeLink:
             self._heard_at = trio.current_time()
         return self._waiting.pop(0)
 
-    async def run(self, *parts: Callable[[], Awaitable[None]]) -> None:
-        """Run the parts of an end, until one of them ends, or the peer has; `ended_by` says how."""
+    async def run(
+        self, *parts: Callable[[], Awaitable[None]], is_awaited: Callable[[], bool]
+    ) -> None:
+        """Run the parts of an end, until one of them ends, or the peer has; `ended_by` says how.
+        `is_awaited`: whether the follower is in sync now."""
+        self._is_awaited = is_awaited
         with self._scope:
             async with trio.open_nursery() as nursery:
                 for part in (*parts, self._watch):
@@ -91,11 +98,12 @@ class NativeLink:
     async def _watch(self) -> None:
         self._heard_at = trio.current_time()
         while True:
-            left_s = self._heard_at + DEAD_S - trio.current_time()
-            if left_s <= 0:
+            silent_s = trio.current_time() - self._heard_at
+            dead_s = DEAD_S if self._is_awaited() else PATIENT_S
+            if silent_s >= dead_s:
                 break
-            await trio.sleep(left_s)
-        self.ended_by = f"silent for {DEAD_S:g} s"
+            await trio.sleep(DEAD_S - silent_s if silent_s < DEAD_S else DEAD_S)
+        self.ended_by = f"silent for {dead_s:g} s"
 
     async def beat(self, epoch: int, content: Callable[[], Beat]) -> None:
         """Say from time to time that we are there."""

@@ -130,9 +130,9 @@ def test_an_empty_directory_goes_on_for_one_that_is_lost() -> None:
         assert group.entry is not None
         number = int(name[-1])
         lost = group.entry.replicas[number]
-        group.wait(lambda: number not in group.entry.in_sync if group.entry else False)
-        group.simulation.host(name).image = SimDisk().image()
+        group.simulation.host(name).image = SimDisk().image()  # at once: it was heard a moment ago
         group.start(name)
+        group.wait(lambda: group.entry is not None and group.entry.replicas[number] != lost)
         group.settle()
         new = group.entry.replicas[number]
         assert new.uuid != lost.uuid
