@@ -16,6 +16,8 @@ from tests.support.sim.store_script import config, recover
 KINDS = ["kill", "power-random", "power-strict", "power-prefix", "power-reorder"]
 QUICK = ("kill", "power-random")
 """Kinds of crash that `make test` visits, at every second event; `make test-all` visits all."""
+STRETCH = 25
+"""Events that one process visits at a time."""
 CASES = [
     *((kind, 2) for kind in QUICK),
     *(pytest.param(kind, 1, marks=pytest.mark.slow) for kind in KINDS),
@@ -23,10 +25,14 @@ CASES = [
 
 
 def on_all_cores(visit: Callable[[Sequence[int]], None], events: Sequence[int]) -> None:
-    """Visit events, side by side in as many processes as there are cores."""
+    """Visit events, side by side in as many processes as there are cores.
+
+    Neighbours stay together: what they leave is often the same (`store_oracle`).
+    """
     cores = len(os.sched_getaffinity(0))
+    stretches = [events[first : first + STRETCH] for first in range(0, len(events), STRETCH)]
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("fork")) as pool:
-        for _ in pool.map(visit, [events[first::cores] for first in range(cores)]):
+        for _ in pool.map(visit, stretches):
             pass
 
 
