@@ -12,12 +12,14 @@ from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.client.errors import ClientError
 
 COUNT = 40
+SOON = {"messageDelayLevel": "1s 1s 1s 1s"}
+"""What fails comes again after the third of them, not after 10 s."""
 
 
 @pytest.mark.process
 async def test_threads_share_a_consumer(tmp_path: Path) -> None:
     async with LocalCluster.create(
-        tmp_path / "cluster", slaves=0, sync=False, tied=True
+        tmp_path / "cluster", slaves=0, sync=False, settings=SOON, tied=True
     ) as cluster:
         await cluster.start()
         address = cluster.nameserver_address

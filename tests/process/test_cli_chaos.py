@@ -16,6 +16,7 @@ import pytest
 
 from rocketbed.chaos.host.janitor.processes import began
 from rocketbed.chaos.host.janitor.record import OWNER, Ledger
+from rocketbed.cli.main import main
 
 pytestmark = pytest.mark.process
 DEADLINE_S = 120
@@ -86,6 +87,14 @@ def run(tmp_path: Path, *arguments: str, limit_bytes: int | None = None) -> tupl
     assert "Traceback" not in errors
     until_clean(tmp_path, process.pid)
     return process.returncode, output, errors
+
+
+def run_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The same for what ends before anything begins; a process of its own has to import it all."""
+    code = main(["chaos", *arguments])
+    output, errors = capsys.readouterr()
+    assert "Traceback" not in errors
+    return code, output, errors
 
 
 def leftovers(tmp_path: Path, pid: int) -> list[str]:
@@ -206,13 +215,18 @@ def test_a_missed_expectation_ends_with_2_and_can_be_replayed(
     ],
 )
 def test_a_scenario_with_a_mistake_names_file_and_place(
-    text: str, said: str, scenario: Callable[[str], str], tmp_path: Path
+    text: str,
+    said: str,
+    scenario: Callable[[str], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, output, errors = run(tmp_path, "run", scenario(text), "--report", str(tmp_path / "r"))
+    report = tmp_path / "r"
+    code, output, errors = run_here(capsys, "run", scenario(text), "--report", str(report))
     assert (code, output) == (64, "")
     assert said in errors
     assert "scenario.toml" in errors
-    assert not (tmp_path / "r").exists()
+    assert not report.exists()
 
 
 @pytest.mark.parametrize(
@@ -229,8 +243,8 @@ def test_a_scenario_with_a_mistake_names_file_and_place(
         (["mutants", "--only", "M99"], "M99"),
     ],
 )
-def test_wrong_usage(arguments: list[str], said: str, tmp_path: Path) -> None:
-    code, _, errors = run(tmp_path, *arguments)
+def test_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, errors = run_here(capsys, *arguments)
     assert code == 64
     assert said in errors
 
@@ -244,10 +258,12 @@ def test_wrong_usage(arguments: list[str], said: str, tmp_path: Path) -> None:
         ('{"kind": "rocketbed rep', "cannot read the replay file"),
     ],
 )
-def test_a_replay_file_that_cannot_be_used(content: str, said: str, tmp_path: Path) -> None:
+def test_a_replay_file_that_cannot_be_used(
+    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "FAIL.rbx"
     path.write_text(content)
-    code, _, errors = run(tmp_path, "replay", str(path), "--report", str(tmp_path / "r"))
+    code, _, errors = run_here(capsys, "replay", str(path), "--report", str(tmp_path / "r"))
     assert code == 64
     assert said in errors
     assert "FAIL.rbx" in errors

@@ -21,6 +21,7 @@ from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.demo.trial import RUN, SECONDS_MIN, DemoOptions, DemoResult, run_demo
 from rocketbed.chaos.history import read_history
 from rocketbed.chaos.record import HISTORY_FILE
+from rocketbed.cli.main import main
 from rocketbed.inspect import Fault, Record, Scanned, open_directory
 
 pytestmark = pytest.mark.process
@@ -192,13 +193,15 @@ async def test_an_end_on_the_way_leaves_no_process_behind(
         (["--seed", "-1"], "seed"),
     ],
 )
-def test_wrong_usage_says_what_to_do(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_wrong_usage_says_what_to_do(
+    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     given = [str(empty) if word == "." else word for word in arguments]
-    with command(*given, "--report", str(tmp_path / "report")) as process:
-        _, errors = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 64
+    code = main(["demo", *given, "--report", str(tmp_path / "report")])
+    errors = capsys.readouterr().err
+    assert code == 64
     assert said in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "report").exists()
