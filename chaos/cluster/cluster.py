@@ -33,11 +33,12 @@ from rocketbed.chaos.cluster.plan import (
     read_settings,
     write_settings,
 )
-from rocketbed.chaos.cluster.status import GroupStatus, MemberStatus
+from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.host.member import LOG, ManagedProcess, rocketbed_command
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
+from rocketbed.client.group_status import GroupStatus
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.world.real import real_world
 

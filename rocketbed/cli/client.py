@@ -18,6 +18,7 @@ import trio
 from rocketbed.client.errors import BadMessage
 
 if TYPE_CHECKING:
+    from rocketbed.client.admin import Admin
     from rocketbed.client.messages import Received
     from rocketbed.wire.bodies import MessageQueue
 
@@ -83,6 +84,17 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
         if group.subgroup(KeyboardInterrupt) is None:
             raise
         raise click.Abort from None
+
+
+def with_admin(nameservers: str, use: Callable[[Admin], Awaitable[T]]) -> T:
+    """Run async code that asks servers."""
+    from rocketbed.client.admin import Admin
+
+    async def main() -> T:
+        async with Admin(nameservers=nameservers) as admin:
+            return await use(admin)
+
+    return run(main)
 
 
 def show(lines: Iterable[str]) -> bool:

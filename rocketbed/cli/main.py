@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, str]] = {
     "chaos": "rocketbed.cli.chaos.group:chaos",
     "demo": "rocketbed.cli.demo:demo",
     "cluster": "rocketbed.cli.cluster.group:cluster",
+    "failover": "rocketbed.cli.failover:failover",
     "health": "rocketbed.cli.health:health",
     "nameserver": "rocketbed.cli.nameserver:nameserver",
     "node": "rocketbed.cli.node:node",

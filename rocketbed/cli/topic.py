@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rocketbed.cli.client import json_option, nameserver_option, run, show, show_json, table
+from rocketbed.cli.client import json_option, nameserver_option, show, show_json, table, with_admin
 
 if TYPE_CHECKING:
     from rocketbed.client.admin import Admin
@@ -57,7 +57,7 @@ def create(name: str, nameservers: str, queues: int, **options: Any) -> int:
             )
         return await _put(admin, name, queues, options)
 
-    brokers = _with_admin(nameservers, main)
+    brokers = with_admin(nameservers, main)
     click.echo(f"topic {name}: {queues} queues on {', '.join(brokers)}")
     return 0
 
@@ -76,7 +76,7 @@ def update(name: str, nameservers: str, queues: int, **options: Any) -> int:
             )
         return await _put(admin, name, queues, options)
 
-    brokers = _with_admin(nameservers, main)
+    brokers = with_admin(nameservers, main)
     click.echo(f"topic {name}: {queues} queues on {', '.join(brokers)}")
     return 0
 
@@ -92,7 +92,7 @@ def delete(name: str, nameservers: str) -> int:
             raise click.ClickException(f"topic {name} does not exist")
         await admin.delete_topic(name)
 
-    _with_admin(nameservers, main)
+    with_admin(nameservers, main)
     click.echo(f"topic {name} deleted")
     return 0
 
@@ -108,7 +108,7 @@ def list_command(nameservers: str, show_all: bool, as_json: bool) -> int:
         names, info = await admin.topics(), await admin.cluster()
         return [name for name in names if show_all or not _is_system(name, info)]
 
-    names = _with_admin(nameservers, main)
+    names = with_admin(nameservers, main)
     if as_json:
         show_json(names)
     else:
@@ -129,7 +129,7 @@ def route(name: str, nameservers: str, as_json: bool) -> int:
             raise click.ClickException(f"topic {name} does not exist")
         return found
 
-    data = _with_admin(nameservers, main)
+    data = with_admin(nameservers, main)
     if as_json:
         value = data.to_json()
         for broker in value["brokerDatas"]:
@@ -179,13 +179,3 @@ def _is_system(name: str, info: ClusterInfo) -> bool:
     own = [*info.cluster_addr_table, *info.broker_addr_table]
     replies = [f"{cluster}_REPLY_TOPIC" for cluster in info.cluster_addr_table]
     return name in SYSTEM_TOPICS or name in own + replies or name.startswith(SYSTEM_PREFIXES)
-
-
-def _with_admin(nameservers: str, use: Any) -> Any:
-    from rocketbed.client.admin import Admin
-
-    async def main() -> Any:
-        async with Admin(nameservers=nameservers) as admin:
-            return await use(admin)
-
-    return run(main)

@@ -14,7 +14,7 @@ import trio
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.plan import BROKER_NAME, CLUSTER_NAME
-from rocketbed.chaos.cluster.status import GroupStatus
+from rocketbed.client.group_status import GroupStatus
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Sent
 from rocketbed.client.producer import Producer

@@ -46,9 +46,33 @@ def test_two_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "broker-a": 2,
             "broker-b": 2,
         }
+        without_a_directory(nameserver, capsys)
     finally:
         assert main(["cluster", "down", *words]) == 0
     assert capsys.readouterr().out.count(" stopped") == 7
+
+
+def without_a_directory(nameserver: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`rocketbed failover` needs the nameserver only."""
+    server = ["-n", nameserver]
+    assert main(["failover", "status", "--json", *server]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["groupErrors"] == {}
+    group = found["groups"]["broker-a"]
+    (leader,) = (row for row in group["replicas"] if row["state"] == "leads")
+    assert (leader["replica"], leader["lag"]) == (group["leader"], 0)
+    assert leader["confirmedOffset"] is not None
+    assert main(["failover", "handover", "broker-a", *server]) == 0
+    assert capsys.readouterr().out.startswith(f"epoch {group['epoch'] + 1}: replica ")
+    assert main(["failover", "status", *server]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"broker-a: epoch {group['epoch'] + 1}: replica ")
+    assert sum("leads" in line.split() for line in lines if line[0].isdigit()) == 2
+    known = "knows of no group broker-c: broker-a, broker-b"
+    assert main(["failover", "handover", "broker-c", *server]) == 1
+    assert known in capsys.readouterr().err
+    assert main(["failover", "force-leader", "broker-a", "1", "--accept-loss", *server]) == 1
+    assert "have lost nothing, and are there" in capsys.readouterr().err
 
 
 async def wait_led(cluster: LocalCluster, broker: str) -> None:

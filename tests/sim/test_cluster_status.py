@@ -7,9 +7,10 @@ import pytest
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.plan import ClusterError, ClusterMember, make_plan
-from rocketbed.chaos.cluster.status import GroupStatus, MemberStatus
+from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.cli.main import main
+from rocketbed.client.group_status import GroupStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.node.store.unit_queue import UNIT
 from tests.support.sim.damage import CONFIG, FIELDS, fill_and_close, records
@@ -20,7 +21,7 @@ ENTRY = {
     "leader": 1,
     "in_sync": [1],
     "eligible": [],
-    "replicas": [1],
+    "replicas": {"1": {"address": "127.0.0.1:10911"}},
     "min_in_sync": 1,
     "policy": "fsync",
     "unclean": [],

@@ -40,6 +40,8 @@ NOBODY = "127.0.0.1:1"
         ("cluster up --set x --dir /nowhere/c", "KEY=VALUE"),
         ("cluster up --flush maybe", "--flush"),
         ("cluster sideways", "No such command"),
+        ("failover handover", "GROUP"),
+        ("failover force-leader g 1", "--accept-loss"),
     ],
 )
 def test_wrong_usage(words: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +65,14 @@ def test_an_unreachable_nameserver(words: str, capsys: pytest.CaptureFixture[str
     error = capsys.readouterr().err
     assert "no nameserver answered: cannot connect to 127.0.0.1:1" in error
     assert "Traceback" not in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", ["failover status", "failover handover g"])
+def test_an_unreachable_controller(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words.split(), "-n", NOBODY]) == 1
+    error = capsys.readouterr().err
+    assert "127.0.0.1:1 did not answer: cannot connect" in error
     assert len(error.splitlines()) == 1
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from rocketbed.cli.client import table
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.cluster.status import GroupStatus, MemberStatus
+    from rocketbed.chaos.cluster.status import MemberStatus
+    from rocketbed.client.group_status import GroupStatus
 
     Groups = dict[str, GroupStatus | str]
     """By broker name; a text says why nobody knows."""
