@@ -286,7 +286,7 @@ class Failover:
 
     async def _give_up_when_unfit(self) -> None:
         """Have another one lead, if one would do it better."""
-        looking = Seldom()
+        looking, trying = Seldom(), Seldom(GIVE_UP_S)
         while True:
             await trio.sleep(FIT_LOOK_S)
             leader = self.member.leader
@@ -296,14 +296,13 @@ class Failover:
                 await self._store.scrubber.look_at(doubted)
             before, self._unfit = self._unfit, self._store.unfit()
             # The second time: by then the others have looked as well, and said so.
-            if leader is None or not before or not leader.is_outdone():
+            if leader is None or not before or not leader.is_outdone() or not trying.is_due():
                 continue
             self._world.log.warning("failover.unfit", reason=self._unfit)
             try:
                 await leader.hand_over()
             except (ReplicationError, RemotingError) as exc:
                 self._world.log.warning("failover.not_handed_over", reason=str(exc))
-            await trio.sleep(GIVE_UP_S)
 
     def _on_role(self) -> None:
         leader, follower = self.member.leader, self.member.follower

@@ -226,7 +226,7 @@ class Follower:
                 f"this log and that of replica {self.leader} have the same epochs, and other bytes"
                 f" between {start} and {cut}: one of the two is another group's, or is damaged"
                 " there: move the directory that does not belong here away, and start that node"
-                " with an empty one and a number that no replica had yet (rbReplica)"
+                " with an empty one"
             )
 
     def _is_forced(self) -> bool:

@@ -128,7 +128,7 @@ class ReplicaFile:
             raise ReplicaFileDamaged(
                 f"{self.path} cannot be read: {exc}. Who this replica is stands nowhere else: move"
                 " the directory away and start with an empty one, which gets everything from the"
-                " group's leader under another number (rbReplica)"
+                " group's leader"
             ) from exc
 
     async def _save(self, state: ReplicaState) -> None:

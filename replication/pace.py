@@ -25,15 +25,16 @@ class Pace:
 
 
 class Seldom:
-    """When to say again what goes on for long."""
+    """When to say, or to try, again what goes on for long."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = SAY_S) -> None:
+        self._every_s = every_s
         self._next = float("-inf")
 
     def is_due(self) -> bool:
-        """At most every `SAY_S` seconds."""
+        """True once in so many seconds at most."""
         now = trio.current_time()
         is_due = now >= self._next
         if is_due:
-            self._next = now + SAY_S
+            self._next = now + self._every_s
         return is_due
