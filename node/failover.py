@@ -296,11 +296,17 @@ class Failover:
                 await self._store.scrubber.look_at(doubted)
             before, self._unfit = self._unfit, self._store.unfit()
             # The second time: by then the others have looked as well, and said so.
-            if leader is None or not before or not leader.is_outdone() or not trying.is_due():
+            is_outdone = leader is not None and bool(before) and leader.is_outdone()
+            if leader is None or not (is_outdone or leader.is_in_the_way()) or not trying.is_due():
                 continue
-            self._world.log.warning("failover.unfit", reason=self._unfit)
+            self._world.log.warning("failover.unfit", reason=self._unfit or "no follower takes it")
             try:
-                await leader.hand_over()
+                if is_outdone:
+                    await leader.hand_over(fit=True)
+                else:
+                    await self.agent.leave(
+                        op=f"in the way {self.agent.me.incarnation} {leader.epoch}"
+                    )
             except (ReplicationError, RemotingError) as exc:
                 self._world.log.warning("failover.not_handed_over", reason=str(exc))
 

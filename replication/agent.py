@@ -20,6 +20,7 @@ from rocketbed.replication.entry import GroupEntry, Policy
 from rocketbed.replication.errors import (
     ChangeRefused,
     EntryDamaged,
+    NoRoom,
     ReplicaExpelled,
     ReplicationError,
     Superseded,
@@ -198,7 +199,7 @@ class Agent:
                 expelled = exc
             except _NotActive as exc:
                 self.trouble = self.trouble or str(exc)  # the active one has more to say
-            except (RemotingError, ProtocolError, EntryDamaged, _Elsewhere) as exc:
+            except (RemotingError, ProtocolError, EntryDamaged, NoRoom, _Elsewhere) as exc:
                 if self.trouble != str(exc):
                     self._world.log.info(
                         "replica.controller_lost",

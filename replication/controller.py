@@ -360,28 +360,29 @@ class Controller:
     ) -> None:
         """An empty directory goes on for one that is lost; not for one that runs, which has the
         same number by mistake, nor one that holds something, and not yet for one that counts."""
-        group = self._groups.get(asked.group)
-        now = self._world.clock.monotonic()
-        if group is None or now < group.roll.since + LEASE_S:
-            raise CasUnknown(f"it is not known yet whether replica {asked.replica} runs")
         what = f"replica {asked.replica} of group {asked.group!r} has the directory {former.uuid}"
-        silent_s = group.roll.last_heard(asked.replica, now)
-        uuid, since = group.second.get(asked.replica, ("", now))
-        if uuid != asked.uuid:
-            since = now
-            group.second[asked.replica] = asked.uuid, now
-        if silent_s is not None and now - silent_s > since:
-            raise ChangeRefused(
-                f"{what}, and runs at {former.address}: give this one, {asked.uuid}, a number that"
-                " no replica had yet (rbReplica)"
-            )
-        if silent_s is not None and silent_s < LEASE_S:
-            raise CasUnknown(f"it is not known yet whether replica {asked.replica} runs")
         if asked.epoch or asked.end or asked.promised:
             raise ChangeRefused(
                 f"{what}, and this one, {asked.uuid}, is not empty: start with an empty one, which"
                 " gets everything from the leader"
             )
+        group = self._groups.get(asked.group)
+        now = self._world.clock.monotonic()
+        if group is None or now < group.roll.since + LEASE_S:
+            raise CasUnknown(f"it is not known yet whether replica {asked.replica} runs")
+        silent_s = group.roll.last_heard(asked.replica, now)
+        uuid, since = group.second.get(asked.replica, ("", now))
+        if uuid != asked.uuid:
+            since = now
+            group.second[asked.replica] = asked.uuid, now
+        runs = silent_s is not None and silent_s < LEASE_S
+        if runs and silent_s is not None and now - silent_s > since:
+            raise ChangeRefused(
+                f"{what}, and runs at {former.address}: give this one, {asked.uuid}, a number that"
+                " no replica had yet (rbReplica)"
+            )
+        if runs:
+            raise CasUnknown(f"it is not known yet whether replica {asked.replica} runs")
         if counts(known, asked.replica):
             raise NumberCounts(
                 f"{what}, and may hold what no other has: bring that one back, or wait until"

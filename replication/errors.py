@@ -68,7 +68,8 @@ class ChangeRefused(ReplicationError):
 
 
 class NoRoom(ReplicationError):
-    """The disk is full: what was to be written was not, and what stood there is as it was."""
+    """The disk is full, or no more files can be opened: what was to be written was not, and what
+    stood there is as it was."""
 
 
 class EntryDamaged(ReplicationError):

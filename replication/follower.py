@@ -20,6 +20,7 @@ from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.epoch_file import DISK_S, EpochFile
 from rocketbed.replication.epochs import Epoch, History, check, common_end
 from rocketbed.replication.errors import HistoryRefused, LinkRefused, NoRoom, RecordRefused
+from rocketbed.replication.kept_file import KeptFileUnwritable
 from rocketbed.replication.native_link import LOST, NativeLink
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import HaClientRuntimeInfo
@@ -64,6 +65,8 @@ class Follower:
         self._group = entry.uid
         self.refusal = ""
         """Why the leader does not take us, or we do not follow it; empty while that works."""
+        self.lacked_room = False
+        """Whether the history on disk may lack epochs that the log has."""
         self._warned = ""
         """The refusal that was logged last: after a link that works at first it comes again."""
         self._link: NativeLink | None = None
@@ -130,13 +133,20 @@ class Follower:
 
     async def _follow(self, link: NativeLink) -> None:
         if self._file.state.promised < self.epoch:
-            await self._file.save(promised=self.epoch, group=self._group)
+            try:
+                await self._file.save(promised=self.epoch, group=self._group)
+            except KeptFileUnwritable as exc:
+                raise LinkRefused(str(exc)) from exc  # what is on disk is as good
         await self._cut(self._log.whole_end())  # half a record is nothing that both could have
         await link.say(self.epoch, self._hello())
         frame = await link.first(WELCOME_S)
         if frame is None:
             raise RemoteProtocolError("no answer to HELLO")
-        history = self._judge(frame)
+        try:
+            history = self._judge(frame)
+        except RecordRefused as exc:
+            await self._doubt(link, exc)
+            raise
         assert isinstance(frame.content, Welcome)
         await self._lower_confirm(frame.content.cut)
         await self._cut(frame.content.cut)
@@ -221,12 +231,17 @@ class Follower:
             or start // log.segment_size != (cut - 1) // log.segment_size
         ):
             return
-        if zlib.crc32(log.read(start, cut - start)) != welcome.crc:
-            raise LinkRefused(
+        try:
+            mine = log.read(start, cut - start)
+        except OSError as exc:
+            raise LinkRefused(f"it cannot read its log at {start}: {exc.strerror}") from exc
+        if zlib.crc32(mine) != welcome.crc:
+            raise RecordRefused(
                 f"this log and that of replica {self.leader} have the same epochs, and other bytes"
                 f" between {start} and {cut}: one of the two is another group's, or is damaged"
                 " there: move the directory that does not belong here away, and start that node"
-                " with an empty one"
+                " with an empty one",
+                offset=start,
             )
 
     def _is_forced(self) -> bool:
@@ -258,14 +273,18 @@ class Follower:
                     try:
                         await self._append(history, offset, body)
                     except RecordRefused as exc:
-                        with suppress(*LOST):
-                            await link.say(self.epoch, Reject(why=str(exc), first=exc.offset))
+                        await self._doubt(link, exc)
                         raise
                     self._heard(confirm)
                 case Beat(_, confirm, _):
                     self._heard(confirm)
                 case other:
                     raise RemoteProtocolError(f"a leader sends no {type(other).__name__}")
+
+    async def _doubt(self, link: NativeLink, refusal: RecordRefused) -> None:
+        """Tell the leader where its log is no good."""
+        with suppress(*LOST):
+            await link.say(self.epoch, Reject(why=str(refusal), first=refusal.offset))
 
     async def _append(self, history: History, offset: int, body: bytes) -> None:
         log = self._log
@@ -294,7 +313,11 @@ class Follower:
         begun = tuple(one for one in history if one.number > newest and one.start < end)
         if begun:
             with trio.fail_after(DISK_S, shield=True):
-                await self._file.save(history=(*mine, *begun))
+                try:
+                    await self._file.save(history=(*mine, *begun))
+                except NoRoom:
+                    self.lacked_room = True
+                    raise
 
     def _heard(self, confirm: int) -> None:
         self._confirm.advance(min(confirm, self._log.whole_end()))

@@ -15,7 +15,8 @@ from rocketbed.world.api import World
 
 SIZE_MAX: Final = 1 << 20
 """Bytes; a history of 30,000 epochs."""
-FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""With these nothing was changed: room or descriptors are lacking."""
 _crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 
@@ -61,8 +62,8 @@ async def write_kept(
         await _replace(world, path, b"%s\n%s\n%08x\n" % (kind.encode(), text, _crc32c(text)))
         await world.disk.sync_dir(directory)
     except OSError as exc:
-        if exc.errno in FULL:
-            raise NoRoom(f"{path} cannot be written: {exc.strerror}; make room") from exc
+        if exc.errno in LACKS:
+            raise NoRoom(f"{path} cannot be written: {exc.strerror}") from exc
         raise KeptFileUnwritable(
             f"{path} cannot be written: {exc.strerror}; make room or see to the disk, then start"
             " the node again"

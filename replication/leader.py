@@ -117,6 +117,9 @@ class Leader:
         """When `view.joining` was set."""
         self.doubted: int | None = None
         """Where a follower found our log no good, bytes, until somebody has looked."""
+        self.was_doubted = False
+        self._doubts: dict[int, str] = {}
+        """What each follower said of it last."""
         self._is_over = False
         self._hands_over = False
         """While another one is made to lead: nothing is taken meanwhile."""
@@ -150,26 +153,34 @@ class Leader:
             for number in self.view.known.in_sync
         )
 
-    async def hand_over(self, to: int | None = None) -> GroupEntry:
+    def is_in_the_way(self) -> bool:
+        """Whether nothing can be confirmed here, others could lead, and a fault of our log may be
+        why nobody follows."""
+        known = self.view.known
+        is_bad = self.was_doubted or bool(self._agent.unfit())
+        return is_bad and not self.view.has_enough() and bool(known.eligible)
+
+    async def hand_over(self, to: int | None = None, *, fit: bool = False) -> GroupEntry:
         """Take no more messages, and have a member lead that has all of them: `to`, or the first
-        one that does, of those that are no bad leaders if there are any. Raises `ChangeRefused` if
-        there is none, and as `Agent.hand_over`."""
+        one that does, of those that would be no bad leaders where one of them is to be `fit`.
+        Raises `ChangeRefused` if there is none, and as `Agent.hand_over`."""
         self._hands_over = True
         try:
-            chosen = await self._caught_up(to, self._log.whole_end())
+            chosen = await self._caught_up(to, self._log.whole_end(), fit=fit)
             op = f"hand over {self._agent.me.incarnation}.{self.epoch} to {chosen}"
             return await self._agent.hand_over(epoch=self.epoch, to=chosen, op=op)
         except BaseException:
             self._hands_over = False  # it leads on, as far as it knows
             raise
 
-    async def _caught_up(self, to: int | None, end: int) -> int:
+    async def _caught_up(self, to: int | None, end: int, *, fit: bool) -> int:
         members = [one for one in sorted(self.view.known.in_sync) if one != self.view.me]
         if to is not None and to not in members:
             raise ChangeRefused(f"replica {to} is not in sync: {members or 'nobody else'} is")
         known = self._followers
-        fit = [one for one in members if one in known and not known[one].is_unfit]
-        wanted = [to] if to is not None else fit or members
+        good = [one for one in members if one in known and not known[one].is_unfit]
+        rest = [] if fit else [one for one in members if one not in good]
+        wanted = [*good, *rest] if to is None else [to]
         with trio.move_on_after(HAND_OVER_S):
             while linked := [one for one in wanted if one in self._followers]:
                 for one in linked:
@@ -419,10 +430,12 @@ class Leader:
                 case Beat(_, _, is_unfit):
                     follower.is_unfit = is_unfit
                 case Reject(why=why, first=first):
-                    self.doubted = first
-                    self._world.log.warning(
-                        "leader.doubted", replica=hello.replica, offset=first, reason=why
-                    )
+                    self.doubted, self.was_doubted = first, True
+                    if self._doubts.get(hello.replica) != why:  # it comes back with the same
+                        self._doubts[hello.replica] = why
+                        self._world.log.warning(
+                            "leader.doubted", replica=hello.replica, offset=first, reason=why
+                        )
                 case other:
                     raise RemoteProtocolError(f"a follower sends no {type(other).__name__}")
 

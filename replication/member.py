@@ -17,6 +17,7 @@ from rocketbed.replication.epoch_file import DISK_S, EpochFile
 from rocketbed.replication.epochs import Epoch, begun, cut_to
 from rocketbed.replication.errors import NoRoom, ReplicationError
 from rocketbed.replication.follower import Follower
+from rocketbed.replication.kept_file import KeptFileUnwritable
 from rocketbed.replication.leader import Leader
 from rocketbed.replication.native_link import LOST, NativeLink
 from rocketbed.replication.pace import Seldom
@@ -66,6 +67,8 @@ class Member:
         self.on_role: Callable[[], None] = lambda: None
         """Called when `leader` or `follower` has changed, before anything is done in that role, and
         when the former role is over, before the log is touched again."""
+        self._history_lacks = False
+        """Whether the history on disk may lack epochs that the log has."""
         self._leads = trio.Event()
         """Set, and replaced, when this replica begins to lead."""
         self._links: dict[trio.CancelScope, None] = {}
@@ -141,14 +144,17 @@ class Member:
         """One role, until cancelled."""
         led, ask = self._agent.is_leader(), self._stand_again
         try:
+            await self._complete_history(waits=not led)
             if led:
                 await self._lead(entry)
             elif entry.leader != self._agent.me.number:
                 await self._follow(entry)
         except NoRoom as exc:
-            ask = self._step_down
+            ask, self._history_lacks = self._step_down, True
             self._world.log.warning("member.cannot_lead", epoch=entry.epoch, reason=str(exc))
         finally:
+            if self.follower is not None and self.follower.lacked_room:
+                self._history_lacks = True
             self.leader = self.follower = None
             self.on_role()
             for scope in list(self._links):
@@ -164,6 +170,17 @@ class Member:
                     self._world.log.info("member.leads_no_more", epoch=entry.epoch, reason=told)
             with trio.move_on_after(AGAIN_S):
                 await changed.wait()
+
+    async def _complete_history(self, *, waits: bool) -> None:
+        """Where there was no room for it, a marker may stand in the log and not in `epoch.rb`."""
+        while self._history_lacks:
+            try:
+                await self._recover()
+                self._history_lacks = False
+            except NoRoom:
+                if not waits:
+                    raise
+                await trio.sleep(AGAIN_S)
 
     async def _stand_again(self, entry: GroupEntry) -> None:
         """Have a higher epoch where we are named and cannot lead in this one any more: somebody
@@ -260,7 +277,7 @@ class Member:
             await self.confirm.wait_above(self._file.state.confirm)
             try:
                 await self._file.save(confirm=self.confirm.value)
-            except NoRoom as exc:
+            except (NoRoom, KeptFileUnwritable) as exc:
                 if saying.is_due():
                     self._world.log.warning("member.confirm_not_noted", error=str(exc))
             await trio.sleep(CONFIRM_S)

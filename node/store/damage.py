@@ -72,6 +72,14 @@ class DamagedRanges:
             return self._bad[at]
         return None
 
+    def cut(self, offset: int) -> None:
+        """The log ends here now; what comes anew is another one's."""
+        self._bad, self._readable = (
+            [replace(one, end=min(one.end, offset)) for one in kind if one.start < offset]
+            for kind in (self._bad, self._readable)
+        )
+        self.found = sorted([*self._bad, *self._readable], key=_start)
+
     def refuse(self, offset: int, size: int = 1) -> None:
         """Raises `CorruptRecord` for a record that must not be served."""
         if self.found and (one := self.hit(offset, size)) is not None:

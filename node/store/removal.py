@@ -71,6 +71,7 @@ class Removal:
         if not await self._checkpointer.raise_mark():
             raise StoreError(f"the log is not cut at {offset}: no room for the new mark")
         self._scrubber.end = min(self._scrubber.end, offset)
+        parts.damaged.cut(offset)
         async with self._checkpointer.lock, self._flusher.lock:
             last = None
             if max(parts.dispatched.value, parts.marks.mark.offset) > offset:

@@ -113,6 +113,16 @@ class LogTail:
         return head
 
 
+def _without_crc(properties: bytes) -> bytes:
+    """The record's checksum is ours to write: readers would take a producer's for it."""
+    at = properties.find(_CRC_NAME)
+    while at >= 0 and (at == 0 or properties[at - 1] == 2):
+        stop = properties.find(b"\x02", at) + 1
+        properties = properties[:at] + (properties[stop:] if stop else b"")
+        at = properties.find(_CRC_NAME)
+    return properties
+
+
 class Run:
     """Messages on their way to one write. Made by `CommitLog.begin` only."""
 
@@ -179,6 +189,8 @@ class Run:
         magic, topic_head = heads
         if properties and not properties[-1]:
             properties = closed(properties)
+        if _CRC_NAME in properties:
+            properties = _without_crc(properties)
         body_length, properties_length = len(body), len(properties)
         if tail.append_property_crc:
             properties, properties_length = self._with_crc_room(properties)
@@ -230,11 +242,6 @@ class Run:
     def _with_crc_room(self, properties: bytes) -> tuple[bytes, int]:
         if properties and not properties.endswith(b"\x02"):
             properties += b"\x02"
-        at = properties.find(_CRC_NAME)
-        while at >= 0 and (at == 0 or properties[at - 1] == 2):
-            stop = properties.find(b"\x02", at) + 1
-            properties = properties[:at] + properties[stop:]
-            at = properties.find(_CRC_NAME)
         return properties, len(properties) + CRC_SIZE
 
     def _with_crc(self, head: bytes, body: bytes, topic_head: bytes, properties: bytes) -> bytes:

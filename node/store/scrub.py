@@ -32,6 +32,8 @@ SAVE_S = 1.0
 PIECE = 64
 """Records that are compared before others run, 2 ms: a step holds up to 8,000, and where each is of
 another queue, each opens a file."""
+LOOKED = 4096
+"""What replicas compare of their logs (`wire.ha_native.COMPARED_MAX`)."""
 READ_MIN = 1 << 14
 """Bytes read at once right behind damage: there may be more of it close by."""
 
@@ -95,19 +97,21 @@ class Scrubber:
         self.finished.set()
 
     async def look_at(self, offset: int) -> None:
-        """Look whether the record at an offset is good, of which somebody says that it is not; of
-        damage that is known already, and of no record's start, nothing is said."""
+        """Look whether the records at an offset, and up to `LOOKED` bytes behind it, are good, of
+        which somebody says that they are not; the first that is not is damage."""
         parts = self._parts
         end = parts.log.written.value
-        if not parts.log.min_offset <= offset < end or parts.damaged.hit(offset, 1):
+        if not parts.log.min_offset <= offset < end or parts.damaged.hit(offset, LOOKED):
             return
-        before = await boundary_below(parts, offset)
-        start = parts.log.segments.start_of(offset) if before is None else before.end
         try:
+            before = await boundary_below(parts, offset)
+            start = parts.log.segments.start_of(offset) if before is None else before.end
             step = await self._cursor.step_beside(parts.world, start, end)
-            if step.verdict is Verdict.BAD and step.end == start:
-                good = await next_good(parts.world, self._cursor, start + 1, end)
-                self._say(start, good if good >= 0 else end, step.reason)
+            while step.verdict in (Verdict.GOOD, Verdict.BLANK) and step.end < offset + LOOKED:
+                step = await self._cursor.step_beside(parts.world, step.end, end)
+            if step.verdict is Verdict.BAD and step.end < offset + LOOKED:
+                good = await next_good(parts.world, self._cursor, step.end + 1, end)
+                self._say(step.end, good if good >= 0 else end, step.reason)
         except OSError as exc:
             parts.world.log.warning("store.doubt_not_settled", offset=offset, error=str(exc))
 

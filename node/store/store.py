@@ -259,9 +259,12 @@ class MessageStore:
         log = self._parts.log
         if reason := self.trouble() or self.lack_of_room():
             return reason
+        if self._retention.disk_full:
+            return "the disk is fuller than diskSpaceWarningLevelRatio"
         if self._world.disk.usage(log.segments.directory).free < log.segment_size:
             return f"{log.segments.directory} has no room for another {log.segment_size} bytes"
-        unread = [found for found in self.scrubber.damage if not found.is_readable]
+        kept = (found for found in self.scrubber.damage if found.end > log.min_offset)
+        unread = [found for found in kept if not found.is_readable]
         if unread:
             return f"the log is damaged at {unread[0].start}: {unread[0].reason}"
         return ""

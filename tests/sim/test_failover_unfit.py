@@ -1,8 +1,15 @@
 """A group with failover whose leader is there, and would be a bad one: full disks, damaged logs."""
 
+import errno
+
 import pytest
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk import SimDisk, SimFile
+from rocketbed.client.messages import Message
+from rocketbed.client.outcome import Outcome, Sent
+from rocketbed.client.producer import Producer
+from rocketbed.node.store.epochs import StoreEpochs
+from rocketbed.world.api import World
 from tests.support.sim.failover_nodes import FailoverNodes
 from tests.support.sim.failover_traffic import Traffic, waits_longest
 from tests.support.sim.store_session import flip_bit
@@ -139,4 +146,105 @@ def test_damage_is_not_copied() -> None:
         group.wait(lambda: group.leader() not in ("", leader))
         group.settle()
         flip_bit(group.simulation.process(leader).disk, FIRST_SEGMENT, 8 * at)
+        traffic.check()
+
+
+def last_bit(group: FailoverNodes, name: str) -> tuple[str, int]:
+    """One of the last records in a log: file and bit."""
+    store = group.nodes[name].store
+    segment, at = divmod(store.max_offset - 1000, store.config.segment_size)
+    return f"/store/commitlog/{segment * store.config.segment_size:020d}", 8 * at
+
+
+def test_a_leader_whom_all_followers_refuse_gives_the_lead_away() -> None:
+    """Nobody is linked to whom it could hand over, and nothing is confirmed here any more."""
+    with FailoverNodes(38) as group:
+        leader = group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(2)
+        traffic.stop()
+        group.simulation.run(1)
+        disk, where = group.simulation.process(leader).disk, last_bit(group, leader)
+        flip_bit(disk, *where)
+        for name in group.names:
+            if name != leader:
+                group.simulation.network.reset(leader, name)
+        group.wait(lambda: group.leader() not in ("", leader), 20)
+        failover = group.nodes[leader].failover
+        assert failover is not None
+        group.wait(lambda: "same epochs, and other bytes" in failover.trouble())
+        flip_bit(disk, *where)
+        traffic.start()
+        group.simulation.run(1)
+        traffic.check()
+
+
+def test_no_room_right_behind_a_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has an epoch then that its history on disk lacks."""
+    begin = StoreEpochs.begin_epoch
+    full: list[int] = []
+    with FailoverNodes(39) as group:
+        leader = group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(1)
+
+        async def begin_epoch(epochs: StoreEpochs, number: int, who: int) -> int:
+            start = await begin(epochs, number, who)
+            if not full:
+                full.append(number)
+                fill(group, f"g-{who}")
+            return start
+
+        monkeypatch.setattr(StoreEpochs, "begin_epoch", begin_epoch)
+        group.simulation.kill(leader)
+        group.simulation.run(3)
+        assert full == [2]
+        make_room(group)
+        group.start(leader)
+        group.settle()
+        traffic.check()
+
+
+def test_a_lack_of_descriptors_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FailoverNodes(40) as group:
+        leader = group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+        group.simulation.run(1)
+        opened = SimDisk.open
+
+        def open_file(disk: SimDisk, path: str, **how: bool) -> SimFile:
+            if path.endswith("epoch.rb.new"):
+                raise OSError(errno.EMFILE, "Too many open files")
+            return opened(disk, path, **how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SimDisk, "open", open_file)
+            group.simulation.run(3)
+            group.simulation.kill(leader)
+            group.simulation.run(3)
+        group.start(leader)
+        group.settle()
+        assert all_run(group)
+        traffic.check()
+
+
+def test_what_a_producer_says_is_a_checksum_stops_nobody() -> None:
+    """Followers compare the checksum that a record ends with; it is the broker's to write."""
+    with FailoverNodes(41) as group:
+        group.settle()
+        traffic = Traffic(group)
+        traffic.start()
+
+        async def send(world: World) -> Outcome:
+            async with Producer(world, nameservers=traffic.nameservers, group="odd") as producer:
+                odd = Message("T", b"odd", properties={"__CRC32#": "0000000000"})
+                return await producer.send_batch([Message("T", b"even"), odd])
+
+        outcome = group.simulation.run_process(group.program(send), 30)
+        assert isinstance(outcome, Sent)
+        group.simulation.run(2)
+        assert group.settle()
         traffic.check()

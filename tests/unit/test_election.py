@@ -6,6 +6,7 @@ from rocketbed.replication.election import (
     Candidate,
     Proposal,
     altered,
+    counts,
     elected,
     fenced,
     forced,
@@ -62,9 +63,30 @@ def test_who_may_have_lost_bytes_is_only_known() -> None:
     assert after.last_known == {1}
 
 
-def test_another_directory_under_a_number_is_refused() -> None:
-    with pytest.raises(ChangeRefused, match="has the directory u1, not new: give the new one"):
-        registered(group(), 1, Replica("new", 1), lossless=True)
+def test_another_directory_under_a_number_that_counts_is_refused() -> None:
+    with pytest.raises(ChangeRefused, match="replica 1 of group 'g' counts with another directory"):
+        registered(group(), 1, Replica("new", 2), lossless=True)
+
+
+def test_another_directory_goes_on_under_a_number_in_a_later_life() -> None:
+    left = fenced(group(), 1)
+    assert not counts(left, 1)
+    with pytest.raises(ChangeRefused, match="life 1 of replica 1"):
+        registered(left, 1, Replica("new", 1), lossless=True)
+    after = registered(left, 1, Replica("new", 2), lossless=True)
+    assert after.replicas[1] == Replica("new", 2)
+    assert (after.in_sync, after.eligible) == (left.in_sync, left.eligible)
+
+
+def test_who_would_be_a_bad_leader_leads_where_no_other_can() -> None:
+    alone = fenced(group(), 0)
+    bad, good = Candidate(1, 9, 900, is_unfit=True), Candidate(1, 9, 100)
+    chosen = elected(alone, {1: bad, 2: good})
+    assert chosen is not None
+    assert chosen.leader == 2
+    chosen = elected(alone, {1: bad})
+    assert chosen is not None
+    assert chosen.leader == 1
 
 
 @pytest.mark.parametrize("life", [0, 1])
