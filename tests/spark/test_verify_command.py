@@ -13,7 +13,7 @@ import pytest
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 COMMAND = (sys.executable, "-P", "-m", "rocketbed")
-LIMIT_S = 240.0
+LIMIT_S = 900.0
 
 
 def processes_of(session: int) -> list[str]:
