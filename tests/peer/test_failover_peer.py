@@ -305,8 +305,12 @@ async def all_confirmed(site: Site, cluster: LocalCluster, names: list[str]) -> 
 
 
 async def slave_end(site: Site, slave: Broker) -> int:
-    async with site.admin() as admin:
-        return int((await admin.runtime_info(slave.address))["commitLogMaxOffset"])
+    """On a busy machine a JVM may not answer within a request's time."""
+    with trio.fail_after(LIMIT_S):
+        while True:
+            async with site.admin() as admin:
+                with suppress(RocketbedError):
+                    return int((await admin.runtime_info(slave.address))["commitLogMaxOffset"])
 
 
 async def caught_up(site: Site, slave: Broker, cluster: LocalCluster, leader: str) -> None:
