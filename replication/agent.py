@@ -119,12 +119,8 @@ class Agent:
 
     def is_leader(self) -> bool:
         """Whether the register named us, as far as we know; that alone allows nothing."""
-        entry, me = self.entry, self.me
-        return (
-            entry is not None
-            and entry.leader == me.number
-            and entry.in_sync[me.number] == me.incarnation
-        )
+        entry = self.entry
+        return entry is not None and entry.leader == self.me.number and self.is_member()
 
     def is_member(self) -> bool:
         """Whether this life is in sync, as far as we know."""

@@ -23,7 +23,7 @@ from rocketbed.replication.errors import (
     ChangeRefused,
     EntryDamaged,
     GroupUnknown,
-    NumberCounts,
+    NumberTaken,
     RegisterOlder,
 )
 from rocketbed.replication.lease import LEASE_S, Elect, Fence, Roll, Wait
@@ -369,22 +369,21 @@ class Controller:
         group = self._groups.get(asked.group)
         now = self._world.clock.monotonic()
         if group is None or now < group.roll.since + LEASE_S:
-            raise CasUnknown(f"it is not known yet whether replica {asked.replica} runs")
+            raise NumberTaken(f"{what}, and it is not known yet whether that one runs")
         silent_s = group.roll.last_heard(asked.replica, now)
         uuid, since = group.second.get(asked.replica, ("", now))
         if uuid != asked.uuid:
             since = now
             group.second[asked.replica] = asked.uuid, now
-        runs = silent_s is not None and silent_s < LEASE_S
-        if runs and silent_s is not None and now - silent_s > since:
+        if silent_s is not None and silent_s < LEASE_S:
+            if now - silent_s <= since:
+                raise NumberTaken(f"{what}, and it is not known yet whether that one runs")
             raise ChangeRefused(
                 f"{what}, and runs at {former.address}: give this one, {asked.uuid}, a number that"
                 " no replica had yet (rbReplica)"
             )
-        if runs:
-            raise CasUnknown(f"it is not known yet whether replica {asked.replica} runs")
         if counts(known, asked.replica):
-            raise NumberCounts(
+            raise NumberTaken(
                 f"{what}, and may hold what no other has: bring that one back, or wait until"
                 f" {known.min_in_sync} others are in sync, or give this one, {asked.uuid}, a number"
                 " that no replica had yet (rbReplica)"

@@ -86,8 +86,8 @@ class GroupUnknown(ReplicationError):
     response_code: ClassVar[int] = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
 
 
-class NumberCounts(ReplicationError):
-    """An empty directory has to wait: the lost one under its number may be needed."""
+class NumberTaken(ReplicationError):
+    """An empty directory has to wait: the one under its number may run, or be needed."""
 
 
 class ReplicaExpelled(ReplicationError):

@@ -16,7 +16,7 @@ from rocketbed.world.api import World
 SIZE_MAX: Final = 1 << 20
 """Bytes; a history of 30,000 epochs."""
 LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""With these nothing was changed: room or descriptors are lacking."""
+"""Room or descriptors are lacking, which passes."""
 _crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 
@@ -58,11 +58,13 @@ async def write_kept(
     the old or the new one."""
     path = f"{directory}/{name}"
     text = orjson.dumps(value)
+    is_old = True
     try:
         await _replace(world, path, b"%s\n%s\n%08x\n" % (kind.encode(), text, _crc32c(text)))
+        is_old = False
         await world.disk.sync_dir(directory)
     except OSError as exc:
-        if exc.errno in LACKS:
+        if is_old and exc.errno in LACKS:
             raise NoRoom(f"{path} cannot be written: {exc.strerror}") from exc
         raise KeptFileUnwritable(
             f"{path} cannot be written: {exc.strerror}; make room or see to the disk, then start"

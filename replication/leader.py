@@ -117,9 +117,8 @@ class Leader:
         """When `view.joining` was set."""
         self.doubted: int | None = None
         """Where a follower found our log no good, bytes, until somebody has looked."""
-        self.was_doubted = False
-        self._doubts: dict[int, str] = {}
-        """What each follower said of it last."""
+        self._doubts: dict[int, Reject] = {}
+        """What each follower said of it last, until it has acknowledged more."""
         self._is_over = False
         self._hands_over = False
         """While another one is made to lead: nothing is taken meanwhile."""
@@ -148,16 +147,18 @@ class Leader:
 
     def is_outdone(self) -> bool:
         """Whether this replica would be a bad leader, and some member says that it would not."""
-        return bool(self._agent.unfit()) and any(
-            number in self._followers and not self._followers[number].is_unfit
-            for number in self.view.known.in_sync
-        )
+        return bool(self._agent.unfit()) and bool(self._fit_members())
+
+    def _fit_members(self) -> list[int]:
+        known = self._followers
+        members = sorted(self.view.known.in_sync)
+        return [one for one in members if one in known and not known[one].is_unfit]
 
     def is_in_the_way(self) -> bool:
         """Whether nothing can be confirmed here, others could lead, and a fault of our log may be
         why nobody follows."""
         known = self.view.known
-        is_bad = self.was_doubted or bool(self._agent.unfit())
+        is_bad = bool(self._doubts or self._agent.unfit())
         return is_bad and not self.view.has_enough() and bool(known.eligible)
 
     async def hand_over(self, to: int | None = None, *, fit: bool = False) -> GroupEntry:
@@ -177,8 +178,7 @@ class Leader:
         members = [one for one in sorted(self.view.known.in_sync) if one != self.view.me]
         if to is not None and to not in members:
             raise ChangeRefused(f"replica {to} is not in sync: {members or 'nobody else'} is")
-        known = self._followers
-        good = [one for one in members if one in known and not known[one].is_unfit]
+        good = self._fit_members()
         rest = [] if fit else [one for one in members if one not in good]
         wanted = [*good, *rest] if to is None else [to]
         with trio.move_on_after(HAND_OVER_S):
@@ -302,6 +302,7 @@ class Leader:
         """One follower, from its HELLO until either side ends it."""
         try:
             hello, cut = self._judge(first)
+            compared, crc = self._compared(hello.replica, cut)
         except LinkRefused as exc:
             number = first.content.replica if isinstance(first.content, Hello) else None
             key = number if number in self.view.known.replicas else None
@@ -311,7 +312,6 @@ class Leader:
             await link.say(self.epoch, Reject(why=str(exc), leader=self.view.me))
             return
         me, log = self._agent.me, self._log
-        compared = max(log.min_offset, (cut - 1) - (cut - 1) % log.segment_size, cut - COMPARED_MAX)
         await link.say(
             self.epoch,
             Welcome(
@@ -323,7 +323,7 @@ class Leader:
                 confirm=self.confirm.value,
                 cut=cut,
                 compared=compared,
-                crc=zlib.crc32(log.read(compared, cut - compared)) if compared < cut else 0,
+                crc=crc,
             ),
         )
         follower = _Follower(link, hello, cut)
@@ -402,6 +402,18 @@ class Leader:
             )
         return hello, cut
 
+    def _compared(self, replica: int, cut: int) -> tuple[int, int]:
+        """From where on a follower's log has to be ours up to `cut`, and the CRC. Raises
+        `LinkRefused`."""
+        log = self._log
+        start = max(log.min_offset, (cut - 1) - (cut - 1) % log.segment_size, cut - COMPARED_MAX)
+        try:
+            return start, zlib.crc32(log.read(start, cut - start)) if start < cut else 0
+        except OSError as exc:
+            refusal = f"it cannot read its log at {start}: {exc.strerror}"
+            self._doubts[replica] = Reject(why=refusal, first=start)
+            raise LinkRefused(refusal) from exc
+
     async def _read(self, link: NativeLink, follower: _Follower) -> None:
         hello = follower.hello
         while (frame := await link.next()) is not None:
@@ -422,6 +434,9 @@ class Leader:
                     follower.moved.set()
                     follower.moved = trio.Event()
                     self.view.acknowledged(hello.replica, incarnation, end)
+                    doubt = self._doubts.get(hello.replica)
+                    if doubt is not None and received > doubt.first:
+                        del self._doubts[hello.replica]
                     self._raise_confirm()
                 case Fenced(promised):
                     if promised > self.epoch and not self._is_over:
@@ -429,12 +444,15 @@ class Leader:
                         self._is_over = True
                 case Beat(_, _, is_unfit):
                     follower.is_unfit = is_unfit
-                case Reject(why=why, first=first):
-                    self.doubted, self.was_doubted = first, True
-                    if self._doubts.get(hello.replica) != why:  # it comes back with the same
-                        self._doubts[hello.replica] = why
+                case Reject() as doubt:
+                    self.doubted = doubt.first
+                    if self._doubts.get(hello.replica) != doubt:  # it comes back with the same
+                        self._doubts[hello.replica] = doubt
                         self._world.log.warning(
-                            "leader.doubted", replica=hello.replica, offset=first, reason=why
+                            "leader.doubted",
+                            replica=hello.replica,
+                            offset=doubt.first,
+                            reason=doubt.why,
                         )
                 case other:
                     raise RemoteProtocolError(f"a follower sends no {type(other).__name__}")

@@ -102,7 +102,7 @@ class NativeLink:
             dead_s = DEAD_S if self._is_awaited() else PATIENT_S
             if silent_s >= dead_s:
                 break
-            await trio.sleep(DEAD_S - silent_s if silent_s < DEAD_S else DEAD_S)
+            await trio.sleep(DEAD_S - silent_s % DEAD_S)
         self.ended_by = f"silent for {dead_s:g} s"
 
     async def beat(self, epoch: int, content: Callable[[], Beat]) -> None:

@@ -23,6 +23,7 @@ from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.queues import AnyQueue
 from rocketbed.node.store.scan import crc_scanner
 from rocketbed.node.store.tail import next_good
+from rocketbed.wire.ha_native import COMPARED_MAX
 
 PAUSE_S = 1.0
 NOTE_EVERY = 256 << 20
@@ -32,8 +33,6 @@ SAVE_S = 1.0
 PIECE = 64
 """Records that are compared before others run, 2 ms: a step holds up to 8,000, and where each is of
 another queue, each opens a file."""
-LOOKED = 4096
-"""What replicas compare of their logs (`wire.ha_native.COMPARED_MAX`)."""
 READ_MIN = 1 << 14
 """Bytes read at once right behind damage: there may be more of it close by."""
 
@@ -97,19 +96,21 @@ class Scrubber:
         self.finished.set()
 
     async def look_at(self, offset: int) -> None:
-        """Look whether the records at an offset, and up to `LOOKED` bytes behind it, are good, of
-        which somebody says that they are not; the first that is not is damage."""
+        """Look whether the records at an offset, and behind it as far as replicas compare, are
+        good, of which somebody says that they are not; the first that is not is damage."""
         parts = self._parts
         end = parts.log.written.value
-        if not parts.log.min_offset <= offset < end or parts.damaged.hit(offset, LOOKED):
+        if not parts.log.min_offset <= offset < end or parts.damaged.hit(offset, COMPARED_MAX):
             return
         try:
             before = await boundary_below(parts, offset)
             start = parts.log.segments.start_of(offset) if before is None else before.end
             step = await self._cursor.step_beside(parts.world, start, end)
-            while step.verdict in (Verdict.GOOD, Verdict.BLANK) and step.end < offset + LOOKED:
+            while (
+                step.verdict in (Verdict.GOOD, Verdict.BLANK) and step.end < offset + COMPARED_MAX
+            ):
                 step = await self._cursor.step_beside(parts.world, step.end, end)
-            if step.verdict is Verdict.BAD and step.end < offset + LOOKED:
+            if step.verdict is Verdict.BAD and step.end < offset + COMPARED_MAX:
                 good = await next_good(parts.world, self._cursor, step.end + 1, end)
                 self._say(step.end, good if good >= 0 else end, step.reason)
         except OSError as exc:

@@ -248,11 +248,12 @@ class MessageStore:
         if self._failure.reason is not None:
             return str(self._failure.reason)
         if self._retention.disk_full and not self.config.is_slave:
-            return (
-                f"the disk is fuller than diskSpaceWarningLevelRatio"
-                f" ({self.config.disk_warning_percent} %)"
-            )
+            return self._too_full()
         return self._dispatcher.stuck
+
+    def _too_full(self) -> str:
+        percent = self.config.disk_warning_percent
+        return f"the disk is fuller than diskSpaceWarningLevelRatio ({percent} %)"
 
     def unfit(self) -> str:
         """Why a replica with the same messages would serve clients better; empty if none would."""
@@ -260,7 +261,7 @@ class MessageStore:
         if reason := self.trouble() or self.lack_of_room():
             return reason
         if self._retention.disk_full:
-            return "the disk is fuller than diskSpaceWarningLevelRatio"
+            return self._too_full()
         if self._world.disk.usage(log.segments.directory).free < log.segment_size:
             return f"{log.segments.directory} has no room for another {log.segment_size} bytes"
         kept = (found for found in self.scrubber.damage if found.end > log.min_offset)

@@ -5,10 +5,13 @@ import errno
 import pytest
 
 from rocketbed.chaos.sim.disk import SimDisk, SimFile
+from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Sent
 from rocketbed.client.producer import Producer
 from rocketbed.node.store.epochs import StoreEpochs
+from rocketbed.replication.errors import NoRoom, ReplicationError
+from rocketbed.replication.kept_file import KeptFileUnwritable, read_kept, write_kept
 from rocketbed.world.api import World
 from tests.support.sim.failover_nodes import FailoverNodes
 from tests.support.sim.failover_traffic import Traffic, waits_longest
@@ -248,3 +251,28 @@ def test_what_a_producer_says_is_a_checksum_stops_nobody() -> None:
         group.simulation.run(2)
         assert group.settle()
         traffic.check()
+
+
+@pytest.mark.parametrize(
+    ("step", "error"), [("open", NoRoom), ("rename", NoRoom), ("sync_dir", KeptFileUnwritable)]
+)
+def test_a_lack_is_waited_for_only_while_the_old_file_is_in_place(
+    step: str, error: type[ReplicationError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind that nobody knows what a start finds, and a cut that is on record there is done."""
+
+    def lacks(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def write(world: World) -> None:
+        world.disk.makedirs("/kept")
+        await write_kept(world, "/kept", "x", "kind 1", {"number": 1})
+        with monkeypatch.context() as patch:
+            patch.setattr(SimDisk, step, lacks)
+            with pytest.raises(error):
+                await write_kept(world, "/kept", "x", "kind 1", {"number": 2})
+        found = read_kept(world, "/kept/x", "kind 1")
+        assert found == {"number": 1 if error is NoRoom else 2}
+
+    with Simulation(0) as simulation:
+        simulation.run_process(simulation.start("host", write), 5)
