@@ -17,13 +17,19 @@ import trio
 from rocketbed.remoting.client import parse_address
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
-from rocketbed.replication.election import Candidate, Proposal, counts
+from rocketbed.replication.admission import (
+    check_words,
+    refuse_copy,
+    refuse_policy,
+    refuse_second,
+    refuse_stranger,
+)
+from rocketbed.replication.election import Candidate, Proposal
 from rocketbed.replication.entry import GroupEntry, Members, Policy, Replica
 from rocketbed.replication.errors import (
     ChangeRefused,
     EntryDamaged,
     GroupUnknown,
-    NumberTaken,
     RegisterOlder,
 )
 from rocketbed.replication.lease import LEASE_S, Elect, Fence, Roll, Wait
@@ -60,9 +66,6 @@ PROBE_PAUSE_S: Final = 0.01
 """Before somebody who still listens is asked again."""
 RETRY_S: Final = 0.2
 """After a change whose outcome the store does not tell."""
-REPLICAS_MAX: Final = 64
-"""Of one group; a number beyond it is somebody's mistake."""
-TEXT_MAX: Final = 255
 
 
 class _Group:
@@ -74,10 +77,16 @@ class _Group:
         self.roll = Roll(now)
         self.links: dict[int, Connection] = {}
         """On which each replica was heard last."""
-        self.second: dict[int, tuple[str, float]] = {}
+        self._second: dict[int, tuple[str, float]] = {}
         """By number, another directory that came for it last, and when it did so first."""
         self.changed = trio.Event()
         """Set when something happened on which a decision may depend."""
+
+    def came_first(self, replica: int, uuid: str, now: float) -> float:
+        """When another directory first came for a number, if none did since."""
+        if self._second.get(replica, ("", now))[0] != uuid:
+            self._second[replica] = uuid, now
+        return self._second[replica][1]
 
 
 class Controller:
@@ -285,41 +294,29 @@ class Controller:
     async def _register_replica(self, command: Command, connection: Connection) -> Command:
         asked = RegisterReplicaRequest.decode(command.raw_fields)
         self._check_active()
-        _check(asked)
+        check_words(asked)
+        now, group = self._world.clock.monotonic(), self._groups.get(asked.group)
+        if group is not None:
+            refuse_copy(asked, group.entry, group.roll, group.links, now)
         replica = Replica(asked.uuid, asked.incarnation, asked.address, asked.haAddress)
-        self._refuse_copy(asked)
         policy = Policy(asked.policy)
         new = new_group(asked.group, replicas=asked.replicas, policy=policy, uid=founded_uid(asked))
         known = await self._register.get(asked.group)
-        if known is not None and asked.groupUid not in ("", known.uid):
-            raise GroupUnknown(
-                f"this register has another group of the name {asked.group!r} than the one that"
-                f" replica {asked.replica} is of. Is the register another cluster's, or the"
-                " directory? Bring back the right one. Or did an empty node found the group while"
-                " this one was away? Then, to go on with what this one holds: stop all nodes, move"
-                " the register, and what only the empty one has begun, away, start the nodes that"
-                " have the old group, and force-leader the one with the longest log"
-            )
         if known is None and (
             max(asked.promised, asked.epoch) > 0 or self._lost_groups.of(asked.group, asked.replica)
         ):
             raise self._lost_groups.refusal(asked)
-        if known is None and not asked.founds:
-            raise GroupUnknown(
-                f"group {asked.group!r} has to begin with the one that replica {asked.replica} is"
-                " a copy of: start its former master first"
-            )
+        refuse_stranger(asked, known)
+        former = None
         if known is not None:
             self._refuse_older(asked, known)
-        if known is not None and known.policy != new.policy:
-            raise ChangeRefused(
-                f"group {asked.group!r} acknowledges by the policy {known.policy}, replica"
-                f" {asked.replica} by {new.policy}: set flushDiskType alike at all of them"
-            )
-        former = None if known is None else known.replicas.get(asked.replica)
+            refuse_policy(asked, known)
+            former = known.replicas.get(asked.replica)
         is_new = former is not None and former.uuid != asked.uuid
         if known is not None and former is not None and is_new:
-            self._refuse_second(asked, known, former)
+            roll = None if group is None else group.roll
+            since = now if group is None else group.came_first(asked.replica, asked.uuid, now)
+            refuse_second(asked, known, former, roll, since=since, now=now)
             if asked.incarnation <= former.incarnation:
                 # No life of the new directory is taken for one of the lost one.
                 return answer(command, fields=LifeResponse(lifeAbove=former.incarnation).encode())
@@ -337,57 +334,6 @@ class Controller:
             lossless=lossless,
         )
         return self._answered(command, group, entry)
-
-    def _refuse_copy(self, asked: RegisterReplicaRequest) -> None:
-        """A copy of a directory is the newer life of its replica, by what it says: not while the
-        one that it was copied from runs somewhere else."""
-        group = self._groups.get(asked.group)
-        known = None if group is None else group.entry.replicas.get(asked.replica)
-        if group is None or known is None or known.address == asked.address:
-            return
-        if known.uuid != asked.uuid or known.incarnation >= asked.incarnation:
-            return
-        silent_s = group.roll.last_heard(asked.replica, self._world.clock.monotonic())
-        if asked.replica in group.links and silent_s is not None and silent_s < LEASE_S:
-            raise ChangeRefused(
-                f"replica {asked.replica} of group {asked.group!r} runs already, at"
-                f" {known.address}: is this directory a copy? Give it another number (rbReplica)"
-                " and an empty directory"
-            )
-
-    def _refuse_second(
-        self, asked: RegisterReplicaRequest, known: GroupEntry, former: Replica
-    ) -> None:
-        """An empty directory goes on for one that is lost; not for one that runs, which has the
-        same number by mistake, nor one that holds something, and not yet for one that counts."""
-        what = f"replica {asked.replica} of group {asked.group!r} has the directory {former.uuid}"
-        if asked.epoch or asked.end or asked.promised:
-            raise ChangeRefused(
-                f"{what}, and this one, {asked.uuid}, is not empty: start with an empty one, which"
-                " gets everything from the leader"
-            )
-        group = self._groups.get(asked.group)
-        now = self._world.clock.monotonic()
-        if group is None or now < group.roll.since + LEASE_S:
-            raise NumberTaken(f"{what}, and it is not known yet whether that one runs")
-        silent_s = group.roll.last_heard(asked.replica, now)
-        uuid, since = group.second.get(asked.replica, ("", now))
-        if uuid != asked.uuid:
-            since = now
-            group.second[asked.replica] = asked.uuid, now
-        if silent_s is not None and silent_s < LEASE_S:
-            if now - silent_s <= since:
-                raise NumberTaken(f"{what}, and it is not known yet whether that one runs")
-            raise ChangeRefused(
-                f"{what}, and runs at {former.address}: give this one, {asked.uuid}, a number that"
-                " no replica had yet (rbReplica)"
-            )
-        if counts(known, asked.replica):
-            raise NumberTaken(
-                f"{what}, and may hold what no other has: bring that one back, or wait until"
-                f" {known.min_in_sync} others are in sync, or give this one, {asked.uuid}, a number"
-                " that no replica had yet (rbReplica)"
-            )
 
     def _refuse_older(self, asked: RegisterReplicaRequest, known: GroupEntry) -> None:
         """A register that was put back from an old copy: who is in sync by it may lack what was
@@ -533,20 +479,6 @@ def _members(text: str) -> Members:
         return {int(number): int(incarnation) for number, incarnation in pairs}
     except ValueError as exc:
         raise RemoteProtocolError(f"not an in-sync set: {text[:200]!r}") from exc
-
-
-def _check(asked: RegisterReplicaRequest) -> None:
-    """Raises `ChangeRefused` for what no replica of ours says."""
-    may_be_empty = asked.groupUid or "none"
-    texts = (asked.group, asked.uuid, asked.address, asked.haAddress, asked.op, may_be_empty)
-    if not all(0 < len(text) <= TEXT_MAX and text.isprintable() for text in texts):
-        raise ChangeRefused(f"names, addresses and ids have 1 to {TEXT_MAX} printable characters")
-    if not (0 <= asked.replica < REPLICAS_MAX and 1 <= asked.replicas <= REPLICAS_MAX):
-        raise ChangeRefused(f"a group has up to {REPLICAS_MAX} replicas, numbered from 0 on")
-    if asked.incarnation < 1 or min(asked.end, asked.epoch, asked.promised) < 0:
-        raise ChangeRefused("lives are counted from 1 on, ends and epochs from 0")
-    if asked.policy not in list(Policy):
-        raise ChangeRefused(f"no policy: {asked.policy!r}")
 
 
 def _text(group: BaseExceptionGroup[CasError]) -> str:

@@ -118,6 +118,10 @@ class Register:
             new.name, lambda entry: refounded(entry, number, replica, epoch=epoch), op, new
         )
 
+    async def _made_by(self, name: str, op: str) -> GroupEntry | None:
+        """The version that a request made, if it did."""
+        return next((one for one in await self.history(name) if one.op == op), None)
+
     async def _change(
         self,
         name: str,
@@ -129,6 +133,9 @@ class Register:
             raise ChangeRefused("an operation needs an id, by which its repetition is known")
         unknown = 0
         while True:
+            # Somebody else's change may stand on top of ours by now.
+            if unknown and (made := await self._made_by(name, op)) is not None:
+                return made
             before = await self.get(name) or new
             if before is None:
                 raise GroupUnknown(f"no replica of group {name!r} ever registered")

@@ -155,6 +155,37 @@ async def test_what_a_register_answers_is_on_record_with_lost_late_and_repeated_
     assert lossy.met > 5
 
 
+class _Overtaken(LossyCas):
+    """The answer to the first swap is lost, and another change is made before it is missed."""
+
+    def __init__(self, store: CasStore) -> None:
+        super().__init__(store, Random(0), trouble=0)
+        self.is_first = True
+
+    async def swap(self, name: str, value: bytes, *, after: int) -> bool:
+        done = await self._store.swap(name, value, after=after)
+        if self.is_first:
+            self.is_first = False
+            await Register(self._store).fence(name, 0, 1, op="other")
+            raise CasUnknown("the answer was lost")
+        return done
+
+
+async def test_a_change_whose_answer_is_lost_is_not_made_again_on_top_of_another(
+    store: CasStore,
+) -> None:
+    register = Register(store)
+    for number in range(2):
+        new = new_group("g", replicas=2, policy=Policy.FSYNC)
+        await register.register(
+            number, Replica(f"u{number}", 1), new, lossless=True, op=f"{number}"
+        )
+    made = await Register(_Overtaken(store)).elect("g", {0: Candidate(1)}, op="elect")
+    assert (made.leader, made.epoch, made.op) == (0, 1, "elect")
+    history = await register.history("g")
+    assert [one.op for one in history] == ["0", "1", "elect", "other"]
+
+
 async def _any_change(register: Register, random: Random, op: str) -> GroupEntry:
     """Something that a controller might be asked, on the ground of what it read a moment ago."""
     entry = await register.get("g")
