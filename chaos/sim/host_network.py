@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from rocketbed.chaos.sim.network import Network, SimListener, SimStream
+from rocketbed.chaos.sim.network import Network
+from rocketbed.chaos.sim.stream import SimListener, SimStream
 from rocketbed.world.api import Address, File, Listener, Stream
 
 if TYPE_CHECKING:
