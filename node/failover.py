@@ -163,6 +163,8 @@ class Failover:
         broker.handlers.spawned[RequestCode.RB_HAND_OVER] = self._hand_over
         broker.info.failover = self.runtime_info
         self._replication = replication
+        assert broker.table_log is not None
+        self._put_tables = broker.table_log.put
         self.on_role += [broker.role_changed, registration.announce]
 
     def runtime_info(self) -> dict[str, str]:
@@ -206,7 +208,8 @@ class Failover:
     def _no_leader(self) -> str:
         """Where positions are kept, if that is not here; empty if it is."""
         leader = self.member.leader
-        return "" if leader is not None and leader.is_acting() else self._hint()
+        is_here = leader is not None and leader.is_acting() and not leader.hands_over
+        return "" if is_here else self._hint()
 
     def _hint(self) -> str:
         """Who leads, as far as is known; for people, and for programs as JSON."""
@@ -315,6 +318,7 @@ class Failover:
         take_role(self._config, leads=leader is not None)
         if leader is not None:
             leader.confirm.subscribe(partial(self._confirmed, leader.epoch))
+            leader.before_hand_over = self._put_tables
         metadata = self._replication.metadata
         if metadata is not None:
             metadata.set_master(None)

@@ -6,6 +6,7 @@ asked through the agent. One object lives for one epoch: whoever leads again has
 """
 
 import zlib
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -120,8 +121,10 @@ class Leader:
         self._doubts: dict[int, Reject] = {}
         """What each follower said of it last, until it has acknowledged more."""
         self._is_over = False
-        self._hands_over = False
+        self.hands_over = False
         """While another one is made to lead: nothing is taken meanwhile."""
+        self.before_hand_over: Callable[[], None] = lambda: None
+        """Called when nothing more is taken: to put what is not in the log yet."""
         self.own_end_rose()
 
     @property
@@ -132,7 +135,7 @@ class Leader:
     def may_append(self) -> bool:
         """Whether producers may be served: enough are in sync, and the lease holds or every member
         of the in-sync set still acknowledges at this epoch, which no later leader would."""
-        return self.is_acting() and not self._hands_over and self.view.has_enough()
+        return self.is_acting() and not self.hands_over and self.view.has_enough()
 
     def is_acting(self) -> bool:
         """Whether nobody else can lead yet, as far as the lease says, or has confirmed anything."""
@@ -165,13 +168,14 @@ class Leader:
         """Take no more messages, and have a member lead that has all of them: `to`, or the first
         one that does, of those that would be no bad leaders where one of them is to be `fit`.
         Raises `ChangeRefused` if there is none, and as `Agent.hand_over`."""
-        self._hands_over = True
+        self.hands_over = True
         try:
+            self.before_hand_over()
             chosen = await self._caught_up(to, self._log.whole_end(), fit=fit)
             op = f"hand over {self._agent.me.incarnation}.{self.epoch} to {chosen}"
             return await self._agent.hand_over(epoch=self.epoch, to=chosen, op=op)
         except BaseException:
-            self._hands_over = False  # it leads on, as far as it knows
+            self.hands_over = False  # it leads on, as far as it knows
             raise
 
     async def _caught_up(self, to: int | None, end: int, *, fit: bool) -> int:

@@ -109,15 +109,21 @@ class QueueOffsets:
     async def _ask(
         self, queue: MessageQueue, command: Command, what: str, *, master_only: bool = False
     ) -> Command:
-        """All these can be asked twice: a connection that breaks is no reason to give up."""
+        """All these can be asked twice: a connection that breaks is no reason to give up, nor is a
+        broker that leads no more."""
         deadline = trio.current_time() + self._timeout_s
         while True:
+            moved = self._session.routes.moved
             try:
                 return await self._ask_once(queue, command, what, master_only=master_only)
-            except (NoBroker, NotConnected, ConnectionLost):
+            except (NoBroker, NotConnected, ConnectionLost, RequestRefused) as exc:
+                refused = getattr(exc, "code", ResponseCode.SERVICE_NOT_AVAILABLE)
+                if refused != ResponseCode.SERVICE_NOT_AVAILABLE:
+                    raise
                 if trio.current_time() + AGAIN_S > deadline:
                     raise
-            await trio.sleep(AGAIN_S)
+            with trio.move_on_after(AGAIN_S):
+                await moved.wait()
 
     async def _ask_once(
         self, queue: MessageQueue, command: Command, what: str, *, master_only: bool
@@ -135,6 +141,8 @@ class QueueOffsets:
             self._session.routes.distrust(queue.topic)
             raise
         self.answered[queue] = address
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            self._session.routes.distrust(queue.topic)
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(f"{what} of {describe(queue)}", peer, answer.code, answer.remark)
