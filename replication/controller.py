@@ -341,14 +341,14 @@ class Controller:
         # Whoever cannot name the group's id may be anybody: one of them stops no group.
         is_ours = asked.groupUid == known.uid
         if is_ours and known.epoch < max(asked.promised, asked.epoch):
-            self._damaged[asked.group] = RegisterOlder(
+            reason = (
                 f"the register has group {asked.group!r} as it was in epoch {known.epoch}, and"
                 f" replica {asked.replica} knows of epoch {max(asked.promised, asked.epoch)}: bring"
                 " its newest copy back, or empty it and have a leader forced once all are here"
             )
-            self._world.log.error(
-                "controller.older_register", reason=str(self._damaged[asked.group])
-            )
+            if not isinstance(self._damaged.get(asked.group), RegisterOlder):
+                self._world.log.error("controller.older_register", reason=reason)
+            self._damaged[asked.group] = RegisterOlder(reason)
             group = self._groups.pop(asked.group, None)
             if group is not None:
                 group.changed.set()

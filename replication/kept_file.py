@@ -33,6 +33,8 @@ def read_kept(world: World, path: str, kind: str) -> dict[str, Any] | None:
     disk = world.disk
     if not disk.exists(path):
         return None
+    if not disk.is_file(path):
+        raise KeptFileDamaged("it is no file")
     file = disk.open(path, writable=False)
     try:
         if not 0 < file.size() <= SIZE_MAX:

@@ -9,13 +9,23 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, NotRun, check
+from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.events import heals, step_of, targets_of
 from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
+from rocketbed.chaos.checkers.positions import (
+    commits_of,
+    holders,
+    other_member,
+    positions,
+    went_back,
+)
 from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import Event, Function, Outcome
 
 TURN_NS = 2 * SECOND_NS
 """What is seen as belonging to a turn, from its beginning on."""
+PLANNED = frozenset({"handover", "stop", "restart"})
+"""Steps that forget nothing, and what `stop ... for` begins again."""
 GOES_ON_NS = 3 * SECOND_NS
 """A time with a lost register and no other fault that is shorter says nothing of who leads on."""
 
@@ -115,6 +125,47 @@ def _doubts(evidence: Evidence, begin: int, end: int) -> int:
         outcome == Outcome.WEAK and invoked < end and returned > begin
         for invoked, returned, outcome in zip(*columns, strict=True)
     )
+
+
+@check("X6 positions over turns", "positions read after a planned change of the leader")
+def positions_over_turns(case: Case, found: Findings) -> int:
+    """X6: who takes over in a planned change knows what was committed to the one before.
+
+    Judged of a process that alone reads a queue, by its own last commit; not while a fault is in
+    force, and not after one that began since the commit.
+    """
+    evidence = case.evidence
+    turns_ns = [time_ns for time_ns, _ in _turns(evidence)]
+    if not turns_ns:
+        raise NotApplicable("nobody who led was stopped cleanly, or handed over")
+    struck = [one for one in faults(evidence) if one.verb not in PLANNED]
+    given, held, resets = commits_of(evidence), holders(evidence), went_back(evidence)
+    reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
+    examined = 0
+    for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
+        row = reads.row(number)
+        own = [one for one in given[group, queue] if one.process == row.process]
+        before = [one for one in own if one.begun_ns < row.invoked_ns]
+        last = before[-1] if before else None
+        if last is None or last.ended_ns > row.invoked_ns:
+            continue
+        if not any(last.begun_ns - TURN_NS < turn < time_ns for turn in turns_ns):
+            continue
+        if any(one.begin_ns < time_ns and one.end_ns > last.begun_ns - TURN_NS for one in struck):
+            continue
+        if any(last.begun_ns < at < time_ns for at in resets[group, queue]):
+            continue
+        if other_member(held[group, queue], last) is not None:
+            continue
+        examined += 1
+        if offset < last.offset:
+            name = evidence.queues.names[queue]
+            text = f"{evidence.node(row)} told group {group} {offset} of {name.topic}/{name.queue},"
+            text += f" after {last.offset} had been committed to {last.node} before a turn"
+            found.add(evidence.example(row, text, value=None, distance=last.offset - offset))
+    if not examined:
+        raise NotApplicable("no position was read after a planned change without other faults")
+    return examined
 
 
 @check("X5 nobody else leads", "looks at nodes while a register was lost")

@@ -126,4 +126,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     service.nothing_lost,
     failover.turns,
     failover.nobody_else,
+    failover.positions_over_turns,
 )
