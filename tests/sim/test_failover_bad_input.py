@@ -1,5 +1,5 @@
-"""What a member of a group with failover may find at its start, or be struck by: each ends in a clear
-state and a text, and nothing acknowledged is lost."""
+"""What a member of a group with failover may find at its start, or be struck by: each ends in a
+clear state and a text, and nothing acknowledged is lost."""
 
 from collections.abc import Callable
 from typing import Any

@@ -7,11 +7,11 @@ import pytest
 
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.history import Outcome
+from rocketbed.chaos.history import UNKNOWN, Function, Outcome, Row
 from rocketbed.chaos.record import Expectation
-from tests.support.run_maker import MS, SECOND, RunMaker, found, results
+from tests.support.run_maker import MS, SECOND, Ids, Made, RunMaker, found, results
 
-IDS = ("X4", "X5")
+IDS = ("X4", "X5", "X6")
 LOST = "at 100ms register ns1 delete"
 
 
@@ -72,6 +72,48 @@ def test_nobody_leads_after_a_turn(maker: RunMaker) -> None:
     hand_over(maker)
     maker.record.calm_ns = 104 * MS
     assert results(judge(maker))["X4"].findings == ("nobody followed b1 after 'handover b1'",)
+
+
+def positions_over_a_turn(maker: RunMaker, told: int, **committed: int) -> None:
+    """7 is committed before a turn, and then a position is read."""
+    hand_over(maker)
+    maker.committed = {}
+
+    def rows(maker: RunMaker, made: Made, ids: Ids) -> list[Row]:
+        commit = ids.commit(0, 7, 90 * MS)._replace(**committed)
+        read = ids.commit(0, told, 120 * MS)
+        return [commit, read._replace(function=Function.READ_OFFSET)]
+
+    maker.rows.append(rows)
+
+
+@pytest.mark.parametrize("told", [6, 7, 8])
+def test_a_position_over_a_turn(maker: RunMaker, told: int) -> None:
+    positions_over_a_turn(maker, told)
+    judgement = judge(maker)
+    assert found(judgement) == ({"X6"} if told == 6 else set())
+    assert results(judgement)["X6"].examined == 1
+
+
+@pytest.mark.parametrize("what", ["kill", "reset", "unanswered", "another member", "no turn"])
+def test_a_position_that_may_be_forgotten(maker: RunMaker, what: str) -> None:
+    answers = {"outcome": Outcome.INFO, "returned_ns": UNKNOWN} if what == "unanswered" else {}
+    positions_over_a_turn(maker, 6, **answers)
+    if what == "kill":
+        maker.strike(95 * MS, "b1", "kill")
+    elif what == "reset":
+        reset = {"function": Function.RESET_OFFSET, "queue_offset": 0}
+        maker.rows.append(lambda _maker, _made, ids: [ids.commit(0, 0, 100 * MS)._replace(**reset)])
+    elif what == "another member":
+        maker.rows.append(
+            lambda _maker, _made, ids: [
+                ids.commit(0, 6, at * MS)._replace(process=6) for at in (80, 115)
+            ]
+        )
+    elif what == "no turn":
+        maker.events = [one for one in maker.events if one[3] != "handover"]
+    result = results(judge(maker))["X6"]
+    assert result.verdict is Verdict.NOT_APPLICABLE, result
 
 
 def lose(maker: RunMaker, leader: str, trouble: str) -> None:
