@@ -52,6 +52,8 @@ TIMEOUT_S: Final = 5.0
 """For one request; making a topic waits for a disk (mqadmin: 5 s)."""
 ROUTED_S: Final = 3.0
 """A new topic is waited for this long at the nameserver."""
+ELECTED_S: Final = 2.0
+"""So long a broker may be without a master before it is done without."""
 LOOK_S: Final = 0.02
 """Pause between looks whether it is there."""
 QUEUES: Final = 4
@@ -359,20 +361,28 @@ class Admin:
         raise failed
 
     async def _masters(self, brokers: Iterable[str] | None) -> dict[str, str]:
-        """Broker name -> address of its master."""
-        table = (await self.cluster()).broker_addr_table
-        wanted = sorted(table) if brokers is None else list(brokers)
-        found = {}
-        for name in wanted:
-            if name not in table:
+        """Broker name -> address of its master. One may come soon, where another led until now; of
+        all brokers those that have none then are left out."""
+        names = None if brokers is None else list(brokers)
+        until = trio.current_time() + ELECTED_S
+        while True:
+            table = (await self.cluster()).broker_addr_table
+            wanted = sorted(table) if names is None else names
+            if unknown := [name for name in wanted if name not in table]:
                 known = ", ".join(sorted(table)) or "none"
-                raise ClientError(f"unknown broker {name}; registered brokers: {known}")
-            if MASTER_ID in table[name].broker_addrs:
-                found[name] = table[name].broker_addrs[MASTER_ID]
-            elif brokers is not None:
-                raise ClientError(f"broker {name} has no master now")
+                raise ClientError(f"unknown broker {unknown[0]}; registered brokers: {known}")
+            addresses = {name: table[name].broker_addrs.get(MASTER_ID) for name in wanted}
+            without = [name for name, address in addresses.items() if address is None]
+            if not without or trio.current_time() >= until:
+                break
+            await trio.sleep(LOOK_S)
+        if without and names is not None:
+            raise ClientError(f"broker {without[0]} has no master now")
+        found = {name: address for name, address in addresses.items() if address is not None}
         if not found:
             raise ClientError("no broker with a master is registered at the nameserver")
+        if without:
+            self._session.world.log.warning("client.no_master", left_out=", ".join(without))
         return found
 
     async def _wait_routed(self, topic: str, expected: set[str]) -> None:

@@ -17,7 +17,7 @@ from rocketbed.replication import leader as leader_module
 from rocketbed.wire.bodies import MessageQueue, SubscriptionGroupConfig
 from rocketbed.wire.ha_native import Ack
 from rocketbed.world.api import World
-from tests.support.sim.failover_nodes import PORT, FailoverNodes
+from tests.support.sim.failover_nodes import GROUP, PORT, FailoverNodes
 from tests.support.sim.failover_traffic import Traffic, run_seed, waits_longest
 from tests.support.sim.replicated import send_request
 
@@ -81,6 +81,27 @@ def test_tables_survive_their_leader() -> None:
         group.wait(lambda: group.leader() not in ("", first))
         leader = group.leader()
         assert group.simulation.run_process(group.program(look), 60) == (3, 7, committed)
+
+
+def test_what_an_operator_makes_while_nobody_leads_is_made_by_the_next() -> None:
+    async def make(world: World) -> list[str]:
+        async with Admin(world, nameservers=nameservers) as admin:
+            while (await admin.cluster()).broker_addr_table[GROUP].broker_addrs.get(0):
+                await trio.sleep(0.01)
+            await admin.create_group(SubscriptionGroupConfig(group_name="cg"))
+            return [*await admin.create_topic("Made"), *await admin.groups()]
+
+    with FailoverNodes(7) as group:
+        first = group.settle()
+        group.wait(group.is_routed)
+        nameservers = f"{group.simulation.host('ns-1').address}:9876"
+        program = group.program(make)
+        group.simulation.run(1)
+        group.simulation.kill(first)
+        made = group.simulation.run_process(program, 60)
+        assert made[0] == GROUP
+        assert "cg" in made
+        assert group.leader() not in ("", first)
 
 
 @pytest.mark.parametrize("how", ["hand over", "stop"])
