@@ -11,6 +11,7 @@ from rocketbed.replication.election import counts
 from rocketbed.replication.entry import GroupEntry, Policy, Replica
 from rocketbed.replication.errors import ChangeRefused, GroupUnknown, NumberTaken
 from rocketbed.replication.lease import LEASE_S, Roll
+from rocketbed.replication.register.register import min_in_sync
 from rocketbed.wire.headers_failover import RegisterReplicaRequest
 
 REPLICAS_MAX: Final = 64
@@ -51,12 +52,19 @@ def refuse_stranger(asked: RegisterReplicaRequest, known: GroupEntry | None) -> 
         )
 
 
-def refuse_policy(asked: RegisterReplicaRequest, known: GroupEntry) -> None:
-    """Raises `ChangeRefused` for one that acknowledges otherwise than its group."""
+def refuse_other_promise(asked: RegisterReplicaRequest, known: GroupEntry) -> None:
+    """Raises `ChangeRefused` for one that would acknowledge otherwise than its group."""
     if known.policy != asked.policy:
         raise ChangeRefused(
             f"group {asked.group!r} acknowledges by the policy {known.policy}, replica"
             f" {asked.replica} by {asked.policy}: set flushDiskType alike at all of them"
+        )
+    if known.min_in_sync != min_in_sync(asked.replicas):
+        raise ChangeRefused(
+            f"group {asked.group!r} was founded to acknowledge with {known.min_in_sync} in sync at"
+            f" least, and rbReplicas={asked.replicas} of replica {asked.replica} asks for"
+            f" {min_in_sync(asked.replicas)}: 1 or 2 replicas need 1, more need 2; set rbReplicas"
+            " as at the others"
         )
 
 

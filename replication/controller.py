@@ -20,7 +20,7 @@ from rocketbed.remoting.handlers import Handlers
 from rocketbed.replication.admission import (
     check_words,
     refuse_copy,
-    refuse_policy,
+    refuse_other_promise,
     refuse_second,
     refuse_stranger,
 )
@@ -310,7 +310,7 @@ class Controller:
         former = None
         if known is not None:
             self._refuse_older(asked, known)
-            refuse_policy(asked, known)
+            refuse_other_promise(asked, known)
             former = known.replicas.get(asked.replica)
         is_new = former is not None and former.uuid != asked.uuid
         if known is not None and former is not None and is_new:

@@ -171,4 +171,9 @@ def new_group(
     assert replicas >= 1, replicas
     if policy is None:
         policy = Policy.MEMORY if replicas >= 3 else Policy.FSYNC
-    return GroupEntry(name, policy, min_in_sync=2 if replicas >= 3 else 1, uid=uid)
+    return GroupEntry(name, policy, min_in_sync=min_in_sync(replicas), uid=uid)
+
+
+def min_in_sync(replicas: int) -> int:
+    """How many have to be in sync where so many are to be there."""
+    return 2 if replicas >= 3 else 1

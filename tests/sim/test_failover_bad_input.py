@@ -147,6 +147,18 @@ def test_a_node_of_another_cluster_is_refused() -> None:
         traffic.check()
 
 
+def test_a_node_that_would_acknowledge_with_fewer_in_sync_is_refused_and_ends() -> None:
+    with FailoverNodes(47) as group:
+        group.simulation.tolerate_crashes = True
+        name, traffic = follower_of(group)
+        group.start(name, replicas=2)
+        process = group.simulation.process(name)
+        group.wait(lambda: process.done)
+        assert "and rbReplicas=2 of replica" in process.end_reason
+        join(group, name)
+        traffic.check()
+
+
 @pytest.mark.parametrize("effect", ["error", "error_clean"])
 def test_a_leader_whose_disk_fails_at_fsync_ends_and_another_one_leads(effect: str) -> None:
     with FailoverNodes(45) as group:

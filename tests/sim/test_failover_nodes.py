@@ -86,8 +86,8 @@ def test_tables_survive_their_leader() -> None:
 def test_what_an_operator_makes_while_nobody_leads_is_made_by_the_next() -> None:
     async def make(world: World) -> list[str]:
         async with Admin(world, nameservers=nameservers) as admin:
-            while (await admin.cluster()).broker_addr_table[GROUP].broker_addrs.get(0):
-                await trio.sleep(0.01)
+            while 0 in (await admin.cluster()).broker_addr_table[GROUP].broker_addrs:
+                pass  # each question takes its time
             await admin.create_group(SubscriptionGroupConfig(group_name="cg"))
             return [*await admin.create_topic("Made"), *await admin.groups()]
 
