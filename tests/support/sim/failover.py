@@ -18,6 +18,7 @@ from rocketbed.replication.entry import GroupEntry, Policy
 from rocketbed.replication.epoch_file import EpochFile
 from rocketbed.replication.leader import Leader
 from rocketbed.replication.member import Member
+from rocketbed.replication.register.cas import Versioned
 from rocketbed.replication.register.form import loaded
 from rocketbed.replication.restart import lost_nothing
 from rocketbed.replication.watermark import Watermark
@@ -130,6 +131,8 @@ class FailoverGroup:
     ) -> None:
         self.simulation = simulation
         self.shelf = Shelf(lambda: simulation.timeline.now / SECOND)
+        self._read: tuple[Versioned, GroupEntry] | None = None
+        """The newest entry that was looked at: it is looked at with each event."""
         self.names = [f"r{number}" for number in range(replicas)]
         self.controllers = [f"c{number + 1}" for number in range(controllers)]
         self.members: dict[str, Member] = {}
@@ -260,7 +263,10 @@ class FailoverGroup:
 
     @property
     def entry(self) -> GroupEntry:
-        return self.history[-1]
+        newest = self.shelf.values["g"][-1]
+        if self._read is None or self._read[0] is not newest:
+            self._read = newest, loaded(newest.value, name="g", version=newest.version)
+        return self._read[1]
 
     def leader(self) -> str:
         """Who may append now; empty for nobody."""

@@ -16,6 +16,7 @@ from rocketbed.node.node import Node, run_node
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.replication.controller import Controller
 from rocketbed.replication.entry import GroupEntry
+from rocketbed.replication.register.cas import Versioned
 from rocketbed.replication.register.form import loaded
 from rocketbed.routing.config import NameserverConfig
 from rocketbed.routing.nameserver import Nameserver
@@ -38,6 +39,8 @@ class FailoverNodes:
         self.nameservers = [f"ns-{number}" for number in range(1, nameservers + 1)]
         self.nodes: dict[str, Node] = {}
         self.shelf = Shelf(lambda: self.simulation.timeline.now / SECOND)
+        self._read: tuple[Versioned, GroupEntry] | None = None
+        """The newest entry that was looked at: who waits looks at it with each event."""
         self._programs = 0
         self._begins = begin
 
@@ -107,8 +110,13 @@ class FailoverNodes:
     @property
     def entry(self) -> GroupEntry | None:
         """The register's newest of the group."""
-        found = self.shelf.values.get(GROUP, [])
-        return loaded(found[-1].value, name=GROUP, version=found[-1].version) if found else None
+        found = self.shelf.values.get(GROUP)
+        if not found:
+            return None
+        newest = found[-1]
+        if self._read is None or self._read[0] is not newest:
+            self._read = newest, loaded(newest.value, name=GROUP, version=newest.version)
+        return self._read[1]
 
     def leader(self) -> str:
         """Who takes messages now; empty for nobody."""
