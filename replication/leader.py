@@ -15,7 +15,6 @@ import trio
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.replication.agent import Agent
 from rocketbed.replication.api import EpochLog
-from rocketbed.replication.election import Proposal
 from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.epochs import Epoch, History, check, common_end
 from rocketbed.replication.errors import (
@@ -26,6 +25,7 @@ from rocketbed.replication.errors import (
     Superseded,
 )
 from rocketbed.replication.insync import InSyncView
+from rocketbed.replication.membership import Membership, Served
 from rocketbed.replication.native_link import NativeLink
 from rocketbed.replication.pace import Pace
 from rocketbed.replication.watermark import Watermark
@@ -48,36 +48,12 @@ from rocketbed.world.api import World
 
 LOOK_S: Final = 0.05
 """How often the in-sync set is looked at."""
-GRACE_S: Final = 0.25
-"""For a member without a link to come back."""
-LAG_S: Final = 0.5
-"""A member whose acknowledgements are that far behind is left out."""
-CAUGHT_UP_S: Final = 1.0
-"""A follower that was complete for so long is added."""
 HAND_OVER_S: Final = 1.0
 """For a member to have all of the log, once nothing is added to it."""
 HAND_OVER_LOOK_S: Final = 0.002
 LIVE_BODY: Final = 256 * 1024
 WINDOW: Final = 8 * 1024 * 1024
 """Bytes on their way to a follower that it has not acknowledged."""
-
-
-class _Follower:
-    """One that has a link."""
-
-    def __init__(self, link: NativeLink, hello: Hello, position: int) -> None:
-        self.link = link
-        self.hello = hello
-        self.start = self.position = position
-        """Up to where it was sent the log, and from where on."""
-        self.received = 0
-        """End of what it has written."""
-        self.acknowledged = 0
-        """End of what it has, as the policy says."""
-        self.moved = trio.Event()
-        """Set, and replaced, with each acknowledgement."""
-        self.is_unfit = False
-        """Whether it says that it would be a bad leader."""
 
 
 class Leader:
@@ -106,16 +82,10 @@ class Leader:
         self.view = InSyncView(agent.me.number, history[-1].start, entry)
         self.confirm = Watermark()
         """Below it everything is confirmed. Invariant: what the view says."""
-        self._followers: dict[int, _Follower] = {}
+        self._followers: dict[int, Served] = {}
         self._refused: dict[int | None, str] = {}
         """Why each was refused last, until it is served; None stands for all not registered."""
-        self._absent_since: dict[int, float] = {}
-        self._behind_since: dict[int, tuple[float, int]] = {}
-        """Since when each is behind, and the end that it has to reach; a new link does not make it
-        less so, or one that cannot write would stay for ever."""
-        self._complete_since: dict[int, float] = {}
-        self._joining_since = 0.0
-        """When `view.joining` was set."""
+        self._membership = Membership(self.view, self._followers)
         self.doubted: int | None = None
         """Where a follower found our log no good, bytes, until somebody has looked."""
         self._doubts: dict[int, Reject] = {}
@@ -212,7 +182,7 @@ class Leader:
             self._raise_confirm()
 
     def own_end_rose(self) -> None:
-        """More of our own log was written, or flushed."""
+        """More of our own log was written, or flushed; or somebody is waited for no more."""
         if not self._is_over:
             self._raise_confirm()
 
@@ -227,7 +197,8 @@ class Leader:
 
     async def _keep_set(self) -> None:
         """Ask for one change, if one is due, and again for one whose answer was lost (R3)."""
-        proposal = self.view.pending or self._due()
+        proposal = self.view.pending or self._membership.due(self._own_end(), trio.current_time())
+        self.own_end_rose()  # one that was joining may have been given up
         if proposal is None:
             return
         members = ",".join(f"{one}:{life}" for one, life in sorted(proposal.in_sync.items()))
@@ -242,63 +213,6 @@ class Leader:
             self._world.log.info("leader.change_refused", reason=str(exc))
         except (RemotingError, ReplicationError) as exc:
             self._world.log.info("leader.change_unknown", error=str(exc))
-
-    def _due(self) -> Proposal | None:
-        now = trio.current_time()
-        for number in sorted(self.view.known.in_sync):
-            if number != self.view.me and self._is_lost(number, now):
-                return self.view.leave(number)
-        for number in sorted(self._followers):
-            if self._may_join(number, now):
-                return self.view.join(number)
-        return None
-
-    def _is_lost(self, number: int, now: float) -> bool:
-        """R4: no link within the grace, or acknowledgements that stay behind."""
-        follower = self._followers.get(number)
-        incarnation = self.view.known.in_sync[number]
-        if follower is None or follower.hello.incarnation != incarnation:
-            return now - self._absent_since.setdefault(number, now) > GRACE_S
-        self._absent_since.pop(number, None)
-        # Without it nothing could be confirmed either: slow disks are no reason to refuse all.
-        is_spare = len(self.view.known.in_sync) > self.view.known.min_in_sync
-        return self._is_behind(number, follower, now) and is_spare
-
-    def _is_behind(self, number: int, follower: _Follower, now: float) -> bool:
-        """Whether it did not reach in time what was the end."""
-        since, end = self._behind_since.get(number, (now, self._own_end()))
-        if follower.acknowledged >= end:
-            since, end = now, self._own_end()
-        self._behind_since[number] = since, end
-        return now - since > LAG_S
-
-    def _may_join(self, number: int, now: float) -> bool:
-        """R5: complete, after it kept up for long enough not to be left out at once; while nothing
-        can be confirmed without it, it is not made to wait."""
-        view, follower = self.view, self._followers[number]
-        life = (number, follower.hello.incarnation)
-        is_behind = self._is_behind(number, follower, now)
-        if follower.hello.learner or not view.has_marker(number) or is_behind:
-            self._complete_since.pop(number, None)
-            self._give_up_joining(number)
-            return False
-        if not view.has_enough():
-            return view.may_join(number)
-        if now - self._complete_since.setdefault(number, now) <= CAUGHT_UP_S:
-            return False
-        if view.may_join(number):
-            return True
-        if view.joining is None:
-            view.joining, self._joining_since = life, now
-        elif view.joining == life and now - self._joining_since > LAG_S:
-            self._complete_since.pop(number, None)
-            self._give_up_joining(number)
-        return False
-
-    def _give_up_joining(self, number: int) -> None:
-        if self.view.joining and self.view.joining[0] == number:
-            self.view.joining = None
-            self._raise_confirm()
 
     # --- followers
 
@@ -330,15 +244,14 @@ class Leader:
                 crc=crc,
             ),
         )
-        follower = _Follower(link, hello, cut)
+        follower = Served(link, hello, cut)
         if (older := self._followers.get(hello.replica)) is not None:
             # One of the two is late, and ends soon: a follower whose only link is ended comes anew.
             older.link.end("its follower came on another connection")
         self._followers[hello.replica] = follower
         self._refused.pop(hello.replica, None)
-        self._absent_since.pop(hello.replica, None)
-        self._complete_since.pop(hello.replica, None)
-        self._give_up_joining(hello.replica)
+        self._membership.came(hello.replica)
+        self.own_end_rose()
         self._world.log.info(
             "leader.follower_joined", replica=hello.replica, cut=cut, end=hello.end
         )
@@ -352,8 +265,8 @@ class Leader:
         finally:
             if self._followers.get(hello.replica) is follower:
                 del self._followers[hello.replica]
-                self._complete_since.pop(hello.replica, None)
-                self._give_up_joining(hello.replica)
+                self._membership.left(hello.replica)
+                self.own_end_rose()
             self._world.log.info(
                 "leader.follower_lost",
                 replica=hello.replica,
@@ -418,7 +331,7 @@ class Leader:
             self._doubts[replica] = Reject(why=refusal, first=start)
             raise LinkRefused(refusal) from exc
 
-    async def _read(self, link: NativeLink, follower: _Follower) -> None:
+    async def _read(self, link: NativeLink, follower: Served) -> None:
         hello = follower.hello
         while (frame := await link.next()) is not None:
             if frame.epoch != self.epoch:
@@ -461,7 +374,7 @@ class Leader:
                 case other:
                     raise RemoteProtocolError(f"a follower sends no {type(other).__name__}")
 
-    async def _send(self, link: NativeLink, follower: _Follower) -> None:
+    async def _send(self, link: NativeLink, follower: Served) -> None:
         log = self._log
         while True:
             await log.written.wait_above(follower.position)
@@ -487,13 +400,13 @@ class Leader:
             follower.position += len(body)
             await link.send(encode(self.epoch, Data(start, self.confirm.value, body)))
 
-    def _is_far_behind(self, follower: _Follower) -> bool:
+    def _is_far_behind(self, follower: Served) -> bool:
         """Whether it catches up and nobody waits for that: producers come first."""
         is_behind = self._log.written.value - follower.position > WINDOW
         is_member = follower.hello.replica in self.view.known.in_sync
         return is_behind and not is_member and self.view.has_enough()
 
-    async def _send_file(self, link: NativeLink, follower: _Follower, size: int) -> None:
+    async def _send_file(self, link: NativeLink, follower: Served, size: int) -> None:
         await self._catch_up.wait(size)
         start = follower.position
         with self._log.pinned(start) as (file, at):
