@@ -22,6 +22,7 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.client import parse_address
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
+from rocketbed.remoting.handlers import Inline, Spawned
 from rocketbed.replication.agent import Agent, Identity
 from rocketbed.replication.entry import Policy
 from rocketbed.replication.epoch_file import EpochFile
@@ -42,6 +43,21 @@ GIVE_UP_S: Final = 30.0
 """Between two tries to be rid of the lead."""
 HAND_OVER_S: Final = 2.0
 """For a leader that stops to make another one lead."""
+LEARNS: Final = "queues of a topic that was deleted are being destroyed: ask again"
+CHANGES: Final = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+)
+"""Of tables that the group has in common: made by who leads."""
 
 
 class Replica:
@@ -160,11 +176,17 @@ class Failover:
         registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
         broker.queries.gate = self._no_leader
         broker.puller.gate = broker.queries.reads = self._not_confirmed
-        broker.handlers.spawned[RequestCode.RB_HAND_OVER] = self._hand_over
+        inline, spawned = broker.handlers.inline, broker.handlers.spawned
+        for code in CHANGES:
+            if code in inline:
+                inline[code] = partial(self._if_leader, inline[code])
+            else:
+                spawned[code] = partial(self._spawned_if_leader, spawned[code])
+        spawned[RequestCode.RB_HAND_OVER] = self._hand_over
         broker.info.failover = self.runtime_info
         self._replication = replication
         assert broker.table_log is not None
-        self._put_tables = broker.table_log.put
+        self._tables = broker.table_log
         self.on_role += [broker.role_changed, registration.announce]
 
     def runtime_info(self) -> dict[str, str]:
@@ -190,6 +212,8 @@ class Failover:
     def refusal(self) -> tuple[ResponseCode, str] | None:
         """Why no message is taken now, code and remark; None if it is (replication.md 7.16)."""
         leader = self.member.leader
+        if self._tables.is_learning:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, LEARNS
         if leader is not None and leader.may_append():
             return None
         if leader is not None and not leader.view.has_enough():
@@ -201,6 +225,8 @@ class Failover:
 
     def _not_confirmed(self) -> str:
         """Why messages cannot be read here now; empty if they can."""
+        if self._tables.is_learning:
+            return LEARNS
         if not self._store.shows_unconfirmed:
             return ""
         return f"this node does not know yet which of its last messages count: {self._hint()}"
@@ -210,6 +236,21 @@ class Failover:
         leader = self.member.leader
         is_here = leader is not None and leader.is_acting() and not leader.hands_over
         return "" if is_here else self._hint()
+
+    def _if_leader(
+        self, handler: Inline, command: Command, connection: Connection
+    ) -> Command | None:
+        """A follower's change would be nobody else's."""
+        if elsewhere := self._no_leader():
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
+        return handler(command, connection)
+
+    async def _spawned_if_leader(
+        self, handler: Spawned, command: Command, connection: Connection
+    ) -> Command | None:
+        if elsewhere := self._no_leader():
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
+        return await handler(command, connection)
 
     def _hint(self) -> str:
         """Who leads, as far as is known; for people, and for programs as JSON."""
@@ -318,7 +359,7 @@ class Failover:
         take_role(self._config, leads=leader is not None)
         if leader is not None:
             leader.confirm.subscribe(partial(self._confirmed, leader.epoch))
-            leader.before_hand_over = self._put_tables
+            leader.before_hand_over = self._tables.put
         metadata = self._replication.metadata
         if metadata is not None:
             metadata.set_master(None)

@@ -133,17 +133,20 @@ class Admin:
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
         # A deletion that a crash or a full disk interrupted has left queues without a topic.
         has_queues = any(name == topic for name, _ in self._store.queues())
-        config = self._topics.get(topic)
+        config, settled = self._topics.get(topic), self._topics.settling()
         self._topics.leaving.add(topic)
         try:
             if self._topics.delete(topic) or has_queues:
                 await self._topics.save()
                 await self._store.removal.delete_topic(topic)
+                for callback in self._topics.on_removed:
+                    callback(topic)
             config = None
             # Durably, also after a deletion that was interrupted: positions that come back would
             # lead groups past what is sent once the topic is made again.
             self._offsets.delete_topic(topic)
             await self._offsets.save()
+            await settled()
         except (ConfigFileError, StoreError):
             if config is not None:
                 self._topics.put(config)  # or a send would make it anew, with all of its messages
@@ -209,9 +212,9 @@ class Admin:
             remark = f"the group {header.groupName} belongs to the system"
             return answer(command, ResponseCode.INVALID_PARAMETER, remark)
         self._groups.delete(header.groupName)
-        await self._groups.save()
         if header.cleanOffset:
             self._offsets.delete_group(header.groupName)
+        await self._groups.save()
         return answer(command)
 
     def group(self, command: Command, connection: Connection) -> Command:

@@ -80,6 +80,7 @@ class Broker:
         self.config = config
         self.store = store
         self.tables = tables
+        self.locks = QueueLocks(config.broker_name, tables.topics)
         self.table_log: TableLog | None = None
         """In a group with failover."""
         if config.replica and confirmed is not None:
@@ -90,6 +91,7 @@ class Broker:
                 tables.topics,
                 tables.groups,
                 tables.offsets,
+                self.locks,
                 acknowledged=confirmed,
             )
         self.releases = ReleaseQueue(
@@ -99,9 +101,8 @@ class Broker:
             slave_timeout_s=config.slave_timeout_ms / 1000,
         )
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
-        self.locks = QueueLocks(config.broker_name, topics)
         self.clients = Clients(world, topics, groups)
-        self.clients.on_scan.append(self.locks.forget_expired)
+        self.clients.on_scan.append(self._forget_locks)
         self.delays = Delays(world, config, store, topics, tables.delays, confirmed=confirmed)
         self.sender = Sender(world, config, store, topics, groups, self.releases, self.delays)
         self.send_back = SendBack(
@@ -226,6 +227,12 @@ class Broker:
         tables.topics.become_own()
         tables.offsets.bring_down(partial(store.queue_max, committed=False))
         self.delays.begin_anew()
+        self.locks.renew()
+
+    def _forget_locks(self) -> None:
+        # Who follows is not told how long they last, only who holds them.
+        if self.table_log is None or not self.config.is_slave:
+            self.locks.forget_expired()
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget the clients of a connection."""
@@ -249,6 +256,7 @@ class Broker:
                 nursery.start_soon(task)
             if self.table_log is not None:
                 nursery.start_soon(self.table_log.run)
+                nursery.start_soon(self.table_log.learn)
 
     async def stop(self) -> None:
         """Answer what is held and save the tables; the ports are closed by then."""

@@ -9,7 +9,7 @@ legal JSON, which fastjson reads too.
 import contextlib
 import errno
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from rocketbed.wire.encoding.json_dialect import BodyError, loads
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World
 
+Settling = Callable[[], Callable[[], Awaitable[None]]]
 AfterSave = Callable[["ConfigFileError | None"], None]
 
 T = TypeVar("T")

@@ -1,11 +1,11 @@
 """Consumer groups of a broker: `subscriptionGroup.json` (wire.md 4.7, 6.2)."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
 
-from rocketbed.node.broker.config_file import ConfigFile, SavedTable
+from rocketbed.node.broker.config_file import ConfigFile, SavedTable, Settling
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.wire.bodies import (
     PERM_READ,
@@ -43,7 +43,7 @@ class Groups:
         self.version = DataVersion()
         self.on_change: list[Callable[[str], None]] = []
         """Called with the name of a group that was made, changed or forgotten."""
-        self.replicated: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.settling: Settling = lambda: trio.lowlevel.checkpoint
         """As that of `Topics`."""
 
     def load(self) -> None:
@@ -56,8 +56,9 @@ class Groups:
 
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""
+        settled = self.settling()
         await self._saved.save()
-        await self.replicated()
+        await settled()
 
     async def run(self) -> None:
         """Write changes as they come, until cancelled."""

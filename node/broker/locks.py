@@ -4,11 +4,13 @@ A lock lasts a minute from the last time that its holder asked for it, on a cloc
 It outlives its holder's connection: a client that lost it may still be busy with messages.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
+from rocketbed.node.broker.noted import Noted
 from rocketbed.node.broker.topics import Topics
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import LockedQueues, LockQueues, MessageQueue
@@ -31,6 +33,8 @@ class QueueLocks:
         self._broker_name = broker_name
         self._topics = topics
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self.changed = Noted()
+        """By `topic@group`, queues whose holder is another one."""
 
     def lock(self, command: Command, connection: Connection) -> Command:
         """41: those of the queues that the client holds now. Raises `BodyError`."""
@@ -39,6 +43,8 @@ class QueueLocks:
         granted = [queue for queue in wanted.mq_set if self._is_ours(queue)]
         granted = [queue for queue in granted if _is_free(held.get(queue), wanted.client_id, now)]
         for queue in granted:
+            if queue not in held or held[queue].client_id != wanted.client_id:
+                self._note(wanted.consumer_group, queue)
             held[queue] = _Lock(wanted.client_id, now + LASTS_S)
         if not held:
             del self._groups[wanted.consumer_group]
@@ -53,6 +59,7 @@ class QueueLocks:
             lock = held.get(queue)
             if lock is not None and lock.client_id == wanted.client_id:
                 del held[queue]
+                self._note(wanted.consumer_group, queue)
         if not held:
             self._groups.pop(wanted.consumer_group, None)
         return answer(command, ResponseCode.SUCCESS, None, {})
@@ -63,8 +70,48 @@ class QueueLocks:
         for group, held in list(self._groups.items()):
             for queue in [queue for queue, lock in held.items() if lock.until <= now]:
                 del held[queue]
+                self._note(group, queue)
             if not held:
                 del self._groups[group]
+
+    # --- in a group with failover: a member may be busy with what it locked at the former leader
+
+    def take_changes(self) -> dict[str, dict[int, str]]:
+        """By `topic@group` and queue, who holds it now, empty for nobody; what has changed since
+        the last call."""
+        found: dict[str, dict[int, str]] = {}
+        for key, queues in self.changed.take().items():
+            topic, _, group = key.rpartition("@")
+            held = self._groups.get(group, {})
+            locks = {queue: held.get(self._queue(topic, queue)) for queue in queues}
+            found[key] = {queue: lock.client_id if lock else "" for queue, lock in locks.items()}
+        return found
+
+    def apply(self, changes: Mapping[str, Mapping[int, str]]) -> None:
+        """Take over what another broker's `take_changes` has told."""
+        until = trio.current_time() + LASTS_S
+        for key, queues in changes.items():
+            topic, _, group = key.rpartition("@")
+            held = self._groups.setdefault(group, {})
+            for queue, client_id in queues.items():
+                held.pop(self._queue(topic, queue), None)
+                if client_id:
+                    held[self._queue(topic, queue)] = _Lock(client_id, until)
+            if not held:
+                del self._groups[group]
+
+    def renew(self) -> None:
+        """All of them, as nobody here has heard their holders yet."""
+        until = trio.current_time() + LASTS_S
+        for held in self._groups.values():
+            for lock in held.values():
+                lock.until = until
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic=topic, broker_name=self._broker_name, queue_id=queue_id)
+
+    def _note(self, group: str, queue: MessageQueue) -> None:
+        self.changed.note(f"{queue.topic}@{group}", queue.queue_id)
 
     def _is_ours(self, queue: MessageQueue) -> bool:
         # Of others nobody asks us; what may be held is bounded by the queues that there are.

@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
+from rocketbed.node.broker.noted import Noted
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.wire.bodies import ConsumerOffsetTable, DataVersion
 from rocketbed.world.api import World
@@ -49,8 +50,8 @@ class Offsets:
         with the process, when the table has it."""
         self._pulled: dict[tuple[str, str, int], int] = {}
         """Group, topic and queue -> the offset of the latest pull; of pulls to this process."""
-        self._changed: dict[str, dict[int, None]] | None = None
-        """`topic@group` -> queues whose offset has changed; None where nobody asks."""
+        self.changed, self.resets_changed = Noted(), Noted()
+        """By `topic@group`, queues whose offset, or reset, is another one."""
         self.version = DataVersion()
         self._is_new = trio.Event()
         """Set when a queue has its first offset."""
@@ -96,6 +97,7 @@ class Offsets:
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Send a group elsewhere: its pulls are told so (`reset_of`)."""
         self._resets[group, topic, queue_id] = _Reset(offset)
+        self.resets_changed.note(f"{topic}@{group}", queue_id)
         self._store(group, topic, queue_id, offset)
 
     def reset_of(self, group: str, topic: str, queue_id: int, asked: int) -> int | None:
@@ -111,6 +113,7 @@ class Offsets:
         reset.until = min(reset.until, now + TOLD_S)
         if reset.target == asked or now > reset.until:
             del self._resets[place]
+            self.resets_changed.note(f"{topic}@{group}", queue_id)
             return None
         return reset.target
 
@@ -121,23 +124,37 @@ class Offsets:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._saved.touch()
-            if self._changed is not None:
-                self._changed.setdefault(f"{topic}@{group}", {})[queue_id] = None
+            self.changed.note(f"{topic}@{group}", queue_id)
 
     def take_changes(self) -> dict[str, dict[int, int]]:
         """By `topic@group` and queue, the offsets that have changed since the last call, -1 for one
         that was dropped; from the first call on."""
-        changed, self._changed = self._changed or {}, {}
         return {
             key: {queue: self._table.get(key, {}).get(queue, NOT_STORED) for queue in queues}
-            for key, queues in changed.items()
+            for key, queues in self.changed.take().items()
         }
 
-    def note_changes(self, changes: Mapping[str, Mapping[int, int]]) -> None:
-        """Have `take_changes` tell these once more."""
+    def take_resets(self) -> dict[str, dict[int, int]]:
+        """The same of resets: where a group is sent that has not heard of it, -1 once it has."""
+        found: dict[str, dict[int, int]] = {}
+        for key, queues in self.resets_changed.take().items():
+            topic, _, group = key.rpartition("@")
+            resets = {queue: self._resets.get((group, topic, queue)) for queue in queues}
+            found[key] = {
+                queue: NOT_STORED if reset is None else reset.target
+                for queue, reset in resets.items()
+            }
+        return found
+
+    def apply_resets(self, changes: Mapping[str, Mapping[int, int]]) -> None:
+        """Take over what another broker's `take_resets` has told."""
         for key, queues in changes.items():
-            noted = self._changed if self._changed is not None else {}
-            noted.setdefault(key, {}).update(dict.fromkeys(queues))
+            topic, _, group = key.rpartition("@")
+            for queue, target in queues.items():
+                if target == NOT_STORED:
+                    self._resets.pop((group, topic, queue), None)
+                else:
+                    self._resets[group, topic, queue] = _Reset(target)
 
     def apply(self, changes: Mapping[str, Mapping[int, int]]) -> None:
         """Take over what another broker's `take_changes` has told."""
@@ -233,12 +250,13 @@ class Offsets:
         for key in list(self._table):
             topic, _, group = key.rpartition("@")
             if matches(topic, group):
-                self.note_changes({key: self._table[key]})
+                self.changed.note(key, *self._table[key])
                 del self._table[key]
                 self._saved.touch()
         for table in (self._pulled, self._resets):
             for place in [one for one in table if matches(one[1], one[0])]:
                 del table[place]
+                self.resets_changed.note(f"{place[1]}@{place[0]}", place[2])
 
     def _render(self) -> dict[str, Any]:
         # Not by way of `body().to_json()`, which copies each of a million offsets.

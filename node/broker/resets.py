@@ -66,6 +66,7 @@ class Resets:
                 return answer(command, ResponseCode.SYSTEM_ERROR, remark)
             targets[queue_id] = target
         body = QueueOffsets()
+        settled = self._topics.settling()
         for queue_id, target in targets.items():
             self._offsets.reset(group, topic, queue_id, target)
             queue = MessageQueue(
@@ -73,6 +74,7 @@ class Resets:
             )
             body.offset_table[queue] = target
         await self._offsets.save()
+        await settled()
         for queue_id in targets:
             self._polls.release(topic, queue_id)
         return answer(command, ResponseCode.SUCCESS, None, {}, body.encode())

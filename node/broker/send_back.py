@@ -114,6 +114,9 @@ class SendBack:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
         status = await self._safe(end)
         late = None if status is PutStatus.PUT_OK else status.name
+        if late and self._config.replica:
+            # The next leader may not have it, and its consumer would go on: twice is better.
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, f"not confirmed: {late}")
         return answer(command, ResponseCode.SUCCESS, late, {})
 
     def _put(self, message: StoredMessage, topic: str, queue_id: int, level: int) -> int:

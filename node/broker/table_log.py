@@ -7,6 +7,8 @@ An operator's change is answered once it is confirmed; a topic's record stands b
 first message; offsets go out at short intervals. Rows are whole: reading one again changes nothing.
 """
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -14,12 +16,13 @@ import trio
 
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.locks import QueueLocks
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.epochs import META_TOPIC
-from rocketbed.node.store.errors import CorruptRecord, MessageRejected, PutFailed
+from rocketbed.node.store.errors import CorruptRecord, MessageRejected, PutFailed, StoreError
 from rocketbed.node.store.store import MessageStore
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import SubscriptionGroupConfig, TopicConfig
@@ -30,6 +33,7 @@ from rocketbed.world.api import World
 
 ROUND_S: Final = 0.2
 """So old is a committed position, at most, that a failover forgets."""
+LEARN_AGAIN_S: Final = 1.0
 ROWS: Final = 100
 """In one record: it has to stay far below the largest message that any setting allows."""
 REPLAYED: Final = 1000
@@ -47,6 +51,7 @@ class TableLog:
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
+        locks: QueueLocks,
         *,
         acknowledged: Watermark,
     ) -> None:
@@ -57,9 +62,17 @@ class TableLog:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._locks = locks
         self._acknowledged = acknowledged
         self._changed_topics: dict[str, None] = {}
         self._changed_groups: dict[str, None] = {}
+        self._removed: dict[str, None] = {}
+        """Topics whose queues were destroyed here."""
+        self._learned: dict[str, int] = {}
+        """Topics whose queues a leader has destroyed, and where the log ended then."""
+        self._is_to_learn = trio.Event()
+        self.is_learning = False
+        """Whether queues are about to be destroyed: not while anybody reads or writes them."""
         self._end = 0
         """Of the last record that was put."""
         self._roles = 0
@@ -68,7 +81,8 @@ class TableLog:
         """Topics that a leader has deleted, as far as is known; not those that were made again."""
         topics.on_change.append(lambda names: self._changed_topics.update(dict.fromkeys(names)))
         topics.before_use = self.put
-        topics.replicated = groups.replicated = self.settle
+        topics.on_removed.append(lambda name: self._removed.update({name: None}))
+        topics.settling = groups.settling = self.settling
         groups.on_change.append(lambda name: self._changed_groups.update({name: None}))
         store.on_arrival.append(self._arrived)
 
@@ -78,11 +92,27 @@ class TableLog:
             await trio.sleep(ROUND_S)
             self.put()
 
+    async def learn(self) -> None:
+        """Destroy queues as the leader has: a topic that is made again begins without."""
+        while True:
+            await self._is_to_learn.wait()
+            self._is_to_learn = trio.Event()
+            try:
+                await self._store.removal.learn_deletions(self._learned)
+            except (StoreError, OSError) as exc:
+                self._world.log.warning("tables.deletion_not_learned", error=str(exc))
+                self._is_to_learn.set()
+                self.is_learning = False  # nobody waits for a disk that is full
+                await trio.sleep(LEARN_AGAIN_S)
+            self.is_learning = self.is_learning and self._is_to_learn.is_set()
+
     def begin_role(self) -> None:
         """What was noted before is another one's business, or is in the tables that it sends."""
         self._changed_topics.clear()
         self._changed_groups.clear()
-        self._offsets.take_changes()
+        self._removed.clear()
+        for noted in (self._offsets.changed, self._offsets.resets_changed, self._locks.changed):
+            noted.take()
         self._end = 0
         self._roles += 1
 
@@ -117,19 +147,24 @@ class TableLog:
             waiting.pop(0)
             self._end = run.end
 
-    async def settle(self) -> None:
-        """Wait until all that was changed is confirmed. Raises `ConfigFileError`."""
-        self.put()
-        end, roles = self._end, self._roles
+    def settling(self) -> Callable[[], Awaitable[None]]:
+        """What waits, after changes from now on, until they are confirmed. It raises
+        `ConfigFileError` if this node does not lead all the while; not if it does not now."""
         if self._config.is_slave:
-            return
-        with trio.move_on_after(self._config.slave_timeout_ms / 1000):
-            await self._acknowledged.wait_for(end)
-            if roles == self._roles:
-                return
+            return trio.lowlevel.checkpoint
+        return partial(self._settle, self._roles)
+
+    async def _settle(self, roles: int) -> None:
+        self.put()
+        if roles == self._roles and not (self._changed_topics or self._changed_groups):
+            with trio.move_on_after(self._config.slave_timeout_ms / 1000):
+                await self._acknowledged.wait_for(self._end)
+                if roles == self._roles:
+                    return
+        refusal = self._store.refusal()
         raise ConfigFileError(
             "the change is not confirmed by enough replicas in time (slaveTimeout): it may be made"
-            " or not; ask again"
+            f" or not{f' ({refusal[1]})' if refusal else ''}; ask again, and who leads then"
         )
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -141,10 +176,16 @@ class TableLog:
         for name in self._changed_groups:
             group = self._groups.get(name)
             rows.append(("groups", name, group.to_json() if group else None))
-        for key, queues in self._offsets.take_changes().items():
-            rows.append(("offsets", key, queues))
-        self._changed_topics.clear()
-        self._changed_groups.clear()
+        for kind, changes in (
+            ("offsets", self._offsets.take_changes()),
+            ("resets", self._offsets.take_resets()),
+            ("locks", self._locks.take_changes()),
+        ):
+            rows += [(kind, key, queues) for key, queues in changes.items()]
+        deletions = self._store.removal.deletions() if self._removed else {}
+        rows += [("removed", name, deletions[name]) for name in self._removed if name in deletions]
+        for noted in (self._changed_topics, self._changed_groups, self._removed):
+            noted.clear()
         bodies = []
         for at in range(0, len(rows), ROWS):
             body: dict[str, Any] = {}
@@ -156,7 +197,14 @@ class TableLog:
     def _note_again(self, rows: dict[str, Any]) -> None:
         self._changed_topics.update(dict.fromkeys(rows.get("topics", ())))
         self._changed_groups.update(dict.fromkeys(rows.get("groups", ())))
-        self._offsets.note_changes(rows.get("offsets", {}))
+        self._removed.update(dict.fromkeys(rows.get("removed", ())))
+        for kind, noted in (
+            ("offsets", self._offsets.changed),
+            ("resets", self._offsets.resets_changed),
+            ("locks", self._locks.changed),
+        ):
+            for key, queues in rows.get(kind, {}).items():
+                noted.note(key, *queues)
 
     # --- what another one has put
 
@@ -188,10 +236,18 @@ class TableLog:
                 name: None if row is None else SubscriptionGroupConfig.from_json(row)
                 for name, row in rows.get("groups", {}).items()
             }
-            offsets = {
-                key: {int(queue): int(offset) for queue, offset in queues.items()}
-                for key, queues in rows.get("offsets", {}).items()
+            offsets, resets = (
+                {
+                    key: {int(queue): int(offset) for queue, offset in queues.items()}
+                    for key, queues in rows.get(kind, {}).items()
+                }
+                for kind in ("offsets", "resets")
+            )
+            locks = {
+                key: {int(queue): str(client) for queue, client in queues.items()}
+                for key, queues in rows.get("locks", {}).items()
             }
+            removed = {str(name): int(at) for name, at in rows.get("removed", {}).items()}
         except (
             *(AttributeError, TypeError, ValueError),
             *(BodyError, CorruptRecord, OSError, RemoteProtocolError),
@@ -208,3 +264,9 @@ class TableLog:
             self._groups.apply(groups)
         if offsets:
             self._offsets.apply(offsets)
+        self._offsets.apply_resets(resets)
+        self._locks.apply(locks)
+        for name, at in removed.items():
+            self._learned[name] = max(at, self._learned.get(name, -1))
+            self._is_to_learn.set()
+            self.is_learning = True

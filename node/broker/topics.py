@@ -6,13 +6,19 @@ message acknowledged before its topic was durable could be lost to its readers.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import trio
 
-from rocketbed.node.broker.config_file import AfterSave, ConfigFile, ConfigFileError, SavedTable
+from rocketbed.node.broker.config_file import (
+    AfterSave,
+    ConfigFile,
+    ConfigFileError,
+    SavedTable,
+    Settling,
+)
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.epochs import EPOCH_TOPIC, META_TOPIC
 from rocketbed.wire.bodies import (
@@ -93,9 +99,11 @@ class Topics:
         self._held: dict[str, list[AfterSave]] = {}
         self.before_use: Callable[[], None] = _nothing
         """Called when changes are in the file, before messages of new topics are taken."""
-        self.replicated: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
-        """Waits until changes are where they have to be beside the file. May raise
-        `ConfigFileError`."""
+        self.settling: Settling = lambda: trio.lowlevel.checkpoint
+        """Called before a change; what it returns waits until the change is where it has to be
+        beside the file, and may raise `ConfigFileError`."""
+        self.on_removed: list[Callable[[str], None]] = []
+        """Called with a topic whose queues were destroyed."""
         self._durable: set[str] = set()
         self._being_saved: list[str] = []
         self._is_complete = False
@@ -193,9 +201,10 @@ class Topics:
 
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""
+        settled = self.settling()
         await self._saved.save()
         self._after_save(None)
-        await self.replicated()
+        await settled()
 
     async def run(self) -> None:
         """Write changes as they come, until cancelled."""

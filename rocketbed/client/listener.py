@@ -226,6 +226,10 @@ class Listener:
         answer = await ask(address, command, timeout_s=TIMEOUT_S)
         if answer.code == ResponseCode.SUCCESS:
             return
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:  # it leads no more
+            self._session.routes.distrust(message.topic)
+            peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
+            raise RequestRefused("message put back", peer, answer.code, answer.remark)
         answer = await ask(address, self._copy(message), timeout_s=TIMEOUT_S)
         if answer.code not in STATUSES:
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
