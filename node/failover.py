@@ -78,7 +78,8 @@ class Replica:
         """Whether it holds all that a former life acknowledged."""
 
     async def begin(self, store: MessageStore) -> None:
-        """Begin a life in a directory that is locked. Raises `ReplicaFileDamaged`, `OSError`."""
+        """Begin a life in a directory that is locked. Raises `ReplicaFileDamaged`, `OSError`: also
+        for lack of room for what is cut off."""
         config = self._config
         self.file.load()
         is_foreign = store.recovery.by_hand or self.who.was_alone()
@@ -86,9 +87,13 @@ class Replica:
             # Whatever stands behind what was confirmed may be another broker's: epochs say nothing
             # of it. The cut is done before anybody is followed, and put on record before it is
             # forgotten that somebody was here.
+            # What was acknowledged by that broker is cut off at all replicas alike: it is kept.
             confirm = min(self.file.state.confirm, store.max_offset)
             reason = store.recovery.reason or "a node without failover had the directory"
-            self._world.log.warning("failover.foreign_hand", reason=reason, cut_to=confirm)
+            kept, size = await store.removal.keep_from(confirm)
+            self._world.log.warning(
+                "failover.foreign_hand", reason=reason, cut_to=confirm, bytes=size, kept=kept
+            )
             await self.file.save(cut_to=confirm)
         is_cut = store.max_offset < self.file.state.confirm
         if is_cut:

@@ -8,7 +8,7 @@ from collections.abc import Container
 from typing import Final
 
 from rocketbed.replication.election import counts
-from rocketbed.replication.entry import GroupEntry, Policy, Replica
+from rocketbed.replication.entry import EPOCH_MAX, GroupEntry, Policy, Replica
 from rocketbed.replication.errors import ChangeRefused, GroupUnknown, NumberTaken
 from rocketbed.replication.lease import LEASE_S, Roll
 from rocketbed.replication.register.register import min_in_sync
@@ -29,6 +29,8 @@ def check_words(asked: RegisterReplicaRequest) -> None:
         raise ChangeRefused(f"a group has up to {REPLICAS_MAX} replicas, numbered from 0 on")
     if asked.incarnation < 1 or min(asked.end, asked.epoch, asked.promised) < 0:
         raise ChangeRefused("lives are counted from 1 on, ends and epochs from 0")
+    if max(asked.epoch, asked.promised) > EPOCH_MAX:
+        raise ChangeRefused(f"no group has seen more than {EPOCH_MAX} epochs")
     if asked.policy not in list(Policy):
         raise ChangeRefused(f"no policy: {asked.policy!r}")
 

@@ -338,22 +338,27 @@ class Controller:
     def _refuse_older(self, asked: RegisterReplicaRequest, known: GroupEntry) -> None:
         """A register that was put back from an old copy: who is in sync by it may lack what was
         acknowledged since. The group stands still, for all of its replicas."""
-        # Whoever cannot name the group's id may be anybody: one of them stops no group.
-        is_ours = asked.groupUid == known.uid
-        if is_ours and known.epoch < max(asked.promised, asked.epoch):
-            reason = (
+        # Whoever is not in the register, or cannot name the group's id, may be anybody: none of
+        # them stops a group.
+        former, newest = known.replicas.get(asked.replica), max(asked.promised, asked.epoch)
+        if asked.groupUid == known.uid and known.epoch < newest:
+            older = RegisterOlder(
                 f"the register has group {asked.group!r} as it was in epoch {known.epoch}, and"
-                f" replica {asked.replica} knows of epoch {max(asked.promised, asked.epoch)}: bring"
-                " its newest copy back, or empty it and have a leader forced once all are here"
+                f" replica {asked.replica} knows of epoch {newest}: bring its newest copy back, or"
+                " empty it and have a leader forced once all are here. Or is that replica wrong?"
+                " Then move its epoch.rb away, and start the nameserver again"
             )
+            if former is None or former.uuid != asked.uuid:
+                raise older
             if not isinstance(self._damaged.get(asked.group), RegisterOlder):
-                self._world.log.error("controller.older_register", reason=reason)
-            self._damaged[asked.group] = RegisterOlder(reason)
+                self._world.log.error("controller.older_register", reason=str(older))
+            self._damaged[asked.group] = older
             group = self._groups.pop(asked.group, None)
             if group is not None:
                 group.changed.set()
-        if isinstance(older := self._damaged.get(asked.group), RegisterOlder):
-            raise older
+        damaged = self._damaged.get(asked.group)
+        if isinstance(damaged, RegisterOlder):
+            raise damaged
 
     def _fell_back(self, asked: RegisterReplicaRequest) -> bool:
         """Whether its log ends before where it was heard to end, though nothing says why: its

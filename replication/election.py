@@ -143,12 +143,12 @@ def forced(entry: GroupEntry, number: int, alive: Mapping[int, Candidate]) -> Gr
         for one, life in {**entry.in_sync, **entry.eligible}.items()
         if one in alive and alive[one].incarnation == life
     )
+    if number not in entry.replicas:
+        raise ChangeRefused(f"group {entry.name!r} has no replica {number}")
     if complete:
         raise ChangeRefused(
             f"replicas {complete} of group {entry.name!r} have lost nothing, and are there"
         )
-    if number not in entry.replicas:
-        raise ChangeRefused(f"group {entry.name!r} has no replica {number}")
     incarnation = entry.replicas[number].incarnation
     if number not in alive or alive[number].incarnation != incarnation:
         raise ChangeRefused(

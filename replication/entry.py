@@ -7,9 +7,12 @@ its starts, so that nothing said of one life is taken for the next (replication.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 Members = Mapping[int, int]
 """Incarnation by replica."""
+EPOCH_MAX: Final = 1 << 30
+"""No group sees so many elections; frames and headers have 32 bits for one."""
 
 
 class Policy(StrEnum):

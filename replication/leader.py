@@ -153,6 +153,11 @@ class Leader:
         if to is not None and to not in members:
             raise ChangeRefused(f"replica {to} is not in sync: {members or 'nobody else'} is")
         good = self._fit_members()
+        if to is not None and to not in good and good:
+            raise ChangeRefused(
+                f"replica {to} would be a bad leader, or has no link (its log says why); {good}"
+                " would not"
+            )
         rest = [] if fit else [one for one in members if one not in good]
         wanted = [*good, *rest] if to is None else [to]
         with trio.move_on_after(HAND_OVER_S):

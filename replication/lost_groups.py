@@ -77,8 +77,8 @@ class LostGroups:
         waiting = self.of(group)
         if number not in waiting:
             raise GroupUnknown(
-                f"no replica {number} of group {group!r} ever registered, or waits to be:"
-                f" {sorted(waiting) or 'none'} of it do"
+                f"no replica {number} of group {group!r} is registered, or waits to be;"
+                f" {', '.join(map(str, sorted(waiting))) or 'none'} of that group do"
             )
         one = waiting[number]
         newest = max(asked.epoch for asked in waiting.values())

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from rocketbed.replication.entry import GroupEntry, Members, Policy, Replica
+from rocketbed.replication.entry import EPOCH_MAX, GroupEntry, Members, Policy, Replica
 from rocketbed.replication.errors import EntryDamaged
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def loaded(data: bytes, *, name: str, version: int) -> GroupEntry:
             policy=Policy(found["policy"]),
             min_in_sync=_count(found["min_in_sync"], 1),
             replicas=_by_number(found["replicas"], _replica),
-            epoch=_count(found["epoch"]),
+            epoch=_count(found["epoch"], most=EPOCH_MAX),
             version=_count(found["version"]),
             leader=None if found["leader"] is None else _count(found["leader"]),
             in_sync=_members(found["in_sync"]),
@@ -69,8 +69,9 @@ def loaded(data: bytes, *, name: str, version: int) -> GroupEntry:
         reason = str(exc) if isinstance(exc, ValueError) else f"{type(exc).__name__} {exc}"[:200]
         raise EntryDamaged(
             f"version {version} of group {name!r} in the register cannot be read: {reason}. Bring"
-            " back a copy of the register that is not older than the newest election, or have the"
-            " group forgotten and registered anew"
+            " back a copy of the register that is not older than the newest election, or move the"
+            " register away, start the nameserver again and, once all replicas are here,"
+            " force-leader the one with the longest log"
         ) from exc
     return entry
 
@@ -96,7 +97,7 @@ def _replica(found: Any) -> Replica:
     )
 
 
-def _count(value: Any, least: int = 0) -> int:
-    if type(value) is not int or value < least:
-        raise ValueError(f"{value!r} is not a number from {least} on")
+def _count(value: Any, least: int = 0, most: int = (1 << 63) - 1) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r} is not a number from {least} to {most}")
     return value

@@ -75,9 +75,13 @@ def status(nameservers: str, as_json: bool) -> int:
 
 @failover.command("handover")
 @click.argument("group")
-@click.option("--to", type=int, default=-1, help="Replica's number; the first that has everything.")
+@click.option(
+    "--to",
+    type=click.IntRange(0, 63),
+    help="Replica's number; else the first that has everything.",
+)
 @nameserver_option
-def handover(group: str, to: int, nameservers: str) -> int:
+def handover(group: str, to: int | None, nameservers: str) -> int:
     """Have another replica of GROUP, a broker name, lead.
 
     The one that leads takes no more messages, waits until the other one has all, and gives the lead
@@ -88,10 +92,11 @@ def handover(group: str, to: int, nameservers: str) -> int:
         known = await _known(admin, group)
         if known.leader is None:
             raise click.ClickException(f"{group}: nobody leads it: see `rocketbed failover status`")
-        if to == known.leader:
+        if to is not None and to == known.leader:
             raise click.ClickException(f"{group}: replica {to} leads already")
         address = known.addresses[known.leader]
-        return _read(await admin.hand_over(address, group, to=to, epoch=known.epoch))
+        chosen = -1 if to is None else to
+        return _read(await admin.hand_over(address, group, to=chosen, epoch=known.epoch))
 
     show(with_admin(nameservers, ask).lines())
     return 0
@@ -99,7 +104,7 @@ def handover(group: str, to: int, nameservers: str) -> int:
 
 @failover.command("force-leader")
 @click.argument("group")
-@click.argument("replica", type=int)
+@click.argument("replica", type=click.IntRange(0, 63))
 @click.option("--accept-loss", is_flag=True, required=True, help="Acknowledged messages may go.")
 @nameserver_option
 def force_leader(group: str, replica: int, accept_loss: bool, nameservers: str) -> int:

@@ -77,7 +77,12 @@ class GroupStatus:
         ]
         if self.eligible:
             found.append(f"eligible, though not in sync: {self._named(*self.eligible)}")
-        if self.leader is None:
+        if not (self.in_sync or self.eligible):
+            found.append(
+                "each replica may lack what was acknowledged (their logs say why), so that none is"
+                " made leader by itself: `force-leader` the one with the longest log"
+            )
+        elif self.leader is None:
             found.append(
                 "no messages are taken until one that is in sync or eligible is started again; if"
                 " none of them ever comes back, `force-leader` makes another one lead"

@@ -364,7 +364,9 @@ def test_what_another_broker_has_written_into_a_directory_is_cut_off() -> None:
         group.simulation.run(2)
         group.start(name)
         group.settle()
-        assert any(line.event == "failover.foreign_hand" for line in group.simulation.log)
+        told = [line for line in group.simulation.log if line.event == "failover.foreign_hand"]
+        kept = group.simulation.process(name).disk.contents(str(told[0].fields["kept"]))
+        assert kept.count(b"foreign") == 20, "what that broker acknowledged"
         traffic.check()
 
 
