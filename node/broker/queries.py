@@ -130,6 +130,8 @@ class Queries:
         Raises `HeaderError`.
         """
         header = QueueRequest.decode(command.raw_fields)
+        if refusal := self.reads():
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, refusal)
         place = header.topic, header.queueId
         is_batch = self._topics.is_batch_queue(header.topic)
         if is_batch and not self._store.queue_max(*place, committed=False):
@@ -139,6 +141,8 @@ class Queries:
     async def offset_by_time(self, command: Command, connection: Connection) -> Command:
         """29: a queue offset by store time. Raises `HeaderError`."""
         header = SearchOffsetRequest.decode(command.raw_fields)
+        if refusal := self.reads():
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, refusal)
         upper = (header.boundaryType or "lower").lower() == "upper"
         offset = await self._store.offset_by_time(
             header.topic, header.queueId, header.timestamp, upper=upper

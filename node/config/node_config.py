@@ -269,9 +269,10 @@ def _check(config: NodeConfig, last: dict[str, Setting]) -> None:
         raise ConfigError(f"{where}: {why}")
 
     if config.replica:
-        for key in _DECIDED:
-            if key in last:
-                fail(key, "with rbReplica this is decided by the group's controller: leave it out")
+        if decided := [key for key in _DECIDED if key in last]:
+            others = f" ({', '.join(decided[1:])} too)" if decided[1:] else ""
+            why = f"with rbReplica this is decided by the group's controller: leave it out{others}"
+            fail(decided[0], why)
         if not config.nameservers:
             fail("rbReplica", "needs namesrvAddr, where the group's controller runs")
     if config.is_slave and config.broker_id == 0:
