@@ -12,6 +12,9 @@ class Noted:
         if self._places is not None:
             self._places.setdefault(key, {}).update(dict.fromkeys(queues))
 
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
     def take(self) -> dict[str, dict[int, None]]:
         """What was noted, once."""
         found, self._places = self._places or {}, {}

@@ -68,6 +68,16 @@ class TableLog:
         self._changed_groups: dict[str, None] = {}
         self._removed: dict[str, None] = {}
         """Topics whose queues were destroyed here."""
+        self._queues_noted = {
+            "offsets": offsets.changed,
+            "resets": offsets.resets_changed,
+            "locks": locks.changed,
+        }
+        self._noted = (
+            *(self._changed_topics, self._changed_groups, self._removed),
+            *self._queues_noted.values(),
+        )
+        """What is not in the log yet."""
         self._learned: dict[str, int] = {}
         """Topics whose queues a leader has destroyed, and where the log ended then."""
         self._is_to_learn = trio.Event()
@@ -111,7 +121,7 @@ class TableLog:
         self._changed_topics.clear()
         self._changed_groups.clear()
         self._removed.clear()
-        for noted in (self._offsets.changed, self._offsets.resets_changed, self._locks.changed):
+        for noted in self._queues_noted.values():
             noted.take()
         self._end = 0
         self._roles += 1
@@ -156,7 +166,7 @@ class TableLog:
 
     async def _settle(self, roles: int) -> None:
         self.put()
-        if roles == self._roles and not (self._changed_topics or self._changed_groups):
+        if roles == self._roles and not any(self._noted):
             with trio.move_on_after(self._config.slave_timeout_ms / 1000):
                 await self._acknowledged.wait_for(self._end)
                 if roles == self._roles:
@@ -198,11 +208,7 @@ class TableLog:
         self._changed_topics.update(dict.fromkeys(rows.get("topics", ())))
         self._changed_groups.update(dict.fromkeys(rows.get("groups", ())))
         self._removed.update(dict.fromkeys(rows.get("removed", ())))
-        for kind, noted in (
-            ("offsets", self._offsets.changed),
-            ("resets", self._offsets.resets_changed),
-            ("locks", self._locks.changed),
-        ):
+        for kind, noted in self._queues_noted.items():
             for key, queues in rows.get(kind, {}).items():
                 noted.note(key, *queues)
 

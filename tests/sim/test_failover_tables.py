@@ -86,9 +86,17 @@ def test_who_follows_changes_nothing() -> None:
 def test_what_cannot_be_put_into_the_log_is_not_answered_with_success(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    async def prepare(world: World) -> None:
+        async with Admin(world, nameservers=NS) as admin:
+            await admin.create_topic("T")
+            await admin.create_group(SubscriptionGroupConfig(group_name="there"))
+
     async def make(world: World) -> None:
         async with Admin(world, nameservers=NS) as admin:
+            header = ResetOffsetRequest(topic="T", group="there", queueId=0, offset=0, timestamp=-1)
+            code, address = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group.nodes[leader].config
             for make in (
+                lambda: admin.ask(address.address, code, header, what="reset"),
                 lambda: admin.create_topic("Made"),
                 lambda: admin.create_group(SubscriptionGroupConfig(group_name="cg")),
             ):
@@ -99,6 +107,7 @@ def test_what_cannot_be_put_into_the_log_is_not_answered_with_success(
 
     with FailoverNodes(51) as group:
         leader = ready(group)
+        group.simulation.run_process(group.program(prepare), 60)
         store = group.nodes[leader].store
         refusal = PutStatus.OS_PAGE_CACHE_BUSY, "the disk is behind (rbDirtyMax)"
         monkeypatch.setattr(store, "refusal", lambda: refusal)
