@@ -27,13 +27,15 @@ from rocketbed.replication.agent import Agent, Identity
 from rocketbed.replication.entry import Policy
 from rocketbed.replication.epoch_file import EpochFile
 from rocketbed.replication.errors import ChangeRefused, NoRoom, ReplicationError
-from rocketbed.replication.identity import ReplicaFile
+from rocketbed.replication.fresh import with_connection
+from rocketbed.replication.identity import ReplicaFile, ReplicaFileDamaged
 from rocketbed.replication.member import Member
 from rocketbed.replication.pace import Seldom
 from rocketbed.replication.register.form import dumped
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.codes import RequestCode, ResponseCode
-from rocketbed.wire.command import Command, answer
+from rocketbed.wire.command import Command, answer, request
+from rocketbed.wire.errors import ProtocolError
 from rocketbed.wire.headers_failover import HandOverRequest
 from rocketbed.world.api import World
 
@@ -43,6 +45,8 @@ GIVE_UP_S: Final = 30.0
 """Between two tries to be rid of the lead."""
 HAND_OVER_S: Final = 2.0
 """For a leader that stops to make another one lead."""
+FORWARDED: Final = "rbForwarded"
+"""Ours: of a request that a follower has sent on, so that none goes round."""
 LEARNS: Final = "queues of a topic that was deleted are being destroyed: ask again"
 CHANGES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -89,6 +93,12 @@ class Replica:
             # forgotten that somebody was here.
             # What was acknowledged by that broker is cut off at all replicas alike: it is kept.
             confirm = min(self.file.state.confirm, store.max_offset)
+            if confirm < store.min_offset:
+                raise ReplicaFileDamaged(
+                    f"nothing is left in {config.store.root} of what its group had confirmed: a"
+                    " broker without failover had the directory, and what it deleted goes further."
+                    " Start with an empty directory, or begin the group anew with what all have"
+                )
             reason = store.recovery.reason or "a node without failover had the directory"
             kept, size = await store.removal.keep_from(confirm)
             self._world.log.warning(
@@ -179,7 +189,7 @@ class Failover:
         # The controller was away, and the nameserver beside it may know no route any more.
         self.agent.on_registered = registration.announce
         registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
-        broker.queries.gate = self._no_leader
+        broker.queries.gate = broker.puller.elsewhere = self._no_leader
         broker.puller.gate = broker.queries.reads = self._not_confirmed
         inline, spawned = broker.handlers.inline, broker.handlers.spawned
         for code in CHANGES:
@@ -253,9 +263,27 @@ class Failover:
     async def _spawned_if_leader(
         self, handler: Spawned, command: Command, connection: Connection
     ) -> Command | None:
-        if elsewhere := self._no_leader():
-            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
-        return await handler(command, connection)
+        elsewhere = self._no_leader()
+        if not elsewhere:
+            return await handler(command, connection)
+        if command.code == RequestCode.DELETE_TOPIC_IN_BROKER and FORWARDED not in command.fields:
+            return await self._forwarded(command)
+        return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
+
+    async def _forwarded(self, command: Command) -> Command:
+        """What the leader answers: RocketMQ's tools ask one member after the other, and end with
+        the first that refuses."""
+
+        async def ask(connection: Connection) -> Command:
+            fields = {**command.fields, FORWARDED: "true"}
+            return await connection.request(request(command.code, fields, command.body))
+
+        try:
+            leader = parse_address(orjson.loads(self._hint())["leader"])
+            found = await with_connection(self._world, leader, ask)
+        except (RemotingError, ProtocolError, ValueError):
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, self._hint())
+        return answer(command, found.code, found.remark)
 
     def _hint(self) -> str:
         """Who leads, as far as is known; for people, and for programs as JSON."""

@@ -61,7 +61,8 @@ def refuse_other_promise(asked: RegisterReplicaRequest, known: GroupEntry) -> No
             f"group {asked.group!r} acknowledges by the policy {known.policy}, replica"
             f" {asked.replica} by {asked.policy}: set flushDiskType alike at all of them"
         )
-    if known.min_in_sync != min_in_sync(asked.replicas):
+    # One that is registered has been promising what its group does.
+    if asked.replica not in known.replicas and known.min_in_sync != min_in_sync(asked.replicas):
         raise ChangeRefused(
             f"group {asked.group!r} was founded to acknowledge with {known.min_in_sync} in sync at"
             f" least, and rbReplicas={asked.replicas} of replica {asked.replica} asks for"

@@ -54,7 +54,7 @@ async def ask_log_start(world: World, master: Address) -> LogStart | None:
     Why it does not say goes to the log. Safe to cancel.
     """
     try:
-        return await _with_connection(world, master, _ask_start)
+        return await with_connection(world, master, _ask_start)
     except (RemotingError, ProtocolError, ValueError) as exc:
         world.log.warning(
             "replication.start_unknown",
@@ -67,7 +67,7 @@ async def ask_log_start(world: World, master: Address) -> LogStart | None:
 async def ask_log_bounds(world: World, master: Address) -> LogBounds | None:
     """Ask at a master's remoting address; None when it does not say. Safe to cancel."""
     try:
-        return await _with_connection(world, master, _ask_bounds_and_role)
+        return await with_connection(world, master, _ask_bounds_and_role)
     except (RemotingError, ProtocolError, ValueError) as exc:
         world.log.debug(
             "replication.bounds_unknown", master=f"{master[0]}:{master[1]}", reason=str(exc)
@@ -75,9 +75,10 @@ async def ask_log_bounds(world: World, master: Address) -> LogBounds | None:
         return None
 
 
-async def _with_connection(
+async def with_connection(
     world: World, master: Address, ask: Callable[[Connection], Awaitable[T]]
 ) -> T:
+    """Ask on a connection of its own. Raises what `ask` and `dial` do."""
     connection = await dial(world, master)
     found: T
     failure: Exception | None = None

@@ -162,7 +162,12 @@ def positions_over_turns(case: Case, found: Findings) -> int:
             name = evidence.queues.names[queue]
             text = f"{evidence.node(row)} told group {group} {offset} of {name.topic}/{name.queue},"
             text += f" after {last.offset} had been committed to {last.node} before a turn"
-            found.add(evidence.example(row, text, value=None, distance=last.offset - offset))
+            excuse = None
+            if evidence.record.backend != "sim":
+                cause = "a machine that may be busy may hand over late"
+                excuse = evidence.excuse(cause, last.begun_ns, time_ns)
+            example = evidence.example(row, text, value=None, distance=last.offset - offset)
+            found.add(example, excuse=excuse)
     if not examined:
         raise NotApplicable("no position was read after a planned change without other faults")
     return examined

@@ -6,6 +6,7 @@ It outlives its holder's connection: a client that lost it may still be busy wit
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import trio
@@ -24,6 +25,8 @@ class _Lock:
     client_id: str
     until: float
     """On trio's clock."""
+    told: float = -inf
+    """When others were told of it: again each minute, as who starts reads the newest only."""
 
 
 class QueueLocks:
@@ -43,9 +46,13 @@ class QueueLocks:
         granted = [queue for queue in wanted.mq_set if self._is_ours(queue)]
         granted = [queue for queue in granted if _is_free(held.get(queue), wanted.client_id, now)]
         for queue in granted:
-            if queue not in held or held[queue].client_id != wanted.client_id:
+            old = held.get(queue)
+            lock = held[queue] = _Lock(wanted.client_id, now + LASTS_S)
+            if old is not None and old.client_id == lock.client_id and now < old.told + LASTS_S:
+                lock.told = old.told
+            else:
+                lock.told = now
                 self._note(wanted.consumer_group, queue)
-            held[queue] = _Lock(wanted.client_id, now + LASTS_S)
         if not held:
             del self._groups[wanted.consumer_group]
         body = LockedQueues(lock_ok_mq_set=granted).encode()

@@ -100,6 +100,11 @@ class Offsets:
         self.resets_changed.note(f"{topic}@{group}", queue_id)
         self._store(group, topic, queue_id, offset)
 
+    def give_up_reset(self, group: str, topic: str, queue_id: int) -> None:
+        """It may not count: nobody is told of it, now or when this node leads again."""
+        if self._resets.pop((group, topic, queue_id), None) is not None:
+            self.resets_changed.note(f"{topic}@{group}", queue_id)
+
     def reset_of(self, group: str, topic: str, queue_id: int, asked: int) -> int | None:
         """Where a group has to go on that pulls from `asked`; None once it does.
 

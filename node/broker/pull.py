@@ -91,6 +91,8 @@ class Puller:
         store.on_arrival.append(self.polls.on_arrival)
         self.is_master_alive: Callable[[], bool] = lambda: False
         """On a slave: whether a master serves the group, so that readers should go there."""
+        self.elsewhere: Callable[[], str] = str
+        """Who keeps positions, if that is not this node."""
         self.gate: Callable[[], str] = str
         """Why nothing can be read now; empty if it can. Of a group with failover."""
         self.served = 0
@@ -147,7 +149,8 @@ class Puller:
             result = replace(
                 result, status=GetStatus.OFFSET_OVERFLOW_ONE, next_offset=header.queueOffset
             )
-        if may_hold and header.sysFlag & COMMIT_OFFSET and not self._config.is_slave:
+        keeps = not self._config.is_slave and not self.elsewhere()
+        if may_hold and header.sysFlag & COMMIT_OFFSET and keeps:
             self._offsets.commit(*place, header.commitOffset)
         self._offsets.pull(*place, header.queueOffset)
         code, suggested = self._outcome(header, result, allowed.group)

@@ -4,6 +4,7 @@ The group need not be connected. What it commits is ignored until its next pull 
 told where to go on; a pull that is held is told at once.
 """
 
+from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.long_polling import LongPolls
 from rocketbed.node.broker.offsets import Offsets
@@ -38,6 +39,7 @@ class Resets:
 
     async def reset(self, command: Command, connection: Connection) -> Command:
         """222: set a group's positions, durably. Raises `HeaderError`, `ConfigFileError`."""
+        settled = self._topics.settling()
         header = ResetOffsetRequest.decode(command.fields)
         topic, group = header.topic, header.group
         if self._config.is_slave:
@@ -66,15 +68,19 @@ class Resets:
                 return answer(command, ResponseCode.SYSTEM_ERROR, remark)
             targets[queue_id] = target
         body = QueueOffsets()
-        settled = self._topics.settling()
         for queue_id, target in targets.items():
             self._offsets.reset(group, topic, queue_id, target)
             queue = MessageQueue(
                 topic=topic, broker_name=self._config.broker_name, queue_id=queue_id
             )
             body.offset_table[queue] = target
-        await self._offsets.save()
-        await settled()
+        try:
+            await self._offsets.save()
+            await settled()
+        except ConfigFileError:
+            for queue_id in targets:
+                self._offsets.give_up_reset(group, topic, queue_id)
+            raise
         for queue_id in targets:
             self._polls.release(topic, queue_id)
         return answer(command, ResponseCode.SUCCESS, None, {}, body.encode())

@@ -108,6 +108,8 @@ class SendBack:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
         level = 0 if is_dead else header.delayLevel or FIRST_LEVEL + message.reconsume_times
         queue_id = self._world.random.randrange(min(queues, QUEUES_MAX))
+        if (refusal := self._sender.refusal(command)) is not None:
+            return refusal  # it leads no more
         try:
             end = self._put(message, topic, queue_id, self._delays.level(level))
         except (MessageRejected, PutFailed) as exc:

@@ -36,6 +36,8 @@ ROUND_S: Final = 0.2
 LEARN_AGAIN_S: Final = 1.0
 ROWS: Final = 100
 """In one record: it has to stay far below the largest message that any setting allows."""
+QUEUES_A_ROW: Final = 20
+"""So many count as a row more."""
 REPLAYED: Final = 1000
 """Records that a start reads again: the tables in files may be older than the log."""
 
@@ -107,14 +109,22 @@ class TableLog:
         while True:
             await self._is_to_learn.wait()
             self._is_to_learn = trio.Event()
+            # What tells of a deletion stands behind it in the log, unless it was cut off.
+            end = self._store.max_offset
+            self._learned = {name: at for name, at in self._learned.items() if at <= end}
+            learned, again_s = dict(self._learned), 0.0
+            if self._store.dispatched.value < max(learned.values(), default=0):
+                again_s = ROUND_S
             try:
-                await self._store.removal.learn_deletions(self._learned)
+                await self._store.removal.learn_deletions(learned)
             except (StoreError, OSError) as exc:
                 self._world.log.warning("tables.deletion_not_learned", error=str(exc))
-                self._is_to_learn.set()
                 self.is_learning = False  # nobody waits for a disk that is full
-                await trio.sleep(LEARN_AGAIN_S)
+                again_s = LEARN_AGAIN_S
             self.is_learning = self.is_learning and self._is_to_learn.is_set()
+            if again_s:
+                self._is_to_learn.set()
+                await trio.sleep(again_s)
 
     def begin_role(self) -> None:
         """What was noted before is another one's business, or is in the tables that it sends."""
@@ -196,12 +206,14 @@ class TableLog:
         rows += [("removed", name, deletions[name]) for name in self._removed if name in deletions]
         for noted in (self._changed_topics, self._changed_groups, self._removed):
             noted.clear()
-        bodies = []
-        for at in range(0, len(rows), ROWS):
-            body: dict[str, Any] = {}
-            for kind, name, row in rows[at : at + ROWS]:
-                body.setdefault(kind, {})[name] = row
-            bodies.append(body)
+        bodies: list[dict[str, Any]] = []
+        room = 0
+        for kind, name, row in rows:
+            if room <= 0:
+                bodies.append({})
+                room = ROWS
+            bodies[-1].setdefault(kind, {})[name] = row
+            room -= 1 + len(row) // QUEUES_A_ROW if kind in self._queues_noted else 1
         return bodies
 
     def _note_again(self, rows: dict[str, Any]) -> None:

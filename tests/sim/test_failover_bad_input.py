@@ -151,10 +151,10 @@ def test_a_node_that_would_acknowledge_with_fewer_in_sync_is_refused_and_ends() 
     with FailoverNodes(47) as group:
         group.simulation.tolerate_crashes = True
         name, traffic = follower_of(group)
-        group.start(name, replicas=2)
-        process = group.simulation.process(name)
+        group.start("g-4", replicas=2)
+        process = group.simulation.process("g-4")
         group.wait(lambda: process.done)
-        assert "and rbReplicas=2 of replica" in process.end_reason
+        assert "and rbReplicas=2 of replica 4 asks for 1" in process.end_reason
         join(group, name)
         traffic.check()
 

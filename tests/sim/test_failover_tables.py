@@ -18,7 +18,7 @@ from rocketbed.wire.bodies import MessageQueue, SubscriptionGroupConfig
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import request
 from rocketbed.wire.headers import SendBackRequest
-from rocketbed.wire.headers_admin import ResetOffsetRequest
+from rocketbed.wire.headers_admin import ResetOffsetRequest, TopicRequest
 from rocketbed.world.api import World
 from tests.support.sim.failover_nodes import GROUP, PORT, FailoverNodes
 
@@ -79,8 +79,37 @@ def test_who_follows_changes_nothing() -> None:
         leader = ready(group)
         follower = next(name for name in group.names if name != leader)
         address = (group.simulation.host(follower).address, PORT)
-        codes = group.simulation.run_process(group.program(ask), 30)
-        assert set(codes) == {ResponseCode.SERVICE_NOT_AVAILABLE}
+        codes = dict(
+            zip(CHANGES, group.simulation.run_process(group.program(ask), 30), strict=True)
+        )
+        # Sent on to the leader, and refused there.
+        assert codes.pop(RequestCode.DELETE_TOPIC_IN_BROKER) == ResponseCode.SYSTEM_ERROR
+        assert {*codes.values()} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+
+
+def test_a_deletion_that_every_member_is_asked_for_is_made_by_the_leader() -> None:
+    """As RocketMQ's tools do; two topics at a time."""
+
+    async def delete(world: World) -> None:
+        await fill(world, "T", "old", 20)
+        await fill(world, "U", "old", 20)
+        async with Admin(world, nameservers=NS) as admin, trio.open_nursery() as nursery:
+            for topic in ("T", "U"):
+                nursery.start_soon(delete_everywhere, admin, topic)
+
+    async def delete_everywhere(admin: Admin, topic: str) -> None:
+        for name in group.names:
+            code, address = RequestCode.DELETE_TOPIC_IN_BROKER, group.nodes[name].config.address
+            await admin.ask(address, code, TopicRequest(topic=topic), what="delete")
+
+    with FailoverNodes(58) as group:
+        ready(group)
+        group.simulation.run_process(group.program(delete), 60)
+        stores = [node.store for node in group.nodes.values()]
+        group.wait(
+            lambda: all(store.queue_max(topic, 0) == 0 for topic in "TU" for store in stores)
+        )
+        assert not any(node.tables.topics.get("T") for node in group.nodes.values())
 
 
 def test_what_cannot_be_put_into_the_log_is_not_answered_with_success(
