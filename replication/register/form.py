@@ -97,7 +97,8 @@ def _replica(found: Any) -> Replica:
     )
 
 
-def _count(value: Any, least: int = 0, most: int = (1 << 63) - 1) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{value!r} is not a number from {least} to {most}")
+def _count(value: Any, least: int = 0, most: int | None = None) -> int:
+    if type(value) is not int or value < least or (most is not None and value > most):
+        upto = "on" if most is None else f"to {most}"
+        raise ValueError(f"{value!r} is not a number from {least} {upto}")
     return value

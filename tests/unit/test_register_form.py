@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbed.replication.entry import GroupEntry, Policy, Replica
+from rocketbed.replication.entry import EPOCH_MAX, GroupEntry, Policy, Replica
 from rocketbed.replication.errors import EntryDamaged
 from rocketbed.replication.register.form import dumped, loaded
 
@@ -37,7 +37,7 @@ def entries(draw: st.DrawFn) -> GroupEntry:
         draw(st.sampled_from(Policy)),
         minimum,
         replicas={one: Replica(draw(st.text()), life) for one, life in lives.items()},
-        epoch=draw(numbers),
+        epoch=draw(st.integers(0, EPOCH_MAX)),
         version=draw(numbers),
         leader=draw(st.sampled_from([None, *members])),
         in_sync={one: lives[one] for one in members},
@@ -65,7 +65,8 @@ def _instead(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
         (_instead(b'"format":1', b'"format":2'), "its format is 2"),
         (_instead(b'"policy":"fsync"', b'"policy":"none"'), "none"),
         (_instead(b'"min_in_sync":1', b'"min_in_sync":0'), "0 is not a number from 1 on"),
-        (_instead(b'"epoch":4', b'"epoch":-1'), "-1 is not a number from 0 on"),
+        (_instead(b'"epoch":4', b'"epoch":-1'), "-1 is not a number from 0 to 1073741824"),
+        (_instead(b'"epoch":4', b'"epoch":1073741825'), "1073741825 is not a number from 0 to"),
         (_instead(b'"epoch":4', b'"epoch":4.0'), "4.0 is not a number"),
         (_instead(b'"epoch":4,', b""), "KeyError 'epoch'"),
         (_instead(b'"version":9', b'"version":8'), "version 8 of 'g'"),
