@@ -20,6 +20,7 @@ from rocketbed.chaos.checkers.positions import (
     went_back,
 )
 from rocketbed.chaos.checkers.result import Severity
+from rocketbed.chaos.checkers.service import UNASKED
 from rocketbed.chaos.history import Event, Function, Outcome
 
 TURN_NS = 2 * SECOND_NS
@@ -49,7 +50,7 @@ def turns(case: Case, found: Findings) -> int:
     evidence = case.evidence
     limit_s = evidence.record.expect.turn_s
     if limit_s is None:
-        raise NotApplicable("the scenario does not ask for it")
+        raise NotApplicable(UNASKED)
     begun = list(_turns(evidence))
     if not begun:
         raise NotRun("nobody who led was stopped cleanly, or handed over")
@@ -135,6 +136,8 @@ def positions_over_turns(case: Case, found: Findings) -> int:
     force, and not after one that began since the commit.
     """
     evidence = case.evidence
+    if not evidence.elects or evidence.foreign:
+        raise NotApplicable("without failover a slave has a copy of positions that may be old")
     turns_ns = [time_ns for time_ns, _ in _turns(evidence)]
     if not turns_ns:
         raise NotApplicable("nobody who led was stopped cleanly, or handed over")
@@ -187,7 +190,7 @@ def nobody_else(case: Case, found: Findings) -> int:
         and "copy" not in step_of(event).split()
     ]
     if not lost:
-        raise NotApplicable("no register was lost")
+        raise NotApplicable(UNASKED)  # no register was lost
     acknowledged = sorted(map(int, evidence.acknowledged.column("returned_ns")))
     looks = 0
     for number, event in lost:

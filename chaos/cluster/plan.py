@@ -218,8 +218,13 @@ def read_plan(directory: Path) -> ClusterPlan:
         plan = ClusterPlan(members=members, **value)
     except FileNotFoundError:
         raise ClusterError(f"{directory} has no cluster: {FILE} is missing") from None
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as exc:
+    except OSError as exc:
         raise ClusterError(f"{path} cannot be read: {exc}") from exc
+    except (ValueError, TypeError, AttributeError, KeyError) as exc:
+        raise ClusterError(
+            f"{path} is damaged ({type(exc).__name__}: {exc}): it says which nodes there are, and"
+            " on which ports. The nodes' directories beside it are as they were"
+        ) from exc
     plan.member(NAMESERVER)
     return replace(plan, settings=dict(plan.settings), promotions=dict(plan.promotions))
 

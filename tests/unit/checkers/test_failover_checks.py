@@ -77,6 +77,7 @@ def test_nobody_leads_after_a_turn(maker: RunMaker) -> None:
 def positions_over_a_turn(maker: RunMaker, told: int, **committed: int) -> None:
     """7 is committed before a turn, and then a position is read."""
     hand_over(maker)
+    maker.record.facts["elects"] = True
     maker.committed = {}
 
     def rows(maker: RunMaker, made: Made, ids: Ids) -> list[Row]:
@@ -95,7 +96,9 @@ def test_a_position_over_a_turn(maker: RunMaker, told: int) -> None:
     assert results(judgement)["X6"].examined == 1
 
 
-@pytest.mark.parametrize("what", ["kill", "reset", "unanswered", "another member", "no turn"])
+@pytest.mark.parametrize(
+    "what", ["kill", "reset", "unanswered", "another member", "no turn", "classic"]
+)
 def test_a_position_that_may_be_forgotten(maker: RunMaker, what: str) -> None:
     answers = {"outcome": Outcome.INFO, "returned_ns": UNKNOWN} if what == "unanswered" else {}
     positions_over_a_turn(maker, 6, **answers)
@@ -110,6 +113,8 @@ def test_a_position_that_may_be_forgotten(maker: RunMaker, what: str) -> None:
                 ids.commit(0, 6, at * MS)._replace(process=6) for at in (80, 115)
             ]
         )
+    elif what == "classic":
+        maker.record.facts["elects"] = False
     elif what == "no turn":
         maker.events = [one for one in maker.events if one[3] != "handover"]
     result = results(judge(maker))["X6"]
