@@ -17,25 +17,23 @@ from rocketbed.node.broker.broker import Broker
 from rocketbed.node.broker.registration import Registration
 from rocketbed.node.config.changes import take_role
 from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.only_leader import OnlyLeader
 from rocketbed.node.replication import Replication
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.client import parse_address
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.remoting.handlers import Inline, Spawned
 from rocketbed.replication.agent import Agent, Identity
 from rocketbed.replication.entry import Policy
 from rocketbed.replication.epoch_file import EpochFile
 from rocketbed.replication.errors import ChangeRefused, NoRoom, ReplicationError
-from rocketbed.replication.fresh import with_connection
 from rocketbed.replication.identity import ReplicaFile, ReplicaFileDamaged
 from rocketbed.replication.member import Member
 from rocketbed.replication.pace import Seldom
 from rocketbed.replication.register.form import dumped
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.codes import RequestCode, ResponseCode
-from rocketbed.wire.command import Command, answer, request
-from rocketbed.wire.errors import ProtocolError
+from rocketbed.wire.command import Command, answer
 from rocketbed.wire.headers_failover import HandOverRequest
 from rocketbed.world.api import World
 
@@ -45,23 +43,7 @@ GIVE_UP_S: Final = 30.0
 """Between two tries to be rid of the lead."""
 HAND_OVER_S: Final = 2.0
 """For a leader that stops to make another one lead."""
-FORWARDED: Final = "rbForwarded"
-"""Ours: of a request that a follower has sent on, so that none goes round."""
 LEARNS: Final = "queues of a topic that was deleted are being destroyed: ask again"
-CHANGES: Final = (
-    RequestCode.UPDATE_AND_CREATE_TOPIC,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-    RequestCode.DELETE_TOPIC_IN_BROKER,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-    RequestCode.CLONE_GROUP_OFFSET,
-    RequestCode.SET_MESSAGE_REQUEST_MODE,
-    RequestCode.LOCK_BATCH_MQ,
-    RequestCode.UNLOCK_BATCH_MQ,
-)
-"""Of tables that the group has in common: made by who leads."""
 
 
 class Replica:
@@ -191,13 +173,8 @@ class Failover:
         registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
         broker.queries.gate = broker.puller.elsewhere = self._no_leader
         broker.puller.gate = broker.queries.reads = self._not_confirmed
-        inline, spawned = broker.handlers.inline, broker.handlers.spawned
-        for code in CHANGES:
-            if code in inline:
-                inline[code] = partial(self._if_leader, inline[code])
-            else:
-                spawned[code] = partial(self._spawned_if_leader, spawned[code])
-        spawned[RequestCode.RB_HAND_OVER] = self._hand_over
+        OnlyLeader(self._world, self._no_leader, self._leader_address).guard(broker.handlers)
+        broker.handlers.spawned[RequestCode.RB_HAND_OVER] = self._hand_over
         broker.info.failover = self.runtime_info
         self._replication = replication
         assert broker.table_log is not None
@@ -252,47 +229,17 @@ class Failover:
         is_here = leader is not None and leader.is_acting() and not leader.hands_over
         return "" if is_here else self._hint()
 
-    def _if_leader(
-        self, handler: Inline, command: Command, connection: Connection
-    ) -> Command | None:
-        """A follower's change would be nobody else's."""
-        if elsewhere := self._no_leader():
-            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
-        return handler(command, connection)
-
-    async def _spawned_if_leader(
-        self, handler: Spawned, command: Command, connection: Connection
-    ) -> Command | None:
-        elsewhere = self._no_leader()
-        if not elsewhere:
-            return await handler(command, connection)
-        if command.code == RequestCode.DELETE_TOPIC_IN_BROKER and FORWARDED not in command.fields:
-            return await self._forwarded(command)
-        return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
-
-    async def _forwarded(self, command: Command) -> Command:
-        """What the leader answers: RocketMQ's tools ask one member after the other, and end with
-        the first that refuses."""
-
-        async def ask(connection: Connection) -> Command:
-            fields = {**command.fields, FORWARDED: "true"}
-            return await connection.request(request(command.code, fields, command.body))
-
-        try:
-            leader = parse_address(orjson.loads(self._hint())["leader"])
-            found = await with_connection(self._world, leader, ask)
-        except (RemotingError, ProtocolError, ValueError):
-            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, self._hint())
-        return answer(command, found.code, found.remark)
-
     def _hint(self) -> str:
         """Who leads, as far as is known; for people, and for programs as JSON."""
+        epoch = self.agent.entry.epoch if self.agent.entry is not None else 0
+        return orjson.dumps({"leader": self._leader_address(), "epoch": epoch}).decode()
+
+    def _leader_address(self) -> str:
+        """`host:port` of who leads, as far as is known; empty for nobody."""
         entry = self.agent.entry
-        hint = {"leader": "", "epoch": 0}
-        if entry is not None:
-            known_leader = entry.replicas.get(entry.leader) if entry.leader is not None else None
-            hint = {"leader": known_leader.address if known_leader else "", "epoch": entry.epoch}
-        return orjson.dumps(hint).decode()
+        if entry is None or entry.leader is None or entry.leader not in entry.replicas:
+            return ""
+        return entry.replicas[entry.leader].address
 
     def trouble(self) -> str:
         """Why this replica neither leads nor follows; empty if it does one of both."""

@@ -258,10 +258,10 @@ class Offsets:
                 self.changed.note(key, *self._table[key])
                 del self._table[key]
                 self._saved.touch()
-        for table in (self._pulled, self._resets):
-            for place in [one for one in table if matches(one[1], one[0])]:
-                del table[place]
-                self.resets_changed.note(f"{place[1]}@{place[0]}", place[2])
+        for place in [one for one in self._resets if matches(one[1], one[0])]:
+            self.give_up_reset(*place)
+        for place in [one for one in self._pulled if matches(one[1], one[0])]:
+            del self._pulled[place]
 
     def _render(self) -> dict[str, Any]:
         # Not by way of `body().to_json()`, which copies each of a million offsets.

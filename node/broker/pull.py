@@ -149,8 +149,8 @@ class Puller:
             result = replace(
                 result, status=GetStatus.OFFSET_OVERFLOW_ONE, next_offset=header.queueOffset
             )
-        keeps = not self._config.is_slave and not self.elsewhere()
-        if may_hold and header.sysFlag & COMMIT_OFFSET and keeps:
+        commits = may_hold and header.sysFlag & COMMIT_OFFSET and not self._config.is_slave
+        if commits and not self.elsewhere():
             self._offsets.commit(*place, header.commitOffset)
         self._offsets.pull(*place, header.queueOffset)
         code, suggested = self._outcome(header, result, allowed.group)

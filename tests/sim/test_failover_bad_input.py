@@ -2,7 +2,6 @@
 clear state and a text, and nothing acknowledged is lost."""
 
 from collections.abc import Callable
-from typing import Any
 
 import crcmod.predefined
 import orjson
@@ -10,9 +9,7 @@ import pytest
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.client.admin import Admin
 from rocketbed.replication.epoch_file import EpochFile
-from rocketbed.world.api import World
 from tests.support.sim.failover_nodes import GROUP, FailoverNodes
 from tests.support.sim.failover_traffic import Traffic, waits_longest
 from tests.support.sim.store_session import edited
@@ -46,15 +43,6 @@ def follower_of(group: FailoverNodes) -> tuple[str, Traffic]:
     name = next(name for name in group.names if name != leader)
     group.simulation.kill(name)
     return name, traffic
-
-
-def groups(group: FailoverNodes, traffic: Traffic) -> dict[str, Any]:
-    async def status(world: World) -> dict[str, Any]:
-        async with Admin(world, nameservers=traffic.nameservers) as admin:
-            return await admin.failover_groups()
-
-    found: dict[str, Any] = group.simulation.run_process(group.program(status), 30)
-    return found
 
 
 def trouble(group: FailoverNodes, name: str) -> str:
@@ -127,7 +115,7 @@ def test_an_epoch_file_from_the_future_stops_its_group_and_is_told() -> None:
         older = f"as it was in epoch 1, and replica {name[-1]} knows of epoch 99"
         assert group.leader() == ""
         assert older in trouble(group, name)
-        assert older in groups(group, traffic)[GROUP]["damaged"]
+        assert older in group.status()[GROUP]["damaged"]
         assert sum(line.event == "controller.older_register" for line in group.simulation.log) == 1
         group.simulation.kill(name)
         host.image = edited(whole, removed)

@@ -11,7 +11,7 @@ from rocketbed.client.locks import Locks
 from rocketbed.client.messages import Message
 from rocketbed.client.producer import Producer
 from rocketbed.client.session import Session
-from rocketbed.node.failover import CHANGES
+from rocketbed.node.only_leader import CHANGES
 from rocketbed.node.store.status import PutStatus
 from rocketbed.remoting.client import dial
 from rocketbed.wire.bodies import MessageQueue, SubscriptionGroupConfig
@@ -20,9 +20,8 @@ from rocketbed.wire.command import request
 from rocketbed.wire.headers import SendBackRequest
 from rocketbed.wire.headers_admin import ResetOffsetRequest, TopicRequest
 from rocketbed.world.api import World
-from tests.support.sim.failover_nodes import GROUP, PORT, FailoverNodes
+from tests.support.sim.failover_nodes import GROUP, NAMESERVER, PORT, FailoverNodes
 
-NS = "ns-1:9876"
 QUEUE = MessageQueue(topic="T", broker_name=GROUP, queue_id=0)
 ENDS = ["kill", "hand over", "stop"]
 
@@ -31,35 +30,26 @@ def ready(group: FailoverNodes) -> str:
     """Who leads; the followers copy no tables, so that only the log tells them of changes."""
     leader = group.settle()
     group.wait(group.is_routed)
-    for node in group.nodes.values():
-        assert node.replication.metadata is not None
-        node.replication.metadata.may_copy = lambda: False
+    group.copy_no_tables()
     return leader
 
 
 def end(group: FailoverNodes, leader: str, how: str) -> str:
     """Have another one lead; its name."""
 
-    async def hand_over(world: World) -> None:
-        async with Admin(world, nameservers=NS) as admin:
-            assert group.entry is not None
-            await admin.hand_over(group.nodes[leader].config.address, GROUP, to=-1, epoch=epoch)
-
-    assert group.entry is not None
-    epoch = group.entry.epoch
     if how == "kill":
         group.simulation.kill(leader)
     elif how == "stop":
         group.simulation.stop(leader)
     else:
-        group.simulation.run_process(group.program(hand_over), 30)
+        group.hand_over(leader)
     group.wait(lambda: group.leader() not in ("", leader))
     return group.leader()
 
 
 async def fill(world: World, topic: str, bodies: str, count: int) -> None:
     queue = MessageQueue(topic=topic, broker_name=GROUP, queue_id=0)
-    async with Producer(world, nameservers=NS, group="pg") as producer:
+    async with Producer(world, nameservers=NAMESERVER, group="pg") as producer:
         for number in range(count):
             await producer.send(Message(topic, b"%s %d" % (bodies.encode(), number)), queue=queue)
 
@@ -79,9 +69,7 @@ def test_who_follows_changes_nothing() -> None:
         leader = ready(group)
         follower = next(name for name in group.names if name != leader)
         address = (group.simulation.host(follower).address, PORT)
-        codes = dict(
-            zip(CHANGES, group.simulation.run_process(group.program(ask), 30), strict=True)
-        )
+        codes = dict(zip(CHANGES, group.run_program(ask), strict=True))
         # Sent on to the leader, and refused there.
         assert codes.pop(RequestCode.DELETE_TOPIC_IN_BROKER) == ResponseCode.SYSTEM_ERROR
         assert {*codes.values()} == {ResponseCode.SERVICE_NOT_AVAILABLE}
@@ -93,7 +81,7 @@ def test_a_deletion_that_every_member_is_asked_for_is_made_by_the_leader() -> No
     async def delete(world: World) -> None:
         await fill(world, "T", "old", 20)
         await fill(world, "U", "old", 20)
-        async with Admin(world, nameservers=NS) as admin, trio.open_nursery() as nursery:
+        async with Admin(world, nameservers=NAMESERVER) as admin, trio.open_nursery() as nursery:
             for topic in ("T", "U"):
                 nursery.start_soon(delete_everywhere, admin, topic)
 
@@ -104,7 +92,7 @@ def test_a_deletion_that_every_member_is_asked_for_is_made_by_the_leader() -> No
 
     with FailoverNodes(58) as group:
         ready(group)
-        group.simulation.run_process(group.program(delete), 60)
+        group.run_program(delete)
         stores = [node.store for node in group.nodes.values()]
         group.wait(
             lambda: all(store.queue_max(topic, 0) == 0 for topic in "TU" for store in stores)
@@ -116,12 +104,12 @@ def test_what_cannot_be_put_into_the_log_is_not_answered_with_success(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def prepare(world: World) -> None:
-        async with Admin(world, nameservers=NS) as admin:
+        async with Admin(world, nameservers=NAMESERVER) as admin:
             await admin.create_topic("T")
             await admin.create_group(SubscriptionGroupConfig(group_name="there"))
 
     async def make(world: World) -> None:
-        async with Admin(world, nameservers=NS) as admin:
+        async with Admin(world, nameservers=NAMESERVER) as admin:
             header = ResetOffsetRequest(topic="T", group="there", queueId=0, offset=0, timestamp=-1)
             code, address = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group.nodes[leader].config
             for make in (
@@ -136,11 +124,11 @@ def test_what_cannot_be_put_into_the_log_is_not_answered_with_success(
 
     with FailoverNodes(51) as group:
         leader = ready(group)
-        group.simulation.run_process(group.program(prepare), 60)
+        group.run_program(prepare)
         store = group.nodes[leader].store
         refusal = PutStatus.OS_PAGE_CACHE_BUSY, "the disk is behind (rbDirtyMax)"
         monkeypatch.setattr(store, "refusal", lambda: refusal)
-        group.simulation.run_process(group.program(make), 60)
+        group.run_program(make)
 
 
 @pytest.mark.parametrize("how", ["hand over", "stop"])
@@ -148,7 +136,7 @@ def test_a_change_that_was_answered_survives_a_planned_change_of_the_leader(how:
     made: dict[str, bool] = {}
 
     async def operate(world: World, first: int) -> None:
-        async with Admin(world, nameservers=NS) as admin:
+        async with Admin(world, nameservers=NAMESERVER) as admin:
             for number in range(first, 10**6, 3):
                 name = f"group-{number}"
                 try:
@@ -183,12 +171,12 @@ def test_a_change_that_was_answered_survives_a_planned_change_of_the_leader(how:
 def test_a_deleted_topic_that_is_made_again_begins_empty(how: str) -> None:
     async def delete(world: World) -> None:
         await fill(world, "T", "old", 100)
-        async with Admin(world, nameservers=NS) as admin:
+        async with Admin(world, nameservers=NAMESERVER) as admin:
             await admin.delete_topic("T")
 
     async def read(world: World) -> list[bytes]:
         await fill(world, "T", "new", 50)
-        async with Consumer(world, nameservers=NS, group="cg") as reader:
+        async with Consumer(world, nameservers=NAMESERVER, group="cg") as reader:
             await reader.subscribe("T", start="first")
             found = []
             while messages := await reader.poll(timeout_s=2):
@@ -197,9 +185,9 @@ def test_a_deleted_topic_that_is_made_again_begins_empty(how: str) -> None:
 
     with FailoverNodes(53) as group:
         leader = ready(group)
-        group.simulation.run_process(group.program(delete), 60)
+        group.run_program(delete)
         end(group, leader, how)
-        found = group.simulation.run_process(group.program(read), 60)
+        found = group.run_program(read)
         assert sorted(found) == sorted(b"new %d" % number for number in range(50))
 
 
@@ -209,14 +197,14 @@ def test_a_reset_that_was_answered_holds_at_the_next_leader(how: str) -> None:
 
     async def member(world: World) -> None:
         await fill(world, "T", "body", 100)
-        async with Consumer(world, nameservers=NS, group="cg", auto_commit_s=0.5) as reader:
+        async with Consumer(world, nameservers=NAMESERVER, group="cg", auto_commit_s=0.5) as reader:
             await reader.subscribe("T", start="first")
             while True:
                 got.extend(message.queue_offset for message in await reader.poll(timeout_s=1))
                 await trio.sleep(1.5)
 
     async def reset(world: World) -> None:
-        async with Admin(world, nameservers=NS) as admin:
+        async with Admin(world, nameservers=NAMESERVER) as admin:
             header = ResetOffsetRequest(topic="T", group="cg", queueId=0, offset=10, timestamp=-1)
             code, address = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group.nodes[leader].config
             await admin.ask(address.address, code, header, what="reset")
@@ -226,7 +214,7 @@ def test_a_reset_that_was_answered_holds_at_the_next_leader(how: str) -> None:
         group.program(member)
         group.wait(lambda: len(got) >= 100)
         group.simulation.run(3)
-        group.simulation.run_process(group.program(reset), 30)
+        group.run_program(reset)
         before = len(got)
         end(group, leader, how)
         group.wait(lambda: set(got[before:]) >= set(range(10, 100)))
@@ -237,13 +225,13 @@ def test_a_reset_that_was_answered_holds_at_the_next_leader(how: str) -> None:
 @pytest.mark.parametrize("how", ENDS)
 def test_the_next_leader_knows_who_has_locked_a_queue(how: str) -> None:
     async def lock(world: World) -> list[MessageQueue]:
-        async with Session(world, NS) as session:
+        async with Session(world, NAMESERVER) as session:
             route = await session.routes.get("T")
             return await Locks(session, "cg").hold(route, [QUEUE])
 
     async def first(world: World) -> None:
         await fill(world, "T", "body", 1)
-        async with Session(world, NS) as session:
+        async with Session(world, NAMESERVER) as session:
             locks = Locks(session, "cg")
             held.append(await locks.hold(await session.routes.get("T"), [QUEUE]))
             await trio.sleep(3)
@@ -259,10 +247,10 @@ def test_the_next_leader_knows_who_has_locked_a_queue(how: str) -> None:
         group.wait(lambda: held == [[QUEUE]])
         group.simulation.run(0.5)
         end(group, leader, how)
-        assert group.simulation.run_process(group.program(lock), 30) == []
+        assert group.run_program(lock) == []
         group.wait(lambda: len(held) == 3)
         assert held == [[QUEUE], [QUEUE], []]
-        assert group.simulation.run_process(group.program(lock), 30) == [QUEUE]
+        assert group.run_program(lock) == [QUEUE]
 
 
 def test_a_message_is_put_back_once_the_next_leader_would_have_it() -> None:
@@ -280,12 +268,40 @@ def test_a_message_is_put_back_once_the_next_leader_would_have_it() -> None:
 
     with FailoverNodes(56) as group:
         leader = ready(group)
-        group.simulation.run_process(group.program(lambda world: fill(world, "T", "body", 3)), 30)
+        group.run_program(lambda world: fill(world, "T", "body", 3))
         address = (group.simulation.host(leader).address, PORT)
         place = group.nodes[leader].store.units("T", 0, 0, 1)[0][0]
-        assert group.simulation.run_process(group.program(put_back), 30) == ResponseCode.SUCCESS
+        assert group.run_program(put_back) == ResponseCode.SUCCESS
         for name in group.names:
             if name != leader:
                 group.simulation.pause(name)
-        code = group.simulation.run_process(group.program(put_back), 30)
+        code = group.run_program(put_back)
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("how", ["hand over", "stop"])
+def test_a_planned_change_of_the_leader_forgets_no_commit(how: str) -> None:
+    """Committed again and again; the next leader has the last one that was answered."""
+    answered = [0]
+
+    async def commit(world: World) -> None:
+        await fill(world, "T", "body", 300)
+        async with Consumer(world, nameservers=NAMESERVER, group="cg") as reader:
+            await reader.subscribe("T", start="first")
+            for number in range(1, 300):
+                await reader.commit({QUEUE: number})
+                answered.append(number)
+                await trio.sleep(0.01)
+
+    async def look(world: World) -> int | None:
+        async with Consumer(world, nameservers=NAMESERVER, group="cg") as reader:
+            return await reader.committed(QUEUE)
+
+    with FailoverNodes(6) as group:
+        leader = ready(group)
+        program = group.program(commit)
+        group.wait(lambda: answered[-1] >= 100)
+        end(group, leader, how)
+        group.wait(lambda: answered[-1] >= 150)  # the program saw nothing of it
+        group.simulation.kill(program.host.name)
+        assert group.run_program(look) >= answered[-1]

@@ -11,6 +11,7 @@ from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.memory_cas import MemoryCas, Shelf
 from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.client.admin import Admin
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.node import Node, run_node
 from rocketbed.node.store.config import StoreConfig
@@ -24,6 +25,7 @@ from rocketbed.world.api import World
 
 PORT = 10911
 GROUP = "g"
+NAMESERVER = "ns-1:9876"
 Program = Callable[[World], Awaitable[Any]]
 
 
@@ -150,6 +152,37 @@ class FailoverNodes:
         """Whether each nameserver has the newest registration of each node."""
         nodes = [self.nodes[name] for name in self.names]
         return all(all(node.registration.registered.values()) for node in nodes)
+
+    def copy_no_tables(self) -> None:
+        """Only the log tells followers of changes from now on."""
+        for node in self.nodes.values():
+            assert node.replication.metadata is not None
+            node.replication.metadata.may_copy = lambda: False
+
+    def run_program(self, main: Program, seconds: float = 60) -> Any:
+        """Run a program to its end; what it returns."""
+        return self.simulation.run_process(self.program(main), seconds)
+
+    def hand_over(self, leader: str) -> None:
+        """As an operator does."""
+        assert self.entry is not None
+        address, epoch = self.nodes[leader].config.address, self.entry.epoch
+
+        async def ask(world: World) -> None:
+            async with Admin(world, nameservers=NAMESERVER) as admin:
+                await admin.hand_over(address, GROUP, to=-1, epoch=epoch)
+
+        self.run_program(ask, 30)
+
+    def status(self) -> dict[str, Any]:
+        """What the first nameserver's controller says of its groups."""
+
+        async def ask(world: World) -> dict[str, Any]:
+            async with Admin(world, nameservers=NAMESERVER) as admin:
+                return await admin.failover_groups()
+
+        found: dict[str, Any] = self.run_program(ask, 30)
+        return found
 
     def program(self, main: Program) -> SimProcess:
         """Start a program on a host of its own."""

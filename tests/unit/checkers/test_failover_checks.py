@@ -96,6 +96,18 @@ def test_a_position_over_a_turn(maker: RunMaker, told: int) -> None:
     assert results(judgement)["X6"].examined == 1
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_busy_machine_is_excused_only_where_it_handed_nothing_over(
+    maker: RunMaker, ended: bool
+) -> None:
+    positions_over_a_turn(maker, 6)
+    maker.record.backend = "process"
+    if ended:
+        maker.event(103 * MS, "b1", "exit", cause="stop")
+    result = results(judge(maker))["X6"]
+    assert (result.verdict is Verdict.VIOLATED, bool(result.excused)) == (not ended, ended)
+
+
 @pytest.mark.parametrize(
     "what", ["kill", "reset", "unanswered", "another member", "no turn", "classic"]
 )
