@@ -160,7 +160,7 @@ class Failover:
         """Called when the role has changed."""
         self._leads = False
         self._unfit = ""
-        """`MessageStore.unfit`, as it was looked at last."""
+        """`MessageStore.unfit`, or why tables are not what they should be, as looked at last."""
         self._role_changed = trio.Event()
         """Set, and replaced, with each role."""
 
@@ -171,7 +171,7 @@ class Failover:
         # The controller was away, and the nameserver beside it may know no route any more.
         self.agent.on_registered = registration.announce
         registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
-        broker.queries.gate = broker.puller.elsewhere = self._no_leader
+        broker.queries.gate = broker.puller.elsewhere = self._no_positions
         broker.puller.gate = broker.queries.reads = self._not_confirmed
         OnlyLeader(self._world, self._no_leader, self._leader_address).guard(broker.handlers)
         broker.handlers.spawned[RequestCode.RB_HAND_OVER] = self._hand_over
@@ -227,6 +227,12 @@ class Failover:
         """Where positions are kept, if that is not here; empty if it is."""
         leader = self.member.leader
         is_here = leader is not None and leader.is_acting() and not leader.hands_over
+        return "" if is_here else self._hint()
+
+    def _no_positions(self) -> str:
+        """The same, while what is answered here is confirmed soon: the next leader has it."""
+        leader = self.member.leader
+        is_here = leader is not None and leader.may_append() and not self._tables.is_behind
         return "" if is_here else self._hint()
 
     def _hint(self) -> str:
@@ -318,10 +324,11 @@ class Failover:
             if leader is not None and leader.doubted is not None and looking.is_due():
                 doubted, leader.doubted = leader.doubted, None
                 await self._store.scrubber.look_at(doubted)
-            before, self._unfit = self._unfit, self._store.unfit()
+            before, self._unfit = self._unfit, self._tables.trouble or self._store.unfit()
             # The second time: by then the others have looked as well, and said so.
             is_outdone = leader is not None and bool(before) and leader.is_outdone()
-            if leader is None or not (is_outdone or leader.is_in_the_way()) or not trying.is_due():
+            is_in_the_way = leader is not None and leader.is_in_the_way()
+            if leader is None or not (is_outdone or is_in_the_way) or not trying.is_due():
                 continue
             self._world.log.warning("failover.unfit", reason=self._unfit or "no follower takes it")
             try:

@@ -106,6 +106,8 @@ class Agent:
         self.renewed = trio.Event()
         """Set, and replaced, each time that the lease is renewed."""
         self._lease_until = float("-inf")
+        self.rival = False
+        """Whether the controller hears somebody else who may lead, while too few are in sync."""
         self.trouble = ""
         """What ended the last connection."""
         self.on_registered: Callable[[], None] = lambda: None
@@ -262,6 +264,7 @@ class Agent:
                 found = await self._ask(connection, RequestCode.RB_BEAT, header, timeout_s=ANSWER_S)
             except ChangeRefused as exc:
                 raise ReplicaExpelled(str(exc)) from exc
+            self.rival = bool(GroupEntryResponse.decode(found.raw_fields).rival)
             if found.body:
                 self._took(found)
             if self.is_leader():

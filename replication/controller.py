@@ -289,7 +289,12 @@ class Controller:
         if entry.leader is None:
             group.changed.set()
         body = dumped(entry) if entry.version > beat.version else b""
-        return answer(command, fields=_fields(entry), body=body)
+        alive = group.roll.alive(now)
+        rival = any(
+            one != beat.replica and one in alive and alive[one].incarnation == life
+            for one, life in entry.eligible.items()
+        )
+        return answer(command, fields=_fields(entry, rival=rival or None), body=body)
 
     async def _register_replica(self, command: Command, connection: Connection) -> Command:
         asked = RegisterReplicaRequest.decode(command.raw_fields)
@@ -473,8 +478,8 @@ class Controller:
         return f"controller {self._world.random.getrandbits(64):016x}"
 
 
-def _fields(entry: GroupEntry) -> dict[str, str]:
-    return GroupEntryResponse(group=entry.name, version=entry.version).encode()
+def _fields(entry: GroupEntry, *, rival: bool | None = None) -> dict[str, str]:
+    return GroupEntryResponse(group=entry.name, version=entry.version, rival=rival).encode()
 
 
 def _members(text: str) -> Members:

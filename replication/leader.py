@@ -52,6 +52,8 @@ HAND_OVER_S: Final = 1.0
 """For a member to have all of the log, once nothing is added to it."""
 HAND_OVER_LOOK_S: Final = 0.002
 LIVE_BODY: Final = 256 * 1024
+ALONE_S: Final = 3.0
+"""A leader whom nobody reaches gives way to one that may be reached."""
 WINDOW: Final = 8 * 1024 * 1024
 """Bytes on their way to a follower that it has not acknowledged."""
 
@@ -91,6 +93,8 @@ class Leader:
         self._doubts: dict[int, Reject] = {}
         """What each follower said of it last, until it has acknowledged more."""
         self._is_over = False
+        self._alone_since = world.clock.monotonic()
+        """When somebody followed last who had to, as far as `is_in_the_way` has looked."""
         self.hands_over = False
         """While another one is made to lead: nothing is taken meanwhile."""
         self.before_hand_over: Callable[[], None] = lambda: None
@@ -128,11 +132,13 @@ class Leader:
         return [one for one in members if one in known and not known[one].is_unfit]
 
     def is_in_the_way(self) -> bool:
-        """Whether nothing can be confirmed here, others could lead, and a fault of our log may be
-        why nobody follows."""
-        known = self.view.known
-        is_bad = bool(self._doubts or self._agent.unfit())
-        return is_bad and not self.view.has_enough() and bool(known.eligible)
+        """Whether nothing can be confirmed here, another one who is there could lead, and a fault
+        of our log, or of our links, may be why nobody follows."""
+        now = self._world.clock.monotonic()
+        if self._followers or self.view.has_enough() or not self._agent.rival:
+            self._alone_since = now
+        is_bad = bool(self._doubts or self._agent.unfit()) or now > self._alone_since + ALONE_S
+        return is_bad and not self.view.has_enough() and self._agent.rival
 
     async def hand_over(self, to: int | None = None, *, fit: bool = False) -> GroupEntry:
         """Take no more messages, and have a member lead that has all of them: `to`, or the first

@@ -4,7 +4,11 @@
 disk.
 """
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
+
+import trio
 
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.delays import DelayOffsets
@@ -43,6 +47,15 @@ from rocketbed.wire.headers_admin import (
 
 PAGE_MAX: Final = 2000
 """Rows of one page of a paged 21 or 201."""
+RemovalOf = Callable[[str], Callable[[], Awaitable[object]]]
+
+
+class _Deletion:
+    """Of one topic, under way."""
+
+    def __init__(self) -> None:
+        self.over = trio.Event()
+        self.is_done = False
 
 
 class Admin:
@@ -63,6 +76,11 @@ class Admin:
         self._groups = groups
         self._offsets = offsets
         self._delays = delays
+        self.removal: RemovalOf = lambda topic: partial(store.removal.delete_topic, topic)
+        """Begins to destroy a topic's queues; what it returns does the rest."""
+        self.give_up_removal: Callable[[str], bool] = lambda _: True
+        """After an error; whether the topic's queues stay."""
+        self._deletions: dict[str, _Deletion] = {}
 
     # --- topics
 
@@ -113,6 +131,8 @@ class Admin:
             return problem
         if name in self._topics.system_topics:
             return f"The topic[{name}] is conflict with system topic."
+        if name in self._topics.leaving:
+            return f"the topic {name} is being deleted: make it again once that is done"
         for queues in (config.read_queue_nums, config.write_queue_nums):
             if not 0 <= queues <= QUEUES_MAX:
                 return f"a topic has 0 to {QUEUES_MAX} queues, not {queues}"
@@ -131,16 +151,34 @@ class Admin:
             problem = f"The topic[{topic}] is conflict with system topic."
         if problem is not None:
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
+        if (under_way := self._deletions.get(topic)) is not None:
+            # No message was taken since it began. A second one would go on after its answer, and
+            # destroy what was sent then.
+            await under_way.over.wait()
+            if not under_way.is_done:
+                raise ConfigFileError(f"the deletion of {topic} under way failed: ask again")
+            return answer(command)
+        self._deletions[topic] = this = _Deletion()
+        self._topics.leaving.add(topic)
+        try:
+            await self._delete(topic)
+            this.is_done = True
+        finally:
+            self._topics.leaving.discard(topic)
+            del self._deletions[topic]
+            this.over.set()
+        return answer(command)
+
+    async def _delete(self, topic: str) -> None:
         # A deletion that a crash or a full disk interrupted has left queues without a topic.
         has_queues = any(name == topic for name, _ in self._store.queues())
         config, settled = self._topics.get(topic), self._topics.settling()
-        self._topics.leaving.add(topic)
         try:
-            if self._topics.delete(topic) or has_queues:
+            if config is not None or has_queues:
+                remove = self.removal(topic)
+                self._topics.delete(topic)
                 await self._topics.save()
-                await self._store.removal.delete_topic(topic)
-                for callback in self._topics.on_removed:
-                    callback(topic)
+                await remove()
             config = None
             # Durably, also after a deletion that was interrupted: positions that come back would
             # lead groups past what is sent once the topic is made again.
@@ -148,12 +186,9 @@ class Admin:
             await self._offsets.save()
             await settled()
         except (ConfigFileError, StoreError):
-            if config is not None:
+            if config is not None and self.give_up_removal(topic):
                 self._topics.put(config)  # or a send would make it anew, with all of its messages
             raise
-        finally:
-            self._topics.leaving.discard(topic)
-        return answer(command)
 
     def topic(self, command: Command, connection: Connection) -> Command:
         """351: one topic's configuration. Raises `HeaderError`."""

@@ -29,7 +29,7 @@ from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
-from rocketbed.remoting.handlers import Handlers
+from rocketbed.remoting.handlers import Handlers, Inline
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import HaRuntimeInfo
 from rocketbed.wire.command import Command, ResponseCode, answer
@@ -92,6 +92,7 @@ class Broker:
                 tables.groups,
                 tables.offsets,
                 self.locks,
+                tables.modes,
                 acknowledged=confirmed,
             )
         self.releases = ReleaseQueue(
@@ -118,6 +119,12 @@ class Broker:
         self.info = RuntimeInfo(world, config, store, self.sender, self.puller)
         self.handlers = self._make_handlers()
         """The table of the main port."""
+        if self.table_log is not None:
+            self.admin.removal = self.table_log.removal
+            self.admin.give_up_removal = self.table_log.give_up_removal
+            for code in (Code.LOCK_BATCH_MQ, Code.CLONE_GROUP_OFFSET):
+                handler = self.handlers.inline.pop(code)
+                self.handlers.spawned[code] = partial(self._settled, handler)
 
     def _make_handlers(self) -> Handlers:
         sender, puller, queries = self.sender, self.puller, self.queries
@@ -181,6 +188,15 @@ class Broker:
                 Code.GET_CONSUMER_RUNNING_INFO: inquiries.running_info,
             },
         )
+
+    async def _settled(
+        self, handler: Inline, command: Command, connection: Connection
+    ) -> Command | None:
+        """The answer once what was changed is confirmed. Raises `ConfigFileError`."""
+        settled = self.tables.topics.settling()
+        response = handler(command, connection)
+        await settled()
+        return response
 
     def attach_replication(
         self, runtime_info: Callable[[], HaRuntimeInfo], is_following: Callable[[], bool]

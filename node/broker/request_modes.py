@@ -4,9 +4,12 @@ Only pulls are served here. What a RocketMQ broker wrote of POP stays in the fil
 it again, and such a group is told to pull.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
-from rocketbed.node.broker.config_file import ConfigFile, SavedTable
+import trio
+
+from rocketbed.node.broker.config_file import ConfigFile, SavedTable, Settling
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.wire.bodies_admin import RequestMode, RequestModeTable
 from rocketbed.world.api import World
@@ -24,6 +27,10 @@ class RequestModes:
         self._file = ConfigFile(world, config.config_dir, FILE)
         self._saved = SavedTable(world, self._file, self._render)
         self._table: dict[str, dict[str, RequestMode]] = {}
+        self.on_change: list[Callable[[str], None]] = []
+        """Called with `topic@group`."""
+        self.settling: Settling = lambda: trio.lowlevel.checkpoint
+        """As `Topics.settling`."""
 
     def load(self) -> None:
         """Read the file. Raises `ConfigFileError`."""
@@ -39,7 +46,9 @@ class RequestModes:
 
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""
+        settled = self.settling()
         await self._saved.save()
+        await settled()
 
     async def run(self) -> None:
         """Write changes as they come, until cancelled."""
@@ -51,6 +60,13 @@ class RequestModes:
         if groups.get(entry.consumer_group) != entry:
             groups[entry.consumer_group] = entry
             self._saved.touch()
+            for callback in self.on_change:
+                callback(f"{entry.topic}@{entry.consumer_group}")
+
+    def row(self, key: str) -> Any:
+        """The entry of `topic@group` as JSON."""
+        topic, _, group = key.rpartition("@")
+        return self._table[topic][group].to_json()
 
     def body(self) -> RequestModeTable:
         """The table as 402 carries it."""

@@ -9,6 +9,7 @@ first message; offsets go out at short intervals. Rows are whole: reading one ag
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 import orjson
@@ -16,8 +17,9 @@ import trio
 
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.groups import Groups
-from rocketbed.node.broker.locks import QueueLocks
+from rocketbed.node.broker.locks import LASTS_S, QueueLocks
 from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.request_modes import RequestModes
 from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.entry import Entry
@@ -26,6 +28,7 @@ from rocketbed.node.store.errors import CorruptRecord, MessageRejected, PutFaile
 from rocketbed.node.store.store import MessageStore
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from rocketbed.wire.bodies_admin import RequestMode
 from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.message import decode_message
@@ -39,7 +42,13 @@ ROWS: Final = 100
 QUEUES_A_ROW: Final = 20
 """So many count as a row more."""
 REPLAYED: Final = 1000
-"""Records that a start reads again: the tables in files may be older than the log."""
+"""Records that a start reads again at least: the tables in files may be older than the log."""
+REPLAYED_MS: Final = int(2000 * LASTS_S)
+"""And all that are not so much older than the newest: a held lock is told once a minute."""
+KINDS: Final = ("topics", "groups", "offsets", "resets", "locks", "modes", "removed")
+"""Of rows."""
+BEHIND_S: Final = 0.5
+"""What is not confirmed for so long keeps positions and locks from being answered."""
 
 
 class TableLog:
@@ -54,6 +63,7 @@ class TableLog:
         groups: Groups,
         offsets: Offsets,
         locks: QueueLocks,
+        modes: RequestModes,
         *,
         acknowledged: Watermark,
     ) -> None:
@@ -65,37 +75,43 @@ class TableLog:
         self._groups = groups
         self._offsets = offsets
         self._locks = locks
+        self._modes = modes
         self._acknowledged = acknowledged
         self._changed_topics: dict[str, None] = {}
         self._changed_groups: dict[str, None] = {}
-        self._removed: dict[str, None] = {}
-        """Topics whose queues were destroyed here."""
+        self._changed_modes: dict[str, None] = {}
+        self._removed: dict[str, int] = {}
+        """Topics whose queues go, each with where the log ended when that was asked for."""
         self._queues_noted = {
             "offsets": offsets.changed,
             "resets": offsets.resets_changed,
             "locks": locks.changed,
         }
         self._noted = (
-            *(self._changed_topics, self._changed_groups, self._removed),
+            *(self._changed_topics, self._changed_groups, self._changed_modes, self._removed),
             *self._queues_noted.values(),
         )
         """What is not in the log yet."""
         self._learned: dict[str, int] = {}
         """Topics whose queues a leader has destroyed, and where the log ended then."""
         self._is_to_learn = trio.Event()
+        self.trouble = ""
+        """Why queues that have to go are still there: not a node to lead."""
         self.is_learning = False
         """Whether queues are about to be destroyed: not while anybody reads or writes them."""
         self._end = 0
         """Of the last record that was put."""
+        self._behind_since = -inf
+        """When the oldest record was put, on trio's clock, that may not be confirmed."""
         self._roles = 0
         """Rises whenever this node leads no more."""
         self.deleted: dict[str, None] = {}
         """Topics that a leader has deleted, as far as is known; not those that were made again."""
         topics.on_change.append(lambda names: self._changed_topics.update(dict.fromkeys(names)))
         topics.before_use = self.put
-        topics.on_removed.append(lambda name: self._removed.update({name: None}))
-        topics.settling = groups.settling = self.settling
+        topics.settling = groups.settling = modes.settling = self.settling
         groups.on_change.append(lambda name: self._changed_groups.update({name: None}))
+        modes.on_change.append(lambda key: self._changed_modes.update({key: None}))
         store.on_arrival.append(self._arrived)
 
     async def run(self) -> None:
@@ -118,10 +134,13 @@ class TableLog:
             try:
                 await self._store.removal.learn_deletions(learned)
             except (StoreError, OSError) as exc:
-                self._world.log.warning("tables.deletion_not_learned", error=str(exc))
-                self.is_learning = False  # nobody waits for a disk that is full
+                if not self.trouble:
+                    self._world.log.error("tables.deletion_not_learned", error=str(exc))
+                self.trouble = f"what a leader has deleted of topics is still here: {exc}"
                 again_s = LEARN_AGAIN_S
-            self.is_learning = self.is_learning and self._is_to_learn.is_set()
+            else:
+                self.trouble = ""
+                self.is_learning = self.is_learning and self._is_to_learn.is_set()
             if again_s:
                 self._is_to_learn.set()
                 await trio.sleep(again_s)
@@ -130,6 +149,7 @@ class TableLog:
         """What was noted before is another one's business, or is in the tables that it sends."""
         self._changed_topics.clear()
         self._changed_groups.clear()
+        self._changed_modes.clear()
         self._removed.clear()
         for noted in self._queues_noted.values():
             noted.take()
@@ -144,6 +164,8 @@ class TableLog:
         if self._store.refusal() is not None:
             return
         waiting = self._rows()
+        if self._acknowledged.value >= self._end:
+            self._behind_since = trio.current_time()
         while waiting:
             rows = waiting[0]
             run = self._store.begin()
@@ -167,6 +189,13 @@ class TableLog:
             waiting.pop(0)
             self._end = run.end
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether what was put has waited too long to be confirmed: more may be forgotten."""
+        if self._acknowledged.value >= self._end:
+            return False
+        return trio.current_time() > self._behind_since + BEHIND_S
+
     def settling(self) -> Callable[[], Awaitable[None]]:
         """What waits, after changes from now on, until they are confirmed. It raises
         `ConfigFileError` if this node does not lead all the while; not if it does not now."""
@@ -187,6 +216,25 @@ class TableLog:
             f" or not{f' ({refusal[1]})' if refusal else ''}; ask again, and who leads then"
         )
 
+    def removal(self, topic: str) -> Callable[[], Awaitable[None]]:
+        """Have a topic's queues destroyed, of what the log holds now, by all replicas, once that is
+        confirmed. What it returns waits until it is done here; raises as `settling`, `StoreError`.
+        """
+        at = self._removed[topic] = self._store.max_offset
+        return partial(self._remove, topic, at, self._store.removal.offsets(topic))
+
+    def give_up_removal(self, topic: str) -> bool:
+        """Whether nobody will do it: it was not put yet."""
+        return not self._config.is_slave and self._removed.pop(topic, None) is not None
+
+    async def _remove(self, topic: str, at: int, offsets: dict[tuple[str, int], int]) -> None:
+        roles, removal = self._roles, self._store.removal
+        await self._settle(roles)
+        await self._store.dispatched.wait_for(at)
+        await removal.learn_deletions({topic: at})
+        if roles == self._roles and removal.offsets(topic) == offsets:
+            removal.begin_anew(topic)
+
     def _rows(self) -> list[dict[str, Any]]:
         """What has changed since the last time, in records' bodies."""
         rows: list[tuple[str, str, Any]] = []
@@ -202,10 +250,11 @@ class TableLog:
             ("locks", self._locks.take_changes()),
         ):
             rows += [(kind, key, queues) for key, queues in changes.items()]
-        deletions = self._store.removal.deletions() if self._removed else {}
-        rows += [("removed", name, deletions[name]) for name in self._removed if name in deletions]
-        for noted in (self._changed_topics, self._changed_groups, self._removed):
+        rows += [("modes", key, self._modes.row(key)) for key in self._changed_modes]
+        rows += [("removed", name, at) for name, at in self._removed.items()]
+        for noted in (self._changed_topics, self._changed_groups, self._changed_modes):
             noted.clear()
+        self._removed.clear()
         bodies: list[dict[str, Any]] = []
         room = 0
         for kind, name, row in rows:
@@ -219,7 +268,8 @@ class TableLog:
     def _note_again(self, rows: dict[str, Any]) -> None:
         self._changed_topics.update(dict.fromkeys(rows.get("topics", ())))
         self._changed_groups.update(dict.fromkeys(rows.get("groups", ())))
-        self._removed.update(dict.fromkeys(rows.get("removed", ())))
+        self._changed_modes.update(dict.fromkeys(rows.get("modes", ())))
+        self._removed.update(rows.get("removed", {}))
         for kind, noted in self._queues_noted.items():
             for key, queues in rows.get(kind, {}).items():
                 noted.note(key, *queues)
@@ -227,25 +277,37 @@ class TableLog:
     # --- what another one has put
 
     def _arrived(self, entries: list[Entry]) -> None:
-        if not self._config.is_slave:
-            return  # this node's own, or taken over when it began to lead
         for entry in entries:
             if entry.topic == META_TOPIC:
-                self.take_over(entry.physical_offset, entry.size)
+                # What is its own is in a leader's tables; what it destroys waits for this.
+                only = ("removed",) if not self._config.is_slave else KINDS
+                self.take_over(entry.physical_offset, entry.size, only)
 
     def replay(self) -> None:
         """Take the newest records over again, which a start has found in the log."""
-        end = self._store.queue_max(META_TOPIC, 0)
-        at = max(self._store.queue_min(META_TOPIC, 0), end - REPLAYED)
+        first, end = self._store.queue_min(META_TOPIC, 0), self._store.queue_max(META_TOPIC, 0)
+        at = max(first, end - REPLAYED)
+        newest_ms = self._stored_ms(end - 1) if end > first else 0
+        while at > first and self._stored_ms(at) > newest_ms - REPLAYED_MS:
+            at = max(first, at - REPLAYED)
         while at < end and (units := self._store.units(META_TOPIC, 0, at, end - at)):
             for physical, size, _ in units:
                 self.take_over(physical, size)
             at += len(units)
 
-    def take_over(self, physical: int, size: int) -> None:
+    def _stored_ms(self, at: int) -> int:
+        """When a record was put; one that cannot be read was put long ago."""
+        try:
+            physical, size, _ = self._store.units(META_TOPIC, 0, at, 1)[0]
+            return decode_message(self._store.log.read(physical, size)).store_timestamp
+        except (CorruptRecord, OSError, RemoteProtocolError):
+            return 0
+
+    def take_over(self, physical: int, size: int, kinds: tuple[str, ...] = KINDS) -> None:
         """Make the tables what a record says; one that cannot be read is told and passed over."""
         try:
-            rows = orjson.loads(decode_message(self._store.log.read(physical, size)).body)
+            body = orjson.loads(decode_message(self._store.log.read(physical, size)).body)
+            rows = {kind: body.get(kind, {}) for kind in kinds}
             topics = {
                 name: None if row is None else TopicConfig.from_json(row)
                 for name, row in rows.get("topics", {}).items()
@@ -265,6 +327,7 @@ class TableLog:
                 key: {int(queue): str(client) for queue, client in queues.items()}
                 for key, queues in rows.get("locks", {}).items()
             }
+            modes = [RequestMode.from_json(row) for row in rows.get("modes", {}).values()]
             removed = {str(name): int(at) for name, at in rows.get("removed", {}).items()}
         except (
             *(AttributeError, TypeError, ValueError),
@@ -272,6 +335,11 @@ class TableLog:
         ) as exc:
             self._world.log.error("tables.record_unreadable", offset=physical, error=str(exc))
             return
+        for name, at in removed.items():
+            self._learned[name] = max(at, self._learned.get(name, -1))
+            self._is_to_learn.set()
+            # Of a leader's own nobody reads or writes: the topic is not there any more.
+            self.is_learning = kinds is KINDS
         for name, row in topics.items():
             self.deleted.pop(name, None)
             if row is None:
@@ -284,7 +352,5 @@ class TableLog:
             self._offsets.apply(offsets)
         self._offsets.apply_resets(resets)
         self._locks.apply(locks)
-        for name, at in removed.items():
-            self._learned[name] = max(at, self._learned.get(name, -1))
-            self._is_to_learn.set()
-            self.is_learning = True
+        for entry in modes:
+            self._modes.put(entry)

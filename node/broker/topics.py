@@ -102,8 +102,6 @@ class Topics:
         self.settling: Settling = lambda: trio.lowlevel.checkpoint
         """Called before a change; what it returns waits until the change is where it has to be
         beside the file, and may raise `ConfigFileError`."""
-        self.on_removed: list[Callable[[str], None]] = []
-        """Called with a topic whose queues were destroyed."""
         self._durable: set[str] = set()
         self._being_saved: list[str] = []
         self._is_complete = False

@@ -107,11 +107,10 @@ class Removal:
         Takes until nothing of the topic is put any more. Raises `StoreError` on a full disk; the
         topic's queues stay then.
         """
-        offsets = self._parts.log.tail.next_queue_offsets
         before: dict[tuple[str, int], int] | None = None
         self._checkpointer.leaving.add(topic)
         try:
-            while before != (now := {key: offsets[key] for key in offsets if key[0] == topic}):
+            while before != (now := self.offsets(topic)):
                 before = now
                 await self._flusher.flush()
                 while self._dispatcher.step():
@@ -121,9 +120,18 @@ class Removal:
             count = self._parts.queues.delete_topic(topic)
         finally:
             self._checkpointer.leaving.discard(topic)
-        for key in [key for key in offsets if key[0] == topic]:
-            del offsets[key]
+        self.begin_anew(topic)
         return count
+
+    def offsets(self, topic: str) -> dict[tuple[str, int], int]:
+        """Of each of a topic's queues, the offset of its next message."""
+        offsets = self._parts.log.tail.next_queue_offsets
+        return {key: offsets[key] for key in offsets if key[0] == topic}
+
+    def begin_anew(self, topic: str) -> None:
+        """A topic whose queues are gone begins at 0 again."""
+        for key in self.offsets(topic):
+            del self._parts.log.tail.next_queue_offsets[key]
 
     def deletions(self) -> dict[str, int]:
         """Topics whose deletion is done, each with the end of the log at that moment.

@@ -101,3 +101,5 @@ class GroupEntryResponse(Header):
 
     group: str
     version: Long
+    rival: bool | None = None
+    """To a leader that beats: somebody else who may lead is heard."""

@@ -1,0 +1,179 @@
+"""Topics of a group with failover that are deleted: what is acknowledged after it is for good, and
+what was deleted does not come back, whoever leads."""
+
+import errno
+
+import pytest
+import trio
+
+from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.client.admin import Admin
+from rocketbed.client.errors import RequestRefused
+from rocketbed.client.messages import Message
+from rocketbed.client.outcome import Sent
+from rocketbed.client.producer import Producer
+from rocketbed.wire.codes import RequestCode, ResponseCode
+from rocketbed.wire.command import request
+from rocketbed.wire.headers_admin import TopicRequest
+from rocketbed.world.api import World
+from tests.support.sim.failover_nodes import NAMESERVER, FailoverNodes
+from tests.support.sim.failover_steps import QUEUE, ask, end, fill, read, ready
+
+DELETE = request(RequestCode.DELETE_TOPIC_IN_BROKER, TopicRequest(topic="T").encode())
+
+
+def slow(group: FailoverNodes, names: list[str], seconds: float) -> None:
+    """Give nodes disks whose syncs take about so long."""
+    for name in names:
+        group.simulation.process(name).disk.sync_seconds = 0.5 * seconds, 1.5 * seconds
+
+
+def test_a_deletion_that_every_member_is_asked_for_is_made_by_the_leader() -> None:
+    """As RocketMQ's tools do; two topics at a time."""
+
+    async def delete(world: World) -> None:
+        await fill(world, "T", "old", 20)
+        await fill(world, "U", "old", 20)
+        async with Admin(world, nameservers=NAMESERVER) as admin, trio.open_nursery() as nursery:
+            for topic in ("T", "U"):
+                nursery.start_soon(delete_everywhere, admin, topic)
+
+    async def delete_everywhere(admin: Admin, topic: str) -> None:
+        for name in group.names:
+            code, address = RequestCode.DELETE_TOPIC_IN_BROKER, group.nodes[name].config.address
+            await admin.ask(address, code, TopicRequest(topic=topic), what="delete")
+
+    with FailoverNodes(58) as group:
+        ready(group)
+        group.run_program(delete)
+        stores = [node.store for node in group.nodes.values()]
+        group.wait(
+            lambda: all(store.queue_max(topic, 0) == 0 for topic in "TU" for store in stores)
+        )
+        assert not any(node.tables.topics.get("T") for node in group.nodes.values())
+
+
+@pytest.mark.parametrize("how", ["kill", "hand over", "stop"])
+def test_a_deleted_topic_that_is_made_again_begins_empty(how: str) -> None:
+    async def delete(world: World) -> None:
+        await fill(world, "T", "old", 100)
+        async with Admin(world, nameservers=NAMESERVER) as admin:
+            await admin.delete_topic("T")
+
+    async def read_new(world: World) -> list[tuple[bytes, int]]:
+        await fill(world, "T", "new", 50)
+        return await read(world)
+
+    with FailoverNodes(53) as group:
+        leader = ready(group)
+        group.run_program(delete)
+        end(group, leader, how)
+        found = group.run_program(read_new)
+        assert sorted(body for body, _ in found) == sorted(b"new %d" % one for one in range(50))
+
+
+@pytest.mark.parametrize("how", ["hand over", "cut", "pause"])
+@pytest.mark.parametrize("sync_s", [0.01, 0.1, 1.0])
+def test_who_leads_no_more_destroys_nothing(how: str, sync_s: float) -> None:
+    """A deletion is under way at a leader with a slow disk; the next one takes messages."""
+    with FailoverNodes(60) as group:
+        leader = ready(group)
+        group.run_program(lambda world: fill(world, "T", "old", 50))
+        group.simulation.run(2)
+        slow(group, [leader], sync_s)
+        group.program(lambda world: ask(world, group, leader, DELETE))
+        tables = [group.nodes[name].tables for name in group.names if name != leader]
+        group.wait(lambda: any(one.topics.get("T") is None for one in tables))
+        end(group, leader, how)
+        sent = group.run_program(lambda world: fill(world, "T", "new", 60))
+        group.simulation.run(10)
+        slow(group, [leader], 0.001)
+        while group.settle() != leader:
+            group.simulation.run(1)
+            group.hand_over(group.leader())
+            group.wait(lambda: bool(group.leader()))
+        found = group.run_program(read)
+        assert len(sent) == 60
+        assert set(sent) <= set(found)
+        assert all(body.startswith(b"new") for body, _ in found)
+
+
+def test_what_is_sent_after_a_deletion_stays_whoever_asked_for_another_one() -> None:
+    """As an operator whose tool gave up, while producers go on and disks are slow."""
+    sent: list[tuple[float, bytes, int]] = []
+    answered: list[float] = []
+
+    async def produce(world: World) -> None:
+        async with Producer(world, nameservers=NAMESERVER, group="pg") as producer:
+            while True:
+                body, began = b"%d" % len(sent), trio.current_time()
+                outcome = await producer.send(Message("T", body), queue=QUEUE)
+                if isinstance(outcome, Sent) and outcome.is_safe:
+                    sent.append((began, body, outcome.queue_offset))
+                await trio.sleep(0.01)
+
+    async def delete(world: World) -> None:
+        answer = await ask(world, group, leader, DELETE)
+        assert answer.code == ResponseCode.SUCCESS, answer
+        answered.append(trio.current_time())
+
+    with FailoverNodes(61) as group:
+        leader = ready(group)
+        program = group.program(produce)
+        group.wait(lambda: len(sent) > 20)
+        slow(group, group.names, 0.1)
+        for _ in range(3):
+            group.program(delete)
+            group.simulation.run(0.05)
+        group.wait(lambda: len(answered) == 3 and len(sent) > 400)
+        group.simulation.kill(program.host.name)
+        group.simulation.run(3)
+        found = group.run_program(read)
+        later = {row[1:] for row in sent if row[0] > max(answered)}
+        assert len(later) > 100
+        assert later <= set(found)
+        assert found[0][1] == 0, "a topic that is made again begins anew"
+
+
+def test_a_topic_is_not_made_again_while_it_is_being_deleted() -> None:
+    async def make(world: World) -> None:
+        async with Admin(world, nameservers=NAMESERVER) as admin:
+            with pytest.raises(RequestRefused, match="is being deleted"):
+                await admin.create_topic("T")
+
+    with FailoverNodes(62) as group:
+        leader = ready(group)
+        group.run_program(lambda world: fill(world, "T", "old", 5))
+        slow(group, group.names, 1.0)
+        group.program(lambda world: ask(world, group, leader, DELETE))
+        group.wait(lambda: "T" in group.nodes[leader].tables.topics.leaving)
+        group.run_program(make)
+
+
+def test_who_cannot_write_that_a_topic_is_deleted_does_not_lead() -> None:
+    """Its disk has no room for it: its queues have what was deleted."""
+    with FailoverNodes(63) as group:
+        leader = ready(group)
+        group.run_program(lambda world: fill(world, "T", "old", 50))
+        full, third = (name for name in group.names if name != leader)
+        disk = group.simulation.process(full).disk
+        fault = SimFault(
+            operation="write", path="/store/rocketbed.*", error=errno.ENOSPC, times=None
+        )
+        disk.faults.append(fault)
+        deleted = group.run_program(lambda world: ask(world, group, leader, DELETE))
+        assert deleted.code == ResponseCode.SUCCESS
+        store, failover = group.nodes[full].store, group.nodes[full].failover
+        assert failover is not None
+        group.wait(lambda: "is still here" in failover.agent.unfit())
+        assert store.queue_max("T", 0) == 50
+        group.simulation.run(1)  # the leader hears of it
+        assert end(group, leader, "hand over") == third
+        sent = group.run_program(lambda world: fill(world, "T", "new", 20))
+        disk.faults.remove(fault)
+        group.wait(lambda: not failover.agent.unfit())
+        group.settle()
+        while group.leader() != full:
+            group.hand_over(group.leader())
+            group.wait(lambda: bool(group.leader()))
+        assert group.run_program(read) == sent
