@@ -20,6 +20,9 @@ from rocketbed.world.api import File
 
 _PLACE = struct.Struct(">ii20xq")
 """Size, magic and physical offset of a record."""
+SPAN_MAX = 1 << 16
+GAP_MAX = 1 << 12
+"""Bytes of one read of several pieces, and between two of them: a read costs 3 us."""
 UNITS_STEP = 64
 """Queue units read at a time: two pulls' worth; 800 at once cost a sixth of a pull."""
 
@@ -116,13 +119,19 @@ class Reader:
 
         Raises `CorruptRecord`.
         """
+        log, pieces = self._parts.log, merge_ranges(ranges)
+        spans = _spans(pieces, log.segment_size)
+        read = log.segments.read_all_cached(spans)
+        if read is None:
+            return None
         found: dict[int, bytes] = {}
-        for offset, size in merge_ranges(ranges):
-            data = self._parts.log.read_cached(offset, size)
-            if data is None or len(data) < size:
-                return None
-            found[offset] = data
-        _check_places(ranges, found, self._parts.log.min_offset)
+        at = iter(pieces)
+        offset, size = next(at)
+        for (start, end), data in zip(spans, read, strict=True):
+            while start <= offset < end:
+                found[offset] = data[offset - start : offset - start + size]
+                offset, size = next(at, (-1, 0))
+        _check_places(ranges, found, log.min_offset)
         return [*found.values()]
 
     async def read(self, ranges: list[Range]) -> list[bytes]:
@@ -307,6 +316,20 @@ def _unit_of(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> tupl
     if not queue.first_unit <= queue_offset < queue.stored_units:
         return None
     return queue.unit_at(queue_offset)
+
+
+def _spans(pieces: list[Range], segment_size: int) -> list[Range]:
+    """Start and end of reads that cover pieces of the log, neighbours in one."""
+    spans: list[Range] = []
+    for offset, size in pieces:
+        if spans:
+            start, end = spans[-1]
+            near = 0 <= offset - end <= GAP_MAX and offset + size - start <= SPAN_MAX
+            if near and start // segment_size == offset // segment_size:
+                spans[-1] = start, offset + size
+                continue
+        spans.append((offset, offset + size))
+    return spans
 
 
 def merge_ranges(ranges: list[Range]) -> list[Range]:
