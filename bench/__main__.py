@@ -6,10 +6,13 @@ import os
 import platform
 import subprocess
 import sys
+import sysconfig
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench import (
+    beside,
     catch_up,
     clients,
     consumers,
@@ -69,7 +72,9 @@ def main() -> int:
     return 0
 
 
-Rows = Iterable[Row]
+Rows = Iterable[Row | beside.SidedRow]
+CALIBRATION_MAX = 0.15
+"""A row is marked where a loop took so much more, or less, time after it than before."""
 
 
 def _plan(bench: Bench, options: argparse.Namespace) -> Iterable[tuple[str, Rows, Rows | None]]:
@@ -86,12 +91,14 @@ def _plan(bench: Bench, options: argparse.Namespace) -> Iterable[tuple[str, Rows
         return bench.peer(jars, *settings)
 
     both: list[tuple[str, Callable[[Callable[..., Broker]], Rows]]] = [
-        ("sends", lambda start: measures.sends(bench, start, seconds)),
-        ("sync flush", lambda start: measures.sync_flush(bench, start, seconds / 2)),
         ("start", lambda start: measures.start_and_stop(bench, start)),
         ("clients", lambda start: clients.client_faces(bench, start)),
         ("consumers", lambda start: consumers.consumers(bench, start, messages, seconds, jars)),
     ]
+    sides = beside.starts_of(bench, peer if jars is not None else None, SMALL_LOG)
+    yield "sends", beside.sends(sides, seconds), None
+    yield "sync flush", beside.sync_flush(sides, seconds / 2), None
+    yield "two groups", beside.two_groups(sides, seconds), None
     for name, measure in both:
         yield name, measure(ours), measure(peer) if jars is not None else None
     yield "slave", measures.one_slave(bench, seconds / 2), None
@@ -121,17 +128,32 @@ class Table:
         self._values: dict[str, dict[str, float]] = {}
 
     def add(self, rows: Rows, side: str) -> None:
-        """Print rows; the last column says who was measured."""
-        for what, value, unit in rows:
-            self._values.setdefault(what, {})[side] = value
-            print(f"{what:<52} {value:>12,.2f} {unit:<12} {side}", flush=True)
+        """Print rows; the last column says who was measured, if the row does not."""
+        before = _calibration_s()
+        for what, value, unit, *whose in rows:
+            after, of = _calibration_s(), whose[0] if whose else side
+            moved, before = after / before, after
+            self._values.setdefault(what, {})[of] = value
+            is_steady = abs(moved - 1) <= CALIBRATION_MAX
+            note = "" if is_steady else f"  (the processor's speed moved, x {moved:.2f})"
+            print(f"{what:<52} {value:>12,.2f} {unit:<12} {of}{note}", flush=True)
 
     def ratios(self) -> None:
         """Ours against theirs, where both were measured."""
         for what, sides in self._values.items():
-            if len(sides) == 2 and sides["RocketMQ"]:
+            if len(sides) == 2 and sides.get("RocketMQ"):
                 ratio = sides["rocketbed"] / sides["RocketMQ"]
                 print(f"{what:<52} {ratio:>12.2f} x RocketMQ", flush=True)
+
+
+def _calibration_s() -> float:
+    """Of three tries, the shortest time of a loop that only the interpreter decides."""
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        sum(number * number for number in range(200_000))
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def _machine() -> str:
@@ -143,10 +165,12 @@ def _machine() -> str:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()
+    arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    build = "optimised" if "--enable-optimizations" in arguments else "plain build"
     now = datetime.datetime.now(datetime.UTC)
     return (
         f"{now:%Y-%m-%d %H:%M} UTC, {os.cpu_count()} x {cpu}, Linux {platform.release()},"
-        f" Python {platform.python_version()}, rocketbed {commit or 'without git'}"
+        f" Python {platform.python_version()} ({build}), rocketbed {commit or 'without git'}"
     )
 
 

@@ -15,34 +15,6 @@ WARM_S = {"rocketbed": 2.0, "RocketMQ": 25.0}
 """Load before a measure begins: Java compiles while it runs."""
 
 
-def sends(bench: Bench, start: Callable[[], Broker], seconds: float) -> Iterator[Row]:
-    """Accepted 1 KiB messages a second, async flush, by requests in flight on one connection."""
-    for in_flight in (64, 8, 1):
-        broker = start()
-        wait_serving(broker)
-        if in_flight == 64 or broker.name == "RocketMQ":
-            load(broker, "64", WARM_S[broker.name])
-        result = load(broker, str(in_flight), seconds)
-        yield f"send, async flush, {in_flight} in flight", result["rate"], "messages/s"
-        yield f"  CPU, {in_flight} in flight", result["cpu_us"], "us/message"
-        if result["refused"]:
-            yield f"  refused, {in_flight} in flight", result["refused"], "messages"
-        if in_flight == 64:
-            pulled = load(broker, "pull", min(seconds, 4))
-            yield "pull, 32 a request, 8 in flight", pulled["rate"], "messages/s"
-        broker.kill()
-
-
-def sync_flush(bench: Bench, start: Callable[..., Broker], seconds: float) -> Iterator[Row]:
-    """The same with an fsync before each answer."""
-    broker = start("flushDiskType=SYNC_FLUSH")
-    wait_serving(broker)
-    for in_flight in (64, 1):
-        result = load(broker, str(in_flight), seconds)
-        yield f"send, sync flush, {in_flight} in flight", result["rate"], "messages/s"
-    broker.kill()
-
-
 def one_slave(bench: Bench, seconds: float) -> Iterator[Row]:
     """The same with one synchronous slave."""
     port = free_port()

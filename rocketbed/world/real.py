@@ -28,6 +28,7 @@ import trio
 from rocketbed.world.api import DiskUsage, Lock, NotAFile, World
 from rocketbed.world.logs import StandardLog
 from rocketbed.world.sockets import RealNetwork, new_socket
+from rocketbed.world.sync_thread import SyncThread
 
 T = TypeVar("T")
 
@@ -162,7 +163,7 @@ def _boot_id() -> str:
 class RealFile:
     """An open descriptor. Closing waits, unseen, for a sync that is still in flight."""
 
-    def __init__(self, path: str, descriptor: int, syncer: ThreadOffloader) -> None:
+    def __init__(self, path: str, descriptor: int, syncer: SyncThread) -> None:
         self.path = path
         self._descriptor = descriptor
         self._syncer = syncer
@@ -327,7 +328,7 @@ class RealDisk:
     """The file systems of this machine."""
 
     def __init__(self) -> None:
-        self._syncer = ThreadOffloader(1)
+        self._syncer = SyncThread()
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         """Open a file. Raises `FileNotFoundError`, `PermissionError`, other `OSError`."""

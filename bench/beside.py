@@ -1,0 +1,99 @@
+"""Rates of a node, and of a real RocketMQ beside it: both are up, and are put under load in turns.
+
+What else the machine does weighs on both alike then, and a Java broker is warmed up once.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from bench.measures import WARM_S
+from bench.processes import Bench, Broker, load, wait_serving
+
+Start = Callable[..., Broker]
+SidedRow = tuple[str, float, str, str]
+"""What, value, unit, and whose it is."""
+ROUNDS = 5
+
+
+def sends(starts: Mapping[str, Start], seconds: float) -> Iterator[SidedRow]:
+    """1 KiB messages a second on one connection by requests in flight, async flush; and pulls."""
+    loads = {f"send, async flush, {count} in flight": str(count) for count in (64, 8, 1)}
+    loads["pull, 32 a request, 8 in flight"] = "pull"
+    yield from _in_turns({side: [start()] for side, start in starts.items()}, loads, seconds)
+
+
+def sync_flush(starts: Mapping[str, Start], seconds: float) -> Iterator[SidedRow]:
+    """The same with an fsync before each answer."""
+    loads = {f"send, sync flush, {count} in flight": str(count) for count in (64, 1)}
+    brokers = {side: [start("flushDiskType=SYNC_FLUSH")] for side, start in starts.items()}
+    yield from _in_turns(brokers, loads, seconds)
+
+
+def two_groups(starts: Mapping[str, Start], seconds: float) -> Iterator[SidedRow]:
+    """What a machine with two cores takes: of ours two groups, a node on each core, of RocketMQ one
+    broker, which uses both. Two generators at a time on either side."""
+    brokers = {
+        side: [start(), start()] if side == "rocketbed" else [start()]
+        for side, start in starts.items()
+    }
+    yield from _in_turns(brokers, {"send, two connections, 64 in flight on each": "64"}, seconds, 2)
+
+
+def _in_turns(
+    brokers: Mapping[str, list[Broker]],
+    loads: Mapping[str, str],
+    seconds: float,
+    generators: int = 1,
+) -> Iterator[SidedRow]:
+    """Medians of all rounds, and of their ratios; a generator's processor time as a share."""
+    for each in brokers.values():
+        for broker in each:
+            wait_serving(broker)
+            load(broker, "64", WARM_S[broker.name])
+    for what, kind in loads.items():
+        found: dict[str, list[dict[str, float]]] = {side: [] for side in brokers}
+        for turn in range(ROUNDS):
+            for side in [*brokers][:: 1 if turn % 2 else -1]:
+                found[side].append(_at_once(brokers[side], kind, seconds / ROUNDS, generators))
+        for side, runs in found.items():
+            for field, name, unit in (
+                ("rate", what, "messages/s"),
+                ("cpu_us", f"  CPU, {what}", "us/message"),
+                ("busy", "  of a core, each generator", ""),
+                ("refused", "  refused", "messages"),
+            ):
+                value = statistics.median(run[field] for run in runs)
+                if value or field != "refused":
+                    yield name, value, unit, side
+        if len(found) == 2:
+            for field, name in (("rate", what), ("cpu_us", f"  CPU, {what}")):
+                ours, theirs = ([run[field] for run in runs] for runs in found.values())
+                ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+                yield f"{name}: ratio, least", min(ratios), "x", ""
+                yield f"{name}: ratio, median", statistics.median(ratios), "x", ""
+                yield f"{name}: ratio, greatest", max(ratios), "x", ""
+    for each in brokers.values():
+        for broker in each:
+            broker.kill()
+
+
+def _at_once(brokers: list[Broker], kind: str, seconds: float, generators: int) -> dict[str, float]:
+    """One load on each generator's broker; sums, and the generators' mean share of a core."""
+    chosen = [brokers[number % len(brokers)] for number in range(generators)]
+    before = sum(broker.cpu_seconds for broker in brokers)
+    with ThreadPoolExecutor(generators) as pool:
+        runs = [*pool.map(lambda broker: load(broker, kind, seconds), chosen)]
+    messages = sum(run["messages"] for run in runs)
+    return {
+        "rate": sum(run["rate"] for run in runs),
+        "cpu_us": 1e6 * (sum(broker.cpu_seconds for broker in brokers) - before) / messages,
+        "busy": statistics.mean(run["generator_s"] / run["seconds"] for run in runs),
+        "refused": sum(run["refused"] for run in runs),
+    }
+
+
+def starts_of(bench: Bench, peer: Start | None, *settings: str) -> dict[str, Start]:
+    """How each side's broker is started."""
+    ours: dict[str, Start] = {"rocketbed": lambda *more: bench.node(*settings, *more)}
+    return ours if peer is None else {**ours, "RocketMQ": peer}
