@@ -45,6 +45,8 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _V4_REST = struct.Struct(">8xq8x12xi")
 """With two IPv4 hosts: born host, store time, store host and what lies before the body length."""
 _IPV6 = (BORN_IPV6, STORE_IPV6)
+_UNIQUE_NAME = b"UNIQ_KEY\x01"
+SHAPES_MAX = 4096
 _CRC_NAME = CRC32.encode() + b"\x01"
 _ZEROS = bytes(SECTOR)
 _UNWRITTEN = bytes(BLANK.size)
@@ -87,6 +89,8 @@ class RecordScanner:
         self.index_tags = False
         """Whether a tag is one of a record's keys (store.md 4.2)."""
         self._topics: dict[bytes, str] = {}
+        self._shapes: dict[bytes, tuple[str, int, tuple[str, ...]]] = {}
+        """Properties without the unique key -> tag, its code and the other keys."""
 
     def scan(
         self, buffer: bytes, base: int, *, segment_end: int, zero_rule_from: int | None = None
@@ -208,12 +212,7 @@ class RecordScanner:
             topic = usable_topic(topic_bytes)
             if len(self._topics) < 65_536:
                 self._topics[topic_bytes] = topic
-        tag = find_property(properties, b"TAGS\x01")
-        code = tag_code(tag.decode(errors="replace")) if tag else 0
-        keys = index_keys(
-            text_of(find_property(properties, b"UNIQ_KEY\x01")),
-            text_of(find_property(properties, b"KEYS\x01")),
-        )
+        tag, code, keys = self._tag_and_keys(properties)
         units = ONE_UNIT
         transaction = sys_flag & TRANSACTION_MASK
         if transaction == TRANSACTION_ROLLBACK:
@@ -227,13 +226,34 @@ class RecordScanner:
         if not topic or queue_id < 0:
             units, keys = NO_UNIT, ()
         elif tag and self.index_tags and transaction != TRANSACTION_ROLLBACK:
-            keys = (*keys, tag_key(tag.decode(errors="replace")))
+            keys = (*keys, tag_key(tag))
         if topic == SCHEDULE_TOPIC:
             level = find_property(properties, b"DELAY\x01") or b""
             code = self._deliver_at(level, store_ms) or code
         return tuple.__new__(
             Entry, (topic, queue_id, queue_offset, physical, size, code, store_ms, keys, units)
         )
+
+    def _tag_and_keys(self, properties: bytes) -> tuple[str, int, tuple[str, ...]]:
+        """Tag, its code and keys for the index. Most records have the properties of one before,
+        but for the unique key: what is cut out in between is looked up."""
+        at = properties.rfind(_UNIQUE_NAME)
+        key_at = at + len(_UNIQUE_NAME)
+        end = properties.find(b"\x02", key_at)
+        is_plain = at >= 0 and end > key_at and (at == 0 or properties[at - 1] == 2)
+        rest = properties[:at] + properties[end:] if is_plain else b""
+        if is_plain and (shape := self._shapes.get(rest)) is not None:
+            tag, code, others = shape
+            return tag, code, (properties[key_at:end].decode(errors="replace"), *others)
+        tag = text_of(find_property(properties, b"TAGS\x01")) or ""
+        code = tag_code(tag) if tag else 0
+        keys = index_keys(
+            text_of(find_property(properties, _UNIQUE_NAME)),
+            text_of(find_property(properties, b"KEYS\x01")),
+        )
+        if is_plain and len(self._shapes) < SHAPES_MAX:
+            self._shapes[rest] = tag, code, keys[1:]
+        return tag, code, keys
 
     def _deliver_at(self, level_text: bytes, store_ms: int) -> int:
         """Delivery time of a delayed record, 0 when its level is none (store.md 2.8)."""

@@ -1,9 +1,13 @@
 """Where a scan of the log ends: before a record that was not written whole, cut wherever."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rocketbed.node.store.run import closed
 from rocketbed.node.store.scan import RecordScanner, Stop
+from rocketbed.wire.javahash import tag_code
+from rocketbed.wire.properties import decode_properties, index_keys
 from tests.support.stores import Spec, encode
 
 SEGMENT = 4096
@@ -70,3 +74,24 @@ def test_our_own_records_never_end_with_a_zero_byte() -> None:
     assert closed(b"P\x01x\0") == b"P\x01x\0\x02"
     assert closed(b"P\x01x") == b"P\x01x"
     assert closed(b"") == b""
+
+
+NAMES = [b"UNIQ_KEY\x01", b"UNIQ_KEY", b"XUNIQ_KEY\x01", b"TAGS\x01", b"KEYS\x01"]
+REST = [b"\x02", b"\x02", b"\x01", b"a", b"b c", b"\xff"]
+PIECES = st.lists(st.sampled_from([*NAMES, *REST]), max_size=14).map(b"".join)
+
+
+@given(st.lists(PIECES, min_size=1, max_size=6))
+def test_what_is_remembered_of_properties_changes_no_tag_and_no_key(texts: list[bytes]) -> None:
+    """Each text again and again, by one scanner that remembers and by others that do not."""
+    remembers = RecordScanner(check_crc=False, delays_ms=[])
+    for text in [*texts, *texts]:
+        fresh = RecordScanner(check_crc=False, delays_ms=[])
+        found = decode_properties(text.decode(errors="surrogateescape"))
+        values = {
+            name: value.encode(errors="surrogateescape").decode(errors="replace")
+            for name, value in found.items()
+        }
+        tag, keys = values.get("TAGS", ""), index_keys(values.get("UNIQ_KEY"), values.get("KEYS"))
+        expected = tag, tag_code(tag) if tag else 0, keys
+        assert remembers._tag_and_keys(text) == fresh._tag_and_keys(text) == expected, text
