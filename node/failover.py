@@ -171,7 +171,8 @@ class Failover:
         # The controller was away, and the nameserver beside it may know no route any more.
         self.agent.on_registered = registration.announce
         registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
-        broker.queries.gate = broker.puller.elsewhere = self._no_positions
+        broker.queries.gate = self._no_leader
+        broker.queries.commits = broker.puller.elsewhere = self._no_commits
         broker.puller.gate = broker.queries.reads = self._not_confirmed
         OnlyLeader(self._world, self._no_leader, self._leader_address).guard(broker.handlers)
         broker.handlers.spawned[RequestCode.RB_HAND_OVER] = self._hand_over
@@ -229,8 +230,8 @@ class Failover:
         is_here = leader is not None and leader.is_acting() and not leader.hands_over
         return "" if is_here else self._hint()
 
-    def _no_positions(self) -> str:
-        """The same, while what is answered here is confirmed soon: the next leader has it."""
+    def _no_commits(self) -> str:
+        """Why a position would be forgotten by the next leader; empty if it is confirmed soon."""
         leader = self.member.leader
         is_here = leader is not None and leader.may_append() and not self._tables.is_behind
         return "" if is_here else self._hint()

@@ -92,7 +92,7 @@ class Puller:
         self.is_master_alive: Callable[[], bool] = lambda: False
         """On a slave: whether a master serves the group, so that readers should go there."""
         self.elsewhere: Callable[[], str] = str
-        """Who keeps positions, if that is not this node."""
+        """Why positions are not taken now; empty if they are."""
         self.gate: Callable[[], str] = str
         """Why nothing can be read now; empty if it can. Of a group with failover."""
         self.served = 0

@@ -58,7 +58,9 @@ class Queries:
         self._offsets = offsets
         self.gate: Callable[[], str] = str
         """Why this node is not the one to ask for positions; empty if it is. Of a group with
-        failover, as the next one."""
+        failover, as the next ones."""
+        self.commits: Callable[[], str] = str
+        """Why positions are not taken now; empty if they are."""
         self.reads: Callable[[], str] = str
         """Why nothing can be read now; empty if it can."""
 
@@ -97,7 +99,7 @@ class Queries:
 
     def commit_offset(self, command: Command, connection: Connection) -> Command:
         """15: store where a group stands. Raises `HeaderError`."""
-        if elsewhere := self.gate():
+        if elsewhere := self.commits():
             return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
         header = UpdateConsumerOffsetRequest.decode(command.raw_fields)
         if self._groups.get(header.consumerGroup) is None:
