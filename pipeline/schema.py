@@ -5,7 +5,7 @@ so every reader here decodes exactly the columns of the schema that it is given,
 touches nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow
@@ -192,6 +192,13 @@ def check_columns(view: str, names: Sequence[str], corrupt: str = CORRUPT) -> No
         raise SchemaError(f"duplicate column in the schema: {', '.join(names)}")
 
 
+def spelled(view: str, names: Sequence[str], corrupt: str = CORRUPT) -> list[str]:
+    """Columns as they are spelled here, whatever their case; an unknown one as it is."""
+    ours = {name.lower(): name for name in VIEWS[view] if name != CORRUPT}
+    ours[corrupt.lower()] = corrupt
+    return [ours.get(name.lower(), name) for name in names]
+
+
 def arrow_schema(
     view: str, columns: Sequence[str] | None = None, corrupt: str = CORRUPT
 ) -> pyarrow.Schema:
@@ -200,3 +207,11 @@ def arrow_schema(
     check_columns(view, names, corrupt)
     table = VIEWS[view]
     return pyarrow.schema([(name, _ARROW[table[canonical(name, corrupt)].type]) for name in names])
+
+
+def renamed(
+    batches: Iterator[pyarrow.RecordBatch], names: Sequence[str]
+) -> Iterator[pyarrow.RecordBatch]:
+    """Batches whose columns are called as the user calls them."""
+    for batch in batches:
+        yield batch if batch.schema.names == names else batch.rename_columns(list(names))

@@ -18,9 +18,17 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from rocketbed.pipeline.option_table import Use
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.schema import VIEWS, SchemaError, arrow_schema, described, view_ddl
-from rocketbed.pipeline.streams.options import is_flag
+from rocketbed.pipeline.schema import (
+    VIEWS,
+    SchemaError,
+    arrow_schema,
+    described,
+    renamed,
+    spelled,
+    view_ddl,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -57,8 +65,8 @@ class RocketbedSource(DataSource):
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """A batch reader of exactly these columns; one that takes filters if `pushdown` is on."""
-        options = self._options()
-        if is_flag(options, "onlycommitted"):
+        options = self._options(Use.BATCH)
+        if options.only_committed:
             return CommittedReader(schema, options)
         kind = PushdownReader if options.pushdown else Reader
         return kind(schema, options)
@@ -67,8 +75,8 @@ class RocketbedSource(DataSource):
         """A stream of exactly these columns: see `pipeline.streams.reader`."""
         from rocketbed.pipeline.streams.reader import StreamReader
 
-        options = self._options()
-        return StreamReader(checked_schema(schema, options), options)
+        options = self._options(Use.STREAM)
+        return StreamReader(checked_schema(schema, options), options, schema.fieldNames())
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         """A batch job's writer into topics: see `pipeline.sink.writer`."""
@@ -82,8 +90,8 @@ class RocketbedSource(DataSource):
 
         return TopicStreamWriter(schema, dict(self.options), overwrite=overwrite)
 
-    def _options(self) -> Options:
-        return Options.parse(dict(self.options))
+    def _options(self, *uses: Use) -> Options:
+        return Options.parse(dict(self.options), *uses)
 
 
 RocketbedSource.__doc__ = f"{RocketbedSource.__doc__}\n" + "\n\n".join(
@@ -96,6 +104,7 @@ class Reader(DataSourceReader):
 
     def __init__(self, schema: "StructType", options: Options) -> None:
         self.arrow = checked_schema(schema, options)
+        self.names = schema.fieldNames()
         self.plan = plan_of(options)
 
     def partitions(self) -> list[InputPartition]:
@@ -106,7 +115,7 @@ class Reader(DataSourceReader):
         """The rows of one partition."""
         if not isinstance(partition, Part):
             return iter(())
-        return self.plan.read(partition.share, self.arrow)
+        return renamed(self.plan.read(partition.share, self.arrow), self.names)
 
 
 class PushdownReader(Reader):
@@ -149,7 +158,10 @@ class CommittedReader(Reader):
 
         if not isinstance(partition, Part):
             return iter(())
-        return read_committed(self.plan, partition.share, self.arrow, self.options.corrupt_column)
+        batches = read_committed(
+            self.plan, partition.share, self.arrow, self.options.corrupt_column
+        )
+        return renamed(batches, self.names)
 
 
 def plan_of(options: Options) -> "Plan | WirePlan":
@@ -164,10 +176,12 @@ def plan_of(options: Options) -> "Plan | WirePlan":
 
 
 def checked_schema(schema: "StructType", options: Options) -> "pyarrow.Schema":
-    """The Arrow form of the user's schema. Raises `SchemaError` for columns the view lacks."""
+    """The Arrow form of the user's schema, in our spelling. Raises `SchemaError` for columns the
+    view lacks."""
+    import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    names = schema.fieldNames()
+    names = spelled(options.view, schema.fieldNames(), options.corrupt_column)
     ours = arrow_schema(options.view, names, options.corrupt_column)
     theirs = to_arrow_schema(schema, timezone="UTC")
     wrong = [
@@ -178,4 +192,6 @@ def checked_schema(schema: "StructType", options: Options) -> "pyarrow.Schema":
     if wrong:
         ddl = view_ddl(options.view, names, options.corrupt_column)
         raise SchemaError(f"wrong type in the schema: {'; '.join(wrong)}; write: {ddl}")
-    return theirs
+    return pyarrow.schema(
+        [field.with_name(name) for field, name in zip(theirs, names, strict=True)]
+    )

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow
 
 from rocketbed.pipeline.files.decode import Wanted, batches
+from rocketbed.pipeline.files.replicas import check_topics
 from rocketbed.pipeline.files.splits import (
     Replica,
     Split,
@@ -37,9 +38,13 @@ class Plan:
         Raises `NotAStore`, `OptionError`.
         """
         options, wanted = self.options, self.wanted
-        ends = read_ends(parse_paths(options.path), options.read_uncommitted)
+        replicas = parse_paths(options.path)
+        ends = read_ends(replicas, options.read_uncommitted)
         if options.view != "records":
-            return plan_view(options, wanted, ends)
+            parts = plan_view(options, wanted, ends)
+            check_topics(replicas, options.topics)
+            return parts
+        check_topics(replicas, options.topics)
         found: list[Split] = []
         for replica, end in ends:
             found += plan_splits(

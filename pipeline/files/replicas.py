@@ -1,12 +1,13 @@
 """Store directories by the names that the option `path` gives them."""
 
 import os
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from rocketbed.inspect.files import SegmentFile, list_segments
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, read_marks
 from rocketbed.pipeline.errors import PipelineError
-from rocketbed.pipeline.options import OptionError
+from rocketbed.pipeline.option_table import OptionError
 
 UNKNOWN: Final = -1
 """The offset of a mark that is not there."""
@@ -27,20 +28,25 @@ class Replica(NamedTuple):
 def parse_paths(text: str) -> list[Replica]:
     """Replicas of the option `path`: a root, or `broker/replica=root` or `broker=root`, by commas.
 
-    A root without names is called after its last folder. Raises `OptionError`.
+    A root without names is called after its last folder, and the ones above it where others are
+    called so too. Raises `OptionError`.
     """
     if os.path.isdir(text):
-        return [_unnamed(text)]
-    replicas = []
+        return [*_unnamed([text]).values()]
+    replicas: list[Replica] = []
+    unnamed: list[str] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
         name, separator, root = piece.partition("=")
         if os.path.isdir(piece) or not separator:
-            replicas.append(_unnamed(piece))
+            unnamed.append(piece)
+            replicas.append(Replica("", "", piece))
             continue
         broker, slash, replica = name.partition("/")
         if not broker or not root or (slash and not replica):
             raise OptionError(f"path {piece!r}: expected broker/replica=root")
         replicas.append(Replica(broker, replica or broker, root))
+    names_of = _unnamed(unnamed)
+    replicas = [one if one.broker else names_of[one.root] for one in replicas]
     if not replicas:
         raise OptionError("option path is missing: the root of a store, or broker/replica=root,...")
     names = [(replica.broker, replica.name) for replica in replicas]
@@ -49,6 +55,22 @@ def parse_paths(text: str) -> list[Replica]:
             f"two stores have the same name in path {text!r}: give them different names"
         )
     return replicas
+
+
+def check_topics(replicas: Sequence[Replica], asked: Iterable[str] | None) -> None:
+    """Raises `OptionError` for a topic that none of the stores has queues of, if they have any."""
+    known: set[str] = set()
+    for replica in replicas:
+        directory = os.path.join(replica.root, "consumequeue")
+        if not os.path.isdir(directory):
+            return
+        known |= set(os.listdir(directory))
+    missing = sorted(set(asked or ()) - known)
+    if known and missing:
+        raise OptionError(
+            f"option topics: no store of the path has {', '.join(missing)}; topics there:"
+            f" {', '.join(sorted(known)[:20])}{' ...' if len(known) > 20 else ''}"
+        )
 
 
 def log_files(replica: Replica) -> tuple[SegmentFile, ...]:
@@ -87,6 +109,10 @@ def _content(replica: Replica, name: str) -> bytes:
         return b""
 
 
-def _unnamed(root: str) -> Replica:
-    name = os.path.basename(os.path.abspath(root))
-    return Replica(name, name, root)
+def _unnamed(roots: list[str]) -> dict[str, Replica]:
+    parts = {root: os.path.abspath(root).strip("/").split("/") for root in roots}
+    depth, most = 1, max(map(len, parts.values()), default=1)
+    while depth < most and len({tuple(one[-depth:]) for one in parts.values()}) < len(parts):
+        depth += 1
+    names = {root: "/".join(one[-depth:]) for root, one in parts.items()}
+    return {root: Replica(names[root], names[root], root) for root in roots}

@@ -28,7 +28,8 @@ from rocketbed.pipeline.files.view_rows import (
     file_row,
     rows_of,
 )
-from rocketbed.pipeline.options import OptionError, Options
+from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
 
 _FILTERS: Final = {

@@ -24,7 +24,6 @@ from rocketbed.pipeline.schema import arrow_schema, canonical
 from rocketbed.pipeline.sink.keys import TRANSACTION
 from rocketbed.pipeline.sink.markers import committed, jobs_of, marker_topic
 from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
-from rocketbed.pipeline.streams.options import limit_s
 
 COLUMNS: Final = ("broker", "topic", "queue_id", "queue_offset", "properties")
 """What it takes to tell whether a row counts."""
@@ -97,7 +96,7 @@ def _of_cluster(options: Options) -> dict[str, Runs]:
     async def ask() -> dict[str, Runs]:
         async with Admin(nameservers=options.endpoints) as admin:
             topics = await admin.topics()
-        async with WireLog(options.endpoints, limit_s=limit_s(options)) as log:
+        async with WireLog(options.endpoints, limit_s=options.limit_s) as log:
             return await read_markers(log, topics)
 
     return trio.run(ask)

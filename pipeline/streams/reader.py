@@ -16,7 +16,7 @@ had, and a failover may take that away again. Micro-batches only: Spark has no c
 sources in Python.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import renamed
 from rocketbed.pipeline.streams.offsets import PHYSICAL, QUEUE, StreamOffset
 from rocketbed.pipeline.streams.options import StreamOptions
 
@@ -50,9 +51,10 @@ class StreamPart(InputPartition):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A micro-batch reader over store directories or over a live cluster."""
 
-    def __init__(self, arrow: "pyarrow.Schema", options: Options) -> None:
-        """`arrow`: the columns, as Spark has them. Raises `OptionError`."""
+    def __init__(self, arrow: "pyarrow.Schema", options: Options, names: Sequence[str]) -> None:
+        """`arrow`: the columns, in our spelling; `names`: in the user's. Raises `OptionError`."""
         self.arrow = arrow
+        self.names = names
         self.options = options
         self.stream = StreamOptions.of(options)
         self.kind = QUEUE if options.endpoints else PHYSICAL
@@ -95,10 +97,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.kind == QUEUE:
             from rocketbed.pipeline.streams import queues as stream_queues
 
-            return stream_queues.read_part(partition.share, self.arrow, self.options)
+            batches = stream_queues.read_part(partition.share, self.arrow, self.options)
+            return renamed(batches, self.names)
         from rocketbed.pipeline.streams import physical as stream_physical
 
-        return stream_physical.read_part(partition.share, self.arrow, self.options)
+        batches = stream_physical.read_part(partition.share, self.arrow, self.options)
+        return renamed(batches, self.names)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the checkpoint alone says where the query stands."""

@@ -14,8 +14,8 @@ import trio
 
 from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.files.splits import CLOCK_MARGIN_MS
-from rocketbed.pipeline.options import OptionError, Options
-from rocketbed.pipeline.streams.options import limit_s, partitions_min
+from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog, describe
 from rocketbed.wire.bodies import MessageQueue
 
@@ -71,7 +71,7 @@ class WirePlan:
         """Ranges of all queues up to what every answering member has. Raises `WireError`."""
         found = trio.run(self._ranges)
         total = sum(one.end - one.start for one in found)
-        count = max(-(-total // partitions_min(self.options)), 1)
+        count = max(-(-total // self.options.min_partitions), 1)
         return [piece for one in found for piece in one.cut(count)]
 
     def read(self, split: QueueRange, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
@@ -83,7 +83,7 @@ class WirePlan:
         asked = self.options.topics or frozenset()
         if self.wanted.topics is not None:
             asked &= self.wanted.topics
-        async with WireLog(self.options.endpoints, limit_s=limit_s(self.options)) as log:
+        async with WireLog(self.options.endpoints, limit_s=self.options.limit_s) as log:
             for topic in sorted(asked):
                 queues = await log.queues(topic)
                 found += [await self._range(log, queue) for queue in queues]
@@ -137,7 +137,7 @@ async def _chunk(options: Options, wanted: QueueRange, start: int) -> list[RawPu
     """Answers from `start` on until there are bytes enough or the range is over."""
     found: list[RawPull] = []
     size, offset, stalled, step = 0, start, 0, 0
-    async with WireLog(options.endpoints, limit_s=limit_s(options)) as log:
+    async with WireLog(options.endpoints, limit_s=options.limit_s) as log:
         while offset < wanted.end and size < CHUNK_BYTES:
             for pulled in await _pulls(log, wanted, offset, step):
                 lost = _lost(pulled, offset, wanted)

@@ -11,7 +11,8 @@ import trio
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.pipeline.files.reading import Plan
-from rocketbed.pipeline.options import OptionError, Options
+from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import RECORDS, arrow_schema
 from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs, read_committed
 from rocketbed.pipeline.sink.keys import TaskKey

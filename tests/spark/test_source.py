@@ -117,10 +117,27 @@ def test_what_cannot_be_read_is_said_in_one_sentence(spark: SparkSession, tmp_pa
     reader = spark.read.format("rocketbed")
     with pytest.raises(AnalysisException, match=f"{tmp_path} is no store directory"):
         reader.load(str(tmp_path)).collect()
-    with pytest.raises(AnalysisException, match="unknown option pathh; options"):
+    with pytest.raises(AnalysisException, match=r"unknown option pathh \(is path meant\?\)"):
         spark.read.format("rocketbed").option("pathh", "/x").load()
     with pytest.raises(AnalysisException, match="option path is missing"):
         spark.read.format("rocketbed").load().collect()
+
+
+def test_columns_are_found_in_any_case_and_called_as_they_were_asked_for(
+    spark: SparkSession, log: Log
+) -> None:
+    reader = spark.read.format("rocketbed").option("columnNameOfCorruptRecord", "Bad")
+    asked = "TOPIC string, Body_Length int, bad struct<offset:bigint,reason:string,bytes:binary>"
+    frame = reader.schema(asked).load(str(log.root))
+    assert frame.columns == ["TOPIC", "Body_Length", "bad"]
+    (row,) = frame.selectExpr("count(topic) n", "count(BAD) bad").collect()
+    assert (row.n, row.bad) == (COUNT - 1, 2)
+
+
+def test_an_option_of_streams_is_refused_by_a_batch(spark: SparkSession, log: Log) -> None:
+    reader = spark.read.format("rocketbed").option("startingOffsets", "latest")
+    with pytest.raises(AnalysisException, match="startingOffsets is for streams, not batch reads"):
+        reader.load(str(log.root)).collect()
 
 
 def test_views_and_an_empty_store(spark: SparkSession, log: Log, tmp_path: Path) -> None:

@@ -2,7 +2,16 @@
 
 import pytest
 
-from rocketbed.pipeline.options import OptionError, Options, size_in_bytes, time_in_ms
+from rocketbed.pipeline.option_table import (
+    TABLE,
+    Option,
+    OptionError,
+    Use,
+    read_options,
+    size_in_bytes,
+    time_in_ms,
+)
+from rocketbed.pipeline.options import Options
 
 
 def test_names_are_case_insensitive_and_have_defaults() -> None:
@@ -43,8 +52,45 @@ def test_topics_are_a_list() -> None:
     assert Options.parse({}).topics is None
 
 
-def test_options_of_streams_are_kept_for_them() -> None:
-    assert Options.parse({"startingOffsets": "earliest"}).other == {"startingoffsets": "earliest"}
+@pytest.mark.parametrize(
+    ("use", "name", "says"),
+    [
+        (Use.BATCH, "startingOffsets", "is for streams, not batch reads"),
+        (Use.BATCH, "maxRowsPerTrigger", "is for streams, not batch reads"),
+        (Use.BATCH, "topic", r"is for batch writes and stream writes.*\(is topics meant\?\)"),
+        (Use.STREAM, "topic", r"\(is topics meant\?\)"),
+        (Use.STREAM, "startOffset", r"is for batch reads.*\(is startingOffsets meant\?\)"),
+        (Use.STREAM, "onlyCommitted", "is for batch reads, not streams"),
+        (Use.WRITE, "topics", r"\(is topic meant\?\)"),
+        (Use.WRITE, "checkpointLocation", "unknown option"),
+        (Use.STREAM_WRITE, "jobId", "is for batch writes, not stream writes"),
+        *((use, name, "unknown option") for use in Use for name in ("rate", "marker", "transport")),
+    ],
+)
+def test_an_option_of_another_use_is_an_error_and_the_nearest_is_named(
+    use: Use, name: str, says: str
+) -> None:
+    with pytest.raises(OptionError, match=says) as caught:
+        read_options({name: "1"}, use)
+    assert f"; options of {use.value}: " in str(caught.value)
+
+
+def test_what_spark_passes_on_to_a_streams_writer_is_no_option() -> None:
+    assert read_options({"checkpointLocation": "/c"}, Use.STREAM_WRITE) == {}
+
+
+def test_any_text_is_taken_by_few_options() -> None:
+    def takes(option: Option) -> bool:
+        try:
+            option.read("?")
+        except ValueError:
+            return False
+        return True
+
+    assert [option.name for option in TABLE if takes(option)] == [
+        *("path", "endpoints", "topics", "columnNameOfCorruptRecord", "startingOffsets"),
+        *("topic", "group"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -53,12 +99,12 @@ def test_options_of_streams_are_kept_for_them() -> None:
         ("mode", "DROP", "one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ("view", "rows", "one of records, consumequeue, index, blocks, files"),
         ("splitBytes", "lots", "128m"),
-        ("splitBytes", "0", "above 0"),
+        ("splitBytes", "0", "from 1"),
         ("verifyCrc", "yes", "true or false"),
         ("startTimestamp", "yesterday", "2026-11-20T12:00:00Z"),
         ("startOffset", "-4", "0 or more"),
         ("topics", ", ,", "separated by commas"),
-        ("pahts", "/x", "; options: "),
+        ("pahts", "/x", r"unknown option pahts \(is path meant"),
     ],
 )
 def test_what_cannot_be_is_named(name: str, text: str, says: str) -> None:

@@ -8,6 +8,7 @@ import pyarrow
 import pytest
 
 from rocketbed.client.messages import Message
+from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.sink.committed import COLUMNS, counting
 from rocketbed.pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
 from rocketbed.pipeline.sink.markers import (
@@ -50,7 +51,7 @@ def test_options() -> None:
     [
         ({"endpoints": ""}, "endpoints is required"),
         ({"path": "/data"}, "cannot be written to"),
-        ({"delivery": "once"}, "at-least-once or exactly-once"),
+        ({"delivery": "once"}, "at-least-once, exactly-once"),
         ({"jobId": "a b"}, "up to 64"),
         ({"tasks": "0"}, "from 1"),
         ({"requestBytes": "4m"}, "from 0 to"),
@@ -59,9 +60,9 @@ def test_options() -> None:
     ],
 )
 def test_options_that_are_refused(given: dict[str, str], reason: str) -> None:
-    with pytest.raises(SinkError, match=reason):
+    with pytest.raises(OptionError, match=reason):
         options(**given)
-    with pytest.raises(SinkError, match="jobId is only for batch jobs"):
+    with pytest.raises(OptionError, match="jobId is for batch writes"):
         SinkOptions.parse({"endpoints": "h:1", "jobId": "x"}, streaming=True)
 
 

@@ -17,7 +17,7 @@ from rocketbed.pipeline.files.splits import (
     plan_splits,
 )
 from rocketbed.pipeline.files.sync import first_record, queue_anchor
-from rocketbed.pipeline.options import OptionError
+from rocketbed.pipeline.option_table import OptionError
 from tests.support.logs import Log, Message, messages, reasons, rows
 
 MODES = ("auto", "index", "walk", "scan")
@@ -43,7 +43,7 @@ def test_paths_name_brokers_and_replicas(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", " , ", "b/=/x", "=/x", "b/m=", "a=/x,a=/y", "/x/s,/y/s"])
+@pytest.mark.parametrize("text", ["", " , ", "b/=/x", "=/x", "b/m=", "a=/x,a=/y", "/x/s,/x/s/"])
 def test_paths_that_cannot_be(text: str) -> None:
     with pytest.raises(OptionError):
         parse_paths(text)

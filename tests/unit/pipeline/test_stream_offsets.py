@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbed.pipeline.options import OptionError, Options
+from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
     PHYSICAL,
     QUEUE,
@@ -121,10 +122,7 @@ def test_options() -> None:
         ("maxBytesPerTrigger", "0", "from 1"),
         ("maxRowsPerTrigger", "many", "from 1"),
         ("retryTimeoutMs", "86400001", "to 86400000"),
-        ("onlyCommitted", "true", "batch reads"),
-        ("onlyCommitted", "perhaps", "true or false"),
         ("view", "blocks", "view=records"),
-        ("startOffset", "5", "startingOffsets"),
     ):
         with pytest.raises(OptionError, match=reason):
             stream(**{name: value})

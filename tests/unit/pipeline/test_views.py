@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocketbed.inspect import LogEnd, Scanned, StoreDirectory, open_directory
-from rocketbed.pipeline.options import OptionError
+from rocketbed.pipeline.option_table import OptionError
 from tests.support.logs import Log, messages, rows
 from tests.support.stores import manifest, unpack
 

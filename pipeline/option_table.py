@@ -1,0 +1,284 @@
+"""Options of the data source: one table of all of them, read and checked before anything happens.
+
+Names are Spark's way: case-insensitive, units in the value (`128m`), the error modes of Spark's own
+text sources. What is not in the table, or is of another use, is an error: an option that is
+silently ignored reads the wrong rows.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final
+
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.schema import CORRUPT, VIEWS
+
+MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+SYNC_MODES: Final = ("auto", "index", "walk", "scan")
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
+RETRY_TIMEOUT_MS: Final = 30_000
+RETRY_TIMEOUT_MS_MAX: Final = 86_400_000
+REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024 - 64 * 1024
+"""A request's body has to stay below the broker's limit for one message, 4 MiB."""
+NUMBER_MAX: Final = 1 << 60
+_SIZE: Final = re.compile(r"(\d{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_OF_SPARK: Final = frozenset({"checkpointlocation"})
+"""Spark's own, which it passes on to a stream's writer."""
+
+
+class OptionError(PipelineError):
+    """An option is missing, unknown or cannot be understood."""
+
+    exit_code = 64
+
+
+class Use(Enum):
+    """What options are given for."""
+
+    BATCH = "batch reads"
+    STREAM = "streams"
+    WRITE = "batch writes"
+    STREAM_WRITE = "stream writes"
+
+
+READS: Final = (Use.BATCH, Use.STREAM)
+WRITES: Final = (Use.WRITE, Use.STREAM_WRITE)
+
+
+def size_in_bytes(text: str) -> int:
+    """Bytes of `4096`, `64k`, `128m`, `1g` (powers of 1024). Raises `ValueError`."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a number of bytes such as 1048576, 64k, 128m or 1g")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def time_in_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number of them, or of an ISO-8601 time (UTC if it names no
+    zone).
+
+    Raises `ValueError`.
+    """
+    text = text.strip()
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("milliseconds since 1970 or a time such as 2026-11-20T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+
+
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+def _number(least: int, most: int = NUMBER_MAX) -> Callable[[str], int]:
+    up_to = "" if most == NUMBER_MAX else f" to {most}"
+
+    def read(text: str) -> int:
+        try:
+            value = size_in_bytes(text)
+        except ValueError:
+            value = -1
+        if not least <= value <= most:
+            raise ValueError(f"a number from {least}{up_to}, also written as 64k or 128m")
+        return value
+
+    return read
+
+
+def _offset(text: str) -> int:
+    if not re.fullmatch(r"\s*\d{1,18}\s*", text):
+        raise ValueError("a physical offset in bytes, 0 or more")
+    return int(text)
+
+
+def _names(text: str) -> frozenset[str]:
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError("topics, separated by commas")
+    return names
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    by_name = {choice.lower(): choice for choice in choices}
+
+    def choose(text: str) -> str:
+        if text.strip().lower() not in by_name:
+            raise ValueError("one of " + ", ".join(choices))
+        return by_name[text.strip().lower()]
+
+    return choose
+
+
+def _text(text: str) -> str:
+    return text.strip()
+
+
+def _job(text: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", text.strip()):
+        raise ValueError("up to 64 letters, digits, _ and -")
+    return text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of the table."""
+
+    name: str
+    read: Callable[[str], Any]
+    """The value of a text. Raises `ValueError` with what it takes."""
+    default: str
+    """For people."""
+    doc: str
+    uses: tuple[Use, ...] = READS
+
+
+BATCH, STREAM = (Use.BATCH,), (Use.STREAM,)
+TABLE: Final = (
+    Option("path", _text, "", "a store's directory, or `broker/replica=directory,...`"),
+    Option(
+        "endpoints", _text, "",
+        "name servers `host:port;host:port`: read through the client protocol, in place of `path`;"
+        " where writers send",
+        READS + WRITES,
+    ),
+    Option("view", _one_of(*VIEWS), "`records`", "the table to read, see above"),
+    Option("topics", _names, "all", "comma-separated topic names"),
+    Option("startOffset", _offset, "", "physical offset of the first record", BATCH),
+    Option("endOffset", _offset, "", "physical offset: records that begin before it", BATCH),
+    Option("startTimestamp", time_in_ms, "", "store time, inclusive"),
+    Option("endTimestamp", time_in_ms, "", "store time, exclusive"),
+    Option(
+        "splitBytes", _number(1), "`128m`",
+        "bytes of log per task; below 64 MiB the overhead of a task outweighs its work",
+    ),
+    Option(
+        "syncMode", _one_of(*SYNC_MODES), "`auto`",
+        "how a task inside a segment finds its first record: `index` (consume queues), `walk` (from"
+        " the segment's start), `scan` (search for a record; a crafted body can mislead it);"
+        " `auto`: `index` if there are queues, else `walk`",
+    ),
+    Option("batchRows", _number(1), "4096", "rows per Arrow batch"),
+    Option("blockBytes", _number(1), "`1m`", "block size of the view `blocks`"),
+    Option("mode", _one_of(*MODES), "`PERMISSIVE`", "see below"),
+    Option("columnNameOfCorruptRecord", _text, f"`{CORRUPT}`", "where a bad range is described"),
+    Option("verifyCrc", _flag, "`true`", "compare bodies with their stored checksum"),
+    Option("decompress", _flag, "`true`", "inflate bodies"),
+    Option(
+        "readUncommitted", _flag, "`false`",
+        "`true`: read up to the last record of the longest replica",
+    ),
+    Option(
+        "onlyCommitted", _flag, "`false`",
+        "only messages committed by an exactly-once writer", BATCH,
+    ),
+    Option(
+        "failOnDataLoss", _flag, "`true`",
+        "`false`: what retention deleted meanwhile becomes a row with the reason `missing_segment`",
+    ),
+    Option("pushdown", _flag, "`false`", "accept Spark's filters", BATCH),
+    Option(
+        "startingOffsets", _text, "`earliest`",
+        "where a stream without a checkpoint starts: `earliest`, `latest`, JSON", STREAM,
+    ),
+    Option(
+        "maxBytesPerTrigger", _number(1), "",
+        "upper limit of a micro-batch, bytes of log of all brokers; it takes at least one record of"
+        " each that has any; over `endpoints` only roughly", STREAM,
+    ),
+    Option(
+        "maxRowsPerTrigger", _number(1), "",
+        "the same in records; over `path` those of all topics count", STREAM,
+    ),
+    Option("minPartitions", _number(1), "1", "split a batch into at least this many tasks"),
+    Option(
+        "retryTimeoutMs", _number(1, RETRY_TIMEOUT_MS_MAX), f"{RETRY_TIMEOUT_MS}",
+        "how long a broker or replica may be unavailable, or a message not taken, before the query"
+        " fails", READS + WRITES,
+    ),
+    Option("topic", _text, "", "where rows go when they have no column `topic`", WRITES),
+    Option(
+        "delivery", _one_of(AT_LEAST_ONCE, EXACTLY_ONCE), "see below",
+        f"`{AT_LEAST_ONCE}` (default of batch jobs) or `{EXACTLY_ONCE}` (default of streams)",
+        WRITES,
+    ),
+    Option(
+        "jobId", _job, "a new one",
+        "names a batch job: one that runs again with the same id, exactly once, writes nothing that"
+        " is marked already", (Use.WRITE,),
+    ),
+    Option("group", _text, "`rocketbed_pipeline`", "the producer group", WRITES),
+    Option(
+        "maxBytesPerSecond", _number(0, 1 << 40), "0",
+        "of all tasks together, bytes of bodies; 0: no limit", WRITES,
+    ),
+    Option(
+        "tasks", _number(1, 1 << 20), "1", "how many tasks run at once, and share that rate", WRITES
+    ),
+    Option(
+        "requestBytes", _number(0, REQUEST_BYTES_MAX), "`1m`",
+        "messages are sent together, up to this many bytes; 0: one by one", WRITES,
+    ),
+)  # fmt: skip
+_BY_NAME: Final = {option.name.lower(): option for option in TABLE}
+
+
+def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
+    """Values by the name in the table, of what is given for any of some uses. Raises `OptionError`
+    naming the option and what it takes."""
+    values: dict[str, Any] = {}
+    asked = " or ".join(use.value for use in uses)
+    for name, text in given.items():
+        option = _BY_NAME.get(name.lower())
+        if name.lower() == "paths" and Use.BATCH in uses:
+            values["path"] = ",".join(json.loads(text))
+        elif option is not None and set(option.uses) & set(uses):
+            try:
+                values[option.name] = option.read(str(text))
+            except ValueError as exc:
+                raise OptionError(f"option {option.name}={text!r}: expected {exc}") from None
+        elif name.lower() not in _OF_SPARK or Use.STREAM_WRITE not in uses:
+            valid = [one.name for one in TABLE if set(one.uses) & set(uses)]
+            raise OptionError(
+                f"{_problem(name, option, asked)}{_nearest(name, valid)};"
+                f" options of {asked}: {', '.join(sorted(valid))}"
+            )
+    return values
+
+
+def _problem(name: str, option: Option | None, asked: str) -> str:
+    if option is None:
+        return f"unknown option {name}"
+    return (
+        f"option {option.name} is for {' and '.join(use.value for use in option.uses)}, not {asked}"
+    )
+
+
+def _nearest(name: str, valid: list[str]) -> str:
+    by_lower = {one.lower(): one for one in valid}
+    found = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
+    return f" (is {by_lower[found[0]]} meant?)" if found else ""
+
+
+def markdown(*uses: Use) -> str:
+    """The rows of a table for documents: name, default, what it does, and for what if not for all
+    of these uses."""
+    lines = []
+    for option in TABLE:
+        common = [use for use in uses if use in option.uses]
+        if common:
+            only = "" if len(common) == len(uses) else f" ({common[0].value} only)"
+            lines.append(f"| `{option.name}` | {option.default} | {option.doc}{only} |")
+    return "\n".join(lines)

@@ -1,0 +1,45 @@
+"""The option `path`: what its directories are called, and topics that none of them has."""
+
+from pathlib import Path
+
+import pytest
+
+from rocketbed.pipeline.files.replicas import check_topics, parse_paths
+from rocketbed.pipeline.option_table import OptionError
+
+
+@pytest.mark.parametrize(
+    ("roots", "names"),
+    [
+        (["a/store"], ["store"]),
+        (["a/store", "b/store"], ["a/store", "b/store"]),
+        (["a/store", "b/other"], ["store", "other"]),
+        (["x/a/store", "y/a/store", "y/b/other"], ["x/a/store", "y/a/store", "y/b/other"]),
+        (["a/store", "n/m=b/store"], ["store", "n"]),
+    ],
+)
+def test_names_come_from_as_much_of_the_path_as_it_takes(
+    roots: list[str], names: list[str], tmp_path: Path
+) -> None:
+    given = []
+    for root in roots:
+        name, separator, path = root.rpartition("=")
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+        given.append(f"{name}{separator}{tmp_path / path}")
+    assert [one.broker for one in parse_paths(",".join(given))] == names
+
+
+def test_one_directory_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="two stores have the same name"):
+        parse_paths(f"{tmp_path},{tmp_path}/")
+
+
+def test_a_topic_that_no_store_has_is_named(tmp_path: Path) -> None:
+    for store, topic in (("a", "T"), ("b", "U"), ("c", "")):
+        (tmp_path / store / "consumequeue" / topic).mkdir(parents=True)
+    stores = parse_paths(",".join(str(tmp_path / name) for name in "ab"))
+    check_topics(stores, {"T", "U"})
+    check_topics(stores, None)
+    with pytest.raises(OptionError, match=r"no store of the path has t, x; topics there: T, U"):
+        check_topics(stores, {"t", "x", "T"})
+    check_topics(parse_paths(str(tmp_path / "c")), {"x"})  # nothing was ever stored there
