@@ -177,6 +177,11 @@ TABLE: Final = (
     Option("verifyCrc", _flag, "`true`", "compare bodies with their stored checksum"),
     Option("decompress", _flag, "`true`", "inflate bodies"),
     Option(
+        "inner", _one_of("unpack", "keep"), "`unpack`",
+        "records of batch queues hold several messages: `unpack` gives a row for each, `keep` one"
+        " for the record, its body encoded (with `decompress` off a packed one stays so as well)",
+    ),
+    Option(
         "readUncommitted", _flag, "`false`",
         "`true`: read up to the last record of the longest replica",
     ),

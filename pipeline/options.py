@@ -37,6 +37,7 @@ class Options:
     corrupt_column: str = CORRUPT
     verify_crc: bool = True
     decompress: bool = True
+    inner: str = "unpack"
     read_uncommitted: bool = False
     only_committed: bool = False
     fail_on_data_loss: bool = True

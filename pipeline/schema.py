@@ -36,7 +36,11 @@ RECORDS: Final[Mapping[str, Field]] = {
     "queue_id": Field("int", "queue of the topic"),
     "queue_offset": Field("bigint", "place in the queue, counted in messages"),
     "physical_offset": Field("bigint", "first byte of the record, from the start of the log"),
-    "size": Field("int", "bytes of the record; of a corrupt range, its bytes up to 2^31-1"),
+    "size": Field(
+        "int",
+        "bytes of the record, null for all but the first message in it; of a corrupt range, its"
+        " bytes up to 2^31-1",
+    ),
     "flag": Field("int", "FLAG of the sender"),
     "sys_flag": Field("int", "SYSFLAG: compression, transaction, IPv6 bits as stored"),
     "born_timestamp": Field("timestamp", "sender's clock, UTC, whole milliseconds"),

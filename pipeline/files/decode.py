@@ -15,6 +15,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
+from rocketbed.inspect.bodies import BatchItem, unpack_inner_batch
 from rocketbed.pipeline.files.arrays import flags, mask_of, numbers, repeated, slices, texts
 from rocketbed.pipeline.files.corrupt import (
     BAD_BODY,
@@ -27,6 +28,7 @@ from rocketbed.pipeline.files.corrupt import (
 )
 from rocketbed.pipeline.files.derived import compressed_rows, host_column, unpack_row
 from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.inner import inner_rows, one_a_message
 from rocketbed.pipeline.files.judge import Faults, crc_faults, text_faults
 from rocketbed.pipeline.files.segments import Segment
 from rocketbed.pipeline.files.splits import Split, scan_split
@@ -34,6 +36,7 @@ from rocketbed.pipeline.files.sync import first_record
 from rocketbed.pipeline.files.texts import PROPERTIES, property_column, text_column
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import CORRUPT, arrow_schema, canonical
+from rocketbed.wire.message import COMPRESSED
 
 logger = logging.getLogger("rocketbed.pipeline")
 
@@ -147,6 +150,7 @@ class Decoder:
         self._checks_crc = shows and options.verify_crc
         self._checks_texts = shows
         self._unpacks = options.decompress and ("body" in asked or options.mode != "PERMISSIVE")
+        self._opens = options.inner == "unpack"
 
     def run(self) -> Iterator[pyarrow.RecordBatch]:
         split = self.split
@@ -222,7 +226,10 @@ class Decoder:
         """Cuts a frame where its unpacked bodies grow too long; bodies by row of the portion."""
         first, held = 0, 0
         bodies: dict[int, bytes | None] = {}
-        for row in compressed_rows(frame) if self._unpacks else ():
+        inner = set(inner_rows(frame)) if self._opens and self.options.decompress else ()
+        for row in compressed_rows(frame):
+            if not self._unpacks and row not in inner:
+                continue
             body = None if row in faults else unpack_row(frame, row)
             if body is None and row not in faults:
                 faults[row] = BAD_BODY
@@ -237,6 +244,7 @@ class Decoder:
     def _portion(
         self, frame: Frame, faults: Faults, bodies: dict[int, bytes | None]
     ) -> Iterator[pyarrow.RecordBatch]:
+        items = self._items(frame, faults, bodies) if self._opens else {}
         if faults:
             self.malformed += len(faults)
             if self.options.mode == "FAILFAST":
@@ -251,11 +259,29 @@ class Decoder:
             schema=self.schema,
         )
         if faults and self.options.mode == "DROPMALFORMED":
-            mask = numpy.ones(frame.count, bool)
-            mask[list(faults)] = False
-            batch = batch.filter(flags(mask))
+            items |= dict.fromkeys(faults, ())
+        if items:
+            batch = one_a_message(batch, self.columns, items)
         if batch.num_rows:
             yield batch
+
+    def _items(
+        self, frame: Frame, faults: Faults, bodies: dict[int, bytes | None]
+    ) -> dict[int, Sequence[BatchItem]]:
+        """The messages of records that hold several, by row; notes those that hold none."""
+        items: dict[int, Sequence[BatchItem]] = {}
+        for row in inner_rows(frame):
+            is_packed = bool(frame.sys_flags[row] & COMPRESSED)
+            if row in faults or (is_packed and row not in bodies):
+                continue
+            start = int(frame.body_at[row])
+            stored = bytes(frame.data[start : start + int(frame.body_size[row])])
+            found = unpack_inner_batch((bodies[row] or b"") if is_packed else stored)
+            if found:
+                items[row] = found
+            else:
+                faults[row] = BAD_BODY
+        return items
 
     def _column(
         self,

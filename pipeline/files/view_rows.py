@@ -93,7 +93,9 @@ def block_rows(split: Split, options: Options) -> Iterator[Columns]:
 def file_row(split: Split, options: Options) -> Iterator[Columns]:
     """Counts of one file, every record of it checked."""
     columns = arrow_schema("records", ["physical_offset", "size", "store_timestamp", CORRUPT])
-    checking = replace(options, mode="PERMISSIVE", corrupt_column=CORRUPT, verify_crc=True)
+    checking = replace(
+        options, mode="PERMISSIVE", corrupt_column=CORRUPT, verify_crc=True, inner="keep"
+    )
     decoder = Decoder(split, columns, checking, Wanted())
     good, malformed_bytes = 0, 0
     reasons: Counter[str] = Counter()

@@ -46,7 +46,7 @@ SET_BY_BROKER: Final = frozenset(RECORDS) - frozenset(COLUMNS)
 """Columns of what is read that are left out when it is written."""
 NOT_COPIED: Final = frozenset(
     (
-        *(KEYS, TAGS, WAIT, UNIQUE_KEY, CLUSTER, CRC32, INNER_NUM, INNER_BASE, TRANSACTION),
+        *(KEYS, TAGS, WAIT, UNIQUE_KEY, CLUSTER, CRC32, INNER_BASE, TRANSACTION),
         *("MSG_REGION", "TRACE_ON", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "PGROUP"),
         *("ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "__transactionId__"),
         # With these a broker would take the copy for a half message, or deliver it later.
@@ -149,6 +149,11 @@ def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
             raise BadMessage(f"property {wrong[0]} has no value")
         return pairs, None, ()
     stored = decode_properties(given)
+    if INNER_NUM in stored:
+        raise BadMessage(
+            "it is a record of a batch queue with several messages, which would become one: read"
+            " with the option inner=unpack"
+        )
     kept = {name: value for name, value in stored.items() if name not in NOT_COPIED}
     if UNIQUE_KEY in stored:
         kept.setdefault(ORIGIN, stored[UNIQUE_KEY])

@@ -193,7 +193,7 @@ def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]
 
     from rocketbed.pipeline.schema import records_ddl
 
-    reader = job.spark.read.format("rocketbed").schema(records_ddl(columns))
+    reader = job.spark.read.format("rocketbed").option("inner", "keep").schema(records_ddl(columns))
     frames = [reader.options(**source).load() for source in sources]
     whole: DataFrame = reduce(lambda one, other: one.unionAll(other), frames)
     return whole.withColumn("kind", _kind(f.col("topic")))

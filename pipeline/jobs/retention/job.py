@@ -140,7 +140,9 @@ def _records(job: Job, logs: Sequence[BrokerLog], columns: Sequence[str]) -> "Da
 
     frames = []
     for log in logs:
-        reader = job.spark.read.format("rocketbed").schema(records_ddl(columns))
+        reader = (
+            job.spark.read.format("rocketbed").option("inner", "keep").schema(records_ddl(columns))
+        )
         options = {
             "path": log.replicas[0].path,
             "endOffset": str(log.end),

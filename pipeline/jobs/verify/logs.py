@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BLOCK_BYTES: Final = 1 << 20
-READ: Final = {"syncMode": "walk", "mode": "PERMISSIVE", "readUncommitted": "true"}
+READ: Final = {"syncMode": "walk", "mode": "PERMISSIVE", "readUncommitted": "true", "inner": "keep"}
 
 
 def read_records(

@@ -24,7 +24,8 @@ SPECS = some(200)
 
 
 def log(path: str, **given: Any) -> PhysicalLog:
-    options = Options.parse({"path": path, **{name: str(one) for name, one in given.items()}})
+    texts = {name: str(one) for name, one in given.items()}
+    options = Options.parse({"path": path, "inner": "keep", **texts})
     return PhysicalLog(options, StreamOptions.of(options))
 
 

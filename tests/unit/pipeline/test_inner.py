@@ -1,0 +1,111 @@
+"""Records of batch queues: a row for each of their messages, unless the record is asked for."""
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketbed.pipeline.files.corrupt import RocketbedCorrupt
+from rocketbed.pipeline.schema import RECORDS
+from rocketbed.pipeline.sink.keys import TaskKey
+from rocketbed.pipeline.sink.options import SinkError, SinkOptions
+from rocketbed.pipeline.sink.rows import outgoing
+from tests.support.logs import Log, Message, rows
+
+INNER, ZLIB = 0x80, 0x01
+PROPERTIES = "UNIQ_KEY\x01whole\x02INNER_NUM\x013\x02"
+
+
+def packed(*messages: tuple[bytes, int, str]) -> bytes:
+    """Bodies, flags and property strings as a producer packs them."""
+    data = b""
+    for body, flag, properties in messages:
+        text = properties.encode()
+        total = 22 + len(body) + len(text)
+        data += struct.pack(">iiIii", total, 0, zlib.crc32(body) & 0x7FFFFFFF, flag, len(body))
+        data += body + struct.pack(">h", len(text)) + text
+    return data
+
+
+THREE = packed(
+    (b"one", 1, "UNIQ_KEY\x01a\x02TAGS\x01red\x02"),
+    (b"", 2, "UNIQ_KEY\x01b\x02KEYS\x01k1  k2\x02"),
+    (b"three", 3, ""),
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "store").append(
+        [
+            Message(body=b"before", properties="TAGS\x01t\x02"),
+            Message(body=THREE, sys_flag=INNER, properties=PROPERTIES),
+            Message(body=zlib.compress(THREE), sys_flag=INNER | ZLIB, properties=PROPERTIES),
+            Message(body=b"behind"),
+        ]
+    )
+
+
+def read(log: Log, **options: str) -> list[dict[str, Any]]:
+    return rows(log.root, **options)
+
+
+def test_each_message_is_a_row_with_what_is_its_own(log: Log) -> None:
+    found = read(log)
+    assert [row["body"] for row in found] == [
+        *(b"before", b"one", b"", b"three", b"one", b"", b"three", b"behind"),
+    ]
+    first, second, third = found[1:4]
+    assert [row["queue_offset"] for row in (first, second, third)] == [1, 2, 3]
+    assert [row["flag"] for row in (first, second, third)] == [1, 2, 3]
+    assert [row["tags"] for row in (first, second, third)] == ["red", None, None]
+    assert [row["keys"] for row in (first, second, third)] == [None, ["k1", "k2"], None]
+    assert [row["uniq_key"] for row in (first, second, third)] == ["a", "b", None]
+    assert [row["body_length"] for row in (first, second, third)] == [3, 0, 5]
+    assert first["properties"] == "UNIQ_KEY\x01a\x02TAGS\x01red\x02"
+    assert first["body_crc"] == zlib.crc32(b"one") & 0x7FFFFFFF
+    assert {row["sys_flag"] for row in found} == {0}
+    assert [row["physical_offset"] for row in found[1:4]] == [log.offsets[1]] * 3
+    assert sum(row["size"] or 0 for row in found) == sum(log.sizes)
+
+
+def test_a_record_is_a_row_where_it_is_asked_for(log: Log) -> None:
+    found = read(log, inner="keep")
+    assert [row["queue_offset"] for row in found] == [0, 1, 2, 3]
+    assert [row["body"] for row in found] == [b"before", THREE, THREE, b"behind"]
+    assert found[1]["properties"] == PROPERTIES
+    packed_one = read(log, decompress="false")[4]
+    assert packed_one["body"] == zlib.compress(THREE)
+
+
+@pytest.mark.parametrize("columns", [["topic"], ["queue_offset", "tags"], list(RECORDS)])
+def test_any_columns_will_do(log: Log, columns: list[str]) -> None:
+    assert len(rows(log.root, columns)) == 8
+
+
+def test_a_batch_that_cannot_be_unpacked_is_corrupt(tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append(
+        [
+            Message(body=THREE[:-3], sys_flag=INNER),
+            Message(body=b"no zlib", sys_flag=INNER | ZLIB),
+            Message(body=b"", sys_flag=INNER),
+            Message(body=THREE, sys_flag=INNER),
+        ]
+    )
+    found = read(log)
+    assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
+        *("bad_body", "bad_body", "bad_body", None, None, None),
+    ]
+    assert [row["body"] for row in read(log, mode="DROPMALFORMED")] == [b"one", b"", b"three"]
+    with pytest.raises(RocketbedCorrupt, match="bad_body"):
+        read(log, mode="FAILFAST")
+
+
+def test_a_record_with_several_messages_is_not_written_as_one() -> None:
+    columns: dict[str, list[Any]] = {"body": [THREE], "properties": [PROPERTIES]}
+    key = TaskKey(job="job", batch=0, partition=0)
+    options = SinkOptions(endpoints="h:1", topic="T")
+    with pytest.raises(SinkError, match="inner=unpack"):
+        list(outgoing(columns, first_row=0, key=key, options=options))
