@@ -134,6 +134,7 @@ class Broker:
             run=dict.fromkeys(
                 (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE), sender.handle
             ),
+            plain_run=sender.take,
             end_of_run=sender.end_of_run,
             inline={
                 Code.PULL_MESSAGE: puller.handle,

@@ -6,13 +6,14 @@ steps as we know; everything else is decided in `send_checks` first and then add
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.plain_run import SLOW_PROPERTIES, EndOfLog, Headers, Names, is_near, take
 from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED
 from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
+from rocketbed.node.broker.taken import Pending, PlainRun, Taken, number_of, refused, stored
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC, Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
@@ -21,8 +22,7 @@ from rocketbed.node.store.run import Run
 from rocketbed.node.store.status import PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
-from rocketbed.wire.command import ONEWAY_BIT, Command, ResponseCode, answer
-from rocketbed.wire.frame import encode
+from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.wire.properties import (
     KEYS,
     TAGS,
@@ -32,42 +32,13 @@ from rocketbed.wire.properties import (
     encode_properties,
     index_keys,
 )
+from rocketbed.wire.send_headers import FORMS
 from rocketbed.wire.sends import SendAnswers, read_send
 from rocketbed.world.api import World
 
 SLOW_SYS_FLAGS = 0xFC
 """Transaction, host family and inner batch bits: none is set in a plain message."""
 KNOWN_MAX = 65_536
-SLOW_PROPERTIES = frozenset(
-    {
-        "DELAY",
-        "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
-        "TIMER_DEL_UNIQKEY",
-        "TRAN_MSG",
-        "POP_CK",
-        "INNER_NUM",
-    }
-)
-"""Properties that may change how a message is taken."""
-
-
-class Pending(NamedTuple):
-    """One message of a run, as its answer needs it; made by `tuple.__new__`, one a message."""
-
-    connection: Connection
-    command: Command
-    queue_id: int
-    queue_offset: int
-    offsets: list[int]
-    """Physical; several for a batch."""
-    key: str
-    """UNIQ_KEY."""
-    waits: bool
-    """For disk and slaves; a message with `WAIT=false` does not."""
-    batch_key: str | None
-    """UNIQ_KEY of an inner batch."""
 
 
 _new_tuple = tuple.__new__
@@ -96,13 +67,19 @@ class Sender:
         self._sendable = topics.sendable
         self._known: dict[tuple[str, str, str, str], tuple[int, int, int]] = {}
         """Plain sends seen before: texts of topic, queue, flags -> their values."""
-        topics.on_change.append(lambda _: self._known.clear())
-        self._run: Run | None = None
-        self._sent: list[Pending] = []
-        self._answers = SendAnswers(store.store_host_bytes)
         self._suffix = encode_properties(
             {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": config.cluster_name}
         )
+        tail = store.log.tail
+        self._headers: dict[int, Headers] = {
+            kind: Headers(form, tail, self._learn) for kind, form in FORMS.items()
+        }
+        self._names = Names(self._suffix.encode())
+        topics.on_change.append(self._forget)
+        self._run: Run | None = None
+        self._sent: list[Pending | PlainRun] = []
+        """Of the run, all of one connection, as nothing awaits before it ends."""
+        self._answers = SendAnswers(store.store_host_bytes)
         self.gate: Callable[[], tuple[ResponseCode, str] | None] = lambda: None
         """Why no message may be taken now, code and remark: of a group with failover."""
         self._not_stored = {"rbNotStored": "1"} if config.replica else {}
@@ -157,9 +134,14 @@ class Sender:
             )
         except MessageRejected as exc:
             return answer(command, PUT_CODES[exc.status], str(exc))
-        row = connection, command, queue_id, queue_offset, [offset], unique_key, True, None
+        row = command, queue_id, queue_offset, [offset], unique_key, True, None
         self._sent.append(_new_tuple(Pending, row))
         return None
+
+    def _forget(self, _topics: list[str]) -> None:
+        self._known.clear()
+        for headers in self._headers.values():
+            headers.clear()
 
     def _learn(
         self, topic: str, queue_text: str, sys_flag_text: str, flag_text: str
@@ -182,6 +164,39 @@ class Sender:
         self._known[topic, queue_text, sys_flag_text, flag_text] = queue_id, sys_flag, flag
         return queue_id, sys_flag, flag
 
+    def take(self, data: bytes, at: int, connection: Connection) -> int:
+        """Take the plain sends among the whole frames of `data` from `at` on; where the first
+        frame begins that is left to `handle`, or is no send. See `plain_run`."""
+        run = self._run
+        if not is_near(data, at) or (run is None and self._is_closed()):
+            return at
+        if run is None:
+            run = self._store.begin()
+        tail = self._store.log.tail
+        if tail.append_property_crc:
+            return at
+        offsets = dict(run.queue_offsets)
+        end_of_log = EndOfLog(
+            position=run.position,
+            limit=run.room_end,
+            now_ms=run.now_ms,
+            store_host=tail.store_host_bytes,
+            host_text=self._answers.host_text,
+            body_max=tail.body_max,
+            record_max=tail.record_max,
+            index_tags=tail.index_tags,
+        )
+        queues = tail.next_queue_offsets
+        at, pieces, entries, answers = take(
+            *(data, at, self._headers, self._names, offsets, queues),
+            *(connection.remote_bytes, end_of_log),
+        )
+        if entries:
+            run.extend(pieces, entries, offsets)
+            self._run = run
+            self._sent.append(PlainRun(b"".join(answers), len(entries)))
+        return at
+
     def end_of_run(self, connection: Connection) -> None:
         """Write the run; answer its messages, now or when they are safe enough."""
         run, self._run = self._run, None
@@ -192,23 +207,21 @@ class Sender:
         try:
             self._store.commit(run)
         except PutFailed as exc:
-            self.failed += len(sent)
-            for item in sent:
-                # Whatever else fails may have left bytes that a power loss brings back.
-                no_room = exc.status is PutStatus.CREATE_MAPPED_FILE_FAILED
-                fields = self._not_stored if no_room else {}
-                refused = answer(item.command, PUT_CODES[exc.status], str(exc), fields)
-                item.connection.reply(item.command, refused)
+            self.failed += number_of(sent)
+            # Whatever else fails may have left bytes that a power loss brings back.
+            no_room = exc.status is PutStatus.CREATE_MAPPED_FILE_FAILED
+            fields = self._not_stored if no_room else {}
+            _send(connection, refused(sent, PUT_CODES[exc.status], str(exc), fields))
             return
-        self.accepted += len(sent)
+        self.accepted += number_of(sent)
         self.accepted_bytes += run.end - run.start
+        waiting: Taken = ()
         if self._releases.waits:
-            waiting = [item for item in sent if item.waits]
-            self._answer([item for item in sent if not item.waits], PutStatus.PUT_OK)
-            if waiting:
-                self._wait(run.end, waiting)
-        else:
-            self._answer(sent, PutStatus.PUT_OK)
+            waiting = [item for item in sent if isinstance(item, PlainRun) or item.waits]
+            sent = [item for item in sent if isinstance(item, Pending) and not item.waits]
+        _send(connection, stored(sent, PutStatus.PUT_OK, self._answers))
+        if waiting:
+            self._wait(run.end, waiting, connection)
 
     # --- refusing at the door
 
@@ -228,10 +241,23 @@ class Sender:
             remark = f"{REJECTED} ({remark})"
         return answer(command, PUT_CODES[status], remark, self._not_stored)
 
-    def _too_early(self, command: Command) -> Command | None:
+    def _is_early(self) -> bool:
         start_ms = self._config.start_accept_sends_ms
-        if not start_ms or self._world.clock.wall_ms() >= start_ms:
+        return bool(start_ms) and self._world.clock.wall_ms() < start_ms
+
+    def _is_closed(self) -> bool:
+        """Whether the next message will be refused at the door."""
+        return (
+            self.gate() is not None
+            or self._config.is_slave
+            or self._store.obstacle() is not None
+            or self._is_early()
+        )
+
+    def _too_early(self, command: Command) -> Command | None:
+        if not self._is_early():
             return None
+        start_ms = self._config.start_accept_sends_ms
         remark = f"broker unable to service, until {start_ms} (startAcceptSendRequestTimeStamp, ms)"
         return answer(command, ResponseCode.SYSTEM_ERROR, remark)
 
@@ -304,7 +330,6 @@ class Sender:
             ]
         self._sent.append(
             Pending(
-                connection,
                 command,
                 decision.queue_id,
                 added[0][1],
@@ -332,46 +357,17 @@ class Sender:
 
     # --- answering
 
-    def _wait(self, end: int, waiting: list[Pending]) -> None:
-        for item in waiting:
-            item.connection.open_wait()
+    def _wait(self, end: int, waiting: Taken, connection: Connection) -> None:
+        number = number_of(waiting)
+        connection.open_wait(number)
 
         def release(status: PutStatus) -> None:
-            for item in waiting:
-                item.connection.close_wait()
-            self._answer(waiting, status)
+            connection.close_wait(number)
+            _send(connection, stored(waiting, status, self._answers))
 
         self._releases.add(end, release)
 
-    def _answer(self, sent: list[Pending], status: PutStatus) -> None:
-        """Send the answers of messages that are in the log, one outbox entry a connection."""
-        parts: list[bytes] = []
-        current: Connection | None = None
-        is_good = status is PutStatus.PUT_OK
-        add = self._answers.add
-        for item in sent:
-            connection, command, queue_id, queue_offset, offsets, key, _, batch_key = item
-            if command.flag & ONEWAY_BIT:
-                continue
-            if connection is not current:
-                if current is not None:
-                    current.send(b"".join(parts))
-                    parts = []
-                current = connection
-            if (
-                not is_good
-                or len(offsets) > 1
-                or batch_key is not None
-                or not add(
-                    parts,
-                    command,
-                    offset=offsets[0],
-                    queue_id=queue_id,
-                    queue_offset=queue_offset,
-                    key=key,
-                )
-            ):
-                fields = self._answers.fields(offsets, queue_id, queue_offset, key, batch_key)
-                parts.append(encode(answer(command, PUT_CODES[status], None, fields)))
-        if current is not None:
-            current.send(b"".join(parts))
+
+def _send(connection: Connection, answers: bytes) -> None:
+    if answers:
+        connection.send(answers)

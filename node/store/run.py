@@ -239,6 +239,25 @@ class Run:
         self.position = self.end = position + size
         return position, queue_offset
 
+    @property
+    def room_end(self) -> int:
+        """Where records of this segment have to end, so that a blank one fits behind them."""
+        return self._segment_end - BLANK_SIZE
+
+    def extend(
+        self, pieces: list[bytes], entries: list[Entry], queue_offsets: dict[tuple[str, int], int]
+    ) -> None:
+        """Add records that were made elsewhere from `position` on, within `room_end`.
+
+        `queue_offsets`: the next ones behind these records.
+        """
+        assert entries[0].physical_offset == self.position, "records follow each other"
+        self.queue_offsets.update(queue_offsets)
+        self._pieces += pieces
+        self.entries += entries
+        self.position = self.end = entries[-1].physical_offset + entries[-1].size
+        assert self.end <= self.room_end, "the blank record has its room"
+
     def _with_crc_room(self, properties: bytes) -> tuple[bytes, int]:
         if properties and not properties.endswith(b"\x02"):
             properties += b"\x02"

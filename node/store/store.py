@@ -38,6 +38,10 @@ from rocketbed.world.api import Lock, NotAFile, World
 
 _READ_AHEAD = 3
 """Segments that are read into the page cache at a start (design.md 8)."""
+_SLOW_WRITE = (
+    PutStatus.OS_PAGE_CACHE_BUSY,
+    "a write took longer than osPageCacheBusyTimeOutMills",
+)
 _PREPARE_SHARE = 0.5
 """The next segment is made once the last one is filled this far."""
 
@@ -278,7 +282,15 @@ class MessageStore:
         return ""
 
     def refusal(self) -> tuple[PutStatus, str] | None:
-        """Why no message is taken now, or None. Asked once before each run."""
+        """Why no message is taken now, or None. Asked once before each run: a slow write refuses
+        one."""
+        found = self.obstacle()
+        if found is _SLOW_WRITE:
+            self._parts.log.last_write_s = 0.0
+        return found
+
+    def obstacle(self) -> tuple[PutStatus, str] | None:
+        """What `refusal` would say."""
         if self._closing.is_set() or self._failure.reason is not None:
             return PutStatus.SERVICE_NOT_AVAILABLE, "the store is shut down"
         if self.config.is_slave:
@@ -289,11 +301,7 @@ class MessageStore:
         if log.written.value - log.flushed.value > self.config.dirty_max:
             return PutStatus.OS_PAGE_CACHE_BUSY, "the disk is behind (rbDirtyMax)"
         if log.last_write_s * 1000 > self.config.busy_timeout_ms:
-            log.last_write_s = 0.0
-            return (
-                PutStatus.OS_PAGE_CACHE_BUSY,
-                "a write took longer than osPageCacheBusyTimeOutMills",
-            )
+            return _SLOW_WRITE
         if self._dispatcher.overloaded:
             return PutStatus.OS_PAGE_CACHE_BUSY, "dispatch is behind (rbDispatchRing)"
         return None

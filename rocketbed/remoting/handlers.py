@@ -18,10 +18,16 @@ if TYPE_CHECKING:
 Inline = Callable[[Command, "Connection"], Command | None]
 Spawned = Callable[[Command, "Connection"], Awaitable[Command | None]]
 ConnectionHook = Callable[["Connection"], None]
+PlainRun = Callable[[bytes, int, "Connection"], int]
 
 
 def _nothing(connection: "Connection") -> None:
     """No work at the end of a run."""
+
+
+def _leave(data: bytes, at: int, connection: "Connection") -> int:
+    """Take nothing."""
+    return at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +37,9 @@ class Handlers:
     inline: dict[int, Inline] = field(default_factory=dict)
     run: dict[int, Inline] = field(default_factory=dict)
     """Requests that are gathered; `end_of_run` finishes them."""
+    plain_run: PlainRun = _leave
+    """Takes requests of `run` as bytes: those of a read's whole frames that it knows, from an
+    offset on; returns where the first one begins that it leaves to the tables here."""
     spawned: dict[int, Spawned] = field(default_factory=dict)
     end_of_run: ConnectionHook = _nothing
     """Called after the run requests of a read, and before any other request behind them."""
@@ -41,15 +50,18 @@ class Handlers:
         return Handlers(
             inline={**self.inline, **other.inline},
             run=self.run,
+            plain_run=self.plain_run,
             spawned={**self.spawned, **other.spawned},
             end_of_run=self.end_of_run,
         )
 
     def without(self, *codes: int) -> "Handlers":
         """A table that lacks some codes (a broker's second port does not pull)."""
+        assert self.run.keys().isdisjoint(codes), "a plain run would take them all the same"
         return Handlers(
             inline={code: item for code, item in self.inline.items() if code not in codes},
             run={code: item for code, item in self.run.items() if code not in codes},
+            plain_run=self.plain_run,
             spawned={code: item for code, item in self.spawned.items() if code not in codes},
             end_of_run=self.end_of_run,
         )

@@ -18,16 +18,27 @@ FRAME_LENGTH_MAX = 16 * 1024 * 1024
 """Largest L, bytes (`com.rocketmq.remoting.frameMaxLength`)."""
 
 _HEADER_LENGTH_MASK = 0xFFFFFF
-_PREFIX = struct.Struct(">iI")
+_ALL = -1
+PREFIX = struct.Struct(">iI")
+"""L and the word that holds encoding and H, as they are read: L may be anything."""
 _LENGTH = struct.Struct(">i")
-_HEAD = struct.Struct(">II")
+HEAD = struct.Struct(">II")
+"""The same, as they are written."""
 
 
 class FrameReader:
-    """Cuts a stream of bytes into commands; any cut of the stream gives the same commands."""
+    """Cuts a stream of bytes into commands; any cut of the stream gives the same commands.
+
+    `add` what has come, then ask for the `next` commands until there are none; or `feed`, which
+    does both. Who reads some frames by itself moves `position` over them.
+    """
 
     def __init__(self, length_max: int = FRAME_LENGTH_MAX) -> None:
         self._length_max = length_max
+        self.data = b""
+        """Bytes to be cut."""
+        self.position = 0
+        """Where in `data` the next frame begins."""
         self._chunks: list[bytes] = []
         self._held = 0
         self._needed = 4
@@ -39,6 +50,71 @@ class FrameReader:
         """Bytes taken in that belong to a frame not yet whole."""
         return self._held
 
+    def add(self, data: bytes) -> None:
+        """Take bytes in, once `next` has nothing more to give."""
+        if self._chunks:
+            self._chunks.append(data)
+            self._held += len(data)
+            if self._held < self._needed:
+                return
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        assert self.position == len(self.data), "whole frames are cut before others come"
+        self.data, self.position = data, 0
+
+    def next(self, count: int = _ALL) -> list[Command]:
+        """The next commands that are whole, in order, at most `count`; none if there is none.
+
+        Raises `RemoteProtocolError` for a frame that breaks the protocol, once the commands before
+        it were handed out, and from then on.
+        """
+        commands: list[Command] = []
+        data, position = self.data, self.position
+        end, unpack, length_max = len(data), PREFIX.unpack_from, self._length_max
+        try:
+            while end - position >= 8 and count:
+                length, word = unpack(data, position)
+                frame_end = position + 4 + length
+                if frame_end > end or not 4 <= length <= length_max:
+                    break
+                body_start = position + 8 + (word & _HEADER_LENGTH_MASK)
+                if body_start > frame_end:
+                    raise RemoteProtocolError(
+                        f"frame of {length} bytes names a header of {word & _HEADER_LENGTH_MASK}"
+                    )
+                header = data[position + 8 : body_start]
+                body = data[body_start:frame_end]
+                encoding = word >> 24
+                if encoding == 0:
+                    commands.append(header_json.decode(header, body))
+                elif encoding == 1:
+                    commands.append(header_binary.decode(header, body))
+                elif encoding == 2:
+                    commands.append(header_msgpack.decode(header, body))
+                else:
+                    raise RemoteProtocolError(f"unknown header encoding {encoding}")
+                position = frame_end
+                count -= 1
+        except RemoteProtocolError:
+            if not commands:
+                raise
+        self.position = position
+        if not commands and data:
+            self._hold(end - position)
+        return commands
+
+    def _hold(self, left: int) -> None:
+        """Keep the last bytes, in which no frame is whole, until more have come."""
+        self._held, self._needed = left, 4
+        if left >= 4:
+            (length,) = _LENGTH.unpack_from(self.data, self.position)
+            if not 4 <= length <= self._length_max:
+                raise RemoteProtocolError(f"frame length {length} is outside 4..{self._length_max}")
+            self._needed = 4 + length
+        if left:
+            self._chunks.append(self.data[self.position :])
+        self.data, self.position = b"", 0
+
     def feed(self, data: bytes) -> list[Command]:
         """The commands that are whole now, in order.
 
@@ -46,67 +122,22 @@ class FrameReader:
         after the commands before it were handed out (see `check`); afterwards on every call.
         """
         self.check()
-        if self._chunks:
-            self._chunks.append(data)
-            self._held += len(data)
-            if self._held < self._needed:
-                return []
-            data = b"".join(self._chunks)
-            self._chunks.clear()
+        self.add(data)
         commands: list[Command] = []
-        position = 0
         try:
-            position = self._cut(data, commands)
+            while found := self.next():
+                commands += found
         except RemoteProtocolError as exc:
             self._failure = exc
             self._held = 0
             if not commands:
                 raise
-            return commands
-        self._held = len(data) - position
-        if self._held:
-            self._chunks.append(data[position:] if position else data)
         return commands
 
     def check(self) -> None:
         """Raise the `RemoteProtocolError` that followed the commands last handed out, if any."""
         if self._failure is not None:
             raise self._failure
-
-    def _cut(self, data: bytes, commands: list[Command]) -> int:
-        """Append the whole commands of `data`; return where the first incomplete frame starts."""
-        position = 0
-        end = len(data)
-        unpack = _PREFIX.unpack_from
-        while end - position >= 8:
-            length, word = unpack(data, position)
-            frame_end = position + 4 + length
-            if frame_end > end or not 4 <= length <= self._length_max:
-                break
-            body_start = position + 8 + (word & _HEADER_LENGTH_MASK)
-            if body_start > frame_end:
-                raise RemoteProtocolError(
-                    f"frame of {length} bytes names a header of {word & _HEADER_LENGTH_MASK}"
-                )
-            header = data[position + 8 : body_start]
-            body = data[body_start:frame_end]
-            encoding = word >> 24
-            if encoding == 0:
-                commands.append(header_json.decode(header, body))
-            elif encoding == 1:
-                commands.append(header_binary.decode(header, body))
-            elif encoding == 2:
-                commands.append(header_msgpack.decode(header, body))
-            else:
-                raise RemoteProtocolError(f"unknown header encoding {encoding}")
-            position = frame_end
-        self._needed = 4
-        if end - position >= 4:
-            (length,) = _LENGTH.unpack_from(data, position)
-            if not 4 <= length <= self._length_max:
-                raise RemoteProtocolError(f"frame length {length} is outside 4..{self._length_max}")
-            self._needed = 4 + length
-        return position
 
 
 def encode(command: Command, encoding: Encoding | None = None) -> bytes:
@@ -131,4 +162,4 @@ def encode_head(command: Command, body_length: int, encoding: Encoding | None = 
         raise LocalProtocolError(
             f"frame of {length} bytes for {command!r} is over {FRAME_LENGTH_MAX}"
         )
-    return _HEAD.pack(length, kind << 24 | len(header)) + header
+    return HEAD.pack(length, kind << 24 | len(header)) + header

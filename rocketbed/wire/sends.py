@@ -4,20 +4,14 @@ Requests 310 are read by the texts of their header, and answers to single messag
 templates; what has no plain form is left to the general coding (`wire.command`, `wire.frame`).
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from rocketbed.wire.command import LANGUAGE, RESPONSE_BIT, VERSION, Command, Encoding, RequestCode
-from rocketbed.wire.encoding.positional import pack_header, shape_of
+from rocketbed.wire.command import Command, Encoding, RequestCode
+from rocketbed.wire.encoding.positional import shape_of
+from rocketbed.wire.frame import HEAD, FrameReader, encode
+from rocketbed.wire.send_headers import FORMS
 
-_JSON_ANSWER = (
-    b'{"code":0,"extFields":{"msgId":"%%b%%016X","queueId":"%%d","queueOffset":"%%d",'
-    b'"transactionId":"%%b","MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,'
-    b'"language":"%b","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-) % (LANGUAGE.encode(), VERSION)
-"""Host, physical offset, queue id, queue offset, unique key, opaque."""
-_MSGPACK_WORD = Encoding.MSGPACK << 24
-_ROW_END = (None, None, "DefaultRegion", "true")
-"""Rest of a `SendMessageResponse` by position: no batch, no recall handle, region, trace."""
 _V2_NAMES = shape_of(RequestCode.SEND_MESSAGE_V2, False)
 _new_tuple = tuple.__new__
 
@@ -54,13 +48,29 @@ def read_send(command: Command) -> PlainSend:
     return _new_tuple(PlainSend, values)
 
 
+def with_outcome(
+    answers: bytes, code: int, remark: str | None = None, fields: Mapping[str, str] | None = None
+) -> bytes:
+    """Frames of answers to sends with another code, remark and, if given, other fields."""
+    frames = FrameReader()
+    frames.add(answers)
+    changed: list[bytes] = []
+    for command in frames.next():
+        command.code, command.remark = code, remark
+        if fields is not None:
+            command.raw_fields = dict(fields)
+        changed.append(encode(command))
+    return b"".join(changed)
+
+
 class SendAnswers:
     """Frames that answer single messages which were stored; one for each store."""
 
     def __init__(self, host: bytes) -> None:
         """`host`: the store's packed address and port, the first part of every message id."""
         self._text: Final = host.hex().upper()
-        self._hex: Final = self._text.encode()
+        self.host_text: Final = self._text.encode()
+        """How message ids begin."""
 
     def add(
         self,
@@ -76,23 +86,14 @@ class SendAnswers:
 
         `offset` is the message's physical offset, `key` its UNIQ_KEY.
         """
-        if command.encoding is Encoding.JSON and key.isalnum() and key.isascii():
-            header = _JSON_ANSWER % (
-                self._hex, offset, queue_id, queue_offset, key.encode(), command.opaque,
-            )  # fmt: skip
-            word = 0
-        elif command.encoding is Encoding.MSGPACK:
-            message_id = f"{self._text}{offset:016X}"
-            row = [message_id, str(queue_id), str(queue_offset), key, *_ROW_END]
-            header = pack_header(
-                (0, command.opaque, RESPONSE_BIT, VERSION, None, [command.code, *row])
-            )
-            word = _MSGPACK_WORD
-        else:
+        if not (key.isalnum() and key.isascii()):
             return False
+        opaque = b"%d" % command.opaque if command.encoding == Encoding.JSON else command.opaque
+        header = FORMS[command.encoding].answer(
+            *(self.host_text, offset, queue_id, queue_offset, key.encode(), opaque)
+        )
         length = len(header)
-        parts.append((length + 4 << 32 | word | length).to_bytes(8, "big"))
-        parts.append(header)
+        parts += (HEAD.pack(length + 4, command.encoding << 24 | length), header)
         return True
 
     def fields(

@@ -1,0 +1,300 @@
+"""A read's plain sends taken as bytes, against the same frames taken one by one: the same answers,
+log, queues and index, the same events in the simulator; for requests of every kind, good or not."""
+
+import errno
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import orjson
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.sim.solo import SoloRun
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.wire.command import Encoding, RequestCode, request
+from rocketbed.wire.frame import FrameReader, encode
+from rocketbed.wire.message import BatchItem, encode_batch
+from tests.support.broker import HOST, PORT, Session, node_run, pull_fields, send_fields
+from tests.support.wire_sessions import SESSIONS, recorded_frames
+
+KEYS = st.sampled_from(["AB12", "7F000001000A18B4AAC2000000000003", "a-b", "é", "", "K"])
+pairs = st.one_of(
+    st.tuples(st.just("TAGS"), st.sampled_from(["A", "violet", "标签", ""])),
+    st.tuples(st.just("KEYS"), st.sampled_from(["k1", "k1  k2", "", "UNIQ_KEY", "é"])),
+    st.tuples(st.just("WAIT"), st.sampled_from(["true", "false", "TRUE", ""])),
+    st.tuples(st.sampled_from(["own", "__CRC32#", "x__CRC32#", "MSG_REGION", "", "é"]), st.text()),
+    st.tuples(
+        st.sampled_from(["DELAY", "POP_CK", "TRAN_MSG", "INNER_NUM", "TIMER_DELAY_MS"]),
+        st.sampled_from(["0", "1", "true", ""]),
+    ),
+)
+strings = st.builds(
+    lambda key, before, after, cut: "".join(
+        f"{name}\x01{value}\x02" for name, value in [*before, *key, *after]
+    )[: -cut or None],
+    KEYS.map(lambda key: [("UNIQ_KEY", key)]) | st.just([]),
+    st.lists(pairs, max_size=2),
+    st.lists(pairs, max_size=3),
+    st.integers(0, 3),
+)
+likely_strings = st.builds(
+    lambda key, tag, own: f"KEYS\x01{own}\x02UNIQ_KEY\x01{key}\x02WAIT\x01true\x02TAGS\x01{tag}",
+    st.sampled_from(["AB12", "7F000001000A18B4AAC2000000000003"]),
+    st.sampled_from(["A", "B"]),
+    st.sampled_from(["k1", "k2 k3"]),
+)
+numbers = st.sampled_from(["0", "1", "3", "4", "-1", "01", "1_0", "", "2147483648", "é"])
+likely_fields = st.builds(
+    lambda topic, queue_id, born, string, changes: {
+        **send_fields(topic, queue_id, g=born),
+        "i": string,
+        **changes,
+    },
+    st.sampled_from(["T", "T", "U", "New"]),
+    st.integers(0, 3),
+    st.integers(0, 2**63 - 1),
+    likely_strings | strings,
+    st.just({}),
+)
+odd_fields = st.builds(
+    lambda fields, changes: {**fields, **changes},
+    likely_fields,
+    st.dictionaries(st.sampled_from("abcdefghjklmn"), numbers | st.just("true"), max_size=2),
+)
+bodies = st.binary(max_size=40) | st.sampled_from([b"", b"x" * 700, b"y" * 5000])
+
+
+def frame(
+    code: int, fields: dict[str, str], body: bytes, encoding: Encoding, opaque: int, flag: int
+) -> bytes:
+    command = request(code, fields, body, encoding=encoding)
+    command.opaque, command.flag = opaque, flag
+    return encode(command)
+
+
+opaques = st.integers(0, 2000) | st.sampled_from([10**9, 2**31 - 1, -1])
+plain = st.builds(
+    frame,
+    st.just(310),
+    likely_fields,
+    st.binary(min_size=1, max_size=40),
+    st.sampled_from(Encoding),
+    opaques,
+    st.sampled_from([0, 0, 0, 2]),
+)
+sends = st.builds(
+    frame,
+    st.sampled_from([310, 310, 10, 320]),
+    odd_fields,
+    bodies,
+    st.sampled_from(Encoding),
+    opaques,
+    st.sampled_from([0, 2, 1, 4]),
+)
+GET_MAX = frame(
+    RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "1"}, b"", Encoding.JSON, 6, 0
+)
+others = st.sampled_from(
+    [
+        frame(RequestCode.PULL_MESSAGE, pull_fields(), b"", Encoding.JSON, 5, 0),
+        GET_MAX,
+        frame(
+            RequestCode.SEND_BATCH_MESSAGE,
+            send_fields(m=True),
+            encode_batch([BatchItem(b"b", 0, b"UNIQ_KEY\x01U\x02")] * 2),
+            Encoding.JSON,
+            7,
+            0,
+        ),
+    ]
+)
+
+
+def with_header(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """The frame with another header."""
+    word = int.from_bytes(data[4:8], "big")
+    length = word & 0xFFFFFF
+    header = change(data[8 : 8 + length])
+    body = data[8 + length :]
+    word += len(header) - length
+    return (
+        (4 + len(header) + len(body)).to_bytes(4, "big") + word.to_bytes(4, "big") + header + body
+    )
+
+
+def spliced(header: bytes, place: int, taken: int, put: bytes) -> bytes:
+    at = place % (len(header) + 1)
+    return header[:at] + put + header[at + taken :]
+
+
+PIECES = [
+    *(b'"', b"\\", b"\\u0001", b"\\u0002", b"\\u0041", b"\x01", b"\x02", b"\xff", b"\x00", b"{"),
+    *(b'"g":"5",', b'"i":"UNIQ_KEY\\u0001Z\\u0002",', b'"opaque":7,', b'"extFields":{},', b" "),
+    *(b"7", b"-", b"2UNIQ_KEY\\u0001Q", b"\\u0002UNIQ_KEY\\u0001Q\\u0002", b'","b":"U'),
+]
+rotten = st.builds(
+    lambda data, place, taken, put: with_header(
+        data, functools.partial(spliced, place=place, taken=taken, put=put)
+    ),
+    plain,
+    st.integers(0, 400),
+    st.integers(0, 3),
+    st.sampled_from(PIECES) | st.binary(max_size=3),
+)
+streams = st.lists(st.one_of(plain, plain, plain, sends, others, rotten), min_size=1, max_size=14)
+
+
+def run(
+    frames: list[bytes],
+    cut: int,
+    options: tuple[str, ...],
+    fault: SimFault | None = None,
+    *,
+    one_by_one: bool,
+) -> SoloRun:
+    """Send the frames as they are in pieces of `cut` bytes; every byte of the answers."""
+
+    async def scenario(session: Session) -> tuple[bytes, list[object]]:
+        broker = session.node.broker
+        if one_by_one:
+            broker.handlers.plain_run = Handlers().plain_run
+        await session.send("T")
+        await session.send("U")
+        if fault is not None:
+            session.world.disk.faults.append(replace(fault))  # type: ignore[attr-defined]
+        stream = await session.world.network.connect(HOST, PORT)
+        received: list[bytes] = []
+
+        async def receive() -> None:
+            # Broken is a connection that the node ended while something was still under way.
+            with suppress(trio.BrokenResourceError):
+                while more := await stream.receive_some(65_536):
+                    received.append(bytes(more))
+            received.append(b"the end")
+
+        data = b"".join(frames)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            with suppress(trio.BrokenResourceError):
+                for at in range(0, len(data), cut):
+                    await stream.send_all(data[at : at + cut])
+                    await trio.sleep(0.01)
+            await trio.sleep(30)
+            nursery.cancel_scope.cancel()
+        await trio.aclose_forcefully(stream)
+        sender, store = broker.sender, session.node.store
+        counts: list[object] = [sender.accepted, sender.accepted_bytes, sender.failed]
+        return b"".join(received), [*counts, store.queues(), store.max_offset]
+
+    return node_run(scenario, *options)
+
+
+def check(
+    frames: list[bytes], cut: int, *options: str, fault: SimFault | None = None
+) -> tuple[bytes, list[object]]:
+    """Compare both ways; the answers and counts."""
+    together = run(frames, cut, options, fault, one_by_one=False)
+    apart = run(frames, cut, options, fault, one_by_one=True)
+    assert together.value == apart.value
+    for path in apart.image.paths():
+        assert together.image.contents(path) == apart.image.contents(path), path
+    assert together.digest == apart.digest
+    assert not [line for line in together.log if line.level == "error"]
+    value: tuple[bytes, list[object]] = together.value
+    return value
+
+
+@settings(max_examples=150, deadline=None)
+@given(streams, st.sampled_from([1 << 20, 1 << 20, 700, 97]))
+def test_frames_of_one_read_and_one_by_one_are_the_same(frames: list[bytes], cut: int) -> None:
+    check(frames, cut)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    streams,
+    st.sampled_from(
+        [
+            ("flushDiskType=SYNC_FLUSH",),
+            ("enabledAppendPropCRC=true",),
+            ("maxMessageSize=600",),
+            ("rbDispatchRing=4",),
+            ("messageIndexEnable=false",),
+            ("brokerRole=SLAVE", "brokerId=1"),
+            ("startAcceptSendRequestTimeStamp=9000000000000",),
+        ]
+    ),
+)
+def test_under_other_settings_too(frames: list[bytes], options: tuple[str, ...]) -> None:
+    check(frames, 1 << 20, *options)
+
+
+@settings(max_examples=30, deadline=None)
+@given(streams, st.integers(1, 2))
+def test_a_write_that_fails_refuses_the_same(frames: list[bytes], times: int) -> None:
+    fault = SimFault(operation="write", path="/store/commitlog/*", error=errno.ENOSPC, times=times)
+    check(frames, 1 << 20, fault=fault)
+
+
+def test_a_run_that_was_not_written_gives_its_offsets_back() -> None:
+    """Each message is refused, but a one-way one; the next has the first's queue offset."""
+    frames = [
+        frame(310, {**send_fields("T", 1), "i": "UNIQ_KEY\x01K\x02"}, b"x", kind, opaque, flag)
+        for kind in Encoding
+        for opaque, flag in ((1, 0), (2, 2), (3, 0))
+    ]
+    fault = SimFault(operation="write", path="/store/commitlog/*", error=errno.ENOSPC, times=1)
+    received, counts = check([*frames, GET_MAX, *frames], 1 << 20, fault=fault)
+    answers = FrameReader().feed(received)
+    assert [answer.code != 0 for answer in answers] == [True] * 6 + [False] * 7
+    assert [answer.fields.get("queueOffset") for answer in answers[7:]] == [*"023568"]
+    assert counts[0] == 2 + 9
+    assert counts[2] == 9
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_recorded_frames_of_real_clients(name: str) -> None:
+    frames = [
+        frame.data
+        for frame in recorded_frames(name)
+        if frame.is_from_client and frame.connection == 2
+    ]
+    check(frames, 1 << 20)
+    check(frames, 333)
+
+
+def _header(**members: object) -> bytes:
+    fields = send_fields(properties={"UNIQ_KEY": "AB12", "WAIT": "true"})
+    header = {"code": 310, "extFields": fields, "flag": 0, "opaque": 9, "version": 1, **members}
+    return orjson.dumps(header)
+
+
+def taken(header: bytes, body: bytes = b"x") -> int:
+    """How many frames of one `take` takes, of a topic T with four queues."""
+    data = (4 + len(header) + len(body)).to_bytes(4, "big")
+    data += len(header).to_bytes(4, "big") + header + body
+
+    async def scenario(session: Session) -> int:
+        await session.send("T")
+        sender = session.node.broker.sender
+        (connection,) = session.node.servers[0].connections
+        at = sender.take(data * 3, 0, connection)
+        assert at % len(data) == 0
+        sender.end_of_run(connection)
+        return at // len(data)
+
+    value = node_run(scenario).value
+    assert isinstance(value, int)
+    return value
+
+
+def test_plain_sends_are_taken_at_all() -> None:
+    assert taken(_header()) == 3
+    assert taken(_header(flag=2)) == 3
+    assert taken(_header(opaque=10**9)) == 0
+    assert taken(_header(code=10)) == 0
