@@ -10,59 +10,23 @@ a body in another language can take its place.
 """
 
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from rocketbed.node.broker.plain_shapes import Headers, Names
 from rocketbed.node.store.entry import ONE_UNIT, Entry
-from rocketbed.node.store.errors import MessageRejected
-from rocketbed.node.store.run import FIXED, LogTail
-from rocketbed.wire.command import ONEWAY_BIT, RESPONSE_BIT, RequestCode
-from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.node.store.run import FIXED
 from rocketbed.wire.frame import HEAD, PREFIX
 from rocketbed.wire.javahash import tag_code
 from rocketbed.wire.message import BORN_IPV6, CRC_MASK, STORE_IPV6
 from rocketbed.wire.properties import (
-    CRC32,
-    KEYS,
     NAME_END,
     PAIR_END,
     PROPERTIES_MAX,
-    TAGS,
-    UNIQUE_KEY,
-    WAIT,
     index_keys,
     tag_key,
 )
-from rocketbed.wire.send_headers import BEGINNINGS, Form, HeaderKey
-from rocketbed.wire.sends import read_send
-
-SLOW_PROPERTIES: Final = frozenset(
-    {
-        "DELAY",
-        "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
-        "TIMER_DEL_UNIQKEY",
-        "TRAN_MSG",
-        "POP_CK",
-        "INNER_NUM",
-    }
-)
-"""Properties that may change how a message is taken."""
-SHAPES_MAX: Final = 16_384
-"""Shapes of headers that are remembered, then all are forgotten; a producer has one a queue."""
-HEADER_MAX: Final = 1024
-"""The longest header that has a shape, bytes: what peers send takes 16 MiB here at most."""
-NAMES_MAX: Final = 512
-"""The same for the names of a message's properties."""
-
-HeaderShape = tuple[tuple[str, int], int, bytes, int, int, int]
-"""Topic and queue id; magic; topic as a record has it; flag; system flag; whether it is one-way."""
-NamesKey = tuple[str, ...]
-"""Names of a property string, each but the first behind the end of the pair before it."""
-NamesShape = tuple[int, int, int, int, int, int, bytes]
-"""Where among names and values UNIQ_KEY, TAGS, KEYS and WAIT have theirs, 0 without one; how many
-ends of pairs there are, and how many names and values; what comes behind them in the record."""
+from rocketbed.wire.send_headers import BEGINNINGS
 
 
 class EndOfLog(NamedTuple):
@@ -85,95 +49,8 @@ class EndOfLog(NamedTuple):
 
 
 _PAIR_TURN = NAME_END + PAIR_END
-_TRIALS = ("1700000000001", "one", 1000001), ("1700000000002", "two", 1000002)
-"""Values tried in a header. What has the meaning of both can only be what was put there."""
 _crc32 = zlib.crc32
 _new_tuple = tuple.__new__
-
-
-class Headers(dict[HeaderKey, HeaderShape]):
-    """Shapes of headers of one encoding. Raises `KeyError` for one that is not of a plain send."""
-
-    def __init__(
-        self,
-        form: Form,
-        tail: LogTail,
-        meaning: Callable[[str, str, str, str], tuple[int, int, int]],
-    ) -> None:
-        """`meaning`: queue id, system flag and flag from texts of topic and these three; raises
-        `KeyError`, `ValueError` or `TypeError` for what is not plain."""
-        super().__init__()
-        self.form = form
-        self._tail = tail
-        self._meaning = meaning
-
-    def __missing__(self, key: HeaderKey) -> HeaderShape:
-        try:
-            for born, properties, opaque in _TRIALS:
-                header = self.form.join(key, born, properties, opaque)
-                if len(header) > HEADER_MAX:
-                    raise KeyError(key)
-                command = self.form.decode(header, b"")
-                send = read_send(command)
-                if (
-                    command.code != RequestCode.SEND_MESSAGE_V2
-                    or command.flag & RESPONSE_BIT
-                    or command.opaque != opaque
-                    or send.born_ms != born
-                    or send.properties != properties
-                ):
-                    raise KeyError(key)
-            queue_id, sys_flag, flag = self._meaning(
-                send.topic, send.queue_id, send.sys_flag, send.flag
-            )
-            tail = self._tail
-            head = tail.topic_heads.get(send.topic) or tail.topic_head(send.topic)
-        except (
-            *(RemoteProtocolError, MessageRejected),
-            *(ValueError, TypeError, AttributeError, OverflowError),
-        ) as exc:
-            raise KeyError(key) from exc
-        is_oneway = command.flag & ONEWAY_BIT
-        if len(self) >= SHAPES_MAX:
-            self.clear()
-        shape = self[key] = (send.topic, queue_id), *head, flag, sys_flag, is_oneway
-        return shape
-
-
-class Names(dict[NamesKey, NamesShape | None]):
-    """What names of properties ask for; None for more than plain care."""
-
-    def __init__(self, suffix: bytes) -> None:
-        """`suffix`: properties that the broker adds."""
-        super().__init__()
-        self._suffix = suffix
-
-    def __missing__(self, key: NamesKey) -> NamesShape | None:
-        shape = self._read(key)
-        if sum(map(len, key)) <= NAMES_MAX:
-            if len(self) >= SHAPES_MAX:
-                self.clear()
-            self[key] = shape
-        return shape
-
-    def _read(self, key: NamesKey) -> NamesShape | None:
-        is_ended = key[-1] == PAIR_END
-        names = list(key[:-1] if is_ended else key)
-        # Each but the first stands behind the end of the pair before it.
-        if not all(name.startswith(PAIR_END) for name in names[1:]):
-            return None
-        names[1:] = [name[1:] for name in names[1:]]
-        if UNIQUE_KEY not in names or len(set(names)) < len(names) or "" in names:
-            return None
-        if any(name in SLOW_PROPERTIES or name.endswith(CRC32) for name in names):
-            return None
-        unique_at, tag_at, keys_at, wait_at = (
-            2 * names.index(name) + 1 if name in names else 0
-            for name in (UNIQUE_KEY, TAGS, KEYS, WAIT)
-        )
-        suffix = self._suffix if is_ended else PAIR_END.encode() + self._suffix
-        pair_ends = len(key) - 1
-        return unique_at, tag_at, keys_at, wait_at, pair_ends, 2 * len(names) + is_ended, suffix
 
 
 def is_near(data: bytes, at: int) -> bool:
@@ -217,7 +94,7 @@ def take(
         try:
             key, born_ms, string, opaque = form.cut(data[at + 8 : body_at])
             queue, magic, topic_head, flag, sys_flag, is_oneway = shapes[key]
-            unique, tag, keys, properties = _properties(string, names)
+            unique, code, keys, properties = _properties(string, names, index_tags)
         except (LookupError, ValueError, TypeError):
             break
         body = data[body_at:stop]
@@ -242,9 +119,6 @@ def take(
             ),
             body, topic_head, properties_length.to_bytes(2, "big"), properties,
         )  # fmt: skip
-        if tag and index_tags:
-            keys = (*keys, tag_key(tag))
-        code = tag_code(tag)
         entry = topic, queue_id, queue_offset, position, size, code, now_ms, keys, ONE_UNIT
         entries.append(_new_tuple(Entry, entry))
         if not is_oneway:
@@ -256,8 +130,10 @@ def take(
     return at, pieces, entries, answers
 
 
-def _properties(string: str, names: Names) -> tuple[bytes, str | None, tuple[str, ...], bytes]:
-    """Unique key, tag and keys of a property string, and the record's. Raises `ValueError`."""
+def _properties(
+    string: str, names: Names, index_tags: bool
+) -> tuple[bytes, int, tuple[str, ...], bytes]:
+    """Unique key, tag code and keys of a property string, and the record's. Raises `ValueError`."""
     # Names stand at even places then, each but the first with the end of the pair before it.
     parts = string.replace(PAIR_END, _PAIR_TURN).split(NAME_END)
     shape = names[tuple(parts[::2])]
@@ -273,4 +149,6 @@ def _properties(string: str, names: Names) -> tuple[bytes, str | None, tuple[str
         raise ValueError("it does not wait")
     keys = index_keys(unique, parts[keys_at]) if keys_at else (unique,)
     tag = parts[tag_at] if tag_at else None
-    return unique.encode(), tag, keys, string.encode() + suffix
+    if tag and index_tags:
+        keys = (*keys, tag_key(tag))
+    return unique.encode(), tag_code(tag), keys, string.encode() + suffix

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.groups import Groups
-from rocketbed.node.broker.plain_run import SLOW_PROPERTIES, EndOfLog, Headers, Names, is_near, take
+from rocketbed.node.broker.plain_run import EndOfLog, is_near, take
+from rocketbed.node.broker.plain_shapes import SLOW_PROPERTIES, Headers, Meanings, Names
 from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED
 from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
 from rocketbed.node.broker.taken import Pending, PlainRun, Taken, number_of, refused, stored
@@ -36,11 +37,6 @@ from rocketbed.wire.send_headers import FORMS
 from rocketbed.wire.sends import SendAnswers, read_send
 from rocketbed.world.api import World
 
-SLOW_SYS_FLAGS = 0xFC
-"""Transaction, host family and inner batch bits: none is set in a plain message."""
-KNOWN_MAX = 65_536
-
-
 _new_tuple = tuple.__new__
 
 
@@ -64,15 +60,13 @@ class Sender:
         self._releases = releases
         self._delays = delays
         self._checks = SendChecks(world, config, topics, groups, delays)
-        self._sendable = topics.sendable
-        self._known: dict[tuple[str, str, str, str], tuple[int, int, int]] = {}
-        """Plain sends seen before: texts of topic, queue, flags -> their values."""
+        self._meanings = Meanings(topics.sendable)
         self._suffix = encode_properties(
             {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": config.cluster_name}
         )
         tail = store.log.tail
         self._headers: dict[int, Headers] = {
-            kind: Headers(form, tail, self._learn) for kind, form in FORMS.items()
+            kind: Headers(form, tail, self._meanings) for kind, form in FORMS.items()
         }
         self._names = Names(self._suffix.encode())
         topics.on_change.append(self._forget)
@@ -101,10 +95,8 @@ class Sender:
             run = self._run = self._store.begin()
         try:
             topic, properties, queue_text, sys_flag_text, born_text, flag_text = read_send(command)
-            known = self._known.get((topic, queue_text, sys_flag_text, flag_text))
-            if known is None:
-                known = self._learn(topic, queue_text, sys_flag_text, flag_text)
-            queue_id, sys_flag, flag = known
+            key = topic, queue_text, sys_flag_text, flag_text
+            queue_id, sys_flag, flag = self._meanings[key]
             born_ms = int(born_text)
             found = decode_properties(properties)
             unique_key = found[UNIQUE_KEY]
@@ -139,30 +131,9 @@ class Sender:
         return None
 
     def _forget(self, _topics: list[str]) -> None:
-        self._known.clear()
+        self._meanings.clear()
         for headers in self._headers.values():
             headers.clear()
-
-    def _learn(
-        self, topic: str, queue_text: str, sys_flag_text: str, flag_text: str
-    ) -> tuple[int, int, int]:
-        """Queue id, system flag and flag of plain sends to a topic, remembered by their texts.
-
-        Raises `KeyError` or `ValueError` for what is not plain.
-        """
-        queues = self._sendable[topic]
-        queue_id, sys_flag, flag = map(int, (queue_text, sys_flag_text, flag_text))
-        if (
-            not 0 <= queue_id < queues
-            or sys_flag & SLOW_SYS_FLAGS
-            or not 0 <= sys_flag <= 0x7FFFFFFF
-            or not -0x80000000 <= flag <= 0x7FFFFFFF
-        ):
-            raise ValueError("not plain")
-        if len(self._known) >= KNOWN_MAX:
-            self._known.clear()
-        self._known[topic, queue_text, sys_flag_text, flag_text] = queue_id, sys_flag, flag
-        return queue_id, sys_flag, flag
 
     def take(self, data: bytes, at: int, connection: Connection) -> int:
         """Take the plain sends among the whole frames of `data` from `at` on; where the first

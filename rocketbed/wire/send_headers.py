@@ -66,8 +66,13 @@ def _cut_json(header: bytes) -> Cut:
     born, _, rest = rest.partition(b'"')
     between, _, rest = rest.partition(_STRING)
     string, _, rest = rest.partition(b'"')
-    behind, _, rest = rest.partition(_OPAQUE)
+    behind, found, rest = rest.partition(_OPAQUE)
     opaque, _, end = rest.partition(b",")
+    key: HeaderKey = before, between, behind, end
+    if not found:  # it may stand in front, as Go's client has it
+        front, _, rest = before.partition(_OPAQUE)
+        opaque, _, before = rest.partition(b",")
+        key = front, before, between, behind, b""
     if not (
         born.isdigit()
         and opaque.isdigit()
@@ -76,12 +81,18 @@ def _cut_json(header: bytes) -> Cut:
         and (opaque[0] != 48 or len(opaque) == 1)
     ):
         raise ValueError("not digits, or too many")
-    return (before, between, behind, end), int(born), orjson.loads(b'"%b"' % string), opaque
+    return key, int(born), orjson.loads(b'"%b"' % string), opaque
 
 
 def _join_json(key: HeaderKey, born_ms: str, properties: str, opaque: int) -> bytes:
-    before, between, behind, end = key
     string = properties.encode()
+    if len(key) == 5:
+        front, before, between, behind, end = key
+        assert not end, "the opaque is in front"
+        return b'%b"opaque":%d,%b"g":"%b"%b"i":"%b"%b' % (
+            *(front, opaque, before, born_ms.encode(), between, string, behind),
+        )
+    before, between, behind, end = key
     return b'%b"g":"%b"%b"i":"%b"%b"opaque":%d,%b' % (
         *(before, born_ms.encode(), between, string, behind, opaque, end),
     )

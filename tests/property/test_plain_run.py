@@ -134,19 +134,41 @@ def spliced(header: bytes, place: int, taken: int, put: bytes) -> bytes:
 
 PIECES = [
     *(b'"', b"\\", b"\\u0001", b"\\u0002", b"\\u0041", b"\x01", b"\x02", b"\xff", b"\x00", b"{"),
+    *(b'"opaque":,', b'"opaque"', b'"g":"1"', b'"i":"'),
     *(b'"g":"5",', b'"i":"UNIQ_KEY\\u0001Z\\u0002",', b'"opaque":7,', b'"extFields":{},', b" "),
     *(b"7", b"-", b"2UNIQ_KEY\\u0001Q", b"\\u0002UNIQ_KEY\\u0001Q\\u0002", b'","b":"U'),
 ]
+
+
+def fronted(header: bytes) -> bytes:
+    """The members in the order of Go's client, if it is JSON."""
+    if not header.startswith(b"{"):
+        return header
+    members = orjson.loads(header)
+    return orjson.dumps({"opaque": members.pop("opaque"), **members})
+
+
+def ordered(header: bytes) -> bytes:
+    """The same, behind the code, as it is sent."""
+    if not header.startswith(b"{"):
+        return header
+    members = orjson.loads(fronted(header))
+    return orjson.dumps({"code": members.pop("code"), **members})
+
+
+in_front = plain.map(lambda data: with_header(data, ordered))
 rotten = st.builds(
     lambda data, place, taken, put: with_header(
         data, functools.partial(spliced, place=place, taken=taken, put=put)
     ),
-    plain,
+    plain | in_front,
     st.integers(0, 400),
     st.integers(0, 3),
     st.sampled_from(PIECES) | st.binary(max_size=3),
 )
-streams = st.lists(st.one_of(plain, plain, plain, sends, others, rotten), min_size=1, max_size=14)
+streams = st.lists(
+    st.one_of(plain, plain, in_front, sends, others, rotten), min_size=1, max_size=14
+)
 
 
 def run(
@@ -295,6 +317,8 @@ def taken(header: bytes, body: bytes = b"x") -> int:
 
 def test_plain_sends_are_taken_at_all() -> None:
     assert taken(_header()) == 3
+    assert taken(ordered(_header())) == 3
+    assert taken(fronted(_header())) == 0
     assert taken(_header(flag=2)) == 3
     assert taken(_header(opaque=10**9)) == 0
     assert taken(_header(code=10)) == 0

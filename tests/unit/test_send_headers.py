@@ -56,6 +56,16 @@ def refuse(form: Form, header: bytes) -> None:
         raise LookupError
 
 
+def test_a_second_opaque_is_not_passed_over() -> None:
+    """Whatever stands behind a header that is known has to be part of its key."""
+    good = header_of(Encoding.JSON).replace(b'"opaque":77,', b"").replace(b"{", b'{"opaque":77,', 1)
+    cut = FORMS[Encoding.JSON].cut
+    assert int(cut(good)[3]) == 77
+    with pytest.raises(ValueError, match="not digits"):
+        cut(good + b'"opaque":,')
+    assert cut(good + b'"opaque":5,')[0] != cut(good)[0]
+
+
 def general(to: Command, offset: int, answers: SendAnswers) -> bytes:
     fields = answers.fields([offset], 3, 555, KEY, None)
     return encode(answer(to, 0, None, fields))
