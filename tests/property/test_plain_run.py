@@ -290,35 +290,121 @@ def test_recorded_frames_of_real_clients(name: str) -> None:
     check(frames, 333)
 
 
-def _header(**members: object) -> bytes:
-    fields = send_fields(properties={"UNIQ_KEY": "AB12", "WAIT": "true"})
-    header = {"code": 310, "extFields": fields, "flag": 0, "opaque": 9, "version": 1, **members}
-    return orjson.dumps(header)
+KEY = "UNIQ_KEY\x01AB12\x02"
+STRINGS = {
+    KEY: 1,
+    KEY[:-1]: 1,
+    KEY + "WAIT\x01true\x02TAGS\x01A\x02KEYS\x01k1 k2\x02own\x01x y": 1,
+    KEY + "own\x01标签\\\x02": 1,
+    KEY + "TAGS\x01\x02": 1,
+    # what has a meaning of its own
+    KEY + "WAIT\x01false\x02": 0,
+    KEY + "WAIT\x01TRUE\x02": 0,
+    KEY + "WAIT\x01\x02": 0,
+    KEY + "DELAY\x010\x02": 0,
+    KEY + "POP_CK\x01p\x02": 0,
+    KEY + "TRAN_MSG\x01false\x02": 0,
+    KEY + "INNER_NUM\x011\x02": 0,
+    KEY + "TIMER_DELAY_MS\x011\x02": 0,
+    KEY + "__CRC32#\x0112\x02": 0,
+    "x__CRC32#\x0112\x02" + KEY: 0,
+    # keys that are none, twice there, or that an answer cannot hold as they are
+    "": 0,
+    "TAGS\x01A\x02": 0,
+    "UNIQ_KEY\x01\x02": 0,
+    "UNIQ_KEY": 0,
+    "UNIQ_KEY\x01a-b\x02": 0,
+    "UNIQ_KEY\x01é\x02": 0,
+    'UNIQ_KEY\x01a"b\x02': 0,
+    KEY + "UNIQ_KEY\x01CD34\x02": 0,
+    KEY + "KEYS\x01a\x02KEYS\x01b\x02": 0,
+    # pieces that are no pairs
+    KEY + "own\x02": 0,
+    KEY + "own": 0,
+    KEY + "\x02": 0,
+    KEY + "\x01v\x02": 0,
+    KEY + "own\x01a\x01b\x02": 0,
+    KEY + "own\x01a\x02\x02WAIT\x01true\x02": 0,
+    "own\x02" + KEY + "b\x01c\x01d\x02": 0,
+    "TAGS\x01A\x02own\x02x\x01y\x01UNIQ_KEY\x01AB12\x02": 0,
+}
+"""Property strings, and whether a send with one is plain."""
+FIELDS = [
+    ({}, 1),
+    ({"e": "3", "f": "1", "h": "-2147483648"}, 1),
+    ({"b": "Unknown"}, 0),
+    ({"e": "4"}, 0),
+    ({"e": "-1"}, 0),
+    ({"e": ""}, 0),
+    ({"f": "4"}, 0),
+    ({"f": "16"}, 0),
+    ({"f": "-1"}, 0),
+    ({"f": str(2**31)}, 0),
+    ({"h": str(2**31)}, 0),
+    ({"g": "-1"}, 0),
+    ({"g": str(2**63)}, 0),
+    ({"j": "1"}, 0),
+    ({"m": "true"}, 0),
+]
 
 
-def taken(header: bytes, body: bytes = b"x") -> int:
-    """How many frames of one `take` takes, of a topic T with four queues."""
-    data = (4 + len(header) + len(body)).to_bytes(4, "big")
-    data += len(header).to_bytes(4, "big") + header + body
+def taken(frames: list[bytes]) -> list[int]:
+    """Of each frame alone: how many of it three times in one read are taken as bytes."""
 
-    async def scenario(session: Session) -> int:
+    async def scenario(session: Session) -> list[int]:
         await session.send("T")
         sender = session.node.broker.sender
         (connection,) = session.node.servers[0].connections
-        at = sender.take(data * 3, 0, connection)
-        assert at % len(data) == 0
-        sender.end_of_run(connection)
-        return at // len(data)
+        found = []
+        for data in frames:
+            at = sender.take(data * 3, 0, connection)
+            assert at % len(data) == 0
+            found.append(at // len(data))
+            sender.end_of_run(connection)
+        return found
 
-    value = node_run(scenario).value
-    assert isinstance(value, int)
+    value: list[int] = node_run(scenario).value
     return value
 
 
-def test_plain_sends_are_taken_at_all() -> None:
-    assert taken(_header()) == 3
-    assert taken(ordered(_header())) == 3
-    assert taken(fronted(_header())) == 0
-    assert taken(_header(flag=2)) == 3
-    assert taken(_header(opaque=10**9)) == 0
-    assert taken(_header(code=10)) == 0
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_what_is_plain_is_taken_and_nothing_else(encoding: Encoding) -> None:
+    fields = [({**send_fields(), "i": KEY, **changes}, is_plain) for changes, is_plain in FIELDS]
+    fields += [({**send_fields(), "i": string}, is_plain) for string, is_plain in STRINGS.items()]
+    frames = [frame(310, found, b"x", encoding, 9, 0) for found, _ in fields]
+    plain_ones = [3 * is_plain for _, is_plain in fields]
+    for found, (about, wanted) in zip(
+        taken(frames), zip(fields, plain_ones, strict=True), strict=True
+    ):
+        assert found == wanted, about[0]
+    check([data for data in frames for _ in range(2)], 1 << 20, "flushDiskType=SYNC_FLUSH")
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_other_frames_are_left(encoding: Encoding) -> None:
+    fields = {**send_fields(), "i": KEY}
+    assert taken(
+        [
+            frame(310, fields, b"x", encoding, 9, 2),
+            frame(310, fields, b"x", encoding, 9, 1),
+            frame(310, fields, b"", encoding, 9, 0),
+            frame(10, fields, b"x", encoding, 9, 0),
+            frame(320, fields, b"x", encoding, 9, 0),
+            frame(310, {**fields, "a": "p" * 2000}, b"x", encoding, 9, 0),
+        ]
+    ) == [3, 0, 0, 0, 0, 0]
+
+
+def test_json_headers_are_cut_where_java_and_go_have_their_opaque() -> None:
+    data = frame(310, {**send_fields(), "i": KEY}, b"x", Encoding.JSON, 9, 0)
+    assert taken(
+        [
+            with_header(data, ordered),
+            with_header(data, fronted),
+            with_header(data, lambda header: header.replace(b'"opaque":9', b'"opaque":09')),
+            with_header(data, lambda header: header.replace(b'"opaque":9', b'"opaque":1000000000')),
+            with_header(data, lambda header: header.replace(b'"opaque":9', b'"opaque":-9')),
+            with_header(data, lambda header: header + b" "),
+            with_header(data, lambda header: header + b"}"),
+        ]
+    ) == [3, 0, 0, 0, 0, 3, 0]
