@@ -406,5 +406,40 @@ def test_json_headers_are_cut_where_java_and_go_have_their_opaque() -> None:
             with_header(data, lambda header: header.replace(b'"opaque":9', b'"opaque":-9')),
             with_header(data, lambda header: header + b" "),
             with_header(data, lambda header: header + b"}"),
+            with_header(data, lambda header: header.replace(b'"g":', b'"g":"1","g":')),
+            with_header(data, lambda header: header.replace(b'"i":', b'"i":"a","i":')),
+            with_header(data, lambda header: header[:-1] + b',"opaque":8}'),
         ]
-    ) == [3, 0, 0, 0, 0, 3, 0]
+    ) == [3, 0, 0, 0, 0, 3, 0, 0, 0, 0]
+
+
+def test_the_largest_body_is_taken_and_the_next_one_refused() -> None:
+    fields = {**send_fields(), "i": KEY}
+    frames = [frame(310, fields, b"x" * size, Encoding.JSON, size, 0) for size in (600, 601, 600)]
+    received, counts = check(frames, 1 << 20, "maxMessageSize=600")
+    codes = {answer.opaque: answer.code for answer in FrameReader().feed(received)}
+    assert codes == {600: 0, 601: 13}
+    assert counts[0] == 2 + 2
+
+
+def test_records_up_to_the_very_end_of_a_segment() -> None:
+    """Each size comes to stand at some segment's end, where a filler must fit behind it."""
+    fields = {**send_fields(), "i": KEY}
+    frames = [
+        frame(310, fields, b"x" * size, Encoding.JSON, size, 0)
+        for size in range(1, 400)
+        if size % 3
+    ]
+    check(frames, 1 << 20, "mappedFileSizeCommitLog=4096", "maxMessageSize=1000")
+
+
+def test_a_binary_header_of_another_length_than_it_says_is_left() -> None:
+    data = frame(310, {**send_fields(), "i": KEY}, b"x", Encoding.ROCKETMQ, 9, 0)
+
+    def shorter(header: bytes) -> bytes:
+        return header[:17] + (len(header) - 22).to_bytes(4, "big") + header[21:]
+
+    odd = [with_header(data, shorter), with_header(data, lambda header: header + b"\0")]
+    assert taken([data, *odd]) == [3, 0, 0]
+    for one in odd:
+        check([data, one, data], 1 << 20)
