@@ -18,7 +18,7 @@ from rocketbed.chaos.sim.solo import SoloRun
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.command import Encoding, RequestCode, request
 from rocketbed.wire.frame import FrameReader, encode
-from rocketbed.wire.message import BatchItem, encode_batch
+from rocketbed.wire.message import BLANK_SIZE, BatchItem, encode_batch
 from tests.support.broker import HOST, PORT, Session, node_run, pull_fields, send_fields
 from tests.support.wire_sessions import SESSIONS, recorded_frames
 
@@ -443,3 +443,28 @@ def test_a_binary_header_of_another_length_than_it_says_is_left() -> None:
     assert taken([data, *odd]) == [3, 0, 0]
     for one in odd:
         check([data, one, data], 1 << 20)
+
+
+def test_a_filler_has_its_room_behind_the_last_record_of_a_segment() -> None:
+    fields = {**send_fields(), "i": KEY}
+
+    async def scenario(session: Session) -> list[bool]:
+        await session.send("T")
+        sender, store = session.node.broker.sender, session.node.store
+        (connection,) = session.node.servers[0].connections
+
+        def is_taken(size: int) -> bool:
+            data = frame(310, fields, b"x" * size, Encoding.JSON, 9, 0)
+            at = sender.take(data, 0, connection)
+            sender.end_of_run(connection)
+            return at == len(data)
+
+        before = store.max_offset
+        assert is_taken(1)
+        rest = store.max_offset - before - 1
+        room = 4096 - store.max_offset % 4096 - BLANK_SIZE - rest
+        found = [is_taken(room + 1), is_taken(room)]
+        assert store.max_offset == 4096 - BLANK_SIZE
+        return found
+
+    assert node_run(scenario, "mappedFileSizeCommitLog=4096").value == [False, True]
