@@ -12,6 +12,7 @@ from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
+from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.store import run_lives, run_remade
@@ -32,6 +33,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker-groups/{seed}": partial(run_groups, seed),
         f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
+        f"failover-register/{seed}": partial(_each, run_register, seed * 1000),
         f"nameserver/{seed}": partial(run_nameserver, seed),
         f"nameserver-routes/{seed}": partial(_each, run_routes, seed * 1000),
         f"replication-feeding/{seed}": partial(run_feeding, seed),

@@ -16,6 +16,7 @@ from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.model import Model, Put, Wrong
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
+from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.store import run_lives, run_remade
@@ -37,8 +38,10 @@ from rocketbed.node.store.marks import Mark
 from rocketbed.node.store.reader import Reader
 from rocketbed.node.store.removal import Removal
 from rocketbed.remoting.connection import Connection
+from rocketbed.replication import controller
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.follow import MasterConnection
+from rocketbed.replication.lease import Roll
 from rocketbed.routing.keyvalue import KeyValueTable
 from rocketbed.routing.nameserver import Nameserver
 from rocketbed.routing.table import RoutingTable
@@ -77,6 +80,11 @@ def test_replication_from_both_of_its_ends() -> None:
     assert run_parting(SEED)
 
 
+def test_a_register_and_replicas_by_hand() -> None:
+    digest = run_register(SEED)
+    assert run_register(SEED) == digest, "the same seed is the same session"
+
+
 def test_delayed_messages_and_a_master_that_ends() -> None:
     assert run_waiting(SEED)
 
@@ -91,6 +99,7 @@ def test_fresh_seeds(first: int) -> None:
     for seed in range(first, first + 20):
         assert run_lives(seed)
         assert run_mending(seed)
+        assert run_register(seed)
     assert run_feeding(first)
     assert run_following(first)
     assert run_parting(first)
@@ -180,6 +189,8 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
         "(code|position|statistics)",
     ),
     (RoutingTable, "touch", lambda _: lambda self, *place, now_s: None, run_routes, "cluster"),
+    (Roll, "gone", lambda _: lambda self, *life: None, run_register, "(register|notice)"),
+    (controller, "refuse_stranger", lambda _: lambda asked, known: None, run_register, "answer"),
     (SendBack, "handle", lambda _: _success, run_tools, "code"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
     (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),
