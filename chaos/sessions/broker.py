@@ -141,12 +141,19 @@ class Peer:
         properties: Mapping[str, str] | None = None,
         **changes: Any,
     ) -> Command:
+        asked = self.send_request(body=body, properties=properties, **changes)
+        return await self.ask(Code.SEND_MESSAGE_V2, asked.fields, want, body)
+
+    @staticmethod
+    def send_request(
+        *, body: bytes = b"body", properties: Mapping[str, str] | None = None, **changes: Any
+    ) -> Command:
         values: dict[str, Any] = {
             "a": "producers", "b": "T", "c": "none", "d": QUEUES, "e": 0, "f": 0,
             "g": 1_700_000_000_000, "h": 0, "i": encode_properties(dict(properties or {})), "j": 0,
         }  # fmt: skip
         fields = SendMessageV2Request(**values | changes).encode()
-        return await self.ask(Code.SEND_MESSAGE_V2, fields, want, body)
+        return request(Code.SEND_MESSAGE_V2, fields, body)
 
     async def pull(self, want: int, **changes: Any) -> Command:
         asked = self.pull_request(**changes)

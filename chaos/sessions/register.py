@@ -20,6 +20,7 @@ from rocketbed.chaos.sessions.register_words import forced, forgotten, lost, spo
 from rocketbed.chaos.sessions.script import Script
 from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.memory_cas import Shelf
+from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.world.api import World
 
 STEPS: Final = 40
@@ -30,7 +31,7 @@ def run_register(seed: int) -> str:
     """The rules at their edges, then drawn work; a digest. Raises `Wrong`."""
     digest = ""
     for name in ("drawn", "words", "forced", "trouble", "lost", "forgotten", "spoilt"):
-        script = Script(f"register/{seed}/{name}")
+        script = Script(Simulation(f"register/{seed}/{name}"))
         with script.simulation:
             shelf = Shelf(partial(_now_s, script))
             script.simulation.start(CONTROLLER, control, shelf)

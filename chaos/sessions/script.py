@@ -13,8 +13,8 @@ from rocketbed.world.api import World
 class Script:
     """A simulation whose events one of its processes names."""
 
-    def __init__(self, seed: str) -> None:
-        self.simulation = Simulation(seed)
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
         self._errand: Callable[[], None] | None = None
         self._is_run = trio.Event()
         self._host = ""

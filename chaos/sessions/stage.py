@@ -67,6 +67,19 @@ class Stage:
         descriptors: int = 0,
     ) -> Node:
         """Start a node, and wait until it serves."""
+        self.begin(name, settings, image=image, descriptors=descriptors)
+        self.until(lambda: name in self.nodes, f"{name} serves")
+        return self.nodes[name]
+
+    def begin(
+        self,
+        name: str,
+        settings: Mapping[str, object],
+        *,
+        image: DiskImage | None = None,
+        descriptors: int = 0,
+    ) -> None:
+        """Start a node."""
         host = self.simulation.host(name)
         host.cold_share = COLD_SHARE
         if image is not None:
@@ -83,8 +96,6 @@ class Stage:
                 self.nodes[name] = await nursery.start(partial(run_node, world, config))
 
         self.simulation.start(name, main)
-        self.until(lambda: name in self.nodes, f"{name} serves")
-        return self.nodes[name]
 
     def stop(self, name: str) -> DiskImage:
         """End a node in order; its disk then."""
