@@ -74,9 +74,10 @@ class HandController:
         for link in self._links:
             link.notify(notice)
 
-    def add(self, number: int, uuid: str, address: str, life: int = 1) -> None:
-        """A replica by hand."""
-        replica = Replica(uuid, life, address, address)
+    def add(self, number: int, uuid: str, ha_address: str, life: int = 1) -> None:
+        """A replica by hand, of which clients know nothing."""
+        host = ha_address.partition(":")[0]
+        replica = Replica(uuid, life, f"{host}:1", ha_address)
         self.publish(replicas={**self.entry.replicas, number: replica})
 
     def lead(self, number: int, **changes: Any) -> None:

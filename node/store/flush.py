@@ -39,6 +39,10 @@ class Flusher:
         is confirmed, and a start knows an older end of that than what was on disk."""
         self._look_at = 0.0
         """When all open files are looked at again, by the clock of leases."""
+        self._whole_at = (0, 0)
+        """Up to where the last fsync brought the log, and the end of the last whole record of that.
+        By the time that an fsync returns, the record that it had a part of may be whole: the part
+        alone is on disk."""
         parts.log.written.subscribe(self._on_written)
 
     def _on_written(self, end: int) -> None:
@@ -85,6 +89,7 @@ class Flusher:
             end = log.written.value
             if end <= log.flushed.value and not log.segments.dirty:
                 return end
+            whole = self._whole_below(end)
             self._check_files()
             for start in sorted(log.segments.dirty):
                 await log.segments.sync(start)
@@ -93,6 +98,7 @@ class Flusher:
             await self._parts.pool.sync_names(to=log.segments.directory)
             self._parts.failure.check()
             self.count += 1
+            self._whole_at = end, whole
             await self._publish(end)
             return end
 
@@ -131,11 +137,16 @@ class Flusher:
         A slave's log may end inside a record, which is no part of the log for a master: its F
         stays at the end of a record, so that the slave can be started as a master.
         """
+        flushed, whole = self._whole_at
+        return max(whole if end == flushed else self._whole_below(end), self.floor)
+
+    def _whole_below(self, end: int) -> int:
+        """The end of the last record that is whole now, as far as it is not above `end`."""
         if self.whole_end is not None:
-            end = min(end, self.whole_end())
-        elif self._parts.config.is_slave:
-            end = min(end, self._parts.dispatched.value)
-        return max(end, self.floor)
+            return min(end, self.whole_end())
+        if self._parts.config.is_slave:
+            return min(end, self._parts.dispatched.value)
+        return end
 
     async def _publish(self, end: int) -> None:
         parts = self._parts
