@@ -125,8 +125,10 @@ class LogCursor:
                 data, position, segment_end=segment_end, zero_rule_from=zero_rule_from
             )
             if scanned.entries or scanned.stop is not Stop.MORE:
+                # It was judged by what no one wrote yet: a slave's log may end anywhere.
+                if not scanned.entries and limit < min(segment_end, position + BLANK.size):
+                    return Step(Verdict.PARTIAL, position)
                 if not scanned.entries and scanned.size > limit - position:
-                    # It was judged by what no one wrote yet: a slave's log may end anywhere.
                     problem = yield from self._doubt(position, data, limit - position)
                     verdict = Verdict.BAD if problem else Verdict.PARTIAL
                     return Step(verdict, position, reason=problem)

@@ -13,6 +13,7 @@ from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.store import MessageStore
 from rocketbed.replication.watermark import Watermark
+from rocketbed.wire.message import MAGIC_BLANK
 from rocketbed.world.api import World
 
 PROPERTIES = (b"", b"K\x01v\x02", b"UNIQ_KEY\x0100112233445566\x02")
@@ -102,3 +103,31 @@ def test_what_is_known_to_be_on_disk_ends_with_a_record_whatever_comes_meanwhile
         simulation.host("n").sync_seconds = (SYNC_S, SYNC_S)
         known, ends = simulation.run_process(simulation.start("n", follow))
     assert known in ends
+
+
+async def fillers_by_the_byte(world: World, config: StoreConfig, log: bytes) -> int:
+    """A leader's log, whole but for what fills files, which comes by the byte; bytes of the
+    shortest."""
+    store = await MessageStore.open(world, config, Topics(), Watermark(len(log)))
+    at, shortest = 0, config.segment_size
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        for end in ends_of(log):
+            is_filler = int.from_bytes(log[at + 4 : at + 8], "big", signed=True) == MAGIC_BLANK
+            shortest = min(shortest, end - at) if is_filler else shortest
+            for stop in range(at + 1, end + 1) if is_filler else (end,):
+                store.epochs.append_raw(at, log[at:stop])
+                at = stop
+        await store.dispatched.wait_for(len(log))
+        nursery.cancel_scope.cancel()
+    return shortest
+
+
+def test_what_fills_a_file_may_come_in_pieces_as_well() -> None:
+    """The session `failover-led` met a follower that took half of one for damage."""
+    shortest = []
+    for size in range(2000, 2000 + 97, 12):
+        config = settings(Random(1), segment_size=size, sync_flush=False, max_message_size=512)
+        log = run_solo(master, config).value
+        shortest.append(run_solo(fillers_by_the_byte, replace(config, is_slave=True), log).value)
+    assert min(shortest) < 12, "one that is shorter than what is read beyond the end"
