@@ -9,6 +9,7 @@ from rocketbed.chaos.sessions.feeding import run_feeding
 from rocketbed.chaos.sessions.following import run_following
 from rocketbed.chaos.sessions.groups import run_groups
 from rocketbed.chaos.sessions.leading import run_leading
+from rocketbed.chaos.sessions.led import run_led
 from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.nameserver import run_nameserver
@@ -35,6 +36,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
         f"failover-leading/{seed}": partial(run_leading, seed),
+        f"failover-led/{seed}": partial(run_led, seed),
         f"failover-register/{seed}": partial(_each, run_register, seed * 1000),
         f"nameserver/{seed}": partial(run_nameserver, seed),
         f"nameserver-routes/{seed}": partial(_each, run_routes, seed * 1000),

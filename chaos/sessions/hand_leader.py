@@ -133,7 +133,7 @@ class HandLeader:
                 size = self._random.randint(1, min(PIECE, most))
                 await self.say(Data(at, self.confirm, self.log[at : at + size]))
                 at += size
-            await trio.sleep(0.002)
+            await trio.sleep(0.004)
 
     async def _beat(self) -> None:
         with suppress(*LOST):
@@ -149,6 +149,13 @@ class HandLeader:
     def whole(self, at: int) -> int:
         """The end of the last whole record below an offset."""
         return max([0, *(end for end in ends_of(self.log) if end <= at)])
+
+    def message_end(self, at: int) -> int:
+        """The end of the last record below an offset that is no filler: those are made again."""
+        end = self.whole(at)
+        before = self.whole(end - 1)
+        magic = self.log[before + 4 : before + 8]
+        return before if int.from_bytes(magic, "big", signed=True) == MAGIC_BLANK else end
 
     def send_upto(self, at: int) -> None:
         """So much of the log, but not a part of what fills a file: that says nothing, and a

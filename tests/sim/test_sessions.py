@@ -12,6 +12,7 @@ from rocketbed.chaos.sessions.feeding import run_feeding
 from rocketbed.chaos.sessions.following import run_following
 from rocketbed.chaos.sessions.groups import run_groups
 from rocketbed.chaos.sessions.leading import run_leading
+from rocketbed.chaos.sessions.led import run_led
 from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.model import Model, Put, Wrong
@@ -42,6 +43,7 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.replication import controller
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.follow import MasterConnection
+from rocketbed.replication.follower import Follower
 from rocketbed.replication.insync import InSyncView
 from rocketbed.replication.lease import Roll
 from rocketbed.routing.keyvalue import KeyValueTable
@@ -91,6 +93,10 @@ def test_a_leader_and_followers_by_hand() -> None:
     assert run_leading(SEED)
 
 
+def test_a_follower_and_leaders_by_hand() -> None:
+    assert run_led(SEED)
+
+
 def test_delayed_messages_and_a_master_that_ends() -> None:
     assert run_waiting(SEED)
 
@@ -109,6 +115,7 @@ def test_fresh_seeds(first: int) -> None:
     assert run_feeding(first)
     assert run_following(first)
     assert run_leading(first)
+    assert run_led(first)
     assert run_parting(first)
     assert run_waiting(first)
     for seed in range(first, first + 10):
@@ -166,6 +173,10 @@ def _only_itself(view: InSyncView) -> set[tuple[int, int]]:
     return {(view.me, view.known.in_sync[view.me])}
 
 
+def _whole_end(follower: Follower) -> int:
+    return follower._log.whole_end()
+
+
 def _unlocked(_world: World, _config: StoreConfig) -> list[Lock]:
     return []
 
@@ -203,6 +214,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Roll, "gone", lambda _: lambda self, *life: None, run_register, "(register|notice)"),
     (controller, "refuse_stranger", lambda _: lambda asked, known: None, run_register, "answer"),
     (InSyncView, "need", lambda _: _only_itself, run_leading, "(confirm|acknowledged|code)"),
+    (Follower, "_durable_end", lambda _: _whole_end, run_led, "acknowledged"),
     (SendBack, "handle", lambda _: _success, run_tools, "code"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
     (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),
