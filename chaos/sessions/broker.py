@@ -199,14 +199,16 @@ class Peer:
         body = SubscriptionGroupConfig(**changes).encode()
         await self.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, Answer.SUCCESS, body)
 
-    async def heartbeat(self, version: int, tags: Mapping[str, str]) -> None:
+    async def heartbeat(
+        self, version: int, tags: Mapping[str, str], *, client: str = "one", want: int = 0
+    ) -> None:
         wanted = [
             SubscriptionData(topic=topic, sub_string=text, sub_version=version)
             for topic, text in tags.items()
         ]
         consumer = ConsumerData(group_name="h", subscription_data_set=wanted)
-        data = HeartbeatData(client_id="one", consumer_data_set=[consumer])
-        await self.ask(Code.HEART_BEAT, {}, Answer.SUCCESS, data.encode())
+        data = HeartbeatData(client_id=client, consumer_data_set=[consumer])
+        await self.ask(Code.HEART_BEAT, {}, want, data.encode())
 
 
 async def _first(peer: Peer, world: World) -> None:
@@ -250,6 +252,8 @@ async def _topics(peer: Peer) -> None:
     await peer.create(topic="shut", perm=2)
     await peer.create(topic="none", readQueueNums=0, writeQueueNums=0)
     await peer.create(topic="n" * 127)
+    await peer.create(topic="ordered", order=True, topicSysFlag=2)
+    ensure((await peer.topic("ordered")).topic_sys_flag == 2, "topics", "its flag")
     for changes in (
         {"topic": "n" * 128}, {"topic": ""}, {"topic": "a b"}, {"topic": "TBW102"},
         {"readQueueNums": -1}, {"writeQueueNums": -1}, {"readQueueNums": 1 << 20},
@@ -273,6 +277,7 @@ async def _sends(peer: Peer) -> None:
         answer = await peer.send(properties={"TAGS": "red"}, body=b"%d" % number)
         ensure(answer.fields["queueOffset"] == str(number), "send", f"{answer.fields}")
     await peer.send(e=QUEUES - 1)
+    await peer.send(b="ordered")
     answer = await peer.send(b="any", e=-1)
     ensure(0 <= int(answer.fields["queueId"]) < QUEUES, "send", f"{answer.fields}")
     await peer.send(bad, e=QUEUES)
@@ -374,6 +379,9 @@ async def _groups(peer: Peer) -> None:
 async def _heartbeats(peer: Peer) -> None:
     """A pull without an expression goes by the newest that the group's heartbeats told."""
     plain: dict[str, Any] = {"consumerGroup": "h", "sysFlag": 0, "tags": None}
+    await peer.pull(Answer.SUBSCRIPTION_NOT_EXIST, **plain)
+    for client in ("", "c" * 256):
+        await peer.heartbeat(5, {"T": "red"}, client=client, want=Answer.SYSTEM_ERROR)
     await peer.pull(Answer.SUBSCRIPTION_NOT_EXIST, **plain)
     await peer.heartbeat(5, {"T": "red"})
     await peer.pull(Answer.SUCCESS, subVersion=5, **plain)

@@ -158,12 +158,13 @@ class HandLeader:
         return before if int.from_bytes(magic, "big", signed=True) == MAGIC_BLANK else end
 
     def send_upto(self, at: int) -> None:
-        """So much of the log, but not a part of what fills a file: that says nothing, and a
-        follower that begins again completes it by itself."""
+        """So much of the log, but not a part of what fills a file, nor all of a record but zeros:
+        a follower that begins again completes those by itself."""
         start = self.whole(at)
-        head = self.log[start : start + 8]
-        is_filler = at > start and int.from_bytes(head[4:], "big", signed=True) == MAGIC_BLANK
-        self.upto = start + int.from_bytes(head[:4], "big") if is_filler else at
+        size = int.from_bytes(self.log[start : start + 4], "big")
+        magic = int.from_bytes(self.log[start + 4 : start + 8], "big", signed=True)
+        is_whole = not self.log[at : start + size].strip(b"\0")
+        self.upto = start + size if at > start and (magic == MAGIC_BLANK or is_whole) else at
 
     def rejects(self) -> list[Reject]:
         return [one for one in self.heard if isinstance(one, Reject)]

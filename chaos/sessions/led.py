@@ -16,9 +16,12 @@ from rocketbed.chaos.sessions.hand_controller import HandController
 from rocketbed.chaos.sessions.hand_leader import Epochs, HandLeader
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.script import Script
-from rocketbed.chaos.sessions.stage import SEGMENT, Stage, ends_of, read_log
+from rocketbed.chaos.sessions.stage import PORT, SEGMENT, Stage, ends_of, read_log
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.node.only_leader import CHANGES
+from rocketbed.remoting.client import open_connection
 from rocketbed.replication.entry import Policy
+from rocketbed.wire.command import ResponseCode, request
 from rocketbed.wire.ha_native import Ack, Beat, Data, Hello, Reject
 from rocketbed.world.api import World
 
@@ -108,6 +111,7 @@ async def _follow(world: World, led: "Led") -> None:
         await led.begin(world, nursery)
         await led.refuses()
         await led.copies()
+        await led.changes_nothing()
         await led.faulty_frames()
         await led.ends()
         await led.silence()
@@ -131,9 +135,12 @@ class Led:
         self.leader = self.leaders[2]
         self.logs: dict[int, tuple[bytes, Epochs]] = {}
         self.parts_at = 0
+        self.loses = random.random() < 0.5
+        """Whether one of its lives ends without power, however it acknowledges."""
         self._wrong: list[str] = []
 
     async def begin(self, world: World, nursery: trio.Nursery) -> None:
+        self.world = world
         await self.controller.serve(world, nursery)
         host = self.stage.simulation.host(PEERS).address
         for number, leader in self.leaders.items():
@@ -265,6 +272,15 @@ class Led:
         await self.until(lambda: mark.value == ends[3], "what is confirmed is known")
         ensure(self.parts_at > ends[3], "load", "the logs part too early")
 
+    async def changes_nothing(self) -> None:
+        """What a group has in common is not changed at one that follows, which says who leads."""
+        place = (self.stage.simulation.host(NODE).address, PORT)
+        async with open_connection(self.world, place) as connection:
+            for code in CHANGES:
+                found = await connection.request(request(code, {}))
+                right = found.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                ensure(right and ":1" in (found.remark or ""), "changed", f"{code.name}: {found}")
+
     async def faulty_frames(self) -> None:
         """Each ends the link, and nothing of it stays; a rotten record is named to the leader."""
         leader = self.leader
@@ -313,9 +329,13 @@ class Led:
             had = leader.acks[-1] if leader.acks else Ack(0, 0, 0)
             least = leader.message_end(had.durable if self.end == "power" else had.received)
             seen = len(leader.hellos)
+            # A kill leaves the page cache, whatever the policy; without power it is gone.
+            is_power = self.end == "power" or (life == 3 and self.loses)
+            loses = is_power and self.policy is Policy.MEMORY
+            least = 0 if loses else least
 
             def end_it() -> None:
-                if self.end == "power":
+                if is_power:  # noqa: B023
                     self.stage.simulation.power_cut(NODE)
                 else:
                     self.stage.simulation.kill(NODE)
@@ -328,8 +348,9 @@ class Led:
             ensure(leader.whole(hello.end) == hello.end, "hello", f"half a record: {hello.end}")
             self.hello(hello, end=hello.end, history=self.noted(hello.end), life=life)
             asked = self.controller.registrations[-1]
-            told = (asked.incarnation, asked.promised, asked.groupUid, asked.end)
-            ensure(told == (life, leader.epoch, "uid", hello.end), "registered", f"{told}")
+            told = (asked.incarnation, asked.promised, asked.groupUid, asked.end, asked.lossless)
+            want = (life, leader.epoch, "uid", hello.end, not loses)
+            ensure(told == want, "registered", f"{told} for {want}")
             await self.follows(f"in life {life}")
 
     async def silence(self) -> None:

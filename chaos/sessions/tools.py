@@ -40,6 +40,13 @@ OWN: Final = {
     "flushDiskType": "SYNC_FLUSH",
     "registerNameServerPeriod": "10000",
 }
+BUILT_IN: Final = {
+    "SELF_TEST_TOPIC": 1, "BenchmarkTest": 1024, "DefaultCluster": 16, "broker-a": 1,
+    "OFFSET_MOVED_EVENT": 1, "SCHEDULE_TOPIC_XXXX": 18, "DefaultCluster_REPLY_TOPIC": 1,
+    "rmq_sys_REVIVE_LOG_DefaultCluster": 8, "rmq_sys_SYNC_BROKER_MEMBER_broker-a": 1,
+    "RMQ_SYS_TRANS_HALF_TOPIC": 1, "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1, "rmq_sys_wheel_timer": 1,
+}  # fmt: skip
+"""Queues of the topics that every broker has from the start."""
 DEFAULTS: Final = {
     "fileReservedTime": "72",
     "longPollingEnable": "true",
@@ -130,6 +137,8 @@ async def _pages(peer: Peer) -> None:
     """Of the table of topics, two at a time; from its beginning where it has changed since."""
     whole = TopicConfigTable.decode((await peer.ask(Code.GET_ALL_TOPIC_CONFIG, {}, 0)).body)
     names = list(whole.topic_config_table)
+    found = {name: whole.topic_config_table[name].write_queue_nums for name in BUILT_IN}
+    ensure(found == BUILT_IN, "pages", f"{found} for {BUILT_IN}")
     for counter, first in ((0, 2), (1, 0)):
         version = whole.data_version
         known = DataVersion(
@@ -155,9 +164,13 @@ async def _send_back(peer: Peer) -> None:
     await peer.ask(Code.CONSUMER_SEND_MSG_BACK, dead, Answer.NO_PERMISSION)
     await peer.ask(Code.UPDATE_BROKER_CONFIG, {}, 0, b"brokerPermission=6\n")
     await peer.ask(Code.CONSUMER_SEND_MSG_BACK, dead, 0)
+    none = SendBackRequest(delayLevel=1, **{**values, "group": "none"}).encode()
+    await peer.put_group(group_name="none", retry_queue_nums=0)
+    await peer.ask(Code.CONSUMER_SEND_MSG_BACK, none, 0)
     again = SendBackRequest(delayLevel=1, **values).encode()
     await peer.ask(Code.CONSUMER_SEND_MSG_BACK, again, 0)
     await trio.sleep(2)
+    await peer.pull(Answer.TOPIC_NOT_EXIST, topic="%RETRY%none", consumerGroup="tools")
     for topic in ("%DLQ%back", "%RETRY%back"):
         answer = await peer.pull(Answer.SUCCESS, topic=topic, consumerGroup="tools")
         found = decode_message(answer.body)
