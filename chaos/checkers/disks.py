@@ -11,7 +11,7 @@ from rocketbed.chaos.checkers.events import step_of, targets_of
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.damage import MENDED, STRAYS
-from rocketbed.chaos.history import Function
+from rocketbed.chaos.history import Event, Function
 
 if TYPE_CHECKING:
     from rocketbed.chaos.checkers.evidence import Evidence
@@ -98,17 +98,30 @@ class Disks:
     def _hits(self) -> list[tuple[int, int, Excuse]]:
         """Group, log offset and damage of each byte that was altered at rest, if its node told of
         it or nobody can see it: it goes with the bytes to those that copy them."""
+        return [
+            (self._evidence.group_of_name(event.node), at, excuse)
+            for event, at, excuse in self._altered_bytes
+            if event.fields.get("untold") or self._evidence.reports(event.node, event.time_ns)
+        ]
+
+    @cached_property
+    def _altered_bytes(self) -> list[tuple[Event, int, Excuse]]:
+        """Each damage of one byte of a log, and where that is."""
         found = []
         for event in self._evidence.events(Function.NODE, "damaged"):
-            place = _LOG_BYTE.search(str(event.fields.get("hit")))
-            if place is None:
-                continue
-            if event.fields.get("untold") or self._evidence.reports(event.node, event.time_ns):
+            if place := _LOG_BYTE.search(str(event.fields.get("hit"))):
                 at = int(place["start"]) + int(place["byte"])
                 cause = f"byte {at} of the log of {event.node} was damaged"
-                excuse = self._evidence.excuse(cause, event.time_ns)
-                found.append((self._evidence.group_of_name(event.node), at, excuse))
+                found.append((event, at, self._evidence.excuse(cause, event.time_ns)))
         return found
+
+    def hit_unseen(self, node: str, begin: int, end: int, time_ns: int) -> Excuse | None:
+        """Damage of a byte of these in a node's own log before a time at which the node cut them
+        off: it had no time to tell of it (seed 238929)."""
+        for event, at, excuse in self._altered_bytes:
+            if event.node == node and begin <= at < end and event.time_ns <= time_ns:
+                return excuse
+        return None
 
     def hit(self, group: int, begin: int, end: int) -> Excuse | None:
         """Damage of a byte of these in a group's logs."""

@@ -86,6 +86,8 @@ def kept_cuts(case: Case, found: Findings) -> int:
         else:
             continue
         damaged = evidence.disks.may_differ(node)
+        if whole and not damaged:
+            damaged = evidence.disks.hit_unseen(event.node, start, end, event.time_ns)
         found.add(text, node=event.node, time_ns=event.time_ns, excuse=damaged)
     if not examined:
         raise NotApplicable("no log was cut, or its node has an empty disk since")

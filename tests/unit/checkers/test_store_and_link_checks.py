@@ -538,6 +538,28 @@ def test_a_node_keeps_what_it_cuts_off(
 
 
 @pytest.mark.parametrize(
+    ("byte", "damaged_s", "wanted"),
+    [(10, 20, set()), (399, 20, set()), (400, 20, {"R2k"}), (10, 22, {"R2k"}), (None, 20, {"R2k"})],
+)
+def test_damage_that_a_node_cuts_off_before_it_sees_it_is_kept_as_it_is(
+    run: RunMaker, byte: int | None, damaged_s: int, wanted: set[str]
+) -> None:
+    cut(run)
+    if byte is not None:
+        hit = f"commitlog/{0:020d} byte {byte}"
+        run.event(damaged_s * SECOND, "b2", "damaged", hit=hit, kind="flip", untold=False)
+    kept = f"/store/rocketbed.cut/{0:020d}"
+    run.event(21 * SECOND, "b2", "cut", start=0, end=400, kept=kept)
+
+    def alter(path: Path) -> None:
+        copy = path / "stores" / "b2" / "rocketbed.cut" / f"{0:020d}"
+        copy.write_bytes(bytes(400))
+
+    run.after.append(alter)
+    assert found(run.judge(only=["R2k"])) == wanted
+
+
+@pytest.mark.parametrize(
     ("flush", "reported", "wanted"),
     [("async", 900, set()), ("async", 1001, {"R3"}), ("sync", 500, set()), ("sync", 501, {"R3"})],
 )
