@@ -114,5 +114,5 @@ def _unnamed(roots: list[str]) -> dict[str, Replica]:
     depth, most = 1, max(map(len, parts.values()), default=1)
     while depth < most and len({tuple(one[-depth:]) for one in parts.values()}) < len(parts):
         depth += 1
-    names = {root: "/".join(one[-depth:]) for root, one in parts.items()}
+    names = {root: "-".join(one[-depth:]) for root, one in parts.items()}
     return {root: Replica(names[root], names[root], root) for root in roots}

@@ -12,9 +12,9 @@ from rocketbed.pipeline.option_table import OptionError
     ("roots", "names"),
     [
         (["a/store"], ["store"]),
-        (["a/store", "b/store"], ["a/store", "b/store"]),
+        (["a/store", "b/store"], ["a-store", "b-store"]),
         (["a/store", "b/other"], ["store", "other"]),
-        (["x/a/store", "y/a/store", "y/b/other"], ["x/a/store", "y/a/store", "y/b/other"]),
+        (["x/a/store", "y/a/store", "y/b/other"], ["x-a-store", "y-a-store", "y-b-other"]),
         (["a/store", "n/m=b/store"], ["store", "n"]),
     ],
 )
@@ -26,7 +26,10 @@ def test_names_come_from_as_much_of_the_path_as_it_takes(
         name, separator, path = root.rpartition("=")
         (tmp_path / path).mkdir(parents=True, exist_ok=True)
         given.append(f"{name}{separator}{tmp_path / path}")
-    assert [one.broker for one in parse_paths(",".join(given))] == names
+    found = parse_paths(",".join(given))
+    assert [one.broker for one in found] == names
+    again = ",".join(f"{one.broker}/{one.name}={one.root}" for one in found)
+    assert parse_paths(again) == found
 
 
 def test_one_directory_twice_is_refused(tmp_path: Path) -> None:
