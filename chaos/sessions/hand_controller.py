@@ -51,6 +51,8 @@ class HandController:
         self.beats: list[BeatRequest] = []
         self.changes: list[Asked] = []
         self.answers_beats = True
+        self.hears_rivals = True
+        """Whether those that may lead beside the leader are there, as it tells that one."""
         self.accepts = True
         """Whether it makes the changes of sets that it is asked for, ..."""
         self.answers = True
@@ -109,7 +111,9 @@ class HandController:
         if not self.answers_beats:
             return None
         body = dumped(self.entry) if self.entry.version > beat.version else b""
-        return answer(command, fields=self._fields(), body=body)
+        others = [one for one in self.entry.eligible if one != beat.replica]
+        fields = self._fields() | ({"rival": "true"} if others and self.hears_rivals else {})
+        return answer(command, fields=fields, body=body)
 
     def _alter(self, command: Command, _connection: Connection) -> Command | None:
         asked = AlterInSyncRequest.decode(command.raw_fields)

@@ -352,6 +352,7 @@ class Leading(LeadingStage):
         ensure(set(asked) == {RequestCode.RB_ALTER_IN_SYNC}, "in the way", f"{asked}")
         members = self.controller.entry.in_sync.keys()
         ensure(members == {1}, "asked", f"{members}")
+        ensure(not self._left(), "in the way", "it left soon after it was alone")
         await self._join(two)
         await two.say(Reject(why="no good", first=two.acknowledged))
         await trio.sleep(0.02)
