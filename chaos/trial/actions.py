@@ -62,9 +62,6 @@ class Actions:
         self.effects = Effects(self._backend, self.leave)
         self.damaged: set[str] = set()
         """Nodes that may refuse to start: what they had stored was damaged, as they have to say."""
-        self._anew: dict[str, None] = {}
-        """Nodes whose disk was emptied while they led: slaves of another one now, they may have
-        nothing in common with it (seed 21)."""
         self._random = random
         self._programs = programs
         self._operator = trio.Lock()
@@ -100,7 +97,7 @@ class Actions:
                 self._members.members[node].own.clear()
                 await self._members.stop(node)
             await self._start(node)
-        await self._replace([*self.damaged, *self._anew])
+        await self._replace(list(self.damaged))
 
     async def leave_broken(self, target: str) -> None:
         """Cut the power of some machines, and let it be until the next `mend`."""
@@ -227,8 +224,6 @@ class Actions:
         if name in self._members.members:
             self._members.members[name].joined = False
             self._members.members[name].has_nothing_common = False
-            if self._members.is_leader(name):
-                self._anew[name] = None
         await self._backend.wipe(name)
         self.damaged.discard(name)
 
@@ -419,11 +414,9 @@ class Actions:
         self._backend.history.event(Function.NODE, name, "wipe", {})
 
     async def _is_sick(self, name: str) -> bool:
-        """Whether a node reports damage, or is a damaged slave that follows nobody, or one that
-        began anew when it led: a log that differs from its master's is refused, and nothing else is
-        said of it."""
-        may_differ = name in self.damaged or name in self._anew
-        if self._backend.reported(name) or not may_differ:
+        """Whether a node reports damage, or is a damaged slave that follows nobody: a log that
+        differs from its master's is refused, and nothing else is said of it."""
+        if self._backend.reported(name) or name not in self.damaged:
             return bool(self._backend.reported(name))
         if self._members.is_leader(name) or name not in self._members.members:
             return False
@@ -433,9 +426,8 @@ class Actions:
                 if sample is not None and sample.is_following:
                     return False
                 await trio.sleep(LOOK_S)
-        if name in self.damaged:
-            said = {"event": "replication.refused", "text": "it was damaged, and follows nobody"}
-            self._backend.history.event(Function.NODE, name, "reported", said)
+        said = {"event": "replication.refused", "text": "it was damaged, and follows nobody"}
+        self._backend.history.event(Function.NODE, name, "reported", said)
         return True
 
     # --- peers
