@@ -53,7 +53,10 @@ class Options:
     def parse(cls, given: Mapping[str, str], *uses: Use) -> "Options":
         """Options from Spark's mapping, by default of any kind of read. Raises `OptionError`."""
         values = read_options(given, *(uses or READS))
-        return cls(**{_attribute(name): value for name, value in values.items()})
+        options = cls(**{_attribute(name): value for name, value in values.items()})
+        if uses == (Use.STREAM,) and options.view != "records":
+            raise OptionError(f"a stream supports only view=records, not {options.view}")
+        return options
 
     def __post_init__(self) -> None:
         low, high = self.start_offset, self.end_offset

@@ -51,8 +51,6 @@ class HandController:
         self.beats: list[BeatRequest] = []
         self.changes: list[Asked] = []
         self.answers_beats = True
-        self.hears_rivals = True
-        """Whether those that may lead beside the leader are there, as it tells that one."""
         self.accepts = True
         """Whether it makes the changes of sets that it is asked for, ..."""
         self.answers = True
@@ -112,7 +110,7 @@ class HandController:
             return None
         body = dumped(self.entry) if self.entry.version > beat.version else b""
         others = [one for one in self.entry.eligible if one != beat.replica]
-        fields = self._fields() | ({"rival": "true"} if others and self.hears_rivals else {})
+        fields = self._fields() | ({"rival": "true"} if others else {})
         return answer(command, fields=fields, body=body)
 
     def _alter(self, command: Command, _connection: Connection) -> Command | None:

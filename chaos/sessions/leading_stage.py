@@ -13,7 +13,7 @@ from rocketbed.chaos.sessions.hand_controller import PORT as CONTROLLER_PORT
 from rocketbed.chaos.sessions.hand_controller import Asked, HandController
 from rocketbed.chaos.sessions.hand_follower import HandFollower
 from rocketbed.chaos.sessions.model import ensure
-from rocketbed.chaos.sessions.script import Script
+from rocketbed.chaos.sessions.script import Script, wait_until
 from rocketbed.chaos.sessions.stage import HA_PORT, PORT, SEGMENT, Stage, ends_of, read_log
 from rocketbed.node.node import Node
 from rocketbed.remoting.client import dial
@@ -92,11 +92,7 @@ class LeadingStage:
         return int(self.leader.confirm.value)
 
     async def until(self, holds: Callable[[], bool], what: str, seconds: float = SOON_S) -> None:
-        end = trio.current_time() + seconds
-        while not holds():
-            self.judge()
-            ensure(trio.current_time() < end, "wait", f"not within {seconds} s: {what}")
-            await trio.sleep(0.004)
+        await wait_until(holds, what, seconds, 0.004, self.judge)
 
     def held(self, number: int) -> int:
         """What a follower has acknowledged, as the policy says."""

@@ -15,7 +15,7 @@ from rocketbed.chaos.sessions.hand_controller import PORT as CONTROLLER_PORT
 from rocketbed.chaos.sessions.hand_controller import HandController
 from rocketbed.chaos.sessions.hand_leader import Epochs, HandLeader
 from rocketbed.chaos.sessions.model import ensure
-from rocketbed.chaos.sessions.script import Script
+from rocketbed.chaos.sessions.script import Script, wait_until
 from rocketbed.chaos.sessions.stage import PORT, SEGMENT, Stage, ends_of, read_log
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.only_leader import CHANGES
@@ -195,11 +195,7 @@ class Led:
         ensure(not self._wrong, "acknowledged", "; ".join(self._wrong[:2]))
 
     async def until(self, holds: Callable[[], bool], what: str, seconds: float = SOON_S) -> None:
-        end = trio.current_time() + seconds
-        while not holds():
-            self.judge()
-            ensure(trio.current_time() < end, "wait", f"not within {seconds} s: {what}")
-            await trio.sleep(0.008)
+        await wait_until(holds, what, seconds, 0.008, self.judge)
 
     def hello(self, hello: Hello, *, end: int, history: Epochs, life: int) -> None:
         """What it says of itself is what it has."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.sessions.model import Wrong
+from rocketbed.chaos.sessions.model import Wrong, ensure
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.world.api import World
 
@@ -46,6 +46,17 @@ class Script:
         self._is_run = trio.Event()
         self._errand = errand
         await self._is_run.wait()
+
+
+async def wait_until(
+    holds: Callable[[], bool], what: str, seconds: float, pause_s: float, judge: Callable[[], None]
+) -> None:
+    """Raises `Wrong` when it does not hold in time, or what `judge` raises meanwhile."""
+    end = trio.current_time() + seconds
+    while not holds():
+        judge()
+        ensure(trio.current_time() < end, "wait", f"not within {seconds} s: {what}")
+        await trio.sleep(pause_s)
 
 
 def _first(group: BaseExceptionGroup[Any]) -> Wrong:

@@ -230,7 +230,14 @@ class TableLog:
     async def _remove(self, topic: str, at: int, offsets: dict[tuple[str, int], int]) -> None:
         roles, removal = self._roles, self._store.removal
         await self._settle(roles)
-        await self._store.dispatched.wait_for(at)
+        with trio.move_on_after(self._config.slave_timeout_ms / 1000):
+            await self._store.dispatched.wait_for(at)
+        if self._store.dispatched.value < at:
+            raise ConfigFileError(
+                f"the deletion of {topic} counts, and its messages are still here, since queues"
+                f" are written too slowly ({self._store.trouble() or 'the disk is busy'}): they"
+                " go as soon as that is over"
+            )
         await removal.learn_deletions({topic: at})
         if roles == self._roles and removal.offsets(topic) == offsets:
             removal.begin_anew(topic)

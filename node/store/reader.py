@@ -126,7 +126,7 @@ class Reader:
             return None
         found: dict[int, bytes] = {}
         at = iter(pieces)
-        offset, size = next(at)
+        offset, size = next(at, (-1, 0))
         for (start, end), data in zip(spans, read, strict=True):
             while start <= offset < end:
                 found[offset] = data[offset - start : offset - start + size]

@@ -12,12 +12,12 @@ import pyarrow
 from rocketbed.inspect.bodies import BatchItem
 from rocketbed.pipeline.files.arrays import numbers
 from rocketbed.pipeline.files.frame import Frame
-from rocketbed.wire.message import COMPRESSED, INNER_BATCH
+from rocketbed.wire.message import COMPRESSED, COMPRESSION_MASK, INNER_BATCH
 from rocketbed.wire.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties
 
 Items = Mapping[int, Sequence[BatchItem]]
 """By row of a batch, the messages of its record."""
-_PACKED: Final = INNER_BATCH | COMPRESSED
+_PACKED: Final = INNER_BATCH | COMPRESSED | COMPRESSION_MASK
 
 
 def inner_rows(frame: Frame) -> list[int]:

@@ -37,7 +37,6 @@ from rocketbed.pipeline.streams.offsets import (
     parse_starting,
     shares,
 )
-from rocketbed.pipeline.streams.options import StreamOptions
 from rocketbed.pipeline.streams.replicas import (
     Standing,
     State,
@@ -82,10 +81,9 @@ class LogPart:
 class PhysicalLog:
     """The side of a stream that plans; lives in the driver for as long as the query runs."""
 
-    def __init__(self, options: Options, stream: StreamOptions) -> None:
+    def __init__(self, options: Options) -> None:
         """Raises `OptionError`."""
         self.options = options
-        self._stream = stream
         self._brokers: dict[str, list[Replica]] = {}
         for replica in parse_paths(options.path):
             self._brokers.setdefault(replica.broker, []).append(replica)
@@ -100,7 +98,7 @@ class PhysicalLog:
 
     def initial(self) -> StreamOffset:
         """Where a stream without a checkpoint begins. Raises `StreamError`."""
-        starting = parse_starting(self._stream.starting, PHYSICAL)
+        starting = parse_starting(self.options.starting_offsets, PHYSICAL)
         if isinstance(starting, StreamOffset):
             check_names(starting.marks, set(self._brokers), "set of brokers (startingOffsets)")
             return StreamOffset(
@@ -175,7 +173,7 @@ class PhysicalLog:
     def _standing(self, name: str, mark: Mark) -> Standing:
         """How a broker stands to a mark, with an eye on the clock."""
         since = self._held_up.get(name)
-        overdue = since is not None and time.monotonic() - since >= self._stream.limit_s
+        overdue = since is not None and time.monotonic() - since >= self.options.limit_s
         views = [self._look(replica, mark) for replica in self._brokers[name]]
         if self.options.read_uncommitted:
             # Whatever the longest replica shows; a failover may take it away again.
@@ -248,14 +246,14 @@ class PhysicalLog:
 
     def _patiently(self, name: str, ask: Callable[[Sequence[Replica]], int]) -> int:
         """Ask all replicas until they can be read or the limit is over."""
-        deadline = time.monotonic() + self._stream.limit_s
+        deadline = time.monotonic() + self.options.limit_s
         while True:
             try:
                 return ask(self._brokers[name])
             except (NotAStore, DataLost, OSError) as exc:
                 if time.monotonic() >= deadline:
                     raise StreamError(
-                        f"broker {name}: after {self._stream.limit_s:g} s still: {exc}"
+                        f"broker {name}: after {self.options.limit_s:g} s still: {exc}"
                     ) from exc
             time.sleep(LOOK_S)
 
@@ -267,7 +265,7 @@ class PhysicalLog:
         total = sum(
             max(mark.at - start.marks.get(name, Mark(0)).at, 0) for name, mark in end.marks.items()
         )
-        wanted = -(-total // self._stream.partitions_min)
+        wanted = -(-total // self.options.min_partitions)
         split_bytes = max(min(self.options.split_bytes, wanted), 1)
         found: list[LogPart] = []
         for name, mark in sorted(end.marks.items()):
@@ -278,7 +276,7 @@ class PhysicalLog:
 
     def _parts(self, name: str, begin: Mark, end: Mark, split_bytes: int) -> list[LogPart]:
         """Parts of one broker's stretch; waits for a replica that has all of it."""
-        deadline = time.monotonic() + self._stream.limit_s
+        deadline = time.monotonic() + self.options.limit_s
         while True:
             overdue = time.monotonic() >= deadline
             ends = [look(one, end, finds_end=False) for one in self._brokers[name]]

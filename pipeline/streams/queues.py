@@ -30,7 +30,6 @@ from rocketbed.pipeline.streams.offsets import (
     shares,
     topic_of,
 )
-from rocketbed.pipeline.streams.options import StreamOptions
 from rocketbed.pipeline.wire.log import QueueBounds, TopicGone, WireLog, describe
 from rocketbed.pipeline.wire.plan import QueueRange, WirePlan, read_range
 from rocketbed.portal import Portal
@@ -59,11 +58,10 @@ class Seen:
 class QueueLog:
     """The side of a stream that plans; lives in the driver for as long as the query runs."""
 
-    def __init__(self, options: Options, stream: StreamOptions) -> None:
+    def __init__(self, options: Options) -> None:
         """Raises `OptionError`."""
         WirePlan.of(options)
         self.options = options
-        self._stream = stream
         self._topics = sorted(options.topics or ())
         self._target: dict[str, int] | None = None
         self._held_up: dict[str, float] = {}
@@ -80,7 +78,7 @@ class QueueLog:
     def _call(self, question: Callable[[WireLog], Awaitable[T]]) -> T:
         """Ask the cluster, over connections that stay open between batches."""
         if self._portal is None:
-            log = self._log = WireLog(self.options.endpoints, limit_s=self._stream.limit_s)
+            log = self._log = WireLog(self.options.endpoints, limit_s=self.options.limit_s)
             self._portal = Portal(log)
             self._portal.open()
         assert self._log is not None
@@ -90,7 +88,7 @@ class QueueLog:
 
     def initial(self) -> StreamOffset:
         """Where a stream without a checkpoint begins. Raises `StreamError`, `WireError`."""
-        starting = parse_starting(self._stream.starting, QUEUE)
+        starting = parse_starting(self.options.starting_offsets, QUEUE)
         if isinstance(starting, StreamOffset):
             return starting
         seen = self._call(self._ask)
@@ -183,10 +181,10 @@ class QueueLog:
         Raises `DataLoss` then, unless failOnDataLoss=false.
         """
         since = self._held_up.setdefault(name, time.monotonic())
-        if time.monotonic() - since < self._stream.limit_s:
+        if time.monotonic() - since < self.options.limit_s:
             return False
         self._held_up.pop(name)
-        self._data_lost(f"{name}: after {self._stream.limit_s:g} s still: {why}")
+        self._data_lost(f"{name}: after {self.options.limit_s:g} s still: {why}")
         return True
 
     def _data_lost(self, what: str) -> None:
@@ -206,7 +204,7 @@ class QueueLog:
 
         A broker that has just started may not know all of its queues yet.
         """
-        deadline = trio.current_time() + self._stream.limit_s
+        deadline = trio.current_time() + self.options.limit_s
         while True:
             seen = await self._ask(log)
             short = [
@@ -345,7 +343,7 @@ class QueueLog:
             if first < last:
                 found.append(QueueRange(seen.queues[name], first, last))
         total = sum(one.end - one.start for one in found)
-        count = max(-(-total // self._stream.partitions_min), 1)
+        count = max(-(-total // self.options.min_partitions), 1)
         return [piece for one in found for piece in one.cut(count)]
 
 

@@ -5,7 +5,7 @@
 
 Over `path` a stream reads each broker's log up to what all of its listed replicas hold, from any of
 them; over `endpoints` it reads queues up to what all answering members have. Options:
-`pipeline.streams.options` beside those of batch reads. With a Parquet sink every record is there
+`pipeline.options` beside those of batch reads. With a Parquet sink every record is there
 exactly once, also when the driver was killed in the middle of a batch: readers other than Spark
 have to go by the sink's `_spark_metadata`. A batch that is run again has the same rows; only the
 column `replica` may differ, since another replica may serve it.
@@ -31,7 +31,6 @@ from pyspark.sql.streaming.datasource import (
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import renamed
 from rocketbed.pipeline.streams.offsets import PHYSICAL, QUEUE, StreamOffset
-from rocketbed.pipeline.streams.options import StreamOptions
 
 if TYPE_CHECKING:
     import pyarrow
@@ -56,9 +55,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.arrow = arrow
         self.names = names
         self.options = options
-        self.stream = StreamOptions.of(options)
         self.kind = QUEUE if options.endpoints else PHYSICAL
-        self.log = log_of(options, self.stream)
+        self.log = log_of(options)
 
     def initialOffset(self) -> dict[str, Any]:
         """Where the query begins when it has no checkpoint: the option `startingOffsets`."""
@@ -66,10 +64,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The options `maxBytesPerTrigger`, `maxRowsPerTrigger`; both count if both are given."""
-        if self.stream.bytes_max is not None:
-            return ReadMaxBytes(self.stream.bytes_max)
-        if self.stream.rows_max is not None:
-            return ReadMaxRows(self.stream.rows_max)
+        if self.options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self.options.max_bytes_per_trigger)
+        if self.options.max_rows_per_trigger is not None:
+            return ReadMaxRows(self.options.max_rows_per_trigger)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -80,9 +78,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch, at a record's end; `start` when there is nothing new."""
         bytes_max = rows_max = None
         if isinstance(limit, ReadMaxBytes):
-            bytes_max, rows_max = limit.max_bytes, self.stream.rows_max
+            bytes_max, rows_max = limit.max_bytes, self.options.max_rows_per_trigger
         elif isinstance(limit, ReadMaxRows):
-            bytes_max, rows_max = self.stream.bytes_max, limit.max_rows
+            bytes_max, rows_max = self.options.max_bytes_per_trigger, limit.max_rows
         begin = StreamOffset.parse(start, self.kind)
         return self.log.latest(begin, bytes_max=bytes_max, rows_max=rows_max).as_json()
 
@@ -118,12 +116,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return state
 
 
-def log_of(options: Options, stream: StreamOptions) -> "PhysicalLog | QueueLog":
+def log_of(options: Options) -> "PhysicalLog | QueueLog":
     """What plans a stream: over files, or over queues where the option endpoints is given."""
     if options.endpoints:
         from rocketbed.pipeline.streams.queues import QueueLog
 
-        return QueueLog(options, stream)
+        return QueueLog(options)
     from rocketbed.pipeline.streams.physical import PhysicalLog
 
-    return PhysicalLog(options, stream)
+    return PhysicalLog(options)

@@ -14,7 +14,6 @@ from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs, read_c
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkOptions
 from rocketbed.pipeline.sink.writer import TaskCommit, finish, send_partition
-from rocketbed.pipeline.streams.options import StreamOptions
 from rocketbed.pipeline.streams.queues import QueueLog, read_part
 from rocketbed.pipeline.wire.plan import WirePlan
 from tests.support.peer.brokers import Site
@@ -48,7 +47,7 @@ def committed(options: Options) -> Counter[bytes]:
 
 
 def streamed(options: Options) -> Counter[bytes]:
-    log = QueueLog(options, StreamOptions.of(options))
+    log = QueueLog(options)
     try:
         schema = arrow_schema("records", ["body"])
         begin = log.initial()

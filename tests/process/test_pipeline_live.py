@@ -23,7 +23,6 @@ from rocketbed.pipeline.sink.sending import TaskSender
 from rocketbed.pipeline.sink.writer import TaskCommit, finish, send_partition
 from rocketbed.pipeline.streams import physical as stream_physical
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
-from rocketbed.pipeline.streams.options import StreamOptions
 from rocketbed.pipeline.streams.physical import PhysicalLog
 from rocketbed.pipeline.streams.queues import QueueLog, read_part
 from rocketbed.pipeline.wire.log import TopicGone, WireError
@@ -205,7 +204,7 @@ def stream() -> Iterator[Stream]:
 
     def begin(cluster: LocalCluster, **given: Any) -> QueueLog:
         options = reading(cluster, **given)
-        opened.append(QueueLog(options, StreamOptions.of(options)))
+        opened.append(QueueLog(options))
         return opened[-1]
 
     yield begin
@@ -345,7 +344,7 @@ def test_a_stream_over_a_failover(start: Start, stream: Stream) -> None:
     stores = {name: cluster.member_directory(name) / "store" for name in cluster.nodes}
     path = ",".join(f"broker-a/{name}={store}" for name, store in stores.items())
     options = Options.parse({"path": path, "topics": "T"})
-    files = PhysicalLog(options, StreamOptions.of(options))
+    files = PhysicalLog(options)
     first = queues.initial()
     second = read_until(queues, first, range(40))
     of_files = read_files_until(files, files.initial(), range(40))

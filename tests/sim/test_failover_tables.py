@@ -12,7 +12,6 @@ from rocketbed.client.session import Session
 from rocketbed.node.only_leader import CHANGES
 from rocketbed.node.store.epochs import META_TOPIC
 from rocketbed.node.store.status import PutStatus
-from rocketbed.remoting.client import dial
 from rocketbed.wire.bodies import (
     LockedQueues,
     LockQueues,
@@ -25,28 +24,21 @@ from rocketbed.wire.command import request
 from rocketbed.wire.headers import SendBackRequest
 from rocketbed.wire.headers_admin import ResetOffsetRequest
 from rocketbed.world.api import World
-from tests.support.sim.failover_nodes import GROUP, NAMESERVER, PORT, FailoverNodes
-from tests.support.sim.failover_steps import QUEUE, ask, end, fill, link, ready
+from tests.support.sim.failover_nodes import GROUP, NAMESERVER, FailoverNodes
+from tests.support.sim.failover_steps import QUEUE, ask, end, fill, ready
+from tests.support.sim.links import cut
 
 ENDS = ["kill", "hand over", "stop"]
 
 
 def test_who_follows_changes_nothing() -> None:
-    async def ask(world: World) -> list[int]:
-        connection = await dial(world, address, timeout_s=3)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
-            codes = [
-                (await connection.request(request(code, {}), timeout_s=3)).code for code in CHANGES
-            ]
-            nursery.cancel_scope.cancel()
-        return codes
+    async def ask_all(world: World) -> list[int]:
+        return [(await ask(world, group, follower, request(code, {}))).code for code in CHANGES]
 
     with FailoverNodes(50) as group:
         leader = ready(group)
         follower = next(name for name in group.names if name != leader)
-        address = (group.simulation.host(follower).address, PORT)
-        codes = dict(zip(CHANGES, group.run_program(ask), strict=True))
+        codes = dict(zip(CHANGES, group.run_program(ask_all), strict=True))
         # Sent on to the leader, and refused there.
         assert codes.pop(RequestCode.DELETE_TOPIC_IN_BROKER) == ResponseCode.SYSTEM_ERROR
         assert {*codes.values()} == {ResponseCode.SERVICE_NOT_AVAILABLE}
@@ -183,21 +175,15 @@ def test_the_next_leader_knows_who_has_locked_a_queue(how: str) -> None:
 
 def test_a_message_is_put_back_once_the_next_leader_would_have_it() -> None:
     async def put_back(world: World) -> int:
-        connection = await dial(world, address, timeout_s=3)
         header = SendBackRequest(
             offset=place, group="cg", delayLevel=0, originMsgId="", originTopic="T", bname=GROUP
         )
         command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header.encode())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
-            code = (await connection.request(command, timeout_s=10)).code
-            nursery.cancel_scope.cancel()
-        return code
+        return (await ask(world, group, leader, command)).code
 
     with FailoverNodes(56) as group:
         leader = ready(group)
         group.run_program(lambda world: fill(world, "T", "body", 3))
-        address = (group.simulation.host(leader).address, PORT)
         place = group.nodes[leader].store.units("T", 0, 0, 1)[0][0]
         assert group.run_program(put_back) == ResponseCode.SUCCESS
         for name in group.names:
@@ -265,8 +251,8 @@ def test_nothing_is_promised_by_who_can_have_nothing_confirmed(how: str) -> None
         for name in followers:
             if how == "pause":
                 group.simulation.pause(name)
-        if how == "cut":
-            link(group, leader, followers, cut=True)
+            else:
+                cut(group.simulation.network, leader, name)
         began = taken[-1][0]
         group.simulation.run(2.5)
         assert taken[-1][0] - began < 1.0
@@ -338,7 +324,9 @@ def test_a_leader_whom_no_follower_reaches_gives_way() -> None:
     """All of them reach the controller, so that nobody is missed there."""
     with FailoverNodes(65) as group:
         leader = ready(group)
-        link(group, leader, [name for name in group.names if name != leader], cut=True)
+        for name in group.names:
+            if name != leader:
+                cut(group.simulation.network, leader, name)
         group.wait(lambda: group.leader() not in ("", leader), 10)
 
 

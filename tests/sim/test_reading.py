@@ -23,6 +23,7 @@ def test_what_a_pull_gets_is_what_stands_in_the_log(seed: int) -> None:
             placed[queue].append(put(store, queue_id=queue, body=b"x" * size)[0])
         await settle(store)
         assert store.max_offset > 2 * SPAN_MAX
+        assert store.read_cached([]) == []
         for queue, offsets in placed.items():
             at = 0
             while at < len(offsets):

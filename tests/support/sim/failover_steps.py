@@ -11,6 +11,7 @@ from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.command import Command
 from rocketbed.world.api import World
 from tests.support.sim.failover_nodes import GROUP, NAMESERVER, PORT, FailoverNodes
+from tests.support.sim.links import cut, heal
 
 QUEUE = MessageQueue(topic="T", broker_name=GROUP, queue_id=0)
 
@@ -33,23 +34,16 @@ def end(group: FailoverNodes, leader: str, how: str) -> str:
     elif how == "pause":
         group.simulation.pause(leader)
     elif how == "cut":
-        link(group, leader, others, cut=True)
+        for other in others:
+            cut(group.simulation.network, leader, other)
     else:
         group.hand_over(leader)
     group.wait(lambda: group.leader() not in ("", leader))
     if how == "pause":
         group.simulation.resume(leader)
     elif how == "cut":
-        link(group, leader, others, cut=False)
+        heal(group.simulation.network)
     return group.leader()
-
-
-def link(group: FailoverNodes, one: str, others: list[str], *, cut: bool) -> None:
-    """Cut a host from others, or mend its links."""
-    network = group.simulation.network
-    for other in others:
-        network.between(one, other).cut = network.between(other, one).cut = cut
-        network.changed(one, other)
 
 
 async def fill(world: World, topic: str, bodies: str, count: int) -> list[tuple[bytes, int]]:

@@ -14,7 +14,7 @@ from rocketbed.pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.pipeline.sink.rows import outgoing
 from tests.support.logs import Log, Message, rows
 
-INNER, ZLIB = 0x80, 0x01
+INNER, ZLIB = 0x80, 0x301
 PROPERTIES = "UNIQ_KEY\x01whole\x02INNER_NUM\x013\x02"
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.option_table import OptionError, Use
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
     PHYSICAL,
@@ -20,7 +20,6 @@ from rocketbed.pipeline.streams.offsets import (
     queue_name,
     shares,
 )
-from rocketbed.pipeline.streams.options import StreamOptions
 
 MARKS = st.dictionaries(
     st.text("abc-|0", min_size=1),
@@ -110,14 +109,15 @@ def test_shares(backlog: dict[str, int], limit: int) -> None:
         assert dealt == {name: backlog[name] for name in waiting}
 
 
-def stream(**given_options: str) -> StreamOptions:
-    return StreamOptions.of(Options.parse({"path": "/nowhere", **given_options}))
+def stream(**given_options: str) -> Options:
+    return Options.parse({"path": "/nowhere", **given_options}, Use.STREAM)
 
 
 def test_options() -> None:
-    assert stream() == StreamOptions()
+    assert stream() == Options(path="/nowhere")
     limits = stream(maxBytesPerTrigger="64k", maxRowsPerTrigger="5", retryTimeoutMs="1500")
-    assert (limits.bytes_max, limits.rows_max, limits.limit_s) == (65536, 5, 1.5)
+    assert (limits.max_bytes_per_trigger, limits.max_rows_per_trigger) == (65536, 5)
+    assert limits.limit_s == 1.5
     for name, value, reason in (
         ("maxBytesPerTrigger", "0", "from 1"),
         ("maxRowsPerTrigger", "many", "from 1"),

@@ -15,7 +15,6 @@ from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.splits import Split
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
-from rocketbed.pipeline.streams.options import StreamOptions
 from rocketbed.pipeline.streams.physical import LogPart, PhysicalLog, read_part
 from tests.support.stores import Spec, manifest, some, unpack, write_log
 
@@ -26,7 +25,7 @@ SPECS = some(200)
 def log(path: str, **given: Any) -> PhysicalLog:
     texts = {name: str(one) for name, one in given.items()}
     options = Options.parse({"path": path, "inner": "keep", **texts})
-    return PhysicalLog(options, StreamOptions.of(options))
+    return PhysicalLog(options)
 
 
 def end(stream: PhysicalLog, start: StreamOffset, **limits: int | None) -> StreamOffset:

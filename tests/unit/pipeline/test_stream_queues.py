@@ -6,7 +6,6 @@ import pytest
 
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, queue_name, topic_of
-from rocketbed.pipeline.streams.options import StreamOptions
 from rocketbed.pipeline.streams.queues import QueueLog
 from rocketbed.pipeline.wire.log import QueueBounds
 from rocketbed.pipeline.wire.plan import QueueRange
@@ -17,7 +16,7 @@ NAME = "broker-a|T|0"
 
 def log(**given: Any) -> QueueLog:
     options = Options.parse({"endpoints": "127.0.0.1:1", "topics": "T", **given})
-    return QueueLog(options, StreamOptions.of(options))
+    return QueueLog(options)
 
 
 def stretch(one: QueueLog, at: int, first: int, end: int, longest: int) -> tuple[int, int]:
