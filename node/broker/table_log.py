@@ -140,7 +140,8 @@ class TableLog:
                 again_s = LEARN_AGAIN_S
             else:
                 self.trouble = ""
-                self.is_learning = self.is_learning and self._is_to_learn.is_set()
+                if not again_s and not self._is_to_learn.is_set():
+                    self.is_learning = False
             if again_s:
                 self._is_to_learn.set()
                 await trio.sleep(again_s)
@@ -346,7 +347,7 @@ class TableLog:
             self._learned[name] = max(at, self._learned.get(name, -1))
             self._is_to_learn.set()
             # Of a leader's own nobody reads or writes: the topic is not there any more.
-            self.is_learning = kinds is KINDS
+            self.is_learning |= kinds is KINDS
         for name, row in topics.items():
             self.deleted.pop(name, None)
             if row is None:

@@ -28,13 +28,15 @@ import trio
 from rocketbed.world.api import DiskUsage, Lock, NotAFile, World
 from rocketbed.world.logs import StandardLog
 from rocketbed.world.sockets import RealNetwork, new_socket
-from rocketbed.world.sync_thread import SyncThread
+from rocketbed.world.sync_threads import SyncThreads
 
 T = TypeVar("T")
 
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 OFFLOAD_THREADS = 8
 """Cold reads and the like run side by side up to this many: enough to keep a disk queue filled."""
+SYNC_THREADS = 2
+"""Producers do not wait for queues and index, which may be on a slower disk than the log."""
 GC_THRESHOLD = 20_000
 """Allocations between two looks of the cyclic collector. What a node handles is freed by counting
 references; the default of 700 looked at every run of messages several times for nothing."""
@@ -163,7 +165,7 @@ def _boot_id() -> str:
 class RealFile:
     """An open descriptor. Closing waits, unseen, for a sync that is still in flight."""
 
-    def __init__(self, path: str, descriptor: int, syncer: SyncThread) -> None:
+    def __init__(self, path: str, descriptor: int, syncer: SyncThreads) -> None:
         self.path = path
         self._descriptor = descriptor
         self._syncer = syncer
@@ -328,7 +330,7 @@ class RealDisk:
     """The file systems of this machine."""
 
     def __init__(self) -> None:
-        self._syncer = SyncThread()
+        self._syncer = SyncThreads(SYNC_THREADS)
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         """Open a file. Raises `FileNotFoundError`, `PermissionError`, other `OSError`."""

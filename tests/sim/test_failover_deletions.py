@@ -179,6 +179,28 @@ def test_who_cannot_write_that_a_topic_is_deleted_does_not_lead() -> None:
         assert group.run_program(read) == sent
 
 
+def test_a_leader_that_deletes_still_owes_what_a_former_one_has_deleted() -> None:
+    """Its disk is slow: what is left of T is served to nobody, whatever else it deletes."""
+    with FailoverNodes(64) as group:
+        leader = ready(group)
+        group.run_program(lambda world: fill(world, "T", "old", 50))
+        group.run_program(lambda world: fill(world, "U", "old", 50))
+        slow(group, [name for name in group.names if name != leader], 0.5)
+        group.run_program(lambda world: ask(world, group, leader, DELETE))
+        group.simulation.kill(leader)
+        group.wait(lambda: group.leader() not in ("", leader))
+        second = group.leader()
+        store, failover = group.nodes[second].store, group.nodes[second].failover
+        assert failover is not None
+        delete = request(RequestCode.DELETE_TOPIC_IN_BROKER, TopicRequest(topic="U").encode())
+        group.program(lambda world: ask(world, group, second, delete))
+        group.wait(lambda: group.nodes[second].tables.topics.get("U") is None)
+        group.wait(lambda: failover.refusal() is None)
+        assert store.queue_max("T", 0) == 0
+        sent = group.run_program(lambda world: fill(world, "T", "new", 5))
+        assert group.run_program(read) == sent
+
+
 def test_a_deletion_whose_queues_cannot_go_yet_has_an_end_and_is_done_later() -> None:
     """The leader's disk takes no queues; the deletion is confirmed."""
     with FailoverNodes(67) as group:

@@ -1,12 +1,13 @@
-"""The thread that brings files to disk: one call at a time, in order, and nobody waits in vain."""
+"""The threads that bring files to disk: so many at a time, in order, and nobody waits in vain."""
 
+import os
 import threading
 
 import pytest
 import trio
 
-from rocketbed.world import sync_thread
-from rocketbed.world.sync_thread import SyncThread
+from rocketbed.world import sync_threads
+from rocketbed.world.sync_threads import SyncThreads
 
 
 class Gate:
@@ -24,7 +25,7 @@ class Gate:
 
 
 async def test_calls_are_made_one_at_a_time_and_in_order() -> None:
-    thread, gate, found = SyncThread(), Gate(), list[int]()
+    thread, gate, found = SyncThreads(1), Gate(), list[int]()
 
     async def call(number: int) -> None:
         found.append(await thread.run(gate.pass_through, number))
@@ -38,8 +39,60 @@ async def test_calls_are_made_one_at_a_time_and_in_order() -> None:
     assert gate.done == found == [0, 1, 2, 3, 4]
 
 
+async def test_a_slow_call_does_not_hold_up_the_next_one() -> None:
+    threads, gate = SyncThreads(2), Gate()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(threads.run, gate.pass_through, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(60):
+            assert await threads.run(len, "two") == 3
+        gate.open.set()
+
+
+async def test_calls_that_follow_each_other_share_a_thread() -> None:
+    threads = SyncThreads(2)
+    found = {await threads.run(threading.get_ident) for _ in range(200)}
+    assert len(found) == 1
+
+
+async def test_a_thread_that_cannot_be_started_is_the_callers_error_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, start = SyncThreads(2), threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "sync":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="limit of processes"):
+            await threads.run(len, "never")
+    assert await threads.run(len, "two") == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_has_threads_of_its_own() -> None:
+    threads = SyncThreads(2)
+
+    async def use() -> None:
+        with trio.fail_after(60):
+            assert await threads.run(len, "two") == 3
+
+    trio.run(use)
+    if (child := os.fork()) == 0:
+        end = 1
+        try:
+            trio.run(use)
+            end = 0
+        finally:
+            os._exit(end)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 async def test_an_error_is_the_callers_and_the_next_call_works() -> None:
-    thread = SyncThread()
+    thread = SyncThreads(1)
 
     def fail() -> None:
         raise OSError(5, "no")
@@ -50,7 +103,7 @@ async def test_an_error_is_the_callers_and_the_next_call_works() -> None:
 
 
 async def test_what_has_begun_is_not_cancelled_and_what_waits_is() -> None:
-    thread, gate = SyncThread(), Gate()
+    thread, gate = SyncThreads(1), Gate()
     ends: list[str] = []
 
     async def call(number: int, scope: trio.CancelScope) -> None:
@@ -74,8 +127,8 @@ async def test_what_has_begun_is_not_cancelled_and_what_waits_is() -> None:
 
 
 async def test_an_idle_thread_ends_and_another_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_thread, "IDLE_S", 0.001)
-    thread = SyncThread()
+    monkeypatch.setattr(sync_threads, "IDLE_S", 0.001)
+    thread = SyncThreads(1)
     first = await thread.run(threading.current_thread)
     await trio.to_thread.run_sync(first.join, 60)
     assert not first.is_alive()
