@@ -5,7 +5,7 @@ been dispatched, when its time is over, and every few seconds when its queue wen
 match, so that its offset advances over filtered messages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,6 +96,11 @@ class LongPolls:
         """Execute the held pulls of a queue now."""
         if held := self._table.get((topic, queue_id)):
             self._take(topic, queue_id, [], held)
+
+    def release_topics(self, topics: Container[str]) -> None:
+        """The same of all queues of topics."""
+        for topic, queue_id in [key for key in self._table if key[0] in topics]:
+            self.release(topic, queue_id)
 
     def release_all(self) -> None:
         """Execute every held pull now (the node stops)."""

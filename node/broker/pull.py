@@ -89,6 +89,7 @@ class Puller:
             limit=config.held_pulls_max, queue_max=store.queue_max, execute=self._again
         )
         store.on_arrival.append(self.polls.on_arrival)
+        topics.on_change.append(self._changed)
         self.is_master_alive: Callable[[], bool] = lambda: False
         """On a slave: whether a master serves the group, so that readers should go there."""
         self.elsewhere: Callable[[], str] = str
@@ -149,6 +150,8 @@ class Puller:
             result = replace(
                 result, status=GetStatus.OFFSET_OVERFLOW_ONE, next_offset=header.queueOffset
             )
+        elif self._was_made_again(header.topic, result):
+            result = replace(result, next_offset=result.min_offset)
         commits = may_hold and header.sysFlag & COMMIT_OFFSET and not self._config.is_slave
         if commits and not self.elsewhere():
             self._offsets.commit(*place, header.commitOffset)
@@ -163,6 +166,10 @@ class Puller:
             self.missed += 1
             return response
         return self._send_records(response, connection, result, command)
+
+    def _changed(self, topics: list[str]) -> None:
+        """One that was deleted and is there again has none of the positions that are waited at."""
+        self.polls.release_topics([name for name in topics if self._topics.get(name) is not None])
 
     # --- checks
 
@@ -267,6 +274,14 @@ class Puller:
             return False
         topic, queue_id = header.topic, header.queueId
         return header.queueOffset <= self._store.queue_max(topic, queue_id, committed=False)
+
+    def _was_made_again(self, topic: str, result: GetResult) -> bool:
+        """Whether a position is one of a queue that was deleted: all that the new one has is new,
+        and would be skipped if the reader went on at its end."""
+        return (
+            result.status is GetStatus.OFFSET_OVERFLOW_BADLY
+            and topic in self._store.removal.deletions()
+        )
 
     # --- outcomes
 

@@ -8,6 +8,7 @@ import trio
 
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.client.admin import Admin
+from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import RequestRefused
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
@@ -133,6 +134,31 @@ def test_what_is_sent_after_a_deletion_stays_whoever_asked_for_another_one() -> 
         assert len(later) > 100
         assert later <= set(found)
         assert found[0][1] == 0, "a topic that is made again begins anew"
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 2.0])
+def test_a_reader_of_a_topic_that_is_made_again_gets_all_that_is_new(wait_s: float) -> None:
+    """It waits at the end of the old queue, where the new one does not come for long."""
+    found: list[bytes] = []
+
+    async def consume(world: World) -> None:
+        async with Consumer(world, nameservers=NAMESERVER, group="c") as consumer:
+            await consumer.subscribe("T", start="first")
+            while True:
+                found.extend(message.body for message in await consumer.poll(timeout_s=1))
+                await consumer.commit()
+
+    with FailoverNodes(68) as group:
+        leader = ready(group)
+        old = group.run_program(lambda world: fill(world, "T", "old", 90))
+        group.program(consume)
+        group.wait(lambda: len(found) == 90)
+        group.simulation.run(1)
+        group.run_program(lambda world: ask(world, group, leader, DELETE))
+        group.simulation.run(wait_s)
+        new = group.run_program(lambda world: fill(world, "T", "new", 20))
+        group.wait(lambda: len(found) >= 110)
+        assert found == [body for body, _ in old + new]
 
 
 def test_a_topic_is_not_made_again_while_it_is_being_deleted() -> None:
