@@ -12,7 +12,7 @@ demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
 
 test: $(VENV)/.test  ## set up; everything that needs only Python
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not peer"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=40 --durations-min=5 -m "not slow and not peer"
 
 test-all: test  ## the same and what takes long
 	$(MAKE) test-slow
