@@ -1,7 +1,7 @@
 """Store directories by the names that the option `path` gives them."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Final, NamedTuple
 
 from rocketbed.inspect.files import SegmentFile, list_segments
@@ -29,13 +29,11 @@ def parse_paths(text: str) -> list[Replica]:
     """Replicas of the option `path`: a root, or `broker/replica=root` or `broker=root`, by commas.
 
     A root without names is called after its last folder, and the ones above it where others are
-    called so too. Raises `OptionError`.
+    called so too, or a broker that is named. Raises `OptionError`.
     """
-    if os.path.isdir(text):
-        return [*_unnamed([text]).values()]
     replicas: list[Replica] = []
     unnamed: list[str] = []
-    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+    for piece in _pieces(text):
         name, separator, root = piece.partition("=")
         if os.path.isdir(piece) or not separator:
             unnamed.append(piece)
@@ -45,7 +43,7 @@ def parse_paths(text: str) -> list[Replica]:
         if not broker or not root or (slash and not replica):
             raise OptionError(f"path {piece!r}: expected broker/replica=root")
         replicas.append(Replica(broker, replica or broker, root))
-    names_of = _unnamed(unnamed)
+    names_of = _unnamed(unnamed, {one.broker for one in replicas if one.broker})
     replicas = [one if one.broker else names_of[one.root] for one in replicas]
     if not replicas:
         raise OptionError("option path is missing: the root of a store, or broker/replica=root,...")
@@ -109,10 +107,37 @@ def _content(replica: Replica, name: str) -> bytes:
         return b""
 
 
-def _unnamed(roots: list[str]) -> dict[str, Replica]:
+def _pieces(text: str) -> list[str]:
+    """The directories of a path, with their names; a directory may have a comma in its own."""
+    pieces = text.split(",")
+    found: list[str] = []
+    while pieces:
+        counts = range(len(pieces), 1, -1)
+        count = next((count for count in counts if _is_there(",".join(pieces[:count]))), 1)
+        found.append(",".join(pieces[:count]).strip())
+        del pieces[:count]
+    return [piece for piece in found if piece]
+
+
+def _is_there(piece: str) -> bool:
+    name, _, root = piece.strip().partition("=")
+    return os.path.isdir(piece.strip()) or ("," not in name and os.path.isdir(root))
+
+
+def _unnamed(roots: Sequence[str], taken: Set[str]) -> dict[str, Replica]:
+    """Directories without names, called so that no two are one broker, and none is in `taken`."""
     parts = {root: os.path.abspath(root).strip("/").split("/") for root in roots}
-    depth, most = 1, max(map(len, parts.values()), default=1)
-    while depth < most and len({tuple(one[-depth:]) for one in parts.values()}) < len(parts):
-        depth += 1
-    names = {root: "-".join(one[-depth:]) for root, one in parts.items()}
+    most = max(map(len, parts.values()), default=1)
+    names: dict[str, str] = {}
+    for depth in range(1, most + 1):
+        names = {root: "-".join(one[-depth:]) for root, one in parts.items()}
+        different = {tuple(one[-depth:]) for one in parts.values()}
+        if len(different) == len(parts) and taken.isdisjoint(names.values()):
+            break
+    for root, name in names.items():
+        if name in taken:
+            raise OptionError(
+                f"path: {root} would be called {name}, as a broker that is named there: "
+                f"name it too, broker/replica={root}"
+            )
     return {root: Replica(names[root], names[root], root) for root in roots}

@@ -16,6 +16,8 @@ from rocketbed.pipeline.option_table import OptionError
         (["a/store", "b/other"], ["store", "other"]),
         (["x/a/store", "y/a/store", "y/b/other"], ["x-a-store", "y-a-store", "y-b-other"]),
         (["a/store", "n/m=b/store"], ["store", "n"]),
+        (["store/0=a/store", "b/store"], ["store", "b-store"]),
+        (["b/store", "store=a/store", "b-store/1=c/d"], ["{}-b-store", "store", "b-store"]),
     ],
 )
 def test_names_come_from_as_much_of_the_path_as_it_takes(
@@ -27,9 +29,23 @@ def test_names_come_from_as_much_of_the_path_as_it_takes(
         (tmp_path / path).mkdir(parents=True, exist_ok=True)
         given.append(f"{name}{separator}{tmp_path / path}")
     found = parse_paths(",".join(given))
-    assert [one.broker for one in found] == names
+    assert [one.broker for one in found] == [name.format(tmp_path.name) for name in names]
     again = ",".join(f"{one.broker}/{one.name}={one.root}" for one in found)
     assert parse_paths(again) == found
+
+
+def test_an_unnamed_directory_for_which_no_name_is_left_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"/store would be called store, .* broker/replica=/store"):
+        parse_paths("store/0=/u/store,/store")
+
+
+@pytest.mark.parametrize("before", ["", "n/0=", "n="])
+def test_a_directory_may_have_a_comma_in_its_name(before: str, tmp_path: Path) -> None:
+    for name in ("a,b,c", "d", "a"):
+        (tmp_path / name).mkdir()
+    found = parse_paths(f"{before}{tmp_path}/a,b,c, m/1={tmp_path}/d,{tmp_path}/x")
+    assert [one.root for one in found] == [f"{tmp_path}/{name}" for name in ("a,b,c", "d", "x")]
+    assert [one.broker for one in found][1:] == ["m", "x"]
 
 
 def test_one_directory_twice_is_refused(tmp_path: Path) -> None:
