@@ -28,7 +28,7 @@ from rocketbed.pipeline.files.corrupt import (
 )
 from rocketbed.pipeline.files.derived import compressed_rows, host_column, unpack_row
 from rocketbed.pipeline.files.frame import Frame
-from rocketbed.pipeline.files.inner import inner_rows, one_a_message
+from rocketbed.pipeline.files.inner import inner_rows, is_whole, one_a_message
 from rocketbed.pipeline.files.judge import Faults, crc_faults, text_faults
 from rocketbed.pipeline.files.segments import Segment
 from rocketbed.pipeline.files.splits import Split, scan_split
@@ -213,12 +213,26 @@ class Decoder:
         faults: Faults = text_faults(frame) if self._checks_texts else {}
         if self._checks_crc:
             faults |= crc_faults(frame)
+        faults |= self._inner_faults(frame)
         for rows, bodies in self._portions(frame, faults):
             part, part_faults = frame, faults
             if rows != slice(0, frame.count):
                 part = frame.part(rows)
                 part_faults = _within(faults, rows)
             yield from self._portion(part, part_faults, bodies)
+
+    def _inner_faults(self, frame: Frame) -> Faults:
+        """Records of several messages that are damaged: whatever columns are asked for, since they
+        stay one row each."""
+        if not self._opens or self._checks_texts or not (rows := inner_rows(frame)):
+            return {}
+        mask = numpy.zeros(frame.count, bool)
+        mask[rows] = True
+        part = frame.part(mask)
+        found = text_faults(part)
+        if self.options.verify_crc:
+            found |= crc_faults(part)
+        return {rows[number]: reason for number, reason in found.items()}
 
     def _portions(
         self, frame: Frame, faults: Faults
@@ -277,10 +291,12 @@ class Decoder:
             start = int(frame.body_at[row])
             stored = bytes(frame.data[start : start + int(frame.body_size[row])])
             found = unpack_inner_batch((bodies[row] or b"") if is_packed else stored)
-            if found:
-                items[row] = found
-            else:
+            if not found:
                 faults[row] = BAD_BODY
+            elif self.options.verify_crc and not all(map(is_whole, found)):
+                faults[row] = CRC_MISMATCH
+            else:
+                items[row] = found
         return items
 
     def _column(

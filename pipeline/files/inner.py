@@ -3,6 +3,7 @@
 Each has its own place in the queue, body and properties; where the record lies is the same for all.
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from rocketbed.inspect.bodies import BatchItem
 from rocketbed.pipeline.files.arrays import numbers
 from rocketbed.pipeline.files.frame import Frame
 from rocketbed.wire.message import COMPRESSED, COMPRESSION_MASK, INNER_BATCH
-from rocketbed.wire.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties
+from rocketbed.wire.properties import KEYS, TAGS, UNIQUE_KEY
 
 Items = Mapping[int, Sequence[BatchItem]]
 """By row of a batch, the messages of its record."""
@@ -24,6 +25,12 @@ def inner_rows(frame: Frame) -> list[int]:
     """Numbers of the rows whose record holds several messages."""
     found: list[int] = numpy.flatnonzero(frame.sys_flags & INNER_BATCH).tolist()
     return found
+
+
+def is_whole(item: BatchItem) -> bool:
+    """Whether a message's own checksum holds; most producers leave it 0 and rely on the record's
+    (RocketMQ: `MessageDecoder.encodeMessage`)."""
+    return item.body_crc in (0, zlib.crc32(item.body) & 0x7FFFFFFF)
 
 
 def one_a_message(
@@ -60,7 +67,7 @@ _VALUES: Final[Mapping[str, Callable[[BatchItem, Any], Any]]] = {
     "tags": lambda item, _: item.properties.get(TAGS),
     "keys": lambda item, _: item.properties[KEYS].split() if KEYS in item.properties else None,
     "uniq_key": lambda item, _: item.properties.get(UNIQUE_KEY),
-    "properties": lambda item, _: encode_properties(item.properties),
+    "properties": lambda item, _: item.stored.decode(errors="replace"),
     "body": lambda item, _: item.body,
     "body_length": lambda item, _: len(item.body),
 }

@@ -34,6 +34,8 @@ class BatchItem(NamedTuple):
     body_crc: int
     body: bytes
     properties: dict[str, str]
+    stored: bytes
+    """The same as the producer wrote them."""
 
 
 def unpack_body(body: bytes, sys_flag: int) -> bytes | None:
@@ -69,8 +71,9 @@ def unpack_inner_batch(body: bytes) -> list[BatchItem] | None:
         end = properties_at + properties_size
         if size < 0 or properties_size < 0 or end != position + total or end > len(body):
             return None
-        properties = parse_properties(body[properties_at:end])
-        items.append(BatchItem(len(items), flag, crc, body[body_at : body_at + size], properties))
+        stored = body[properties_at:end]
+        message = body[body_at : body_at + size]
+        items.append(BatchItem(len(items), flag, crc, message, parse_properties(stored), stored))
         position = end
     return items
 

@@ -103,6 +103,57 @@ def test_a_batch_that_cannot_be_unpacked_is_corrupt(tmp_path: Path) -> None:
         read(log, mode="FAILFAST")
 
 
+DAMAGES = {
+    "of the record": (THREE, 90, {}),
+    "of the record, packed": (zlib.compress(THREE), 90, {}),
+    "of the properties": (THREE, 0, {"raw_properties": b"TAGS\x01\xff\x02"}),
+    "of a message": (THREE.replace(b"three", b"thr33"), 0, {}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("columns", [["topic"], ["tags"], ["body"], ["_corrupt"], list(RECORDS)])
+def test_a_damaged_batch_is_one_row_whatever_columns_are_asked_for(
+    tmp_path: Path, damage: str, columns: list[str]
+) -> None:
+    body, at, fields = DAMAGES[damage]
+    flags = INNER | ZLIB if body[:1] == b"x" else INNER
+    log = Log(tmp_path / "store").append(
+        [
+            Message(body=body, sys_flag=flags, **fields),
+            Message(body=THREE, sys_flag=INNER, properties=PROPERTIES),
+        ]
+    )
+    if at:
+        log.flip(at + body.index(b"one") if flags == INNER else at + len(body) - 5)
+    found = rows(log.root, columns)
+    assert len(found) == 4
+    if "_corrupt" in columns:
+        reason = "bad_properties" if fields else "crc_mismatch"
+        assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
+            *(reason, None, None, None),
+        ]
+    if at or "message" in damage:
+        assert len(rows(log.root, columns, verifyCrc=False)) == (4 if flags & 1 else 6)
+
+
+def test_a_messages_checksum_may_be_left_out(tmp_path: Path) -> None:
+    """As RocketMQ's own producer does."""
+    body = struct.pack(">iiIii", 27, 0, 0, 0, 3) + b"one" + struct.pack(">h", 2) + b"A\x01"
+    log = Log(tmp_path / "store").append([Message(body=body, sys_flag=INNER)])
+    (row,) = read(log)
+    assert (row["body"], row["crc_ok"]) == (b"one", True)
+
+
+def test_properties_of_a_message_are_as_they_stand(tmp_path: Path) -> None:
+    stored = "KEYS\x01a\x02bare\x02EMPTY\x01\x02TAGS\x01x\x02TAGS\x01y"
+    log = Log(tmp_path / "store").append(
+        [Message(body=packed((b"one", 0, stored)), sys_flag=INNER)]
+    )
+    (row,) = read(log)
+    assert (row["properties"], row["tags"]) == (stored, "y")
+
+
 def test_a_record_with_several_messages_is_not_written_as_one() -> None:
     columns: dict[str, list[Any]] = {"body": [THREE], "properties": [PROPERTIES]}
     key = TaskKey(job="job", batch=0, partition=0)
