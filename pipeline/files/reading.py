@@ -1,5 +1,6 @@
 """What a batch read does, without Spark: plans its parts, then reads each of them."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ import pyarrow
 
 from rocketbed.pipeline.files.decode import Wanted, batches
 from rocketbed.pipeline.files.replicas import check_topics
+from rocketbed.pipeline.files.segments import Segment
 from rocketbed.pipeline.files.splits import (
     Replica,
     Split,
@@ -15,9 +17,12 @@ from rocketbed.pipeline.files.splits import (
     durable_offset,
     parse_paths,
     plan_splits,
+    used_files,
 )
 from rocketbed.pipeline.files.views import plan_view, read_view
 from rocketbed.pipeline.options import Options
+
+logger = logging.getLogger("rocketbed.pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,14 @@ class Plan:
         options, wanted = self.options, self.wanted
         replicas = parse_paths(options.path)
         ends = read_ends(replicas, options.read_uncommitted)
+        empty = [replica for replica in replicas if is_empty(replica)]
+        for replica in empty:
+            logger.warning("%s: the log is empty%s", replica.root, self._so(replica, replicas))
         if options.view != "records":
             parts = plan_view(options, wanted, ends)
-            check_topics(replicas, options.topics)
+            check_topics(replicas, options.topics, empty)
             return parts
-        check_topics(replicas, options.topics)
+        check_topics(replicas, options.topics, empty)
         found: list[Split] = []
         for replica, end in ends:
             found += plan_splits(
@@ -56,6 +64,16 @@ class Plan:
                 end_ms=options.end_timestamp,
             )
         return found
+
+    def _so(self, empty: Replica, replicas: Sequence[Replica]) -> str:
+        """What follows for the other replicas of a broker, if there are any."""
+        others = [one.name for one in replicas if one.broker == empty.broker and one != empty]
+        if not others or self.options.read_uncommitted:
+            return ""
+        return (
+            f", so nothing is read of {', '.join(others)} of {empty.broker} either: only what all "
+            f"replicas hold is (readUncommitted=true reads more)"
+        )
 
     def read(self, part: Any, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
         if self.options.view == "records":
@@ -81,3 +99,12 @@ def read_ends(
             end = max(end, durable_offset(replica))
         found.append((replica, end))
     return found
+
+
+def is_empty(replica: Replica) -> bool:
+    """Whether no byte was ever stored in a replica's log, or all of it is gone."""
+    files = used_files(replica)
+    if len(files) != 1:
+        return not files
+    with Segment(files[0].path, files[0].start, files[0].size) as segment:
+        return segment.first_data(0) is None

@@ -1,7 +1,7 @@
 """Store directories by the names that the option `path` gives them."""
 
 import os
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Container, Iterable, Sequence, Set
 from typing import Final, NamedTuple
 
 from rocketbed.inspect.files import SegmentFile, list_segments
@@ -55,19 +55,26 @@ def parse_paths(text: str) -> list[Replica]:
     return replicas
 
 
-def check_topics(replicas: Sequence[Replica], asked: Iterable[str] | None) -> None:
-    """Raises `OptionError` for a topic that none of the stores has queues of, if they have any."""
+def check_topics(
+    replicas: Sequence[Replica], asked: Iterable[str] | None, empty: Container[Replica] = ()
+) -> None:
+    """Raises `OptionError` for a topic that none of the stores has queues of.
+
+    A log without queues, a copy for instance, may have any topic, unless it is one of the `empty`.
+    """
     known: set[str] = set()
     for replica in replicas:
         directory = os.path.join(replica.root, "consumequeue")
-        if not os.path.isdir(directory):
+        if os.path.isdir(directory):
+            known |= set(os.listdir(directory))
+        elif replica not in empty:
             return
-        known |= set(os.listdir(directory))
     missing = sorted(set(asked or ()) - known)
-    if known and missing:
+    if missing and (known or all(replica in empty for replica in replicas)):
+        there = ", ".join(sorted(known)[:20]) or "none, nothing is stored yet"
         raise OptionError(
             f"option topics: no store of the path has {', '.join(missing)}; topics there:"
-            f" {', '.join(sorted(known)[:20])}{' ...' if len(known) > 20 else ''}"
+            f" {there}{' ...' if len(known) > 20 else ''}"
         )
 
 

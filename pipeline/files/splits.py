@@ -39,6 +39,7 @@ __all__ = [
     "parse_paths",
     "plan_splits",
     "scan_split",
+    "used_files",
 ]
 
 CLOCK_MARGIN_MS: Final = 600_000
@@ -225,7 +226,7 @@ def _splits_of(
     start_ms: int | None,
     end_ms: int | None,
 ) -> list[Split]:
-    files = _used_files(replica)
+    files = used_files(replica)
     durable = durable_offset(replica)
     found: list[Split] = []
     for number, file in enumerate(files):
@@ -261,7 +262,7 @@ def _hole(near: Split, begin: int, start: int | None, end: int | None) -> list[S
     return [replace(near, path="", base=low, start=0, end=high - low, size=high - low)]
 
 
-def _used_files(replica: Replica) -> list[SegmentFile]:
+def used_files(replica: Replica) -> list[SegmentFile]:
     """Files of the log up to the last that holds anything: later ones are only prepared."""
     files = list(log_files(replica))
     while len(files) > 1:

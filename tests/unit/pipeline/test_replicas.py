@@ -6,6 +6,7 @@ import pytest
 
 from rocketbed.pipeline.files.replicas import check_topics, parse_paths
 from rocketbed.pipeline.option_table import OptionError
+from tests.support.logs import Log, Message, rows
 
 
 @pytest.mark.parametrize(
@@ -61,4 +62,32 @@ def test_a_topic_that_no_store_has_is_named(tmp_path: Path) -> None:
     check_topics(stores, None)
     with pytest.raises(OptionError, match=r"no store of the path has t, x; topics there: T, U"):
         check_topics(stores, {"t", "x", "T"})
-    check_topics(parse_paths(str(tmp_path / "c")), {"x"})  # nothing was ever stored there
+    check_topics(parse_paths(str(tmp_path / "c")), {"x"})  # a log whose queues are lost
+
+
+@pytest.mark.parametrize("folder", ["", "consumequeue"])
+@pytest.mark.parametrize("file", ["", "0" * 20])
+def test_an_empty_log_is_said_and_has_no_topics(
+    folder: str, file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log(tmp_path / "store")
+    (log.root / folder).mkdir(exist_ok=True)
+    if file:
+        (log.root / "commitlog" / file).write_bytes(bytes(4096))  # prepared, nothing in it
+    assert rows(log.root) == []
+    assert f"{log.root}: the log is empty" in caplog.text
+    with pytest.raises(OptionError, match="has Nope; topics there: none, nothing is stored yet"):
+        rows(log.root, topics="Nope")
+
+
+def test_an_empty_replica_hides_what_the_others_hold_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    full, empty = Log(tmp_path / "full").append([Message()]), Log(tmp_path / "empty")
+    both = f"b/0={full.root},b/1={empty.root}"
+    assert rows(both) == []
+    assert f"{empty.root}: the log is empty, so nothing is read of 0 of b either" in caplog.text
+    assert len(rows(both, topics="T", readUncommitted=True)) == 1
+    assert rows(full.root, topics="T")
+    (full.root / "consumequeue").rename(tmp_path / "queues")
+    assert rows(full.root, topics="Nope") == []  # without queues nobody can tell
