@@ -2,21 +2,22 @@
 
 Columns: `topic string` (or the option `topic`), `body binary` (or string, sent as UTF-8), and any
 of `tags string`, `keys array<string>` (or a string of words), `properties map<string,string>` (or a
-stored property string), `flag int`, `queue_id int`, `broker string`, `delay_level int`. Further
-columns of the source's own schema are what a broker sets; they are left out, so that rows that were
-read can be written. Such rows bring their old property string: its KEYS and TAGS count where the
+stored property string), `flag int`, `queue_id int`, `broker string`, `delay_level int`. Names
+count in any case, as Spark's do. Further columns of the source's own schema are what a broker sets;
+they are left out, so that rows that were read can be written. Such rows bring their old property string: its KEYS and TAGS count where the
 row has no columns for them, its UNIQ_KEY stays readable as `RB_ORIGIN`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.client.errors import BadMessage
 from rocketbed.client.messages import Message
 from rocketbed.pipeline.schema import RECORDS
 from rocketbed.pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
+from rocketbed.wire.message import INNER_BATCH
 from rocketbed.wire.properties import (
     CLUSTER,
     CRC32,
@@ -30,6 +31,9 @@ from rocketbed.wire.properties import (
     decode_properties,
 )
 
+if TYPE_CHECKING:
+    import pyarrow
+
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": ("string",),
     "body": ("binary", "string"),
@@ -42,6 +46,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "delay_level": ("int", "smallint", "tinyint"),
 }
 """Names of columns that count, each with the Spark types it may have."""
+SYS_FLAG: Final = "sys_flag"
+"""Not written, yet it tells records that are no single message."""
 SET_BY_BROKER: Final = frozenset(RECORDS) - frozenset(COLUMNS)
 """Columns of what is read that are left out when it is written."""
 NOT_COPIED: Final = frozenset(
@@ -57,6 +63,11 @@ NOT_COPIED: Final = frozenset(
 )
 """Properties of a stored message that say something of that message only (RocketMQ:
 `MessageConst`)."""
+
+_SEVERAL: Final = (
+    "it is a record of a batch queue with several messages, which would become one: read with the"
+    " option inner=unpack"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,12 @@ class Outgoing:
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     """Columns of rows to be written, name -> Spark type. Raises `SinkError`."""
     known = ", ".join(f"{name} {' or '.join(types)}" for name, types in COLUMNS.items())
-    for name, kind in columns.items():
+    found: set[str] = set()
+    for given, kind in columns.items():
+        name = given.lower()
+        if name in found:
+            raise SinkError(f"column {given} is there twice, in another case: drop one of them")
+        found.add(name)
         if name in COLUMNS:
             if kind not in COLUMNS[name]:
                 raise SinkError(
@@ -83,12 +99,21 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
                 )
         elif name not in SET_BY_BROKER:
             raise SinkError(f"column {name} is not part of a message; allowed columns: {known}")
-    if "body" not in columns:
+    if "body" not in found:
         raise SinkError(f"column body is required; allowed columns: {known}")
-    if "topic" not in columns and not options.topic:
+    if "topic" not in found and not options.topic:
         raise SinkError("no destination: add a column topic or set the option topic")
-    if "broker" in columns and "queue_id" not in columns:
+    if "broker" in found and "queue_id" not in found:
         raise SinkError("column broker requires column queue_id")
+
+
+def cells_of(batch: "pyarrow.RecordBatch") -> dict[str, list[Any]]:
+    """The columns of a batch that count, by name."""
+    return {
+        name.lower(): column.to_pylist()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if name.lower() in (*COLUMNS, SYS_FLAG)
+    }
 
 
 def outgoing(
@@ -98,7 +123,7 @@ def outgoing(
 
     `first_row` is the number of the first of them in its partition.
     """
-    names = [name for name in COLUMNS if name in columns]
+    names = [name for name in (*COLUMNS, SYS_FLAG) if name in columns]
     fixed = {TRANSACTION: key.job} if options.is_exactly_once else {}
     for row, values in enumerate(
         zip(*(columns[name] for name in names), strict=True), start=first_row
@@ -113,6 +138,9 @@ def outgoing(
 def _outgoing(
     cells: Mapping[str, Any], row: int, key: TaskKey, options: SinkOptions, fixed: dict[str, str]
 ) -> Outgoing:
+    sys_flag = cells.get(SYS_FLAG)
+    if isinstance(sys_flag, int) and sys_flag & INNER_BATCH:
+        raise BadMessage(_SEVERAL)
     properties, tag, keys = _properties(cells.get("properties"))
     if cells.get("tags") is not None:
         tag = cells["tags"]
@@ -150,10 +178,7 @@ def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
         return pairs, None, ()
     stored = decode_properties(given)
     if INNER_NUM in stored:
-        raise BadMessage(
-            "it is a record of a batch queue with several messages, which would become one: read"
-            " with the option inner=unpack"
-        )
+        raise BadMessage(_SEVERAL)
     kept = {name: value for name, value in stored.items() if name not in NOT_COPIED}
     if UNIQUE_KEY in stored:
         kept.setdefault(ORIGIN, stored[UNIQUE_KEY])

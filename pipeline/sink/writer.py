@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
-from rocketbed.pipeline.sink.rows import COLUMNS, check_columns, outgoing
+from rocketbed.pipeline.sink.rows import cells_of, check_columns, outgoing
 from rocketbed.pipeline.sink.runs import Runs
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def send_partition(
         async with TaskSender(options, key) as sender:
             first = 0
             for batch in batches:
-                cells = {name: batch[name].to_pylist() for name in _wanted(batch)}
-                await sender.send(outgoing(cells, first_row=first, key=key, options=options))
+                rows = outgoing(cells_of(batch), first_row=first, key=key, options=options)
+                await sender.send(rows)
                 first += batch.num_rows
         return sender.report
 
@@ -204,10 +204,6 @@ def given_up(messages: "Sequence[WriterCommitMessage | None]") -> None:
         len(commits),
         sum(one.rows for one in commits),
     )
-
-
-def _wanted(batch: "pyarrow.RecordBatch") -> list[str]:
-    return [name for name in batch.schema.names if name in COLUMNS]
 
 
 def _context() -> Any:

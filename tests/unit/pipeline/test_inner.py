@@ -5,13 +5,14 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 from rocketbed.pipeline.files.corrupt import RocketbedCorrupt
 from rocketbed.pipeline.schema import RECORDS
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
-from rocketbed.pipeline.sink.rows import outgoing
+from rocketbed.pipeline.sink.rows import cells_of, outgoing
 from tests.support.logs import Log, Message, rows
 
 INNER, ZLIB = 0x80, 0x301
@@ -154,9 +155,10 @@ def test_properties_of_a_message_are_as_they_stand(tmp_path: Path) -> None:
     assert (row["properties"], row["tags"]) == (stored, "y")
 
 
-def test_a_record_with_several_messages_is_not_written_as_one() -> None:
-    columns: dict[str, list[Any]] = {"body": [THREE], "properties": [PROPERTIES]}
+@pytest.mark.parametrize("told", [{"properties": PROPERTIES}, {"Sys_Flag": INNER | 1}])
+def test_a_record_with_several_messages_is_not_written_as_one(told: dict[str, Any]) -> None:
+    batch = pyarrow.RecordBatch.from_pylist([{"body": THREE} | told])
     key = TaskKey(job="job", batch=0, partition=0)
     options = SinkOptions(endpoints="h:1", topic="T")
     with pytest.raises(SinkError, match="inner=unpack"):
-        list(outgoing(columns, first_row=0, key=key, options=options))
+        list(outgoing(cells_of(batch), first_row=0, key=key, options=options))

@@ -23,7 +23,7 @@ from rocketbed.pipeline.sink.markers import (
 )
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.pipeline.sink.requests import COUNT_MAX, make_requests
-from rocketbed.pipeline.sink.rows import Outgoing, check_columns, outgoing
+from rocketbed.pipeline.sink.rows import Outgoing, cells_of, check_columns, outgoing
 from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
 
 KEY = TaskKey(job="job", batch=2, partition=1)
@@ -74,11 +74,20 @@ def test_columns() -> None:
         ({"body": "binary", "color": "string"}, "column color is not part of a message"),
         ({"body": "binary", "keys": "array<int>"}, "column keys is array<int>"),
         ({"body": "binary", "broker": "string"}, "broker requires column queue_id"),
+        ({"Body": "int"}, "column body is int"),
+        ({"body": "binary", "BODY": "binary"}, "column BODY is there twice"),
     ):
         with pytest.raises(SinkError, match=reason):
             check_columns(columns, options())
     with pytest.raises(SinkError, match="no destination: add a column topic"):
         check_columns({"body": "binary"}, SinkOptions(endpoints="h:1"))
+
+
+def test_columns_count_in_any_case() -> None:
+    check_columns({"Topic": "string", "BODY": "binary", "Queue_Offset": "bigint"}, options())
+    batch = pyarrow.RecordBatch.from_pylist([{"BODY": b"x", "Tags": "red", "Crc_OK": True}])
+    (message,) = messages(cells_of(batch), options())
+    assert (message.body, message.tag) == (b"x", "red")
 
 
 def messages(columns: Mapping[str, list[Any]], given: SinkOptions) -> list[Message]:
