@@ -26,7 +26,7 @@ RETRY_TIMEOUT_MS_MAX: Final = 86_400_000
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024 - 64 * 1024
 """A request's body has to stay below the broker's limit for one message, 4 MiB."""
 NUMBER_MAX: Final = 1 << 60
-_SIZE: Final = re.compile(r"(\d{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
+_SIZE: Final = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _OF_SPARK: Final = frozenset({"checkpointlocation"})
 """Spark's own, which it passes on to a stream's writer."""
@@ -66,7 +66,7 @@ def time_in_ms(text: str) -> int:
     Raises `ValueError`.
     """
     text = text.strip()
-    if re.fullmatch(r"-?\d+", text):
+    if re.fullmatch(r"-?[0-9]+", text):
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -99,7 +99,7 @@ def _number(least: int, most: int = NUMBER_MAX) -> Callable[[str], int]:
 
 
 def _offset(text: str) -> int:
-    if not re.fullmatch(r"\s*\d{1,18}\s*", text):
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text):
         raise ValueError("a physical offset in bytes, 0 or more")
     return int(text)
 
@@ -124,6 +124,27 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 
 def _text(text: str) -> str:
     return text.strip()
+
+
+def _column(text: str) -> str:
+    name = text.strip()
+    if not name or name.lower() in VIEWS["records"].keys() - {CORRUPT}:
+        raise ValueError("a name that no other column has")
+    return name
+
+
+def _starting(text: str) -> str:
+    if text.strip().lower() not in ("earliest", "latest"):
+        try:
+            is_object = isinstance(json.loads(text), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            raise ValueError(
+                'earliest, latest, or JSON: an offset of a checkpoint, {"broker": 4096} (over path)'
+                ' or {"broker|topic|3": 17} (over endpoints)'
+            )
+    return text
 
 
 def _job(text: str) -> str:
@@ -173,7 +194,7 @@ TABLE: Final = (
     Option("batchRows", _number(1), "4096", "rows per Arrow batch"),
     Option("blockBytes", _number(1), "`1m`", "block size of the view `blocks`"),
     Option("mode", _one_of(*MODES), "`PERMISSIVE`", "see below"),
-    Option("columnNameOfCorruptRecord", _text, f"`{CORRUPT}`", "where a bad range is described"),
+    Option("columnNameOfCorruptRecord", _column, f"`{CORRUPT}`", "where a bad range is described"),
     Option("verifyCrc", _flag, "`true`", "compare bodies with their stored checksum"),
     Option("decompress", _flag, "`true`", "inflate bodies"),
     Option(
@@ -195,7 +216,7 @@ TABLE: Final = (
     ),
     Option("pushdown", _flag, "`false`", "accept Spark's filters", BATCH),
     Option(
-        "startingOffsets", _text, "`earliest`",
+        "startingOffsets", _starting, "`earliest`",
         "where a stream without a checkpoint starts: `earliest`, `latest`, JSON", STREAM,
     ),
     Option(

@@ -1,8 +1,6 @@
 """What a job reads: replicas of brokers, how far their logs go, and how much that is."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocketbed.pipeline.jobs.common import JobSettings, WrongUsage
@@ -10,9 +8,6 @@ from rocketbed.pipeline.report import Report
 
 if TYPE_CHECKING:
     from rocketbed.pipeline.files.splits import Replica
-
-LOG: str = "commitlog"
-
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
@@ -92,13 +87,9 @@ def _broker_log(name: str, replicas: "list[Replica]") -> BrokerLog:
 
 
 def _replica_log(replica: "Replica") -> ReplicaLog:
-    from rocketbed.pipeline.files.splits import confirmed_end
+    from rocketbed.pipeline.files.splits import confirmed_end, log_files
 
     end = confirmed_end([replica])
-    files = [
-        entry
-        for entry in os.scandir(Path(replica.root) / LOG)
-        if entry.name.isdigit() and entry.is_file()
-    ]
-    start = min((int(entry.name) for entry in files), default=end)
-    return ReplicaLog(replica, start, end, len(files), sum(entry.stat().st_size for entry in files))
+    files = log_files(replica)
+    start = files[0].start if files else end
+    return ReplicaLog(replica, start, end, len(files), sum(file.size for file in files))

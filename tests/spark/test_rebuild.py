@@ -15,6 +15,7 @@ from rocketbed.pipeline.jobs.verify.job import interpreted
 from tests.support.logs import SEGMENT, STORE_MS, Log, Message
 from tests.support.stores import SETTINGS, Spec, files_below, flip, segment_of, unpack
 from tests.support.stores import write_log as write
+from tests.unit.pipeline.test_inner import INNER, THREE
 
 pytestmark = pytest.mark.spark
 
@@ -145,3 +146,17 @@ def test_retention(spark: SparkSession, tmp_path: Path) -> None:
     assert (keys["topic"], keys["keys"], keys["keyed_messages"]) == ("topic-1", 3, 14)
     assert keys["compactable_messages"] == 11
     assert (tmp_path / "out" / "keys.csv").read_text().startswith("topic,messages,bytes,")
+
+
+def test_retention_counts_the_messages_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    batch = Message("B", THREE, "KEYS\x01k\x02INNER_NUM\x013\x02", sys_flag=INNER)
+    log = Log(tmp_path / "store").append([batch, Message("T"), batch])
+    job = Job("retention", JobSettings(stores=(str(log.root),)), spark=spark)
+    with interpreted(spark, is_small=True):
+        retention(job, RetentionOptions(now_ms=STORE_MS))
+    assert (job.report.counts["messages"], job.report.counts["bytes"]) == (7, sum(log.sizes))
+    assert [(row["topic"], row["messages"]) for row in job.report.tables["topics"]] == [
+        *(("B", 6), ("T", 1)),
+    ]
+    (keys,) = job.report.tables["keys"]
+    assert keys["compactable_bytes"] == log.sizes[0]

@@ -3,7 +3,8 @@
 By segment, by day and by topic; what each retention time would delete; and, topic by topic, how
 much of it is older messages of keys that have a newer one (what compaction would remove). A key is
 the whole property KEYS within one queue, as RocketMQ's compaction takes it; messages without a key
-stay. One replica of each broker is read, up to what all of them hold.
+stay, and of a record that holds several messages its own keys count: compaction takes none apart.
+One replica of each broker is read, up to what all of them hold.
 """
 
 import csv
@@ -59,7 +60,7 @@ def retention(job: Job, options: RetentionOptions) -> None:
     now_ms = int(time.time() * 1000) if options.now_ms is None else options.now_ms
     job.spark  # noqa: B018 (its start is a phase of its own)
     with job.phase("bytes by segment, day and topic"):
-        cells = _cells(_records(job, logs, COLUMNS))
+        cells = _cells(_records(job, logs, COLUMNS, inner="unpack"))
     sizes = {
         (log.broker, file.start): file.size for log in logs for file in _files(log.replicas[0])
     }
@@ -73,7 +74,8 @@ def retention(job: Job, options: RetentionOptions) -> None:
     tables["segments"] = [_segment_row(segment) for segment in segments]
     if options.keys:
         with job.phase("last messages of keys"):
-            tables["keys"] = _keys(_records(job, logs, (*COLUMNS, "keys")), tables["topics"])
+            records = _records(job, logs, (*COLUMNS, "keys"), inner="keep")
+            tables["keys"] = _keys(records, tables["topics"])
     _tell(job, cells, segments, now_ms)
     if job.settings.out is not None:
         write_tables(job.settings.out, tables)
@@ -134,16 +136,17 @@ def shown(tables: Mapping[str, Sequence[Row]]) -> str:
     return "\n".join(lines)
 
 
-def _records(job: Job, logs: Sequence[BrokerLog], columns: Sequence[str]) -> "DataFrame":
+def _records(
+    job: Job, logs: Sequence[BrokerLog], columns: Sequence[str], *, inner: str
+) -> "DataFrame":
     """One replica of each broker, up to what all replicas hold. A bad range has no topic."""
     from rocketbed.pipeline.schema import records_ddl
 
     frames = []
     for log in logs:
-        reader = (
-            job.spark.read.format("rocketbed").option("inner", "keep").schema(records_ddl(columns))
-        )
+        reader = job.spark.read.format("rocketbed").schema(records_ddl(columns))
         options = {
+            "inner": inner,
             "path": log.replicas[0].path,
             "endOffset": str(log.end),
             "mode": job.settings.mode,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketbed.pipeline.checks.replicas import Divergence, first_difference, unequal_blocks
 from rocketbed.pipeline.checks.tables import RECORD_COLUMNS, first_key, key_in_body, record_table
+from rocketbed.pipeline.files.splits import log_files
 from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog
 
 if TYPE_CHECKING:
@@ -123,7 +124,5 @@ def _refined(one: Divergence, logs: Mapping[tuple[str, str], ReplicaLog]) -> Div
 
 def _file_of(log: ReplicaLog, offset: int) -> tuple[Path, int] | None:
     """The file that holds a byte of the log, and its first offset."""
-    folder = Path(log.replica.root) / "commitlog"
-    bases = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    below = [base for base in bases if base <= offset]
-    return (folder / f"{below[-1]:020}", below[-1]) if below else None
+    files = [file for file in log_files(log.replica) if file.start <= offset]
+    return (Path(files[-1].path), files[-1].start) if files else None

@@ -88,8 +88,8 @@ def test_any_text_is_taken_by_few_options() -> None:
         return True
 
     assert [option.name for option in TABLE if takes(option)] == [
-        *("path", "endpoints", "topics", "columnNameOfCorruptRecord", "startingOffsets"),
-        *("topic", "group"),
+        *("path", "endpoints", "topics", "columnNameOfCorruptRecord", "topic"),
+        "group",
     ]
 
 
@@ -104,6 +104,14 @@ def test_any_text_is_taken_by_few_options() -> None:
         ("startTimestamp", "yesterday", "2026-11-20T12:00:00Z"),
         ("startOffset", "-4", "0 or more"),
         ("topics", ", ,", "separated by commas"),
+        ("splitBytes", "\uff11\uff12k", "128m"),
+        ("startOffset", "\uff11", "0 or more"),
+        ("startTimestamp", "\uff11\uff12", "2026-11-20T12:00:00Z"),
+        ("startTimestamp", "\uff12026-11-20", "2026-11-20T12:00:00Z"),
+        ("columnNameOfCorruptRecord", " ", "a name that no other column has"),
+        ("columnNameOfCorruptRecord", "Topic", "a name that no other column has"),
+        ("startingOffsets", "banana", "='banana': expected earliest, latest, or JSON"),
+        ("startingOffsets", "17", "earliest, latest, or JSON"),
         ("pahts", "/x", r"unknown option pahts \(is path meant"),
     ],
 )
