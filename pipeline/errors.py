@@ -1,6 +1,14 @@
-"""What can go wrong in the pipeline; the exit codes of its commands (design.md 20)."""
+"""What can go wrong in the pipeline, by name; the exit codes of its commands (design.md 20).
 
-from typing import Final
+Spark knows an error of a Python source only by the text of its traceback. So what a user can cause
+or repair leaves the source (`user_errors`) with its name before the sentence, as Spark's own errors
+have theirs, and without the way that it took through the code.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar, cast
 
 from rocketbed.wire.errors import RocketbedError
 
@@ -9,14 +17,84 @@ EXIT_FINDING: Final = 1
 EXIT_UNREADABLE: Final = 3
 EXIT_SPARK: Final = 4
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Condition(Enum):
+    """The table of all error conditions; each value says for people what it is."""
+
+    UNKNOWN_OPTION = "there is no such option, or it is of another use; the nearest one is named"
+    ILLEGAL_OPTION = "a value that cannot be, options that exclude each other, or one is missing"
+    ILLEGAL_SCHEMA = "a column that the view or the writer does not have, or of another type"
+    UNKNOWN_TOPIC = "no store of the path, or no name server, knows a topic"
+    NOT_A_STORE = "a directory of the path is not there, or is no store"
+    UNREADABLE = "a file or a replica that cannot be read; the operating system's reason is given"
+    CORRUPT_RECORD = "`mode=FAILFAST` met bytes that are no record"
+    DATA_LOSS = "what was to be read was deleted meanwhile, or truncated"
+    CLUSTER_UNAVAILABLE = "brokers or name servers did not answer in time, or refused"
+    ILLEGAL_OFFSET = "a checkpoint or `startingOffsets` does not fit what the stream reads"
+    ILLEGAL_ROW = "a row that cannot be a message"
+    NOT_WRITTEN = "rows, or the marker of their batch, were not accepted in time"
+    BAD_MARKER = "a marker topic holds something else, so nobody knows what is committed"
+
+    def __str__(self) -> str:
+        return f"ROCKETBED_{self.name}"
+
 
 class PipelineError(RocketbedError):
     """The root of the pipeline's own errors."""
 
     exit_code: int = EXIT_UNREADABLE
+    condition: Condition = Condition.UNREADABLE
+
+    def __init__(self, text: str, condition: Condition | None = None) -> None:
+        super().__init__(text)
+        if condition is not None:
+            self.condition = condition
 
 
 class SparkMissing(PipelineError):
     """Spark or its Java is not there or does not start."""
 
     exit_code = EXIT_SPARK
+
+
+def user_errors(method: Callable[P, R]) -> Callable[P, R]:
+    """A method that Spark calls: what the user has to know leaves it named, in one line.
+
+    Defects of ours keep their traceback.
+    """
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            found = method(*args, **kwargs)
+        except (PipelineError, OSError) as exc:
+            raise shown(exc) from None
+        return cast(R, _guarded(found)) if isinstance(found, Iterator) else found
+
+    return call
+
+
+def shown(error: PipelineError | OSError) -> PipelineError:
+    """The error as Spark shows it: `[ROCKETBED_X] sentence`, in one line."""
+    if not isinstance(error, PipelineError):
+        where = f"{error.filename}: " if error.filename else ""
+        error = PipelineError(f"{where}{error.strerror or error}")
+    text = " ".join(str(error).split("\n"))
+    name = f"[{error.condition}] "
+    error.args = (text if text.startswith(name) else name + text,)
+    return error.with_traceback(None)
+
+
+def _guarded(rows: Iterator[R]) -> Iterator[R]:
+    try:
+        yield from rows
+    except (PipelineError, OSError) as exc:
+        raise shown(exc) from None
+
+
+def markdown() -> str:
+    """The rows of the table for documents."""
+    return "\n".join(f"| `{one}` | {one.value} |" for one in Condition)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.schema import CORRUPT, VIEWS
 
 MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
@@ -35,6 +35,7 @@ _OF_SPARK: Final = frozenset({"checkpointlocation"})
 class OptionError(PipelineError):
     """An option is missing, unknown or cannot be understood."""
 
+    condition = Condition.ILLEGAL_OPTION
     exit_code = 64
 
 
@@ -279,7 +280,8 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
             valid = [one.name for one in TABLE if set(one.uses) & set(uses)]
             raise OptionError(
                 f"{_problem(name, option, asked)}{_nearest(name, valid)};"
-                f" options of {asked}: {', '.join(sorted(valid))}"
+                f" options of {asked}: {', '.join(sorted(valid))}",
+                Condition.UNKNOWN_OPTION,
             )
     return values
 

@@ -10,12 +10,13 @@ from typing import Final, NamedTuple
 
 import pyarrow
 
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Condition, PipelineError
 
 
 class SchemaError(PipelineError):
     """A schema asks for a column that the view does not have, or for another type."""
 
+    condition = Condition.ILLEGAL_SCHEMA
     exit_code = 64
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from rocketbed.pipeline.errors import PipelineError, user_errors
 from rocketbed.pipeline.option_table import Use
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import (
@@ -58,11 +59,13 @@ class RocketbedSource(DataSource):
         """The name for `format(...)`."""
         return "rocketbed"
 
+    @user_errors
     def schema(self) -> str:
         """The view's columns when the user gives no schema."""
         options = self._options()
         return view_ddl(options.view, corrupt=options.corrupt_column)
 
+    @user_errors
     def reader(self, schema: "StructType") -> DataSourceReader:
         """A batch reader of exactly these columns; one that takes filters if `pushdown` is on."""
         options = self._options(Use.BATCH)
@@ -73,17 +76,22 @@ class RocketbedSource(DataSource):
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         """A stream of exactly these columns: see `pipeline.streams.reader`."""
-        from rocketbed.pipeline.streams.reader import StreamReader
+        from rocketbed.pipeline.streams.reader import RefusedStream, StreamReader
 
-        options = self._options(Use.STREAM)
-        return StreamReader(checked_schema(schema, options), options, schema.fieldNames())
+        try:
+            options = self._options(Use.STREAM)
+            return StreamReader(checked_schema(schema, options), options, schema.fieldNames())
+        except PipelineError as exc:
+            return RefusedStream(exc)
 
+    @user_errors
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         """A batch job's writer into topics: see `pipeline.sink.writer`."""
         from rocketbed.pipeline.sink.writer import TopicWriter
 
         return TopicWriter(schema, dict(self.options), overwrite=overwrite)
 
+    @user_errors
     def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
         """A streaming query's writer into topics: see `pipeline.sink.writer`."""
         from rocketbed.pipeline.sink.writer import TopicStreamWriter
@@ -107,10 +115,12 @@ class Reader(DataSourceReader):
         self.names = schema.fieldNames()
         self.plan = plan_of(options)
 
+    @user_errors
     def partitions(self) -> list[InputPartition]:
         """One for each split; Spark makes one of `None` out of none."""
         return [Part(split) for split in self.plan.splits()]
 
+    @user_errors
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
         """The rows of one partition."""
         if not isinstance(partition, Part):
@@ -125,6 +135,7 @@ class PushdownReader(Reader):
     spark.sql.python.filterPushdown.enabled is off, and off is Spark's default.
     """
 
+    @user_errors
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """Take what can be decided before a row is made; give back the rest."""
         from dataclasses import replace
@@ -145,6 +156,7 @@ class CommittedReader(Reader):
             raise SchemaError(f"onlyCommitted needs view=records, not {options.view}")
         self.options = options
 
+    @user_errors
     def partitions(self) -> list[InputPartition]:
         """One for each split, with what is marked now."""
         from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs
@@ -152,6 +164,7 @@ class CommittedReader(Reader):
         marked = marked_runs(self.options)
         return [Part(CommittedPart(split, marked)) for split in self.plan.splits()]
 
+    @user_errors
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
         """The rows of one partition that count."""
         from rocketbed.pipeline.sink.committed import read_committed

@@ -8,7 +8,7 @@ import struct
 from typing import Final, NamedTuple
 
 from rocketbed.inspect.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Condition, PipelineError
 
 BAD_MAGIC: Final = "bad_magic"
 """Neither a message nor a filler begins here; a zeroed range for instance."""
@@ -56,6 +56,8 @@ _SHORT: Final = struct.Struct(">h")
 class RocketbedCorrupt(PipelineError):
     """Mode FAILFAST met bytes that are no record."""
 
+    condition = Condition.CORRUPT_RECORD
+
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(
             f"{path}: no record at physical offset {offset}: {reason}; "
@@ -68,6 +70,8 @@ class RocketbedCorrupt(PipelineError):
 
 class DataLost(PipelineError):
     """A file vanished or got shorter between planning and reading."""
+
+    condition = Condition.DATA_LOSS
 
     def __init__(self, path: str, offset: int, what: str) -> None:
         super().__init__(

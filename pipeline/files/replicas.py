@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from rocketbed.inspect.files import SegmentFile, list_segments
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, read_marks
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.option_table import OptionError
 
 UNKNOWN: Final = -1
@@ -15,6 +15,8 @@ UNKNOWN: Final = -1
 
 class NotAStore(PipelineError):
     """A path of the option `path` is no store directory."""
+
+    condition = Condition.NOT_A_STORE
 
 
 class Replica(NamedTuple):
@@ -74,7 +76,8 @@ def check_topics(
         there = ", ".join(sorted(known)[:20]) or "none, nothing is stored yet"
         raise OptionError(
             f"option topics: no store of the path has {', '.join(missing)}; topics there:"
-            f" {there}{' ...' if len(known) > 20 else ''}"
+            f" {there}{' ...' if len(known) > 20 else ''}",
+            Condition.UNKNOWN_TOPIC,
         )
 
 

@@ -84,7 +84,7 @@ def _ours(text: str) -> PipelineError | None:
         module, _, kind = name.rpartition(".")
         if not module.startswith("rocketbed.pipeline"):
             continue
-        error = PipelineError(said[:TEXT_MAX])
+        error = PipelineError(_CONDITION.sub("", said)[:TEXT_MAX])
         with suppress(ImportError):
             known = getattr(import_module(module), kind, PipelineError)
             error.exit_code = getattr(known, "exit_code", EXIT_SPARK)

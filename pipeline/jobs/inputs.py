@@ -9,6 +9,7 @@ from rocketbed.pipeline.report import Report
 if TYPE_CHECKING:
     from rocketbed.pipeline.files.splits import Replica
 
+
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
     """One replica's log. Offsets in bytes from the start of the log."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.sink.runs import Runs
 
 TOPIC_PREFIX: Final = "RB_TXN_"
@@ -26,6 +26,8 @@ FORMAT: Final = 1
 
 class BadMarker(PipelineError):
     """A message in a marker topic that is no marker of that topic's job."""
+
+    condition = Condition.BAD_MARKER
 
 
 class Part(NamedTuple):

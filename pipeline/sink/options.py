@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.option_table import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -18,6 +18,8 @@ from rocketbed.pipeline.option_table import (
 
 class SinkError(PipelineError):
     """Rows that cannot be written into topics; the text says which and why."""
+
+    condition = Condition.NOT_WRITTEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 Columns: `topic string` (or the option `topic`), `body binary` (or string, sent as UTF-8), and any
 of `tags string`, `keys array<string>` (or a string of words), `properties map<string,string>` (or a
-stored property string), `flag int`, `queue_id int`, `broker string`, `delay_level int`. Names
-count in any case, as Spark's do. Further columns of the source's own schema are what a broker sets;
-they are left out, so that rows that were read can be written. Such rows bring their old property string: its KEYS and TAGS count where the
-row has no columns for them, its UNIQ_KEY stays readable as `RB_ORIGIN`.
+stored property string), `flag int`, `queue_id int`, `broker string`, `delay_level int`. Names count
+in any case, as Spark's do. Further columns of the source's own schema are what a broker sets; they
+are left out, so that rows that were read can be written. Such rows bring their old property string:
+its KEYS and TAGS count where the row has no columns for them, its UNIQ_KEY stays readable as
+`RB_ORIGIN`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.client.errors import BadMessage
 from rocketbed.client.messages import Message
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.schema import RECORDS
 from rocketbed.pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
@@ -90,21 +92,25 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     for given, kind in columns.items():
         name = given.lower()
         if name in found:
-            raise SinkError(f"column {given} is there twice, in another case: drop one of them")
+            raise _illegal(f"column {given} is there twice, in another case: drop one of them")
         found.add(name)
         if name in COLUMNS:
             if kind not in COLUMNS[name]:
-                raise SinkError(
+                raise _illegal(
                     f"column {name} is {kind}, not {' or '.join(COLUMNS[name])}: cast it"
                 )
         elif name not in SET_BY_BROKER:
-            raise SinkError(f"column {name} is not part of a message; allowed columns: {known}")
+            raise _illegal(f"column {name} is not part of a message; allowed columns: {known}")
     if "body" not in found:
-        raise SinkError(f"column body is required; allowed columns: {known}")
+        raise _illegal(f"column body is required; allowed columns: {known}")
     if "topic" not in found and not options.topic:
-        raise SinkError("no destination: add a column topic or set the option topic")
+        raise _illegal("no destination: add a column topic or set the option topic")
     if "broker" in found and "queue_id" not in found:
-        raise SinkError("column broker requires column queue_id")
+        raise _illegal("column broker requires column queue_id")
+
+
+def _illegal(text: str) -> SinkError:
+    return SinkError(text, Condition.ILLEGAL_SCHEMA)
 
 
 def cells_of(batch: "pyarrow.RecordBatch") -> dict[str, list[Any]]:
@@ -132,7 +138,8 @@ def outgoing(
         try:
             yield _outgoing(cells, row, key, options, fixed)
         except (BadMessage, UnicodeError) as exc:
-            raise SinkError(f"row {row} of partition {key.partition}: {exc}") from exc
+            where = f"row {row} of partition {key.partition}"
+            raise SinkError(f"{where}: {exc}", Condition.ILLEGAL_ROW) from exc
 
 
 def _outgoing(

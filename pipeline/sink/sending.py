@@ -16,6 +16,7 @@ import trio
 from rocketbed.client.errors import BadMessage, ClientError
 from rocketbed.client.outcome import Outcome, Refused, Sent, wants_retry
 from rocketbed.client.producer import Producer
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.pipeline.sink.rate import TokenBucket
@@ -75,6 +76,7 @@ class TaskSender:
 
     async def send(self, rows: Iterable[Outgoing]) -> None:
         """Send rows and wait until all are stored. Raises `SinkError` for the first that is not."""
+        lanes = make_requests(rows, self._options.request_bytes).values()
         failures: list[SinkError] = []
         async with trio.open_nursery() as nursery:
 
@@ -87,7 +89,7 @@ class TaskSender:
                     failures.append(exc)
                     nursery.cancel_scope.cancel()
 
-            for lane in make_requests(rows, self._options.request_bytes).values():
+            for lane in lanes:
                 nursery.start_soon(run_lane, lane)
         if failures:
             raise failures[0]
@@ -129,7 +131,7 @@ class TaskSender:
                 return await self._producer.send(messages[0], queue=queue, timeout_s=left_s)
             return await self._producer.send_batch(messages, queue=queue, timeout_s=left_s)
         except BadMessage as exc:
-            raise SinkError(f"{self._describe(item)}: {exc}") from exc
+            raise SinkError(f"{self._describe(item)}: {exc}", Condition.ILLEGAL_ROW) from exc
         except (ClientError, RemotingError) as exc:
             return str(exc)
         except trio.TooSlowError:

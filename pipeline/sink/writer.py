@@ -32,6 +32,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from rocketbed.pipeline.errors import user_errors
+from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.pipeline.sink.rows import cells_of, check_columns, outgoing
@@ -67,17 +69,19 @@ class TaskCommit(WriterCommitMessage):
 
 class TopicWriter(DataSourceArrowWriter):
     def __init__(self, schema: "StructType", options: dict[str, str], *, overwrite: bool) -> None:
-        """Raises `SinkError` for options and columns that cannot be used."""
+        """Raises `OptionError`, `SinkError` for options and columns that cannot be used."""
         if overwrite:
-            raise SinkError("topics can only be appended to: use mode('append')")
+            raise OptionError("topics can only be appended to: use mode('append')")
         self.options = SinkOptions.parse(options, streaming=False)
         check_columns(columns_of(schema), self.options)
 
+    @user_errors
     def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> TaskCommit:
         """Send a partition's rows. Raises `SinkError`, `WireError`."""
         key = TaskKey(job=self.options.job, batch=0, partition=_context().partitionId())
         return send_partition(self.options, key, iterator)
 
+    @user_errors
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
         """Mark the job, if it is to be. Raises `SinkError`."""
         finish(self.options, messages)
@@ -91,12 +95,13 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     """A streaming query's writer; Spark makes one for each micro-batch."""
 
     def __init__(self, schema: "StructType", options: dict[str, str], *, overwrite: bool) -> None:
-        """Raises `SinkError` for options and columns that cannot be used."""
+        """Raises `OptionError`, `SinkError` for options and columns that cannot be used."""
         if overwrite:
-            raise SinkError("topics can only be appended to: use outputMode('append')")
+            raise OptionError("topics can only be appended to: use outputMode('append')")
         self.options = SinkOptions.parse(options, streaming=True)
         check_columns(columns_of(schema), self.options)
 
+    @user_errors
     def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> TaskCommit:
         """Send a partition's rows. Raises `SinkError`, `WireError`."""
         context = _context()
@@ -107,6 +112,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         key = TaskKey(job=job, batch=int(batch), partition=context.partitionId())
         return send_partition(self.options, key, iterator)
 
+    @user_errors
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
         """Mark the batch, if it is to be. Raises `SinkError`."""
         finish(self.options, messages)

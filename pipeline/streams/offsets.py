@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Condition, PipelineError
 
 FORMAT: Final = 1
 PHYSICAL: Final = "physical"
@@ -31,9 +31,13 @@ QUEUES_MAX: Final = 10_000
 class StreamError(PipelineError):
     """A stream that cannot go on, or must not: the text says why and what can be done."""
 
+    condition = Condition.ILLEGAL_OFFSET
+
 
 class DataLoss(StreamError):
     """What the stream has still to read is not there any more."""
+
+    condition = Condition.DATA_LOSS
 
 
 class Mark(NamedTuple):

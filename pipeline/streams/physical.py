@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.decode import batches
 from rocketbed.pipeline.files.splits import (
@@ -253,7 +254,8 @@ class PhysicalLog:
             except (NotAStore, DataLost, OSError) as exc:
                 if time.monotonic() >= deadline:
                     raise StreamError(
-                        f"broker {name}: after {self.options.limit_s:g} s still: {exc}"
+                        f"broker {name}: after {self.options.limit_s:g} s still: {exc}",
+                        getattr(exc, "condition", Condition.UNREADABLE),
                     ) from exc
             time.sleep(LOOK_S)
 

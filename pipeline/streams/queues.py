@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
@@ -232,7 +233,8 @@ class QueueLog:
         if len(queues) > QUEUES_MAX:
             raise StreamError(
                 f"{len(queues)} queues are more than one stream can keep in its checkpoint "
-                f"({QUEUES_MAX}): read the files (option path), or fewer topics in each stream"
+                f"({QUEUES_MAX}): read the files (option path), or fewer topics in each stream",
+                Condition.ILLEGAL_OPTION,
             )
         bounds: dict[str, QueueBounds] = {}
         limiter = trio.CapacityLimiter(ASKED_AT_ONCE)

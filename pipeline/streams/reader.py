@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from rocketbed.pipeline.errors import PipelineError, shown, user_errors
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import renamed
 from rocketbed.pipeline.streams.offsets import PHYSICAL, QUEUE, StreamOffset
@@ -58,6 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.kind = QUEUE if options.endpoints else PHYSICAL
         self.log = log_of(options)
 
+    @user_errors
     def initialOffset(self) -> dict[str, Any]:
         """Where the query begins when it has no checkpoint: the option `startingOffsets`."""
         return self.log.initial().as_json()
@@ -70,10 +72,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self.options.max_rows_per_trigger)
         return ReadAllAvailable()
 
+    @user_errors
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends where the log ends now."""
         self.log.freeze()
 
+    @user_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch, at a record's end; `start` when there is nothing new."""
         bytes_max = rows_max = None
@@ -84,11 +88,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = StreamOffset.parse(start, self.kind)
         return self.log.latest(begin, bytes_max=bytes_max, rows_max=rows_max).as_json()
 
+    @user_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of the batch between two offsets; the same rows each time they are asked for."""
         first, last = StreamOffset.parse(start, self.kind), StreamOffset.parse(end, self.kind)
         return [StreamPart(part) for part in self.log.plan(first, last)]
 
+    @user_errors
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
         if not isinstance(partition, StreamPart):
             return iter(())
@@ -114,6 +120,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         state = self.__dict__.copy()
         state.pop("log", None)
         return state
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream that cannot begin says why when it is first asked for something.
+
+    What `DataSource.streamReader` itself raises Spark 4.3 buries under an UnboundLocalError of its
+    own (`python_streaming_source_runner.main`).
+    """
+
+    def __init__(self, why: PipelineError) -> None:
+        self.why = why
+
+    def refuse(self, *_: Any) -> Any:
+        """Raises why."""
+        raise shown(self.why) from None
+
+    getDefaultReadLimit = prepareForTriggerAvailableNow = initialOffset = refuse
+    latestOffset: Any = refuse
+    partitions: Any = refuse
+    read: Any = refuse
 
 
 def log_of(options: Options) -> "PhysicalLog | QueueLog":

@@ -18,6 +18,7 @@ from typing import Final
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.files import FilePool, SegmentFile
 from rocketbed.inspect.record import blank_size
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.splits import NotAStore, Replica, data_end, log_files
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError
@@ -157,7 +158,8 @@ def judge(views: Sequence[View], mark: Mark, *, fail_on_data_loss: bool, overdue
         if fail_on_data_loss:
             raise StreamError(
                 f"broker {broker} at {mark.at}: {told}. What not every listed replica holds is not "
-                f"confirmed; repair it, take it off the option path, or set failOnDataLoss=false"
+                f"confirmed; repair it, take it off the option path, or set failOnDataLoss=false",
+                Condition.UNREADABLE,
             )
         return Standing(holders, end, mark.at)
     return _without_holder(
@@ -196,7 +198,7 @@ def _without_holder(
         return Standing((), mark.at, mark.at, told)
     shorter = [view for view in views if view.state is State.BEHIND]
     if not shorter:
-        raise StreamError(f"broker {broker}: no replica can be read: {told}")
+        raise StreamError(f"broker {broker}: no replica can be read: {told}", Condition.UNREADABLE)
     if fail_on_data_loss:
         raise DataLoss(
             f"broker {broker}: no replica has the log up to {mark.at}, which the stream has "

@@ -19,7 +19,7 @@ import trio
 from rocketbed.client.errors import ClientError, NoBroker, NoNameserver, NoRoute, RequestRefused
 from rocketbed.client.routes import MASTER_ID, Route
 from rocketbed.client.session import Session
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.codes import ResponseCode
@@ -69,9 +69,13 @@ PULL_OK: Final = frozenset(
 class WireError(PipelineError):
     """A cluster that cannot be read; the text says which broker, which queue and why."""
 
+    condition = Condition.CLUSTER_UNAVAILABLE
+
 
 class TopicGone(WireError):
     """The nameservers do not know the topic, and did not come to know it within the limit."""
+
+    condition = Condition.UNKNOWN_TOPIC
 
 
 class QueueBounds(NamedTuple):

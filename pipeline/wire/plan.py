@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.files.splits import CLOCK_MARGIN_MS
 from rocketbed.pipeline.option_table import OptionError
@@ -144,7 +145,8 @@ async def _chunk(options: Options, wanted: QueueRange, start: int) -> list[RawPu
                 if lost and options.fail_on_data_loss:
                     raise WireError(
                         f"{describe(wanted.queue)}: messages {offset} to {lost} were deleted while "
-                        f"they were being read; failOnDataLoss=false continues after them"
+                        f"they were being read; failOnDataLoss=false continues after them",
+                        Condition.DATA_LOSS,
                     )
                 if not pulled.records and pulled.next_offset <= offset:
                     stalled += 1

@@ -12,10 +12,9 @@ from rocketbed.pipeline.jobs.rebuild.job import RebuildOptions, rebuild
 from rocketbed.pipeline.jobs.rebuild.place import PARTS
 from rocketbed.pipeline.jobs.retention.job import RetentionOptions, retention
 from rocketbed.pipeline.jobs.verify.job import interpreted
-from tests.support.logs import SEGMENT, STORE_MS, Log, Message
+from tests.support.logs import INNER, SEGMENT, STORE_MS, THREE, Log, Message
 from tests.support.stores import SETTINGS, Spec, files_below, flip, segment_of, unpack
 from tests.support.stores import write_log as write
-from tests.unit.pipeline.test_inner import INNER, THREE
 
 pytestmark = pytest.mark.spark
 

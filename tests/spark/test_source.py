@@ -3,7 +3,12 @@
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import (
+    AnalysisException,
+    PySparkException,
+    PythonException,
+    StreamingQueryException,
+)
 from pyspark.sql import SparkSession
 
 from rocketbed import pipeline
@@ -121,6 +126,53 @@ def test_what_cannot_be_read_is_said_in_one_sentence(spark: SparkSession, tmp_pa
         spark.read.format("rocketbed").option("pathh", "/x").load()
     with pytest.raises(AnalysisException, match="option path is missing"):
         spark.read.format("rocketbed").load().collect()
+
+
+def test_an_error_arrives_by_name_without_the_way_it_took(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    """Spark's own lines: one before, three of a traceback's beginning, one behind."""
+
+    def failed(options: dict[str, str], schema: str = "topic string") -> str:
+        with pytest.raises(PySparkException) as caught:
+            spark.read.format("rocketbed").options(**options).schema(schema).load().collect()
+        return str(caught.value)
+
+    root = str(log.root)
+    for text, name in (
+        (failed({"path": root, "pathh": "x"}), "option_table.OptionError: [ROCKETBED_UNKNOWN_OPTI"),
+        (failed({"path": root}, "nope int"), "schema.SchemaError: [ROCKETBED_ILLEGAL_SCHEMA] the"),
+        (failed({"path": root, "topics": "No"}), "option_table.OptionError: [ROCKETBED_UNKNOWN_TO"),
+        (failed({"path": "/nope"}), "files.replicas.NotAStore: [ROCKETBED_NOT_A_STORE] /nope is"),
+        (
+            failed({"path": root, "mode": "FAILFAST"}),
+            "files.corrupt.RocketbedCorrupt: [ROCKETBED_CORRUPT_RECORD] /",
+        ),
+    ):
+        lines = [line for line in text.splitlines() if not line.startswith(" SQLSTATE")]
+        assert len(lines) <= 5, text
+        assert lines[-1].startswith(f"rocketbed.pipeline.{name}"), text
+
+    stream = spark.readStream.format("rocketbed").option("startingOffsets", "banana")
+    writer = stream.schema("topic string").load(root).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    text = str(caught.value).partition("\n=== Streaming Query ===")[0]
+    assert "[ROCKETBED_ILLEGAL_OPTION] option startingOffsets='banana'" in text.splitlines()[-2]
+    assert "UnboundLocalError" not in text
+    assert len(text.splitlines()) <= 7
+
+
+def test_an_empty_body_is_refused_in_one_line(spark: SparkSession) -> None:
+    writer = spark.range(0, 1, 1, 1).selectExpr("'' BODY").write.format("rocketbed").mode("append")
+    with pytest.raises(PythonException) as caught:
+        writer.options(endpoints="127.0.0.1:1", topic="T").save()
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 5
+    assert lines[-1].endswith(
+        "[ROCKETBED_ILLEGAL_ROW] row 0 of partition 0: the body must be non-empty bytes"
+    )
 
 
 def test_columns_are_found_in_any_case_and_called_as_they_were_asked_for(

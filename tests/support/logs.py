@@ -19,6 +19,8 @@ IPV4 = bytes([127, 0, 0, 1]) + struct.pack(">i", 10911)
 IPV6 = bytes(15) + b"\x01" + struct.pack(">i", 10911)
 V1, V2 = 0xDAA320A7, 0xDAA320AB
 BLANK = 0xCBD43194
+INNER, ZLIB = 0x80, 0x301
+"""Bits of SYSFLAG: a record of several messages; one whose body is packed."""
 UNIT = struct.Struct(">qiq")
 
 
@@ -138,6 +140,25 @@ class Log:
         with open(path, "r+b") as file:
             file.seek(number * UNIT.size)
             file.write(UNIT.pack(offset, size, 0))
+
+
+def packed(*messages: tuple[bytes, int, str]) -> bytes:
+    """Bodies, flags and property strings as a producer packs them."""
+    data = b""
+    for body, flag, properties in messages:
+        text = properties.encode()
+        total = 22 + len(body) + len(text)
+        data += struct.pack(">iiIii", total, 0, zlib.crc32(body) & 0x7FFFFFFF, flag, len(body))
+        data += body + struct.pack(">h", len(text)) + text
+    return data
+
+
+THREE = packed(
+    (b"one", 1, "UNIQ_KEY\x01a\x02TAGS\x01red\x02"),
+    (b"", 2, "UNIQ_KEY\x01b\x02KEYS\x01k1  k2\x02"),
+    (b"three", 3, ""),
+)
+"""The body of a record that holds three messages."""
 
 
 def messages(count: int, **fields: Any) -> list[Message]:

@@ -13,28 +13,9 @@ from rocketbed.pipeline.schema import RECORDS
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.pipeline.sink.rows import cells_of, outgoing
-from tests.support.logs import Log, Message, rows
+from tests.support.logs import INNER, THREE, ZLIB, Log, Message, packed, rows
 
-INNER, ZLIB = 0x80, 0x301
 PROPERTIES = "UNIQ_KEY\x01whole\x02INNER_NUM\x013\x02"
-
-
-def packed(*messages: tuple[bytes, int, str]) -> bytes:
-    """Bodies, flags and property strings as a producer packs them."""
-    data = b""
-    for body, flag, properties in messages:
-        text = properties.encode()
-        total = 22 + len(body) + len(text)
-        data += struct.pack(">iiIii", total, 0, zlib.crc32(body) & 0x7FFFFFFF, flag, len(body))
-        data += body + struct.pack(">h", len(text)) + text
-    return data
-
-
-THREE = packed(
-    (b"one", 1, "UNIQ_KEY\x01a\x02TAGS\x01red\x02"),
-    (b"", 2, "UNIQ_KEY\x01b\x02KEYS\x01k1  k2\x02"),
-    (b"three", 3, ""),
-)
 
 
 @pytest.fixture
@@ -104,7 +85,7 @@ def test_a_batch_that_cannot_be_unpacked_is_corrupt(tmp_path: Path) -> None:
         read(log, mode="FAILFAST")
 
 
-DAMAGES = {
+DAMAGES: dict[str, tuple[bytes, int, dict[str, Any]]] = {
     "of the record": (THREE, 90, {}),
     "of the record, packed": (zlib.compress(THREE), 90, {}),
     "of the properties": (THREE, 0, {"raw_properties": b"TAGS\x01\xff\x02"}),

@@ -36,7 +36,9 @@ def test_names_come_from_as_much_of_the_path_as_it_takes(
 
 
 def test_an_unnamed_directory_for_which_no_name_is_left_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"/store would be called store, .* broker/replica=/store"):
+    with pytest.raises(
+        OptionError, match=r"/store would be called store, .* broker/replica=/store"
+    ):
         parse_paths("store/0=/u/store,/store")
 
 

@@ -1,0 +1,128 @@
+"""Errors by name: every one has a row in the documentation and something that raises it."""
+
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from rocketbed.pipeline.errors import Condition, PipelineError, markdown, shown, user_errors
+from rocketbed.pipeline.files.replicas import log_files, parse_paths
+from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import view_ddl
+from rocketbed.pipeline.sink.keys import TaskKey
+from rocketbed.pipeline.sink.markers import decode_part
+from rocketbed.pipeline.sink.options import SinkOptions
+from rocketbed.pipeline.sink.rows import outgoing
+from rocketbed.pipeline.sink.sending import TaskSender
+from rocketbed.pipeline.streams.offsets import StreamOffset
+from rocketbed.pipeline.wire.plan import WirePlan
+from tests.support.logs import Log, Message, rows
+
+PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
+NOBODY = {"endpoints": "127.0.0.1:1", "retryTimeoutMs": "50"}
+KEY = TaskKey(job="job", batch=0, partition=0)
+
+
+def write(body: bytes) -> None:
+    options = SinkOptions.parse(NOBODY | {"topic": "T"}, streaming=False)
+
+    async def send() -> None:
+        async with TaskSender(options, KEY) as sender:
+            await sender.send(outgoing({"body": [body]}, first_row=0, key=KEY, options=options))
+
+    trio.run(send)
+
+
+def without_a_file(log: Log) -> None:
+    log.append([Message(body=bytes(3000))] * 3)
+    log.path(4096).unlink()
+    rows(log.root)
+
+
+def damaged(log: Log) -> None:
+    log.flip(90)
+    rows(log.root, mode="FAILFAST")
+
+
+def unreadable(log: Log) -> None:
+    (log.root / "index").mkdir()
+    (log.root / "index" / "20261120031712000").write_bytes(bytes(100))
+    rows(log.root, view="index")
+
+
+RAISED: dict[Condition, Callable[[Log], object]] = {
+    Condition.UNKNOWN_OPTION: lambda _: Options.parse({"pathh": "/x"}),
+    Condition.ILLEGAL_OPTION: lambda _: Options.parse({"mode": "DROP"}),
+    Condition.ILLEGAL_SCHEMA: lambda _: view_ddl("records", ["nope"]),
+    Condition.UNKNOWN_TOPIC: lambda log: rows(log.root, topics="Nope"),
+    Condition.NOT_A_STORE: lambda log: log_files(*parse_paths(f"{log.root}/commitlog")),
+    Condition.UNREADABLE: unreadable,
+    Condition.CORRUPT_RECORD: damaged,
+    Condition.DATA_LOSS: without_a_file,
+    Condition.CLUSTER_UNAVAILABLE: lambda _: WirePlan.of(
+        Options.parse(NOBODY | {"topics": "T"})
+    ).splits(),
+    Condition.ILLEGAL_OFFSET: lambda _: StreamOffset.parse({"v": 9}, "physical"),
+    Condition.ILLEGAL_ROW: lambda _: write(b""),
+    Condition.NOT_WRITTEN: lambda _: write(b"x"),
+    Condition.BAD_MARKER: lambda _: decode_part(b"{}", "job"),
+}
+
+
+@pytest.mark.parametrize("condition", Condition)
+def test_every_condition_is_raised(condition: Condition, tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append([Message(), Message()])
+    with pytest.raises(PipelineError) as caught:
+        RAISED[condition](log)
+    assert caught.value.condition is condition
+    assert str(shown(caught.value)).startswith(f"[{condition}] ")
+
+
+def test_every_condition_is_documented() -> None:
+    assert markdown() in PAGE.read_text(encoding="utf-8")
+
+
+def said(method: Callable[[], object]) -> list[str]:
+    try:
+        method()
+    except Exception as exc:
+        return "".join(traceback.format_exception(exc)).splitlines()
+    raise AssertionError
+
+
+def deeply(number: int = 9) -> None:
+    if number:
+        deeply(number - 1)
+    try:
+        raise ValueError("inside")
+    except ValueError as exc:
+        raise OptionError("give\nanother") from exc
+
+
+@user_errors
+def called() -> None:
+    deeply()
+
+
+@user_errors
+def given() -> Iterator[int]:
+    yield 1
+    deeply()
+
+
+def test_an_error_leaves_in_one_line_without_its_way() -> None:
+    line = "rocketbed.pipeline.option_table.OptionError: [ROCKETBED_ILLEGAL_OPTION] give another"
+    for method in (called, lambda: list(given())):
+        lines = said(method)
+        assert lines[-1] == line
+        assert not any("deeply" in one or "ValueError" in one for one in lines)
+
+
+def test_what_the_system_refuses_is_named_too_and_a_defect_keeps_its_way(tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    lines = said(user_errors(lambda: place.read_bytes()))
+    assert lines[-1].endswith(f"[ROCKETBED_UNREADABLE] {place}: No such file or directory")
+    assert len(said(user_errors(lambda: [][1]))) > 4
