@@ -126,6 +126,13 @@ def test_texts_of_spark_become_sentences(text: str, code: int, said: str) -> Non
     assert "SQLSTATE" not in first_sentence(text)
 
 
+def test_a_job_gives_an_error_of_ours_without_its_name() -> None:
+    text = TRACEBACK.format(name="rocketbed.pipeline.files.corrupt.RocketbedCorrupt")
+    named = text.replace("Corrupt: ", "Corrupt: [ROCKETBED_CORRUPT_RECORD] ")
+    assert named != text
+    assert str(explain_text("PythonException", named)).startswith("/s/commitlog/0: no record")
+
+
 def test_a_staging_directory_goes_unless_it_was_renamed(tmp_path: Path) -> None:
     def work(job: Job) -> None:
         job.staging(tmp_path / "half" / "made")
