@@ -6,12 +6,15 @@ Importing this package imports no Spark: the node, the client and the testbed ne
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rocketbed.pipeline.errors import user_errors
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["read"]
 
 
+@user_errors
 def read(
     spark: "SparkSession", path: str = "", columns: Sequence[str] | None = None, **options: object
 ) -> "DataFrame":

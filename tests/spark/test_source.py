@@ -12,6 +12,7 @@ from pyspark.errors import (
 from pyspark.sql import SparkSession
 
 from rocketbed import pipeline
+from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.schema import DEFAULT_COLUMNS, RECORDS, arrow_schema
 from tests.support.logs import Log, messages, rows
 from tests.support.stores import unpack
@@ -152,6 +153,9 @@ def test_an_error_arrives_by_name_without_the_way_it_took(
         lines = [line for line in text.splitlines() if not line.startswith(" SQLSTATE")]
         assert len(lines) <= 5, text
         assert lines[-1].startswith(f"rocketbed.pipeline.{name}"), text
+
+    with pytest.raises(PipelineError, match=r"^\[ROCKETBED_ILLEGAL_SCHEMA\] the view records"):
+        pipeline.read(spark, root, ["nope"])
 
     stream = spark.readStream.format("rocketbed").option("startingOffsets", "banana")
     writer = stream.schema("topic string").load(root).writeStream.format("noop")
