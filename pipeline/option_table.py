@@ -7,14 +7,24 @@ silently ignored reads the wrong rows.
 
 import difflib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
 from rocketbed.pipeline.errors import Condition, PipelineError
+from rocketbed.pipeline.option_values import (
+    read_column,
+    read_flag,
+    read_job,
+    read_names,
+    read_number,
+    read_offset,
+    read_one_of,
+    read_starting,
+    read_text,
+    time_in_ms,
+)
 from rocketbed.pipeline.schema import CORRUPT, VIEWS
 
 MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
@@ -25,9 +35,6 @@ RETRY_TIMEOUT_MS: Final = 30_000
 RETRY_TIMEOUT_MS_MAX: Final = 86_400_000
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024 - 64 * 1024
 """A request's body has to stay below the broker's limit for one message, 4 MiB."""
-NUMBER_MAX: Final = 1 << 60
-_SIZE: Final = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _OF_SPARK: Final = frozenset({"checkpointlocation"})
 """Spark's own, which it passes on to a stream's writer."""
 
@@ -52,108 +59,6 @@ READS: Final = (Use.BATCH, Use.STREAM)
 WRITES: Final = (Use.WRITE, Use.STREAM_WRITE)
 
 
-def size_in_bytes(text: str) -> int:
-    """Bytes of `4096`, `64k`, `128m`, `1g` (powers of 1024). Raises `ValueError`."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("a number of bytes such as 1048576, 64k, 128m or 1g")
-    return int(match[1]) * _UNITS[match[2].lower()]
-
-
-def time_in_ms(text: str) -> int:
-    """Milliseconds since 1970 of a number of them, or of an ISO-8601 time (UTC if it names no
-    zone).
-
-    Raises `ValueError`.
-    """
-    text = text.strip()
-    if re.fullmatch(r"-?[0-9]+", text):
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("milliseconds since 1970 or a time such as 2026-11-20T12:00:00Z") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
-
-
-def _flag(text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return text.strip().lower() == "true"
-
-
-def _number(least: int, most: int = NUMBER_MAX) -> Callable[[str], int]:
-    up_to = "" if most == NUMBER_MAX else f" to {most}"
-
-    def read(text: str) -> int:
-        try:
-            value = size_in_bytes(text)
-        except ValueError:
-            value = -1
-        if not least <= value <= most:
-            raise ValueError(f"a number from {least}{up_to}, also written as 64k or 128m")
-        return value
-
-    return read
-
-
-def _offset(text: str) -> int:
-    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text):
-        raise ValueError("a physical offset in bytes, 0 or more")
-    return int(text)
-
-
-def _names(text: str) -> frozenset[str]:
-    names = frozenset(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise ValueError("topics, separated by commas")
-    return names
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    by_name = {choice.lower(): choice for choice in choices}
-
-    def choose(text: str) -> str:
-        if text.strip().lower() not in by_name:
-            raise ValueError("one of " + ", ".join(choices))
-        return by_name[text.strip().lower()]
-
-    return choose
-
-
-def _text(text: str) -> str:
-    return text.strip()
-
-
-def _column(text: str) -> str:
-    name = text.strip()
-    if not name or name.lower() in VIEWS["records"].keys() - {CORRUPT}:
-        raise ValueError("a name that no other column has")
-    return name
-
-
-def _starting(text: str) -> str:
-    if text.strip().lower() not in ("earliest", "latest"):
-        try:
-            is_object = isinstance(json.loads(text), dict)
-        except ValueError:
-            is_object = False
-        if not is_object:
-            raise ValueError(
-                'earliest, latest, or JSON: an offset of a checkpoint, {"broker": 4096} (over path)'
-                ' or {"broker|topic|3": 17} (over endpoints)'
-            )
-    return text
-
-
-def _job(text: str) -> str:
-    if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", text.strip()):
-        raise ValueError("up to 64 letters, digits, _ and -")
-    return text.strip()
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """A row of the table."""
@@ -169,93 +74,96 @@ class Option:
 
 BATCH, STREAM = (Use.BATCH,), (Use.STREAM,)
 TABLE: Final = (
-    Option("path", _text, "", "a store's directory, or `broker/replica=directory,...`"),
+    Option("path", read_text, "", "a store's directory, or `broker/replica=directory,...`"),
     Option(
-        "endpoints", _text, "",
+        "endpoints", read_text, "",
         "name servers `host:port;host:port`: read through the client protocol, in place of `path`;"
         " where writers send",
         READS + WRITES,
     ),
-    Option("view", _one_of(*VIEWS), "`records`", "the table to read, see above"),
-    Option("topics", _names, "all", "comma-separated topic names"),
-    Option("startOffset", _offset, "", "physical offset of the first record", BATCH),
-    Option("endOffset", _offset, "", "physical offset: records that begin before it", BATCH),
+    Option("view", read_one_of(*VIEWS), "`records`", "the table to read, see above"),
+    Option("topics", read_names, "all", "comma-separated topic names"),
+    Option("startOffset", read_offset, "", "physical offset of the first record", BATCH),
+    Option("endOffset", read_offset, "", "physical offset: records that begin before it", BATCH),
     Option("startTimestamp", time_in_ms, "", "store time, inclusive"),
     Option("endTimestamp", time_in_ms, "", "store time, exclusive"),
     Option(
-        "splitBytes", _number(1), "`128m`",
+        "splitBytes", read_number(1), "`128m`",
         "bytes of log per task; below 64 MiB the overhead of a task outweighs its work",
     ),
     Option(
-        "syncMode", _one_of(*SYNC_MODES), "`auto`",
+        "syncMode", read_one_of(*SYNC_MODES), "`auto`",
         "how a task inside a segment finds its first record: `index` (consume queues), `walk` (from"
         " the segment's start), `scan` (search for a record; a crafted body can mislead it);"
         " `auto`: `index` if there are queues, else `walk`",
     ),
-    Option("batchRows", _number(1), "4096", "rows per Arrow batch"),
-    Option("blockBytes", _number(1), "`1m`", "block size of the view `blocks`"),
-    Option("mode", _one_of(*MODES), "`PERMISSIVE`", "see below"),
-    Option("columnNameOfCorruptRecord", _column, f"`{CORRUPT}`", "where a bad range is described"),
-    Option("verifyCrc", _flag, "`true`", "compare bodies with their stored checksum"),
-    Option("decompress", _flag, "`true`", "inflate bodies"),
+    Option("batchRows", read_number(1), "4096", "rows per Arrow batch"),
+    Option("blockBytes", read_number(1), "`1m`", "block size of the view `blocks`"),
+    Option("mode", read_one_of(*MODES), "`PERMISSIVE`", "see below"),
     Option(
-        "inner", _one_of("unpack", "keep"), "`unpack`",
+        "columnNameOfCorruptRecord", read_column, f"`{CORRUPT}`", "where a bad range is described"
+    ),
+    Option("verifyCrc", read_flag, "`true`", "compare bodies with their stored checksum"),
+    Option("decompress", read_flag, "`true`", "inflate bodies"),
+    Option(
+        "inner", read_one_of("unpack", "keep"), "`unpack`",
         "records of batch queues hold several messages: `unpack` gives a row for each, `keep` one"
         " for the record, its body encoded (with `decompress` off a packed one stays so as well)",
     ),
     Option(
-        "readUncommitted", _flag, "`false`",
+        "readUncommitted", read_flag, "`false`",
         "`true`: read up to the last record of the longest replica",
     ),
     Option(
-        "onlyCommitted", _flag, "`false`",
+        "onlyCommitted", read_flag, "`false`",
         "only messages committed by an exactly-once writer", BATCH,
     ),
     Option(
-        "failOnDataLoss", _flag, "`true`",
+        "failOnDataLoss", read_flag, "`true`",
         "`false`: what retention deleted meanwhile becomes a row with the reason `missing_segment`",
     ),
-    Option("pushdown", _flag, "`false`", "accept Spark's filters", BATCH),
+    Option("pushdown", read_flag, "`false`", "accept Spark's filters", BATCH),
     Option(
-        "startingOffsets", _starting, "`earliest`",
+        "startingOffsets", read_starting, "`earliest`",
         "where a stream without a checkpoint starts: `earliest`, `latest`, JSON", STREAM,
     ),
     Option(
-        "maxBytesPerTrigger", _number(1), "",
+        "maxBytesPerTrigger", read_number(1), "",
         "upper limit of a micro-batch, bytes of log of all brokers; it takes at least one record of"
         " each that has any; over `endpoints` only roughly", STREAM,
     ),
     Option(
-        "maxRowsPerTrigger", _number(1), "",
+        "maxRowsPerTrigger", read_number(1), "",
         "the same in records; over `path` those of all topics count", STREAM,
     ),
-    Option("minPartitions", _number(1), "1", "split a batch into at least this many tasks"),
+    Option("minPartitions", read_number(1), "1", "split a batch into at least this many tasks"),
     Option(
-        "retryTimeoutMs", _number(1, RETRY_TIMEOUT_MS_MAX), f"{RETRY_TIMEOUT_MS}",
+        "retryTimeoutMs", read_number(1, RETRY_TIMEOUT_MS_MAX), f"{RETRY_TIMEOUT_MS}",
         "how long a broker or replica may be unavailable, or a message not taken, before the query"
         " fails", READS + WRITES,
     ),
-    Option("topic", _text, "", "where rows go when they have no column `topic`", WRITES),
+    Option("topic", read_text, "", "where rows go when they have no column `topic`", WRITES),
     Option(
-        "delivery", _one_of(AT_LEAST_ONCE, EXACTLY_ONCE), "see below",
+        "delivery", read_one_of(AT_LEAST_ONCE, EXACTLY_ONCE), "see below",
         f"`{AT_LEAST_ONCE}` (default of batch jobs) or `{EXACTLY_ONCE}` (default of streams)",
         WRITES,
     ),
     Option(
-        "jobId", _job, "a new one",
+        "jobId", read_job, "a new one",
         "names a batch job: one that runs again with the same id, exactly once, writes nothing that"
         " is marked already", (Use.WRITE,),
     ),
-    Option("group", _text, "`rocketbed_pipeline`", "the producer group", WRITES),
+    Option("group", read_text, "`rocketbed_pipeline`", "the producer group", WRITES),
     Option(
-        "maxBytesPerSecond", _number(0, 1 << 40), "0",
+        "maxBytesPerSecond", read_number(0, 1 << 40), "0",
         "of all tasks together, bytes of bodies; 0: no limit", WRITES,
     ),
     Option(
-        "tasks", _number(1, 1 << 20), "1", "how many tasks run at once, and share that rate", WRITES
+        "tasks", read_number(1, 1 << 20), "1", "how many tasks run at once, and share that rate",
+        WRITES,
     ),
     Option(
-        "requestBytes", _number(0, REQUEST_BYTES_MAX), "`1m`",
+        "requestBytes", read_number(0, REQUEST_BYTES_MAX), "`1m`",
         "messages are sent together, up to this many bytes; 0: one by one", WRITES,
     ),
 )  # fmt: skip

@@ -33,7 +33,7 @@ from rocketbed.pipeline.jobs.replay.target import (
     prepare_topics,
     refuse_same_brokers,
 )
-from rocketbed.pipeline.option_table import time_in_ms
+from rocketbed.pipeline.option_values import time_in_ms
 from rocketbed.pipeline.sink.options import SinkOptions
 
 if TYPE_CHECKING:

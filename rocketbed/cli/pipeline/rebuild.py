@@ -9,7 +9,7 @@ from rocketbed.cli.pipeline.options import do_job, job_options, settings_of
 from rocketbed.inspect.config import read_properties
 from rocketbed.pipeline.jobs.rebuild.job import SPLIT_BYTES, RebuildOptions
 from rocketbed.pipeline.jobs.rebuild.job import rebuild as rebuild_job
-from rocketbed.pipeline.option_table import size_in_bytes
+from rocketbed.pipeline.option_values import size_in_bytes
 
 
 @click.command()

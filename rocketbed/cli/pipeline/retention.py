@@ -8,7 +8,7 @@ from rocketbed.cli.pipeline.options import do_job, job_options, settings_of
 from rocketbed.pipeline.jobs.common import Job
 from rocketbed.pipeline.jobs.retention.job import HOURS, RetentionOptions, shown
 from rocketbed.pipeline.jobs.retention.job import retention as retention_job
-from rocketbed.pipeline.option_table import time_in_ms
+from rocketbed.pipeline.option_values import time_in_ms
 
 
 @click.command()

@@ -8,9 +8,8 @@ from rocketbed.pipeline.option_table import (
     OptionError,
     Use,
     read_options,
-    size_in_bytes,
-    time_in_ms,
 )
+from rocketbed.pipeline.option_values import size_in_bytes, time_in_ms
 from rocketbed.pipeline.options import Options
 
 

@@ -1,0 +1,124 @@
+"""What the texts of options mean: each reader raises `ValueError` with what it takes."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from rocketbed.pipeline.schema import CORRUPT, VIEWS
+
+NUMBER_MAX: Final = 1 << 60
+_SIZE: Final = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def size_in_bytes(text: str) -> int:
+    """Bytes of `4096`, `64k`, `128m`, `1g` (powers of 1024). Raises `ValueError`."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a number of bytes such as 1048576, 64k, 128m or 1g")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def time_in_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number of them, or of an ISO-8601 time (UTC if it names no
+    zone).
+
+    Raises `ValueError`.
+    """
+    text = text.strip()
+    if re.fullmatch(r"-?[0-9]+", text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("milliseconds since 1970 or a time such as 2026-11-20T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+
+
+def read_flag(text: str) -> bool:
+    """Whether it says `true`. Raises `ValueError` with what it takes."""
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+def read_number(least: int, most: int = NUMBER_MAX) -> Callable[[str], int]:
+    """A reader of numbers, also with a unit. It raises `ValueError` with what it takes."""
+    up_to = "" if most == NUMBER_MAX else f" to {most}"
+
+    def read(text: str) -> int:
+        try:
+            value = size_in_bytes(text)
+        except ValueError:
+            value = -1
+        if not least <= value <= most:
+            raise ValueError(f"a number from {least}{up_to}, also written as 64k or 128m")
+        return value
+
+    return read
+
+
+def read_offset(text: str) -> int:
+    """A physical offset. Raises `ValueError` with what it takes."""
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text):
+        raise ValueError("a physical offset in bytes, 0 or more")
+    return int(text)
+
+
+def read_names(text: str) -> frozenset[str]:
+    """Topics of a list. Raises `ValueError` with what it takes."""
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError("topics, separated by commas")
+    return names
+
+
+def read_one_of(*choices: str) -> Callable[[str], str]:
+    """A reader of one of some words. It raises `ValueError` with what it takes."""
+    by_name = {choice.lower(): choice for choice in choices}
+
+    def choose(text: str) -> str:
+        if text.strip().lower() not in by_name:
+            raise ValueError("one of " + ", ".join(choices))
+        return by_name[text.strip().lower()]
+
+    return choose
+
+
+def read_text(text: str) -> str:
+    """Any text. Raises `ValueError` with what it takes."""
+    return text.strip()
+
+
+def read_column(text: str) -> str:
+    """The name of the corrupt column. Raises `ValueError` with what it takes."""
+    name = text.strip()
+    if not name or name.lower() in VIEWS["records"].keys() - {CORRUPT}:
+        raise ValueError("a name that no other column has")
+    return name
+
+
+def read_starting(text: str) -> str:
+    """The option `startingOffsets`, as it is given. Raises `ValueError` with what it takes."""
+    if text.strip().lower() not in ("earliest", "latest"):
+        try:
+            is_object = isinstance(json.loads(text), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            raise ValueError(
+                'earliest, latest, or JSON: an offset of a checkpoint, {"broker": 4096} (over path)'
+                ' or {"broker|topic|3": 17} (over endpoints)'
+            )
+    return text
+
+
+def read_job(text: str) -> str:
+    """The id of a job. Raises `ValueError` with what it takes."""
+    if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", text.strip()):
+        raise ValueError("up to 64 letters, digits, _ and -")
+    return text.strip()
