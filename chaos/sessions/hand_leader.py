@@ -150,13 +150,6 @@ class HandLeader:
         """The end of the last whole record below an offset."""
         return max([0, *(end for end in ends_of(self.log) if end <= at)])
 
-    def message_end(self, at: int) -> int:
-        """The end of the last record below an offset that is no filler: those are made again."""
-        end = self.whole(at)
-        before = self.whole(end - 1)
-        magic = self.log[before + 4 : before + 8]
-        return before if int.from_bytes(magic, "big", signed=True) == MAGIC_BLANK else end
-
     def send_upto(self, at: int) -> None:
         """So much of the log, but not a part of what fills a file, nor all of a record but zeros:
         a follower that begins again completes those by itself."""

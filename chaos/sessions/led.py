@@ -34,14 +34,16 @@ SOON_S: Final = 1.2
 BODY_AT: Final = 88
 """Where a record's body begins, which its CRC is of."""
 LONG: Final = 200_000
+ROOM: Final = SEGMENT - 1
+"""On a disk that is full for another segment, and not for the rest."""
 
 
 def run_led(seed: int) -> str:
     """In memory, killed, and on disk, without power; a digest. Raises `Wrong`."""
     digest, random = "", Random(f"led/{seed}")
-    base, first, epochs = _made(f"led/{seed}/1", None, (1,), 20, random)
-    _, second, epochs_2 = _made(f"led/{seed}/2", base, (*epochs, 2), 40, random)
-    _, third, epochs_3 = _made(f"led/{seed}/3", base, (*epochs, 3), 30, random)
+    base, first, epochs = made_log(f"led/{seed}/1", None, (1,), 20, random)
+    _, second, epochs_2 = made_log(f"led/{seed}/2", base, (*epochs, 2), 60, random)
+    _, third, epochs_3 = made_log(f"led/{seed}/3", base, (*epochs, 3), 30, random)
     ensure(first == second[: len(first)] == third[: len(first)], "load", "no common beginning")
     for policy, end in ((Policy.MEMORY, "kill"), (Policy.FSYNC, "power")):
         name = f"led/{seed}/{policy}"
@@ -56,7 +58,7 @@ def run_led(seed: int) -> str:
     return digest
 
 
-def _made(
+def made_log(
     name: str, image: DiskImage | None, epochs: tuple[Any, ...], count: int, random: Random
 ) -> tuple[DiskImage, bytes, Epochs]:
     """The log of one that led the last of these epochs, alone, behind what is in the image."""
@@ -137,6 +139,8 @@ class Led:
         self.parts_at = 0
         self.loses = random.random() < 0.5
         """Whether one of its lives ends without power, however it acknowledges."""
+        self.cut_mode = "random"
+        """What a loss of power leaves."""
         self._wrong: list[str] = []
 
     async def begin(self, world: World, nursery: trio.Nursery) -> None:
@@ -316,38 +320,54 @@ class Led:
         await self.again("after another log of the same epochs")
 
     async def ends(self) -> None:
-        """It ends in the middle, and begins again with what it had said that it has."""
+        """It ends in the middle, and with what fills a file, and begins again with what it had said
+        that it has."""
         leader = self.leader
         for life in (2, 3):
             more = self.random.randint(500, 4000)
             leader.send_upto(min(leader.upto + more, len(leader.log) - 700))
             await trio.sleep(self.random.random() * 0.1)
-            had = leader.acks[-1] if leader.acks else Ack(0, 0, 0)
-            least = leader.message_end(had.durable if self.end == "power" else had.received)
-            seen = len(leader.hellos)
             # A kill leaves the page cache, whatever the policy; without power it is gone.
-            is_power = self.end == "power" or (life == 3 and self.loses)
-            loses = is_power and self.policy is Policy.MEMORY
-            least = 0 if loses else least
+            await self.ends_in(life, is_power=self.end == "power" or (life == 3 and self.loses))
+        await self.copies_a_filler()
+        await self.ends_in(4, is_power=self.end == "power")
 
-            def end_it() -> None:
-                if is_power:  # noqa: B023
-                    self.stage.simulation.power_cut(NODE)
-                else:
-                    self.stage.simulation.kill(NODE)
-                self.stage.begin(NODE, self.settings)
+    async def copies_a_filler(self) -> None:
+        """And nothing behind it: there is no room for another file."""
+        leader = self.leader
+        fillers = [end for end in ends_of(leader.log) if end % SEGMENT == 0]
+        disk = self.stage.simulation.process(NODE).disk
+        disk.quota = disk.allocated() + ROOM
+        leader.send_upto(min(end for end in fillers if end > leader.upto))
+        await self.follows("up to the end of a file")
 
-            await self.script.outside(end_it)
-            await self.until(lambda: len(leader.hellos) > seen, "a HELLO after the end", 10)  # noqa: B023
-            hello = leader.hellos[-1]
-            ensure(hello.end >= least, "loss", f"{hello.end}, and {least} was acknowledged")
-            ensure(leader.whole(hello.end) == hello.end, "hello", f"half a record: {hello.end}")
-            self.hello(hello, end=hello.end, history=self.noted(hello.end), life=life)
-            asked = self.controller.registrations[-1]
-            told = (asked.incarnation, asked.promised, asked.groupUid, asked.end, asked.lossless)
-            want = (life, leader.epoch, "uid", hello.end, not loses)
-            ensure(told == want, "registered", f"{told} for {want}")
-            await self.follows(f"in life {life}")
+    async def ends_in(self, life: int, *, is_power: bool) -> None:
+        """Its next life is this one."""
+        leader = self.leader
+        had = leader.acks[-1] if leader.acks else Ack(0, 0, 0)
+        least = had.durable if self.end == "power" else had.received
+        seen = len(leader.hellos)
+        loses = is_power and self.policy is Policy.MEMORY
+        least = 0 if loses else least
+
+        def end_it() -> None:
+            if is_power:
+                self.stage.simulation.power_cut(NODE, self.cut_mode)
+            else:
+                self.stage.simulation.kill(NODE)
+            self.stage.begin(NODE, self.settings)
+
+        await self.script.outside(end_it)
+        await self.until(lambda: len(leader.hellos) > seen, "a HELLO after the end", 10)
+        hello = leader.hellos[-1]
+        ensure(hello.end >= least, "loss", f"{hello.end}, and {least} was acknowledged")
+        ensure(leader.whole(hello.end) == hello.end, "hello", f"half a record: {hello.end}")
+        self.hello(hello, end=hello.end, history=self.noted(hello.end), life=life)
+        asked = self.controller.registrations[-1]
+        told = (asked.incarnation, asked.promised, asked.groupUid, asked.end, asked.lossless)
+        want = (life, leader.epoch, "uid", hello.end, not loses)
+        ensure(told == want, "registered", f"{told} for {want}")
+        await self.follows(f"in life {life}")
 
     async def silence(self) -> None:
         """A leader that says nothing is given up: soon by a member, later by one that nobody waits
@@ -375,7 +395,7 @@ class Led:
         leader = self.leader
         leader.send_upto(self.parts_at + 300)
         await self.until(lambda: bool(leader.hellos), "it comes to the next leader", 3)
-        self.hello(leader.hellos[0], end=leader.hellos[0].end, history=old.history[:2], life=3)
+        self.hello(leader.hellos[0], end=leader.hellos[0].end, history=old.history[:2], life=4)
         fences = old.fences()
         ensure([one.promised for one in fences] == [3], "fenced", f"{fences}")
         await self.until(lambda: bool(leader.acks), "an acknowledgement", 3)
@@ -397,7 +417,7 @@ class Led:
             other.confirm = 0
             self.leads(2, epoch, unclean=unclean)
             hello = await self.again(f"epoch {epoch}")
-            self.hello(hello, end=len(held), history=leader.history, life=3)
+            self.hello(hello, end=len(held), history=leader.history, life=4)
             if not unclean:
                 await self.until(lambda: "was confirmed" in self.follower.refusal, "it refuses")
                 ensure(self.log() == held, "log", "what was confirmed is cut off")

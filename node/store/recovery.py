@@ -398,11 +398,13 @@ class Recovery:
                 return step
             elif (
                 self._parts.config.is_slave
+                and self._parts.confirmed is None
                 and not log.segments.has(step.end)
                 and step.end > ending.known
             ):
                 # The blank record itself may be what the master sends again, unless it is known to
-                # be on disk.
+                # be on disk. A replica of a group may have acknowledged it, and all that a leader
+                # writes behind its head is zeros, so none of it can be missing.
                 return Step(Verdict.END, position)
             position = step.end
             if position - marked >= MARK_EVERY:

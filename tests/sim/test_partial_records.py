@@ -6,12 +6,15 @@ from random import Random
 import pytest
 import trio
 
-from rocketbed.chaos.sessions.stage import ends_of, read_log
+from rocketbed.chaos.sessions.led import NODE, PEERS, Led, made_log
+from rocketbed.chaos.sessions.script import Script
+from rocketbed.chaos.sessions.stage import Stage, ends_of, read_log
 from rocketbed.chaos.sessions.store import HOST, Topics, settings
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.store import MessageStore
+from rocketbed.replication.entry import Policy
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.message import MAGIC_BLANK
 from rocketbed.world.api import World
@@ -131,3 +134,34 @@ def test_what_fills_a_file_may_come_in_pieces_as_well() -> None:
         log = run_solo(master, config).value
         shortest.append(run_solo(fillers_by_the_byte, replace(config, is_slave=True), log).value)
     assert min(shortest) < 12, "one that is shorter than what is read beyond the end"
+
+
+@pytest.mark.parametrize(("policy", "end"), [(Policy.MEMORY, "kill"), (Policy.FSYNC, "power")])
+def test_a_replica_keeps_what_fills_a_file(policy: Policy, end: str) -> None:
+    """It was confirmed: a replica that began again before it would say that it lost something, and
+    be no one to lead any more (found by `failover-led`)."""
+
+    async def follow(world: World) -> None:
+        async with trio.open_nursery() as nursery:
+            await led.begin(world, nursery)
+            led.leader.instead = None
+            await led.again("its log")
+            led.leader.send_upto(ends_of(log)[0])
+            await led.follows("one record")
+            await led.copies_a_filler()
+            led.leader.confirm = led.leader.upto
+            kept = led.stage.nodes[NODE].failover._replica.file  # type: ignore[union-attr]
+            await led.until(lambda: kept.state.confirm == led.leader.upto, "it is written down")
+            await led.ends_in(2, is_power=end == "power")
+            nursery.cancel_scope.cancel()
+
+    random = Random(1)
+    _, log, epochs = made_log("1", None, (1,), 60, random)
+    with Stage(f"{policy}/{end}") as stage:
+        script = Script(stage.simulation)
+        led = Led(stage, script, random, policy, end)
+        led.cut_mode = "strict"
+        led.logs = {2: (log, epochs), 3: (log, epochs)}
+        script.play(PEERS, follow)
+        led.judge()
+        assert not stage.told(NODE, "failover.log_cut")
