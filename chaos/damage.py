@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import Final, Protocol
 
+from rocketbed.replication.prefix import EMPTY_IT
 from rocketbed.wire.message import HEAD
 
 FIELDS: Final = {
@@ -60,8 +61,15 @@ ALARMS: Final = ("store.damage", "store.index_damage")
 """Those that say that a disk did not keep what was written."""
 MENDED: Final = "store.recovery_finding"
 """The one of them after which its store is in order."""
+FOLLOWING: Final = ("replication.refused", "replication.following", "replication.master_set")
+"""Log events by which a slave says how it stands with its master."""
 SECTOR: Final = 512
 ZEROED_MAX: Final = 4096
+
+
+def says_to_empty_it(event: str, reason: object) -> str:
+    """Why a slave has to be emptied, by its last event of `FOLLOWING`; empty: it has not."""
+    return str(reason) if event == FOLLOWING[0] and str(reason).endswith(EMPTY_IT) else ""
 
 
 class StoreFiles(Protocol):

@@ -17,6 +17,8 @@ from rocketbed.replication.fresh import LogBounds
 
 STEP_SIZE: Final = 64 * 1024
 """The first step back, bytes; it doubles."""
+EMPTY_IT: Final = "empty this slave's store directory, so that it copies the whole log"
+"""What to do with a log that has nothing in common with its master's."""
 UNSERVED_MAX: Final = 2
 """Connections that end without an answer before a lower offset is tried: a RocketMQ master says
 nothing to a question beyond its end, ours closes."""
@@ -70,13 +72,13 @@ class PrefixSearch:
             # Nothing could be compared, and what is not compared is not followed.
             raise NothingInCommon(
                 f"the master's log begins at {self.bounds.first}, this slave's ends at {own_end}:"
-                f" nothing is common; {_REMEDY}"
+                f" nothing is common; {EMPTY_IT}"
             )
         if self.bounds is not None and self.bounds.end < own_end:
             if self.bounds.end <= self._log.min_offset:
                 raise NothingInCommon(
                     f"the master's log ends at {self.bounds.end}, this slave's begins at"
-                    f" {self._log.min_offset}: nothing is common; {self.advice or _REMEDY}"
+                    f" {self._log.min_offset}: nothing is common; {self.advice or EMPTY_IT}"
                 )
             if not 0 <= self._known <= self.bounds.end:
                 self._known = self.bounds.end
@@ -111,10 +113,7 @@ class PrefixSearch:
         if parted.first <= self.floor:
             raise NothingInCommon(
                 f"{parted.reason}; from {first}, where both logs have something, no whole"
-                f" record is common; {self.advice or _REMEDY}"
+                f" record is common; {self.advice or EMPTY_IT}"
             )
         self._go_below(parted.first)
         return None
-
-
-_REMEDY: Final = "empty this slave's store directory, so that it copies the whole log"

@@ -1,11 +1,19 @@
 """Did everything come back when the faults were over, and did no process end by itself? 2.8."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.events import targets_of
 from rocketbed.chaos.checkers.evidence import Evidence
-from rocketbed.chaos.checkers.result import CheckResult, Severity, judged, not_applicable
+from rocketbed.chaos.checkers.result import (
+    CheckResult,
+    Example,
+    Severity,
+    judged,
+    not_applicable,
+)
 from rocketbed.chaos.history import Function, Outcome
 from rocketbed.wire.command import ResponseCode
 
@@ -50,12 +58,48 @@ def _liveness(case: Case) -> list[CheckResult]:
             for stall in record.stalls
             if stall.what == what or (what == "set-up" and stall.what not in known)
         ]
+        found = _emptied(case) if what == "replicas-equal" else Findings()
+        findings += [example.text for example in found.found if isinstance(example, Example)]
         if not findings and not record.calm_ns:
             reason = "the run had no calm phase"
             results.append(not_applicable(title, "waits", reason, severity=Severity.LIVENESS))
         else:
-            results.append(judged(title, 1, "waits", findings, severity=Severity.LIVENESS))
+            grade, allowed = Severity.LIVENESS, found.allowed
+            results.append(judged(title, 1, "waits", findings, severity=grade, allowed=allowed))
     return results
+
+
+def _emptied(case: Case) -> Findings:
+    """Slaves whose disk an operator emptied in the recovery, since they said to: nothing is common
+    with their master's log. That has to be true, as far as the trace tells."""
+    evidence, found = case.evidence, Findings()
+    for event in evidence.events(Function.NODE, "wipe"):
+        if "reason" in event.fields:
+            node, time_ns = event.node, event.time_ns
+            lineage = case.losses.lineages[evidence.group_of_name(node)]
+            ends, begins = lineage.ends[node], _begin(evidence, lineage.nodes, time_ns)
+            common = lineage.held(node, time_ns - 1, ends.before(time_ns).written)
+            wrong = ends.complete and common > begins and not _is_hit(evidence, node)
+            cause = f"an operator emptied {node}, which said: {event.fields['reason']}"
+            excuse = None if wrong else evidence.excuse(cause, time_ns)
+            text = f"{node} refused its master, though they have the log up to {common} in common"
+            found.add(text, excuse=excuse, node=node, time_ns=time_ns)
+    return found
+
+
+def _begin(evidence: Evidence, nodes: Collection[str], until_ns: int) -> int:
+    """Where the log of one of these nodes may have begun by then: older messages expire."""
+    expired = (one for one in evidence.events(Function.NODE, "expired") if one.node in nodes)
+    ends = (one.fields["start"] + one.fields["size"] for one in expired if one.time_ns <= until_ns)
+    return max(ends, default=0)
+
+
+def _is_hit(evidence: Evidence, node: str) -> bool:
+    """Whether its disk was damaged, or had a fault: what it has in common may be hidden."""
+    return any(
+        event.what in ("damaged", "damage", "disk") and node in targets_of(event)
+        for event in evidence.history.events
+    )
 
 
 liveness = Check(tuple(title for title, _ in LIVENESS), _liveness, needs_history=False)

@@ -371,6 +371,9 @@ class ProcessBackend:
     def reported(self, name: str) -> str:
         return self._watcher.reported(name)
 
+    def refuses(self, name: str) -> str:
+        return self._watcher.refuses(name)
+
     async def _running(self, name: str) -> Launched | None:
         """The process of a program that runs; one that is just being started is waited for."""
         if name in self._launched:

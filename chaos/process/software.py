@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from rocketbed.chaos.damage import REPORTS
+from rocketbed.chaos.damage import FOLLOWING, REPORTS, says_to_empty_it
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.samples import Asker
 from rocketbed.chaos.trial.api import Sample
@@ -45,6 +45,9 @@ _FAILED: Final = re.compile(r" node\.failed error=(\w+)$", re.MULTILINE)
 _CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
 _REPORT: Final = re.compile(
     rb" (%s) (.*)$" % "|".join(map(re.escape, REPORTS)).encode(), re.MULTILINE
+)
+_FOLLOWING: Final = re.compile(
+    rb" (%s) (.*)$" % "|".join(map(re.escape, FOLLOWING)).encode(), re.MULTILINE
 )
 _EXPIRED: Final = re.compile(rb" store\.segment_deleted path=\S*/(\d+)$", re.MULTILINE)
 _FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
@@ -88,6 +91,10 @@ class Software(ABC):
     def reports(self, log: bytes) -> Sequence[tuple[str, str]]:
         """What the node said is wrong with its store: log events and texts (`chaos.damage`)."""
         return ()
+
+    def refuses(self, log: bytes) -> str:
+        """Why it follows nobody until its directory is emptied, as it says; empty for nothing."""
+        return ""
 
     def expired(self, log: bytes) -> Sequence[int]:
         """Log segments that the node deleted since they were old, each by its first offset."""
@@ -156,6 +163,12 @@ class OwnSoftware(Software):
     def reports(self, log: bytes) -> Sequence[tuple[str, str]]:
         events = ((found[1].decode(), _fields(found[2])) for found in _REPORT.finditer(log))
         return [(event, str(fields.get(REPORTS[event]))) for event, fields in events]
+
+    def refuses(self, log: bytes) -> str:
+        found = _FOLLOWING.findall(log)[-1:]
+        return "".join(
+            says_to_empty_it(event.decode(), _fields(rest).get("reason")) for event, rest in found
+        )
 
     def expired(self, log: bytes) -> Sequence[int]:
         return [int(found[1]) for found in _EXPIRED.finditer(log)]

@@ -42,6 +42,8 @@ class Watcher:
     _reasons: dict[str, str] = field(default_factory=dict)
     _reports: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """Log events and texts of the latest start."""
+    _refusals: dict[str, str] = field(default_factory=dict)
+    """Why the latest start follows nobody until it is emptied."""
     _expired: dict[str, int] = field(default_factory=dict)
     """How many segments the latest start was seen to delete."""
     _counts: dict[str, int] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class Watcher:
         """It is about to be started; where its log will begin."""
         self._reasons.pop(name, None)
         self._reports[name] = []
+        self._refusals[name] = ""
         self._expired[name] = 0
         self._noted[process] = trio.Event()
         with suppress(FileNotFoundError):
@@ -85,6 +88,9 @@ class Watcher:
         """What it said of damage that is still there, since its last start."""
         texts = [text for event, text in self._reports.get(name, ()) if event != MENDED]
         return texts[-1] if texts else ""
+
+    def refuses(self, name: str) -> str:
+        return self._refusals.get(name, "")
 
     async def watch(self, name: str, process: Launched, log_begin: int) -> None:
         """Read a node's log; note the end."""
@@ -129,6 +135,7 @@ class Watcher:
         for report in self.software.reports(log):
             if report not in self._reports[name]:
                 self._report(name, *report)
+        self._refusals[name] = self.software.refuses(log)
         for start in self.software.expired(log)[self._expired[name] :]:
             self._expired[name] += 1
             fields = {"start": start, "size": self.segment}

@@ -285,6 +285,9 @@ class SimBackend:
     def reported(self, name: str) -> str:
         return self._recorder.reported(name)
 
+    def refuses(self, name: str) -> str:
+        return self._recorder.refuses(name)
+
     # --- surroundings
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:

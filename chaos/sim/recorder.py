@@ -7,7 +7,7 @@ node is asked, since what a node thinks of itself is on trial.
 from pathlib import Path
 from typing import Any, Final
 
-from rocketbed.chaos.damage import MENDED, REFUSALS, REPORTS
+from rocketbed.chaos.damage import FOLLOWING, MENDED, REFUSALS, REPORTS, says_to_empty_it
 from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.record import IMAGES, STORES, Image
 from rocketbed.chaos.sim.coverage import Coverage
@@ -57,6 +57,8 @@ class Recorder:
         self._end_counts: dict[str, int] = {}
         self._reports: dict[str, str] = {}
         """What nodes said of damage since their last start, or when they refused it."""
+        self._refusals: dict[str, str] = {}
+        """Why slaves follow nobody until they are emptied, as they said since then."""
         self._roles: dict[str, str] = {}
         self._coverage = Coverage(simulation, self._roles)
         simulation.on_disk.append(self._saw_disk)
@@ -68,6 +70,7 @@ class Recorder:
         self._flushes[name] = config.store.sync_flush
         self._roles[name] = config.broker_role
         self._reports.pop(name, None)
+        self._refusals.pop(name, None)
         self._simulation.network.taps[config.ha_port] = self._slave_reported
         self._watch(name)
 
@@ -80,6 +83,9 @@ class Recorder:
     def reported(self, name: str) -> str:
         """What a node said of damage since its last start."""
         return self._reports.get(name, "")
+
+    def refuses(self, name: str) -> str:
+        return self._refusals.get(name, "")
 
     def lost_power(self, name: str) -> None:
         """The power of a node's host was cut; of other hosts nothing is kept."""
@@ -211,6 +217,8 @@ class Recorder:
             start = int(str(line.fields["path"]).rpartition("/")[2])
             fields = {"start": start, "size": self._segment_size[line.node]}
             self._history.event(Function.NODE, line.node, "expired", fields)
+        elif line.event in FOLLOWING:
+            self._refusals[line.node] = says_to_empty_it(line.event, line.fields.get("reason"))
         elif line.event in REPORTS:
             self._report(line.node, line.event, str(line.fields[REPORTS[line.event]]))
 

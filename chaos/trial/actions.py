@@ -408,10 +408,32 @@ class Actions:
             await self._start(name)
         return sick
 
-    async def _empty_disk(self, name: str) -> None:
+    async def empty_refusing(self) -> None:
+        """Empty the disk of each slave that says so itself: its log has nothing in common with that
+        of its master, since one of the two began anew and took messages (seed 21).
+
+        Only where its master serves what counts: a promotion gave up whatever that one lacks.
+        """
+        for name, member in self._members.members.items():
+            async with self._operator:
+                reason = self._backend.refuses(name)
+                is_its_turn = reason and name not in self.damaged and not member.busy
+                leader = self._members.leader(member.group)
+                if is_its_turn and self._state(name) == "running" and await self._is_sound(leader):
+                    await self._empty_disk(name, reason)
+                    await self._start(name)
+
+    async def _is_sound(self, leader: str) -> bool:
+        sample = await self._backend.observe(leader)
+        is_whole = self._members.members[leader].joined and leader not in self.damaged
+        is_whole = is_whole and not self._backend.reported(leader)
+        return sample is not None and sample.is_master and is_whole
+
+    async def _empty_disk(self, name: str, reason: str = "") -> None:
         """What an operator does with a node that can follow nobody as it is."""
         await self._empty(name)
-        self._backend.history.event(Function.NODE, name, "wipe", {})
+        fields = {"reason": reason} if reason else {}
+        self._backend.history.event(Function.NODE, name, "wipe", fields)
 
     async def _is_sick(self, name: str) -> bool:
         """Whether a node reports damage, or is a damaged slave that follows nobody: a log that

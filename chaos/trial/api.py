@@ -191,6 +191,10 @@ class Backend(Protocol):
     def reported(self, name: str) -> str:
         """What a node said of damage to its log since its last start; empty for nothing."""
 
+    def refuses(self, name: str) -> str:
+        """Why a slave follows nobody until its directory is emptied, as it says itself; empty where
+        it says nothing like that."""
+
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         """Set one direction between two machines (nodes, nameservers, clients, `harness`)."""
 

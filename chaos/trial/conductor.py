@@ -177,6 +177,7 @@ class Conductor:
                 for chore in self._chores:
                     nursery.start_soon(chore.run)
                 await self._storm()
+                nursery.start_soon(self._empty_refusing)
                 await self._calm()
                 await self._drain()
                 await self._read()
@@ -410,6 +411,14 @@ class Conductor:
                     self.members.note(node, sample)
                     self.backend.history.event(Function.NODE, node, "sample", sample.as_row())
             await trio.sleep(SAMPLE_S)
+
+    async def _empty_refusing(self) -> None:
+        """Be the operator who reads what nodes say; in the recovery, as seldom as they are looked
+        at."""
+        while True:
+            await trio.sleep(SAMPLE_S)
+            if self._is_healed:
+                await self.actions.empty_refusing()
 
     def _note_ends(self) -> None:
         for node, member in self.members.members.items():

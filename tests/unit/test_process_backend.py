@@ -13,8 +13,11 @@ from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.fabric import Machines, PlainFabric
+from rocketbed.chaos.process.software import OwnSoftware
 from rocketbed.chaos.trial.api import BackendError
+from rocketbed.replication.prefix import EMPTY_IT
 from rocketbed.world.api import World
+from rocketbed.world.logs import render
 from tests.support.fabric import set_up
 
 
@@ -222,3 +225,15 @@ async def test_a_client_is_killed_once_its_program_has_ended(backend: Backend) -
         await backend.kill_client("producer-1")
         assert (ended, backend.client_state("producer-1")) == (["producer-1"], "down")
         await backend.kill_client("producer-1")
+
+
+def test_a_slave_is_to_be_emptied_as_long_as_its_last_word_is_that() -> None:
+    lines = []
+    for event, reason in (
+        ("replication.refused", f"it differs from the master's at 3; {EMPTY_IT}"),
+        ("replication.master_set", ""),
+        ("replication.refused", "its log is shorter; set rbDiverged=cut, or empty its store"),
+    ):
+        lines.append(f"2026-11-27 ERROR node {render(event, {'master': 'm:1', 'reason': reason})}")
+    said = [OwnSoftware().refuses("\n".join(lines[: end + 1]).encode()) for end in range(3)]
+    assert said == [f"it differs from the master's at 3; {EMPTY_IT}", "", ""]

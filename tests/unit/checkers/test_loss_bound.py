@@ -486,3 +486,26 @@ def test_a_former_master_that_follows_again_has_the_whole_log(
     assert (first["lost"], second["allowed_messages"]) == (4, 0 if following else 6)
     assert third["allowed_messages"] == 0
     assert ("A1" in found(judgement)) == following
+
+
+@pytest.mark.parametrize("began_anew", [True, False])
+def test_a_slave_that_says_to_empty_it_is_right_where_one_began_anew(
+    bound: Bound, began_anew: bool
+) -> None:
+    """L5 tells the operator's work, and whether there was a reason (`soak-swarm` seed 21)."""
+    for node in ("b1", "b2", "b3"):
+        bound.writes(node)
+    if began_anew:
+        bound.run.strike(CUT_NS - 9 * MS, "b1", "wipe")
+        bound.holds("b1", CUT_NS - 9 * MS, messages=0)
+        bound.run.event(CUT_NS - 8 * MS, "b1", "recovered", end=0)
+        bound.holds("b1", CUT_NS - 7 * MS, messages=3)
+    promote(bound, "b2", messages=COUNT)
+    bound.run.event(SECOND, "b1", "wipe", reason="nothing is common")
+    result = results(bound.judge())["L5"]
+    if began_anew:
+        (line,) = result.excused
+        assert line.excuse.cause == "an operator emptied b1, which said: nothing is common"
+    else:
+        assert f"though they have the log up to {bound.ends[-1]} in common" in result.findings[0]
+    assert result.passed == began_anew
