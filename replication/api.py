@@ -126,6 +126,11 @@ class EpochLog(ReplicaLog, Protocol):
         """Append the marker of an epoch, durably; where it stands. Raises `NoRoom`, `OSError`."""
         ...
 
+    async def records_end(self, below: int) -> int:
+        """The end of the last record below an offset, before what fills a file behind it. May take
+        long."""
+        ...
+
     async def epochs(self, since: int) -> list[tuple[int, int]]:
         """Number and start of each marker from an offset on, oldest first. May take long."""
         ...

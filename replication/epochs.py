@@ -70,6 +70,15 @@ def spans(history: History, end: int) -> Iterator[Span]:
     return (Span(*pair) for pair in zip(history, ends, strict=False))
 
 
+def may_be_filled(history: History, cut: int, common: int, segment_size: int) -> bool:
+    """Whether all that a log of this history has from `cut` to `common` may be what fills a file
+    before an epoch's marker: epochs do not tell whether another log has the same there."""
+    start = next((one.start for one in history if one.start >= common), None)
+    if start is None or start % segment_size:
+        return False
+    return start - segment_size < cut <= common
+
+
 def common_end(own: History, own_end: int, other: History, other_end: int) -> int | None:
     """Up to where two logs are known to be the same, bytes; None if they share no epoch.
 

@@ -18,7 +18,7 @@ from rocketbed.replication.agent import Agent
 from rocketbed.replication.api import EpochLog
 from rocketbed.replication.entry import GroupEntry
 from rocketbed.replication.epoch_file import DISK_S, EpochFile
-from rocketbed.replication.epochs import Epoch, History, check, common_end
+from rocketbed.replication.epochs import Epoch, History, check, common_end, may_be_filled
 from rocketbed.replication.errors import HistoryRefused, LinkRefused, NoRoom, RecordRefused
 from rocketbed.replication.kept_file import KeptFileUnwritable
 from rocketbed.replication.native_link import LOST, NativeLink
@@ -210,7 +210,10 @@ class Follower:
                 f" {self.leader}: start this one with an empty directory, which gets everything"
             )
         common = common_end(mine, end, theirs, welcome.end)
-        if common != welcome.cut:
+        size, cut = log.segment_size, welcome.cut
+        if common is not None and cut < common and may_be_filled(theirs, cut, common, size):
+            common = cut
+        if common != cut:
             raise LinkRefused(f"it says that the logs part at {welcome.cut}, here at {common}")
         self._compare(welcome)
         confirmed = max(state.confirm, self._confirm.value)

@@ -16,7 +16,7 @@ from rocketbed.remoting.errors import RemotingError
 from rocketbed.replication.agent import Agent
 from rocketbed.replication.api import EpochLog
 from rocketbed.replication.entry import GroupEntry
-from rocketbed.replication.epochs import Epoch, History, check, common_end
+from rocketbed.replication.epochs import Epoch, History, check, common_end, may_be_filled
 from rocketbed.replication.errors import (
     ChangeRefused,
     HistoryRefused,
@@ -92,6 +92,8 @@ class Leader:
         """Where a follower found our log no good, bytes, until somebody has looked."""
         self._doubts: dict[int, Reject] = {}
         """What each follower said of it last, until it has acknowledged more."""
+        self._record_ends: dict[int, int] = {}
+        """Before the starts of epochs, where that was looked for."""
         self._is_over = False
         self._alone_since = world.clock.monotonic()
         """When somebody followed last who had to, as far as `is_in_the_way` has looked."""
@@ -231,6 +233,7 @@ class Leader:
         """One follower, from its HELLO until either side ends it."""
         try:
             hello, cut = self._judge(first)
+            cut = await self._before_filler(hello.replica, cut)
             compared, crc = self._compared(hello.replica, cut)
         except LinkRefused as exc:
             number = first.content.replica if isinstance(first.content, Hello) else None
@@ -329,6 +332,17 @@ class Leader:
                 f"reseed: its log shares no epoch with ours, which begins at {log.min_offset}"
             )
         return hello, cut
+
+    async def _before_filler(self, replica: int, cut: int) -> int:
+        """Whoever is elected at the end of a file may have to fill it, where the former leader put
+        a smaller record that nobody else got: once that one has found other bytes there."""
+        log = self._log
+        if replica in self._doubts and may_be_filled(self.history, cut, cut, log.segment_size):
+            start = next(one.start for one in self.history if one.start >= cut)
+            if start not in self._record_ends:  # who asked may not wait for that, and comes again
+                self._record_ends[start] = await log.records_end(start)
+            return min(cut, self._record_ends[start])
+        return cut
 
     def _compared(self, replica: int, cut: int) -> tuple[int, int]:
         """From where on a follower's log has to be ours up to `cut`, and the CRC. Raises

@@ -10,6 +10,7 @@ import orjson
 import trio
 
 from rocketbed.node.store.cursor import LogCursor, Verdict
+from rocketbed.node.store.cut import boundary_below
 from rocketbed.node.store.dispatch import Dispatcher
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.errors import CorruptRecord, PutFailed, StoreError, StoreFailed
@@ -133,6 +134,12 @@ class StoreEpochs(LogView):
         if step.verdict is Verdict.BAD:
             raise CorruptRecord(f"no record at {step.end}: {step.reason}", offset=step.end)
         return found
+
+    async def records_end(self, below: int) -> int:
+        found = await boundary_below(self._parts, below)
+        return (
+            self._log.min_offset if found is None else found.last.physical_offset + found.last.size
+        )
 
     async def epochs(self, since: int) -> list[tuple[int, int]]:
         """From the queue of their topic, and what is not in it yet. Raises `CorruptRecord`."""

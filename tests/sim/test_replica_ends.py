@@ -1,10 +1,12 @@
-"""A replica that finds its own log unreadable ends, so that somebody sees to it."""
+"""A replica that finds its own log unreadable ends, so that somebody sees to it; and the ends of
+logs at which two leaders followed each other."""
 
 from typing import NoReturn
 
 import pytest
 
 from rocketbed.node.store.errors import CorruptRecord
+from rocketbed.node.store.store import MessageStore
 from tests.support.sim.failover_nodes import FailoverNodes
 
 
@@ -20,3 +22,43 @@ def test_a_follower_that_cannot_read_its_log_ends(monkeypatch: pytest.MonkeyPatc
             monkeypatch.setattr(group.nodes[name].store.epochs, "_undispatched", unreadable)
         group.simulation.kill(leader)
         group.wait(lambda: any(group.simulation.process(one).state == "dead" for one in others))
+
+
+def put(store: MessageStore, size: int) -> None:
+    """One record of so many bytes, as small as one can be."""
+    run = store.begin()
+    host = store.log.tail.store_host_bytes
+    run.add("T", 0, bytes(size - 92), b"", flag=0, sys_flag=0, born_ms=1, born_host=host)
+    store.commit(run)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("more", [0, 1000])
+def test_a_record_where_the_next_leader_fills_the_file_is_cut_off(more: int, again: bool) -> None:
+    """The marker of its epoch had no room where a smaller record has, which nobody else got, nor
+    what came behind it: epochs say that the two logs are the same up to there."""
+    with FailoverNodes(1) as group:
+        first = group.settle()
+        store, process = group.nodes[first].store, group.simulation.process(first)
+        size = store.log.segment_size
+        while (room := size - store.log.written.value % size - 118) > 0:
+            process.call(put, store, room if room < 4000 else 2000)
+        others = [one for one in group.names if one != first]
+        numbers = {int(one[-1]) for one in others}
+        end = store.log.written.value
+        group.wait(lambda: all(group.nodes[one].store.log.written.value == end for one in others))
+        process.call(put, store, 93)
+        if more:
+            process.call(put, store, more)
+        group.simulation.kill(first)
+        group.wait(lambda: group.leader() in others)
+        if again:
+            second = group.leader()
+            group.wait(lambda: set(group.entry.in_sync) == numbers if group.entry else False)
+            group.hand_over(second)
+            group.wait(lambda: group.leader() not in ("", second))
+        group.start(first)
+        group.settle()
+        logs = [group.nodes[name].store.log for name in group.names]
+        ends = [log.read(end, size - end) for log in logs]
+        assert ends[0] == ends[1] == ends[2], "what fills the file"
