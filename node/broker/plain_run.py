@@ -10,7 +10,6 @@ a body in another language can take its place.
 """
 
 import zlib
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from rocketbed.node.broker.plain_shapes import Headers, Names
@@ -61,19 +60,19 @@ def is_near(data: bytes, at: int) -> bool:
 def take(
     data: bytes,
     at: int,
-    headers: Mapping[int, Headers],
+    headers: dict[int, Headers],
     names: Names,
     offsets: dict[tuple[str, int], int],
     next_offsets: dict[tuple[str, int], int],
     born_host: bytes,
     end_of_log: EndOfLog,
-) -> tuple[int, list[bytes], list[Entry], list[bytes]]:
+) -> tuple[int, bytes, list[Entry], bytes]:
     """Take whole frames of `data` from `at` on, up to the first one that is not a plain send.
 
-    Returns where that one begins, the pieces of the records, an entry for each and the pieces of
-    the answers, which are true once the records are written. Changes `offsets` and the caches
-    only. `offsets`: next offset of each queue that the run has touched; those of others stand in
-    `next_offsets`. `born_host` is packed. One loop, since it runs for every message.
+    Returns where that one begins, the records, an entry for each and the answers' frames, which
+    are true once the records are written. Changes `offsets` and the caches only. `offsets`: next
+    offset of each queue that the run has touched; those of others stand in `next_offsets`.
+    `born_host` is packed. One loop, since it runs for every message.
     """
     position, limit, now_ms, store_host, host_text, body_max, record_max, index_tags = end_of_log
     pack, frame_head = FIXED[len(born_host), len(store_host)].pack, HEAD.pack
@@ -127,7 +126,7 @@ def take(
             answers += (frame_head(length + 4, word & 0xFF000000 | length), answer)
         position += size
         at = stop
-    return at, pieces, entries, answers
+    return at, b"".join(pieces), entries, b"".join(answers)
 
 
 def _properties(

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.groups import Groups
-from rocketbed.node.broker.plain_run import EndOfLog, is_near, take
+from rocketbed.node.broker.plain_body import choose
+from rocketbed.node.broker.plain_run import EndOfLog, is_near
 from rocketbed.node.broker.plain_shapes import SLOW_PROPERTIES, Headers, Meanings, Names
 from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED
 from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
@@ -69,6 +70,7 @@ class Sender:
             kind: Headers(form, tail, self._meanings) for kind, form in FORMS.items()
         }
         self._names = Names(self._suffix.encode())
+        self._take, _ = choose(wanted=config.native)
         topics.on_change.append(self._forget)
         self._run: Run | None = None
         self._sent: list[Pending | PlainRun] = []
@@ -158,14 +160,14 @@ class Sender:
             index_tags=tail.index_tags,
         )
         queues = tail.next_queue_offsets
-        at, pieces, entries, answers = take(
+        at, records, entries, answers = self._take(
             *(data, at, self._headers, self._names, offsets, queues),
             *(connection.remote_bytes, end_of_log),
         )
         if entries:
-            run.extend(pieces, entries, offsets)
+            run.extend(records, entries, offsets)
             self._run = run
-            self._sent.append(PlainRun(b"".join(answers), len(entries)))
+            self._sent.append(PlainRun(answers, len(entries)))
         return at
 
     def end_of_run(self, connection: Connection) -> None:

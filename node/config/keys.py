@@ -164,6 +164,7 @@ _NODE: Final[dict[str, tuple[str, Parse]]] = {
     "startAcceptSendRequestTimeStamp": ("start_accept_sends_ms", _integer),
     "longPollingEnable": ("long_polling", _boolean),
     "shortPollingTimeMills": ("short_polling_ms", _positive),
+    "rbNative": ("native", _boolean),
     "rbHeldPullsMax": ("held_pulls_max", _integer),
     "litePullMessageEnable": ("lite_pull", _boolean),
     "slaveReadEnable": ("slave_reads", _boolean),

@@ -245,7 +245,7 @@ class Run:
         return self._segment_end - BLANK_SIZE
 
     def extend(
-        self, pieces: list[bytes], entries: list[Entry], queue_offsets: dict[tuple[str, int], int]
+        self, records: bytes, entries: list[Entry], queue_offsets: dict[tuple[str, int], int]
     ) -> None:
         """Add records that were made elsewhere from `position` on, within `room_end`.
 
@@ -253,7 +253,7 @@ class Run:
         """
         assert entries[0].physical_offset == self.position, "records follow each other"
         self.queue_offsets.update(queue_offsets)
-        self._pieces += pieces
+        self._pieces.append(records)
         self.entries += entries
         self.position = self.end = entries[-1].physical_offset + entries[-1].size
         assert self.end <= self.room_end, "the blank record has its room"

@@ -34,7 +34,9 @@ def node(
     """
     import trio
 
+    from rocketbed.node.broker.plain_body import choose
     from rocketbed.node.config.node_config import (
+        Setting,
         make_config,
         settings_from_options,
         settings_from_text,
@@ -43,7 +45,8 @@ def node(
     from rocketbed.world.real import real_world, run_real
     from rocketbed.world.sockets import usable_source
 
-    settings = []
+    is_native = os.environ.get("RB_NATIVE") != "0"
+    settings = [Setting("rbNative", str(is_native).lower(), "RB_NATIVE")]
     try:
         if config_path is not None:
             settings += settings_from_text(read_config(config_path), str(config_path))
@@ -57,6 +60,8 @@ def node(
         for line in trio.run(check_node, real_world("check"), config):
             click.echo(line)
         return 0
+    _, which = choose(wanted=config.native)
+    logging.getLogger("rocketbed.node").info("send.body which=%s", which)
     source = usable_source(config.bind_address)
     try:
         run_real(lambda world: run_node(world, config), config.broker_name, source)

@@ -34,11 +34,17 @@ BEGINNINGS: Final = (
     b"\x96\xcd" + _CODE.to_bytes(2, "big"),
 )
 """How headers begin that may be worth a cut."""
-_JSON_ANSWER = (
-    b'{"code":0,"extFields":{"msgId":"%%b%%016X","queueId":"%%d","queueOffset":"%%d",'
-    b'"transactionId":"%%b","MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,'
-    b'"language":"%b","opaque":%%b,"serializeTypeCurrentRPC":"JSON","version":%d}'
-) % (LANGUAGE.encode(), VERSION)
+JSON_ANSWER: Final = (
+    b'{"code":0,"extFields":{"msgId":"',
+    b'","queueId":"',
+    b'","queueOffset":"',
+    b'","transactionId":"',
+    b'","MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"%b","opaque":'
+    % LANGUAGE.encode(),
+    b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION,
+)
+"""What stands around message id, queue id, queue offset, unique key and opaque."""
+_JSON_FORMAT = b"%b%%b%%016X%b%%d%b%%d%b%%b%b%%b%b" % JSON_ANSWER
 _ROW_END = (None, None, "DefaultRegion", "true")
 """Rest of a `SendMessageResponse` by position: no batch, no recall handle, region, trace."""
 
@@ -101,7 +107,7 @@ def _join_json(key: HeaderKey, born_ms: str, properties: str, opaque: int) -> by
 def _answer_json(
     host: bytes, offset: int, queue_id: int, queue_offset: int, key: bytes, opaque: object
 ) -> bytes:
-    return _JSON_ANSWER % (host, offset, queue_id, queue_offset, key, opaque)
+    return _JSON_FORMAT % (host, offset, queue_id, queue_offset, key, opaque)
 
 
 # --- RocketMQ's binary form: entries are the length of a name, name, length of a value, value
@@ -140,31 +146,32 @@ def _join_binary(key: HeaderKey, born_ms: str, properties: str, opaque: int) -> 
     return b"%b%b%b%b%b" % (before, number, flags, len(entries).to_bytes(4, "big"), entries)
 
 
-def _binary_entry(name: str, value: bytes) -> bytes:
-    return len(name).to_bytes(2, "big") + name.encode() + len(value).to_bytes(4, "big") + value
+def _binary_name(name: str) -> bytes:
+    return len(name).to_bytes(2, "big") + name.encode()
 
 
-_BINARY_HEAD = (
-    b"\0\0" + bytes((header_binary.LANGUAGES.index(LANGUAGE),)) + VERSION.to_bytes(2, "big")
+def _binary_entry(name: bytes, value: bytes) -> bytes:
+    return b"%b%b%b" % (name, len(value).to_bytes(4, "big"), value)
+
+
+BINARY_ANSWER: Final = (
+    b"\0\0" + bytes((header_binary.LANGUAGES.index(LANGUAGE),)) + VERSION.to_bytes(2, "big"),
+    RESPONSE_BIT.to_bytes(4, "big") + bytes(4),
+    *map(_binary_name, ("msgId", "queueId", "queueOffset", "transactionId")),
+    _binary_entry(_binary_name("MSG_REGION"), b"DefaultRegion")
+    + _binary_entry(_binary_name("TRACE_ON"), b"true"),
 )
-_BINARY_FLAGS = RESPONSE_BIT.to_bytes(4, "big") + bytes(4)
-_BINARY_END = _binary_entry("MSG_REGION", b"DefaultRegion") + _binary_entry("TRACE_ON", b"true")
+"""What stands around opaque, length of the entries, and the same values, each behind its length."""
 
 
 def _answer_binary(
     host: bytes, offset: int, queue_id: int, queue_offset: int, key: bytes, opaque: int
 ) -> bytes:
-    entries = b"".join(
-        (
-            _binary_entry("msgId", b"%b%016X" % (host, offset)),
-            _binary_entry("queueId", b"%d" % queue_id),
-            _binary_entry("queueOffset", b"%d" % queue_offset),
-            _binary_entry("transactionId", key),
-            _BINARY_END,
-        )
-    )
+    head, flags, *names, end = BINARY_ANSWER
+    values = b"%b%016X" % (host, offset), b"%d" % queue_id, b"%d" % queue_offset, key
+    entries = b"".join(map(_binary_entry, names, values)) + end
     number = opaque.to_bytes(4, "big", signed=True)
-    return b"".join((_BINARY_HEAD, number, _BINARY_FLAGS, len(entries).to_bytes(4, "big"), entries))
+    return b"".join((head, number, flags, len(entries).to_bytes(4, "big"), entries))
 
 
 # --- msgpack: the values by position, behind the shape

@@ -1,0 +1,111 @@
+"""Builds the native body of the send path (node/broker/plain_native.c), where that can be.
+
+Hatchling calls it for wheels and for editable installs. Without a C compiler, without Python's
+headers, or with ROCKETBED_PURE=1, the wheel is a pure one: a line says why, and nothing fails.
+`python hatch_build.py` builds the file in place, for a checkout that is used without an install.
+
+The compiler is called as it is: one file and no libraries are one command, for which setuptools
+would bring a second build system with its own idea of where packages are (docs/decisions.md).
+"""
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = ROOT / "rocketbed" / "node" / "broker" / "plain_native.c"
+NAME = "plain_native.abi3.so"
+FLAGS = ("-std=c11", "-O2", "-g0", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden")
+LINKED = ("-bundle", "-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-shared",)
+BUILT_FOR = "0x030B0000"
+"""The oldest CPython whose limited API is used, as in `requires-python` and the wheel's tag."""
+
+
+class CannotBuild(Exception):
+    """There will be the Python body alone; the text says why."""
+
+
+def source_digest() -> str:
+    """What a build says that it was made of."""
+    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+
+
+def compiler() -> list[str]:
+    """The command of a C compiler: the one asked for, Python's own, or what there is."""
+    for words in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
+        command = shlex.split(words or "")
+        if command and shutil.which(command[0]):
+            return command
+    raise CannotBuild("no C compiler was found")
+
+
+def build(folder: Path, flags: Sequence[str] = ()) -> Path:
+    """Compile into `folder`; the file that is imported. Raises `CannotBuild`."""
+    if os.environ.get("ROCKETBED_PURE") == "1":
+        raise CannotBuild("ROCKETBED_PURE=1")
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise CannotBuild("this Python has no stable binary interface")
+    include = sysconfig.get_path("include")
+    if not Path(include, "Python.h").is_file():
+        raise CannotBuild(f"there is no {include}/Python.h")
+    target = folder / NAME
+    # Beside the target and then renamed: a process that has the old file open keeps it whole.
+    made = folder / f".{NAME}.{os.getpid()}"
+    command = [
+        *compiler(),
+        *FLAGS,
+        *LINKED,
+        f"-DPy_LIMITED_API={BUILT_FOR}",
+        f'-DSOURCE="{source_digest()}"',
+        f"-I{include}",
+        *flags,
+        *("-o", str(made), str(SOURCE)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotBuild(f"{shlex.join(command)}:\n{done.stderr}")
+    made.replace(target)
+    return target
+
+
+def get_build_hook() -> type:
+    """What hatchling looks for."""
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+    class NativeBody(BuildHookInterface):
+        PLUGIN_NAME = "custom"
+
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            """Build, and have the wheel carry it under the tag that it is good for."""
+            self._folder = tempfile.TemporaryDirectory()
+            is_editable = version == "editable"
+            try:
+                made = build(SOURCE.parent if is_editable else Path(self._folder.name))
+            except CannotBuild as exc:
+                self.app.display_warning(f"rocketbed sends with its Python body alone: {exc}")
+                return
+            if not is_editable:
+                build_data["force_include"][str(made)] = f"rocketbed/node/broker/{NAME}"
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["pure_python"] = False
+            build_data["tag"] = f"cp311-abi3-{platform}"
+
+        def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+            self._folder.cleanup()
+
+    return NativeBody
+
+
+if __name__ == "__main__":
+    try:
+        print(build(SOURCE.parent))
+    except CannotBuild as exc:
+        sys.exit(str(exc))
