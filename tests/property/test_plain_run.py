@@ -1,5 +1,6 @@
 """A read's plain sends taken as bytes, against the same frames taken one by one: the same answers,
-log, queues and index, the same events in the simulator; for requests of every kind, good or not."""
+log, queues and index, the same events in the simulator; for requests of every kind, good or not,
+and by both bodies."""
 
 import errno
 import functools
@@ -20,7 +21,20 @@ from rocketbed.wire.command import Encoding, RequestCode, request
 from rocketbed.wire.frame import FrameReader, encode
 from rocketbed.wire.message import BLANK_SIZE, BatchItem, encode_batch
 from tests.support.broker import HOST, PORT, Session, node_run, pull_fields, send_fields
+from tests.support.native import native
 from tests.support.wire_sessions import SESSIONS, recorded_frames
+
+
+@pytest.fixture(scope="module", params=["python", "native"], autouse=True)
+def body(request: pytest.FixtureRequest) -> None:
+    """What takes the sends that are taken as bytes."""
+    if request.param == "native":
+        native()
+    BODY[:] = [f"rbNative={str(request.param == 'native').lower()}"]
+
+
+BODY: list[str] = []
+"""The setting that chooses it."""
 
 KEYS = st.sampled_from(["AB12", "7F000001000A18B4AAC2000000000003", "a-b", "é", "", "K"])
 pairs = st.one_of(
@@ -213,7 +227,7 @@ def run(
         counts: list[object] = [sender.accepted, sender.accepted_bytes, sender.failed]
         return b"".join(received), [*counts, store.queues(), store.max_offset]
 
-    return node_run(scenario, *options)
+    return node_run(scenario, *options, *BODY)
 
 
 def check(
@@ -363,7 +377,7 @@ def taken(frames: list[bytes]) -> list[int]:
             sender.end_of_run(connection)
         return found
 
-    value: list[int] = node_run(scenario).value
+    value: list[int] = node_run(scenario, *BODY).value
     return value
 
 
@@ -467,4 +481,4 @@ def test_a_filler_has_its_room_behind_the_last_record_of_a_segment() -> None:
         assert store.max_offset == 4096 - BLANK_SIZE
         return found
 
-    assert node_run(scenario, "mappedFileSizeCommitLog=4096").value == [False, True]
+    assert node_run(scenario, "mappedFileSizeCommitLog=4096", *BODY).value == [False, True]

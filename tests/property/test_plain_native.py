@@ -1,0 +1,173 @@
+"""The native body of `plain_run` against the Python one: the same for any bytes, and no error of
+memory, whatever fails. What both do to a whole node is in test_plain_run.py."""
+
+import gc
+import os
+import subprocess
+import sys
+import tracemalloc
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketbed.node.broker.plain_body import choose
+from rocketbed.wire.command import Encoding
+from tests.support.native import build_script, native, needed
+from tests.support.native_fuzz import Pair, end_of_log, fields_of, fuzz, odd, plain, send
+from tests.support.wire_sessions import SESSIONS, recorded_frames
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    return native()
+
+
+def test_it_is_chosen_where_it_is_wanted(module: ModuleType) -> None:
+    assert choose(wanted=True) == (module.take, "native")
+    assert choose(wanted=False)[1].startswith("python")
+
+
+def test_without_a_build_the_python_body_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    import rocketbed.node.broker
+
+    monkeypatch.delattr(rocketbed.node.broker, "plain_native", raising=False)
+    monkeypatch.setitem(sys.modules, "rocketbed.node.broker.plain_native", None)
+    body, which = choose(wanted=True)
+    assert body is choose(wanted=False)[0]
+    assert "no native one" in which
+
+
+def test_damaged_frames(module: ModuleType) -> None:
+    assert fuzz(module, seed=1, count=1500).taken > 1_000_000
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_recorded_frames(module: ModuleType, name: str) -> None:
+    frames = [frame.data for frame in recorded_frames(name)]
+    pair = Pair(module)
+    pair.check_all(b"".join(frames))
+    for frame in frames:
+        for at in range(len(frame)):
+            pair.check(frame, at)
+            pair.check(frame[:at])
+    assert pair.taken > 0
+
+
+texts = st.text(max_size=12) | st.sampled_from(["UNIQ_KEY", "AB12", "TAGS", "WAIT", "true", "KEYS"])
+strings = st.lists(st.tuples(texts, texts), max_size=5).map(
+    lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+)
+odd_numbers = st.integers(-(2**66), 2**66).map(str) | st.sampled_from(
+    ["0", "1", "01", "", "é", "1_0"]
+)
+frames = st.builds(
+    lambda topic, string, unique, changes, body, kind, opaque, flag: send(
+        fields_of(topic, 1, string + unique, **changes), body, kind, opaque, flag
+    ),
+    st.sampled_from(["T", "U", "Unknown", ""]),
+    strings,
+    st.sampled_from(["UNIQ_KEY\x01AB12", "UNIQ_KEY\x01AB12\x02", "", "UNIQ_KEY\x01a.b"]),
+    st.dictionaries(st.sampled_from("acdefghjklmn"), odd_numbers, max_size=1),
+    st.binary(max_size=20),
+    st.sampled_from(Encoding),
+    st.integers(-(2**31), 2**31 - 1),
+    st.sampled_from([0, 0, 2, 1]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(frames | st.sampled_from(plain() + odd()) | st.binary(), max_size=6))
+def test_any_frames(found: list[bytes]) -> None:
+    Pair(native()).check_all(b"".join(found))
+
+
+def test_numbers_up_to_their_ends(module: ModuleType) -> None:
+    pair = Pair(module)
+    read = b"".join(send(fields_of("T", 1, "UNIQ_KEY\x01A"), b"x", kind, 9, 0) for kind in Encoding)
+    for position in (0, 2**32 - 1, 2**40, 2**62):
+        end = end_of_log(position=position, limit=position + 10**6, now_ms=2**63 - 1)
+        assert pair.check(read, end=end) == len(read)
+    assert pair.check(read, end=end_of_log(limit=0)) == 0
+    assert pair.check(read, len(read)) == len(read)
+    assert pair.check(read, len(read) + 100) == len(read) + 100
+
+
+def test_what_a_form_or_cache_raises_is_raised_or_leaves_the_frame(module: ModuleType) -> None:
+    """As in Python: a frame that cannot be read is left, all else is somebody's mistake."""
+    read = send(fields_of("T", 1, "UNIQ_KEY\x01A"), b"x", Encoding.MSGPACK, 9, 0)
+    for caught in (KeyError, IndexError, ValueError, TypeError, UnicodeError):
+        assert Pair(module, failing=caught).check(read) == 0
+    for error in (RuntimeError, AttributeError, OverflowError, MemoryError):
+        pair = Pair(module, failing=error)
+        pair.check(read)
+        assert pair.raised == error
+    with pytest.raises(TypeError):
+        module.take(bytearray(read), 0, {}, {}, {}, {}, bytes(8), end_of_log())
+    with pytest.raises(ValueError, match="before the first byte"):
+        module.take(read, -1, {}, {}, {}, {}, bytes(8), end_of_log())
+
+
+def test_nothing_is_left_in_memory(module: ModuleType) -> None:
+    """Neither of messages that were taken nor of those that were left at any step."""
+    pair = Pair(module)
+    reads = [b"".join(plain()), *odd()]
+
+    def use() -> int:
+        for _ in range(20):
+            for read in reads:
+                pair.native_alone(read)
+        gc.collect()  # what the interpreter itself keeps of tuples and lists that are free
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        held = [use() for _ in range(8)]
+    finally:
+        tracemalloc.stop()
+    # The interpreter keeps something of its own now and then; a leak would grow each time.
+    assert min(after - before for before, after in pairwise(held)) < 300, held
+
+
+@pytest.mark.slow
+def test_damaged_frames_under_the_sanitizers(tmp_path: Path) -> None:
+    """No byte outside of what is there is read or written; nor when memory runs out anywhere."""
+    needed()
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+    built = build_script().build(tmp_path, flags)
+    library = subprocess.run(
+        [*build_script().compiler(), "-print-file-name=libasan.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert Path(library).is_file(), f"the compiler has no {library}"
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": library,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+    }
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.native_fuzz", seed, "4000", built],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-5000:]
+        assert "taken" in done.stdout
+
+
+@pytest.mark.slow
+def test_many_damaged_frames() -> None:
+    for seed in range(2, 6):
+        assert fuzz(needed(), seed, count=10_000).taken > 1_000_000
