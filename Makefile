@@ -5,6 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PEER ?=
 BEFORE ?=
 SLICE ?=
+INSTALLED := pyproject.toml requirements.lock hatch_build.py node/broker/plain_native.c
 
 .PHONY: demo test test-all test-slow test-peer check bench bench-spark clean
 
@@ -41,14 +42,14 @@ clean:  ## remove what the targets made
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml requirements.lock | $(VENV)/bin/python
+$(VENV)/.demo: $(INSTALLED) | $(VENV)/bin/python
 	$(PIP) --editable '.[chaos]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml requirements.lock | $(VENV)/bin/python
+$(VENV)/.test: $(INSTALLED) | $(VENV)/bin/python
 	$(PIP) --editable '.[chaos,spark,connect,test]'
 	touch $@ $(VENV)/.demo
 
-$(VENV)/.lint: pyproject.toml requirements.lock | $(VENV)/bin/python
+$(VENV)/.lint: $(INSTALLED) | $(VENV)/bin/python
 	$(PIP) --editable '.[chaos,spark,connect,test,lint]'
 	touch $@ $(VENV)/.demo $(VENV)/.test

@@ -97,6 +97,7 @@ def _plan(bench: Bench, options: argparse.Namespace) -> Iterable[tuple[str, Rows
     ]
     sides = beside.starts_of(bench, peer if jars is not None else None, SMALL_LOG)
     yield "sends", beside.sends(sides, seconds), None
+    yield "native body", beside.bodies(bench, seconds, SMALL_LOG), None
     yield "sync flush", beside.sync_flush(sides, seconds / 2), None
     yield "two groups", beside.two_groups(sides, seconds), None
     for name, measure in both:

@@ -23,6 +23,16 @@ def sends(starts: Mapping[str, Start], seconds: float) -> Iterator[SidedRow]:
     yield from _in_turns({side: [start()] for side, start in starts.items()}, loads, seconds)
 
 
+def bodies(bench: Bench, seconds: float, *settings: str) -> Iterator[SidedRow]:
+    """The sends of a node with the native body, and of one with the Python body."""
+    brokers = {
+        "native": [bench.node(*settings, "rbNative=true")],
+        "python": [bench.node(*settings, "rbNative=false")],
+    }
+    loads = {f"send by body, {count} in flight": str(count) for count in (64, 8, 1)}
+    yield from _in_turns(brokers, loads, seconds)
+
+
 def sync_flush(starts: Mapping[str, Start], seconds: float) -> Iterator[SidedRow]:
     """The same with an fsync before each answer."""
     loads = {f"send, sync flush, {count} in flight": str(count) for count in (64, 1)}

@@ -27,7 +27,7 @@ DOCKERFILE: Final = "compose/Dockerfile"
 BUILT_OF: Final = ("rocketbed", "node", "replication", "routing", "chaos", "pipeline")
 FILES: Final = (
     *("pyproject.toml", "requirements.lock", "README.md", "pyspark_rocketbed.py"),
-    *(DOCKERFILE, "compose/pip-install"),
+    *(DOCKERFILE, "compose/pip-install", "hatch_build.py"),
 )
 STAGE_LABEL: Final = "rocketbed.stage"
 """On the images of a build's stages, by the Dockerfile."""
@@ -65,13 +65,18 @@ def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
     return found[0]
 
 
+def _is_made(path: Path) -> bool:
+    """What an install or a run left in the checkout, and .dockerignore keeps out."""
+    return "__pycache__" in path.parts or path.suffix == ".so"
+
+
 def source_digest() -> str:
     """A digest of everything that goes into the image."""
     digest = hashlib.sha256()
     paths = [ROOT / name for name in FILES]
     for name in BUILT_OF:
         below = sorted((ROOT / name).rglob("*"))
-        paths += [path for path in below if path.is_file() and "__pycache__" not in path.parts]
+        paths += [path for path in below if path.is_file() and not _is_made(path)]
     for path in paths:
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())

@@ -1,9 +1,12 @@
 """The wheel in an empty environment, beside packages of a user who has the names of our folders."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,9 +16,15 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("node", "replication", "routing", "chaos", "pipeline")
 THEIRS = (*FOLDERS, "bench")
+AS_IS: Mapping[str, str] = {}
 BEGUN_S = 1800
 """A step that takes longer hangs; pip may have to fetch Spark."""
 
+NATIVE = "rocketbed/node/broker/plain_native.abi3.so"
+WHICH = """
+from rocketbed.node.broker.plain_body import choose
+print(choose(wanted=True)[1])
+"""
 PLUGIN_TEST = """
 import bench, chaos as own, node, pipeline, replication, routing
 import pytest
@@ -85,13 +94,13 @@ trio.run(main)
 """
 
 
-def run(*command: str | Path, cwd: Path, good: bool = True) -> str:
+def run(*command: str | Path, cwd: Path, good: bool = True, env: Mapping[str, str] = AS_IS) -> str:
     """What a program prints; it must end well, or must not."""
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env=own,
+        env={**own, **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -103,12 +112,22 @@ def run(*command: str | Path, cwd: Path, good: bool = True) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place, ROOT, cwd=place)
+def build(place: Path, source: Path = ROOT, env: Mapping[str, str] = AS_IS) -> Path:
+    command = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place, source)
+    run(*command, cwd=place, env=env)
     (built,) = place.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The native one: a machine that runs these tests has a compiler."""
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("pure"), env={"ROCKETBED_PURE": "1"})
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +149,53 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / name / "__init__.py").write_text('WHOSE = "the user"\n')
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     return tmp_path
+
+
+def files(wheel: Path) -> dict[str, int]:
+    """Names and sizes, without what says how the wheel was made."""
+    found = zipfile.ZipFile(wheel).infolist()
+    return {file.filename: file.file_size for file in found if ".dist-info" not in file.filename}
+
+
+def test_the_pure_wheel_is_the_native_one_without_its_body(wheel: Path, pure_wheel: Path) -> None:
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert wheel.name.endswith(f"-cp311-abi3-{platform}.whl")
+    assert pure_wheel.name.endswith("-py3-none-any.whl")
+    both = files(wheel)
+    assert both.pop(NATIVE) > 10_000
+    assert both == files(pure_wheel)
+
+
+def test_a_wheel_that_was_made_without_a_compiler_is_pure_and_runs(
+    pure_wheel: Path, tmp_path: Path
+) -> None:
+    """Whatever the checkout holds of an earlier build; the node says which body it has."""
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    bin = tmp_path / "venv" / "bin"
+    without = {"PATH": str(bin), "CC": ""}
+    (tmp_path / "wheels").mkdir()
+    built = build(tmp_path / "wheels", env=without)
+    assert built.name == pure_wheel.name
+    assert files(built) == files(pure_wheel)
+    constraint = ("--constraint", ROOT / "requirements.lock")
+    run(bin / "python", "-m", "pip", "install", "-q", *constraint, ROOT, cwd=tmp_path, env=without)
+    assert "python, as there is no native one" in run(bin / "python", "-c", WHICH, cwd=tmp_path)
+
+
+def test_the_native_body_is_installed_with_the_wheel(environment: Path, project: Path) -> None:
+    assert run(environment / "python", "-c", WHICH, cwd=project).strip() == "native"
+
+
+def test_an_editable_install_builds_it_in_place(tmp_path: Path) -> None:
+    source = tmp_path / "checkout"
+    kept = shutil.ignore_patterns(".*", "tests", "bench", "docs", "__pycache__", "*.so")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=kept)
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    constraint = ("--constraint", ROOT / "requirements.lock")
+    run(python, "-m", "pip", "install", "-q", *constraint, "--editable", source, cwd=tmp_path)
+    assert (source / NATIVE.removeprefix("rocketbed/")).is_file()
+    assert run(python, "-c", WHICH, cwd=tmp_path).strip() == "native"
 
 
 def test_the_wheel_holds_one_package_of_real_files(wheel: Path) -> None:
@@ -184,8 +250,7 @@ def test_a_wheel_made_from_the_source_distribution_is_the_same(wheel: Path, tmp_
     run(python, "-m", "pip", "install", "-q", "hatchling", cwd=tmp_path)
     run(python, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path / "sdist", cwd=ROOT)
     (source,) = (tmp_path / "sdist").glob("*.tar.gz")
-    made = tmp_path / "made"
-    run(python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", made, source, cwd=tmp_path)
-    (again,) = made.glob("*.whl")
-    names = [sorted(zipfile.ZipFile(file).namelist()) for file in (wheel, again)]
-    assert names[0] == names[1]
+    (tmp_path / "made").mkdir()
+    again = build(tmp_path / "made", source)
+    assert again.name == wheel.name
+    assert files(again) == files(wheel)

@@ -196,7 +196,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["node/code.py", "chaos/new.py", "pyproject.toml", "compose/Dockerfile"]
+    "name",
+    ["node/code.py", "chaos/new.py", "pyproject.toml", "compose/Dockerfile", "hatch_build.py"],
 )
 def test_other_sources_have_another_digest(name: str, checkout: Path) -> None:
     before = source_digest()
@@ -205,7 +206,9 @@ def test_other_sources_have_another_digest(name: str, checkout: Path) -> None:
     assert source_digest() == source_digest()
 
 
-@pytest.mark.parametrize("name", ["tests/test_a.py", "docs/a.md", "node/__pycache__/code.pyc"])
+@pytest.mark.parametrize(
+    "name", ["tests/test_a.py", "docs/a.md", "node/__pycache__/code.pyc", "node/native.so"]
+)
 def test_what_is_not_in_the_image_does_not_count(name: str, checkout: Path) -> None:
     before = source_digest()
     (checkout / name).parent.mkdir(parents=True, exist_ok=True)
