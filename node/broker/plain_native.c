@@ -164,7 +164,8 @@ static uint32_t crc32(Span span)
     const unsigned char *at = (const unsigned char *)span.at, *end = at + span.size;
     uint32_t crc = 0xFFFFFFFF;
     for (; end - at >= 8; at += 8) {
-        uint32_t low = crc ^ (at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
+        uint32_t low = crc;
+        low ^= at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
         crc = crc_table[7][low & 255] ^ crc_table[6][low >> 8 & 255]
             ^ crc_table[5][low >> 16 & 255] ^ crc_table[4][low >> 24]
             ^ crc_table[3][at[4]] ^ crc_table[2][at[5]] ^ crc_table[1][at[6]] ^ crc_table[0][at[7]];
@@ -193,7 +194,9 @@ static void fill_crc_table(void)
 static int partition(Span whole, const char *mark, Py_ssize_t size, Span *before, Span *after)
 {
     const char *end = whole.at + whole.size;
-    const char *found = whole.size ? memmem(whole.at, (size_t)whole.size, mark, (size_t)size) : NULL;
+    const char *found = NULL;
+    if (whole.size > 0)
+        found = memmem(whole.at, (size_t)whole.size, mark, (size_t)size);
     before->at = whole.at;
     before->size = (found ? found : end) - whole.at;
     after->at = found ? found + size : end;
@@ -612,7 +615,8 @@ static PyObject *keys_of(Span unique, Span keys, PyObject *tag)
 }
 
 /* Tag code and keys, once it is known where they stand; 0: nowhere. */
-static Outcome find_tag_and_keys(Call *call, Message *message, Py_ssize_t tag_at, Py_ssize_t keys_at)
+static Outcome find_tag_and_keys(
+    Call *call, Message *message, Py_ssize_t tag_at, Py_ssize_t keys_at)
 {
     Span keys = {NULL, 0};
     PyObject *tag = NULL;
@@ -818,7 +822,7 @@ static Outcome add_entry(Call *call, const Message *message, long long size,
     return done == 0 ? TAKEN : FAILED;
 }
 
-/* The queue's next offset, which goes up by one; -1: FAILED. */
+/* The queue's next offset, which goes up by one; a new number, NULL: FAILED. */
 static PyObject *next_offset(Call *call, PyObject *queue, long long *offset)
 {
     PyObject *found = PyDict_GetItemWithError(call->offsets, queue);
