@@ -23,6 +23,7 @@ from rocketbed.wire.frame import encode
 from rocketbed.wire.message import decode_messages
 from rocketbed.world.real import real_world
 from tests.support.broker import heartbeat_body, pull_fields, send_fields
+from tests.support.native import native
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.process
@@ -171,3 +172,21 @@ async def test_a_member_that_comes_and_goes_leaves_nothing_and_holds_nobody_up(
 
         await with_connection(port, scenario)
         assert process.poll() is None
+
+
+@pytest.mark.parametrize("value", ["", "1", "0"])
+async def test_a_node_says_with_which_body_it_takes_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """The native one unless `RB_NATIVE=0`. Twenty sends of one read are plain ones."""
+    native()
+    monkeypatch.setenv("RB_NATIVE", value)
+    port = free_port()
+    with node(tmp_path, port) as process:
+        assert await with_connection(port, send) == [str(number) for number in range(20)]
+        assert await with_connection(port, pull) == BODIES
+        process.terminate()
+        assert process.stderr is not None
+        said = process.stderr.read()
+    (line,) = [line for line in said.splitlines() if "send.body" in line]
+    assert line.partition("which=")[2].startswith("python" if value == "0" else "native")

@@ -120,6 +120,13 @@ class Pair:
         known = side.headers, side.names, offsets, side.next_offsets
         return side.take(data, 0, *known, bytes(8), end_of_log())[2]
 
+    def shapes(self) -> list[object]:
+        """What the native body's caches hold."""
+        side = self._native
+        shapes = [shape for headers in side.headers.values() for shape in headers.values()]
+        parts = [part for shape in shapes for part in shape]
+        return [*side.names, *side.names.values(), *side.headers.values(), *shapes, *parts]
+
     def check_all(self, data: bytes) -> None:
         """The same at each frame of `data`, as a connection asks again behind one that was left."""
         at = 0
