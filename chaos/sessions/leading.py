@@ -357,6 +357,6 @@ class Leading(LeadingStage):
         await two.say(Reject(why="no good", first=two.acknowledged))
         await trio.sleep(0.02)
         two.hang_up()
-        await self.until(lambda: len(self._left()) > 0, "it leaves", 4)
+        await self.until(lambda: len(self._left()) > 0, "it leaves", 0.8)
         told_ = [(found.header.replica, found.header.incarnation) for found in self._left()]
         ensure(told_ == [(1, self.life)], "in the way", f"{told_}")

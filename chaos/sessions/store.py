@@ -21,7 +21,9 @@ from rocketbed.chaos.sessions.model import Model, Put, Wrong, ensure
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.inspect import Severity, check_store, open_directory
+from rocketbed.node.store.aside import CUT_DIR
 from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.files import file_size
 from rocketbed.node.store.run import Run
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
@@ -226,12 +228,16 @@ class Life:
     async def _put_inner(self, store: MessageStore) -> None:
         count, queue = self._random.randint(1, 4), self._random.randrange(2)
         unique = f"I{self._random.getrandbits(32)}"
-        text = f"UNIQ_KEY\x01{unique}\x02".encode()
+        ends = self._random.choice(("", "\x02"))  # some clients leave it out
+        text = f"UNIQ_KEY\x01{unique}{ends}".encode()
         run = store.begin()
         run.add_inner_batch(
             "C", queue, b"inner" * count, text, count=count, flag=0, sys_flag=0, born_ms=1,
             born_host=HOST, unique_key=unique,
         )  # fmt: skip
+        whole = b"".join(piece for _, pieces in run.chunks for piece in pieces)
+        want = f"{unique}\x02INNER_NUM\x01{count}\x02".encode()
+        ensure(want in whole, "append", f"properties of a batch: {whole[-90:]!r}")
         put = Put("C", queue, b"inner" * count, text, (unique,), count=count)
         self._commit(store, run, [put])
 
@@ -260,6 +266,11 @@ class Life:
             await store.removal.cut(at)
             self.model.was_cut()
             ensure(store.max_offset == at, "cut", f"at {at}, the log ends at {store.max_offset}")
+            disk, place = store._world.disk, f"{ROOT}/{CUT_DIR}"
+            files = disk.listdir(place) if disk.is_dir(place) else []
+            kept = str(sum(file_size(store._world, f"{place}/{name}") for name in files))
+            told = store.runtime_info()["keptCutBytes"]
+            ensure(told == kept, "cut", f"{told} of {kept} bytes are kept")
 
     async def _delete(self, store: MessageStore) -> None:
         await store.dispatched.wait_for(store.max_offset)
