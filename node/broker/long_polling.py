@@ -30,6 +30,8 @@ class HeldPull:
     tag_codes: frozenset[int] | None
     deadline: float
     """On trio's clock."""
+    outlived: bool = False
+    """Its topic was deleted, and is there again: the offset is one of the queue that is gone."""
 
 
 class LongPolls:
@@ -40,7 +42,7 @@ class LongPolls:
         *,
         limit: int,
         queue_max: Callable[[str, int], int],
-        execute: Callable[[Command, Connection], None],
+        execute: Callable[[HeldPull], None],
     ) -> None:
         """`execute` runs a pull again; it must not hold it a second time."""
         self._limit = limit
@@ -97,10 +99,17 @@ class LongPolls:
         if held := self._table.get((topic, queue_id)):
             self._take(topic, queue_id, [], held)
 
-    def release_topics(self, topics: Container[str]) -> None:
-        """The same of all queues of topics."""
-        for topic, queue_id in [key for key in self._table if key[0] in topics]:
-            self.release(topic, queue_id)
+    def made_again(self, topics: Container[str]) -> None:
+        """Execute the pulls that were held while these topics were deleted, and are beyond their
+        new ends."""
+        for (topic, queue_id), held in list(self._table.items()):
+            if topic in topics:
+                end = self._queue_max(topic, queue_id)
+                due = [pull for pull in held if pull.offset > end]
+                for pull in due:
+                    pull.outlived = True
+                if due:
+                    self._take(topic, queue_id, [one for one in held if one not in due], due)
 
     def release_all(self) -> None:
         """Execute every held pull now (the node stops)."""
@@ -112,7 +121,7 @@ class LongPolls:
         due, self._due = self._due, []
         for pull in due:
             if not pull.connection.is_closed:
-                self._execute(pull.command, pull.connection)
+                self._execute(pull)
 
     async def _sweep_forever(self) -> None:
         sweeps = 0

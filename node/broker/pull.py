@@ -90,6 +90,8 @@ class Puller:
         )
         store.on_arrival.append(self.polls.on_arrival)
         topics.on_change.append(self._changed)
+        self._gone: set[str] = set()
+        """Topics that were deleted since the start."""
         self.is_master_alive: Callable[[], bool] = lambda: False
         """On a slave: whether a master serves the group, so that readers should go there."""
         self.elsewhere: Callable[[], str] = str
@@ -107,9 +109,10 @@ class Puller:
             return None
         return self._execute(command, connection, may_hold=True)
 
-    def _again(self, command: Command, connection: Connection) -> None:
+    def _again(self, pull: HeldPull) -> None:
+        command, connection = pull.command, pull.connection
         try:
-            response = self._execute(command, connection, may_hold=False)
+            response = self._execute(command, connection, may_hold=False, outlived=pull.outlived)
         except Exception as exc:
             response = connection.failure(command, exc)
         connection.reply(command, response)
@@ -121,6 +124,7 @@ class Puller:
         *,
         may_hold: bool,
         most: int = ALL,
+        outlived: bool = False,
     ) -> Command | None:
         header = PullMessageRequest.decode(command.raw_fields)
         if refusal := self.gate():
@@ -150,7 +154,8 @@ class Puller:
             result = replace(
                 result, status=GetStatus.OFFSET_OVERFLOW_ONE, next_offset=header.queueOffset
             )
-        elif self._was_made_again(header.topic, result):
+        elif outlived and result.status in BEYOND:
+            # All that the queue has came after the deletion: the reader would skip it.
             result = replace(result, next_offset=result.min_offset)
         commits = may_hold and header.sysFlag & COMMIT_OFFSET and not self._config.is_slave
         if commits and not self.elsewhere():
@@ -168,8 +173,12 @@ class Puller:
         return self._send_records(response, connection, result, command)
 
     def _changed(self, topics: list[str]) -> None:
-        """One that was deleted and is there again has none of the positions that are waited at."""
-        self.polls.release_topics([name for name in topics if self._topics.get(name) is not None])
+        gone = {name for name in topics if self._topics.get(name) is None}
+        self._gone |= gone
+        if there := self._gone.intersection(topics) - gone:
+            self._gone -= there
+            if not self._config.is_slave:  # a copy that lags has ends that say nothing
+                self.polls.made_again(there)
 
     # --- checks
 
@@ -274,14 +283,6 @@ class Puller:
             return False
         topic, queue_id = header.topic, header.queueId
         return header.queueOffset <= self._store.queue_max(topic, queue_id, committed=False)
-
-    def _was_made_again(self, topic: str, result: GetResult) -> bool:
-        """Whether a position is one of a queue that was deleted: all that the new one has is new,
-        and would be skipped if the reader went on at its end."""
-        return (
-            result.status is GetStatus.OFFSET_OVERFLOW_BADLY
-            and topic in self._store.removal.deletions()
-        )
 
     # --- outcomes
 

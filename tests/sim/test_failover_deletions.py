@@ -15,9 +15,10 @@ from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import request
+from rocketbed.wire.headers import PullMessageRequest
 from rocketbed.wire.headers_admin import TopicRequest
 from rocketbed.world.api import World
-from tests.support.sim.failover_nodes import NAMESERVER, FailoverNodes
+from tests.support.sim.failover_nodes import GROUP, NAMESERVER, FailoverNodes
 from tests.support.sim.failover_steps import QUEUE, ask, end, fill, read, ready
 
 DELETE = request(RequestCode.DELETE_TOPIC_IN_BROKER, TopicRequest(topic="T").encode())
@@ -159,6 +160,28 @@ def test_a_reader_of_a_topic_that_is_made_again_gets_all_that_is_new(wait_s: flo
         new = group.run_program(lambda world: fill(world, "T", "new", 20))
         group.wait(lambda: len(found) >= 110)
         assert found == [body for body, _ in old + new]
+
+
+def test_a_copy_that_lags_sends_no_reader_back() -> None:
+    """Its topic was deleted once; a reader that has more than the copy stays where it is."""
+    with FailoverNodes(68) as group:
+        leader = ready(group)
+        group.run_program(lambda world: fill(world, "T", "old", 20))
+        group.run_program(lambda world: ask(world, group, leader, DELETE))
+        group.run_program(lambda world: fill(world, "T", "new", 20))
+        group.settle()
+        lagging = next(name for name in group.names if name != leader)
+        store = group.nodes[lagging].store
+        group.wait(lambda: store.queue_max("T", 0) == 20)
+        assert "T" in store.removal.deletions()
+        pull = PullMessageRequest(
+            consumerGroup="c", topic="T", queueId=0, queueOffset=50, maxMsgNums=1, sysFlag=4,
+            commitOffset=0, suspendTimeoutMillis=0, subscription="*", subVersion=0,
+            expressionType="TAG", bname=GROUP,
+        )  # fmt: skip
+        command = request(RequestCode.PULL_MESSAGE, pull.encode())
+        answer = group.run_program(lambda world: ask(world, group, lagging, command))
+        assert answer.fields["nextBeginOffset"] == "50", answer
 
 
 def test_a_topic_is_not_made_again_while_it_is_being_deleted() -> None:
