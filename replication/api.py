@@ -126,9 +126,9 @@ class EpochLog(ReplicaLog, Protocol):
         """Append the marker of an epoch, durably; where it stands. Raises `NoRoom`, `OSError`."""
         ...
 
-    async def records_end(self, below: int) -> int:
-        """The end of the last record below an offset, before what fills a file behind it. May take
-        long."""
+    async def filler_before(self, below: int) -> int:
+        """Where what fills a file up to an offset begins; the offset itself where nothing does, or
+        what stands there cannot be told. May take long. Raises `OSError`."""
         ...
 
     async def epochs(self, since: int) -> list[tuple[int, int]]:

@@ -92,8 +92,8 @@ class Leader:
         """Where a follower found our log no good, bytes, until somebody has looked."""
         self._doubts: dict[int, Reject] = {}
         """What each follower said of it last, until it has acknowledged more."""
-        self._record_ends: dict[int, int] = {}
-        """Before the starts of epochs, where that was looked for."""
+        self._fillers: dict[int, int] = {}
+        """Where what fills a file before an epoch's start begins, where that was looked for."""
         self._is_over = False
         self._alone_since = world.clock.monotonic()
         """When somebody followed last who had to, as far as `is_in_the_way` has looked."""
@@ -339,9 +339,12 @@ class Leader:
         log = self._log
         if replica in self._doubts and may_be_filled(self.history, cut, cut, log.segment_size):
             start = next(one.start for one in self.history if one.start >= cut)
-            if start not in self._record_ends:  # who asked may not wait for that, and comes again
-                self._record_ends[start] = await log.records_end(start)
-            return min(cut, self._record_ends[start])
+            if start not in self._fillers:  # who asked may not wait for that, and comes again
+                try:
+                    self._fillers[start] = await log.filler_before(start)
+                except OSError:
+                    return cut  # whose bytes are read next, and that says it
+            return min(cut, self._fillers[start])
         return cut
 
     def _compared(self, replica: int, cut: int) -> tuple[int, int]:

@@ -102,7 +102,7 @@ async def _offsets_from_confirm(_original: Any, self: Any) -> Any:
     " log only where the set's other member led in between with less",
     family="failover",
     soak=SOAK,
-    targets={_LEADER: "37d3f10add6d2ee8"},
+    targets={_LEADER: "becf468a65f9fb68"},
 )
 def _old_positions() -> None:
     kept: dict[tuple[str, int], dict[int, Any]] = {}

@@ -135,11 +135,11 @@ class StoreEpochs(LogView):
             raise CorruptRecord(f"no record at {step.end}: {step.reason}", offset=step.end)
         return found
 
-    async def records_end(self, below: int) -> int:
+    async def filler_before(self, below: int) -> int:
         found = await boundary_below(self._parts, below)
-        return (
-            self._log.min_offset if found is None else found.last.physical_offset + found.last.size
-        )
+        if found is None or found.end != below:  # damage stands there, which fills nothing
+            return below
+        return found.last.physical_offset + found.last.size
 
     async def epochs(self, since: int) -> list[tuple[int, int]]:
         """From the queue of their topic, and what is not in it yet. Raises `CorruptRecord`."""

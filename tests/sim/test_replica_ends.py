@@ -1,13 +1,16 @@
 """A replica that finds its own log unreadable ends, so that somebody sees to it; and the ends of
 logs at which two leaders followed each other."""
 
+import errno
 from typing import NoReturn
 
 import pytest
 
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.failover_nodes import FailoverNodes
+from tests.support.sim.store_session import flip_bit
 
 
 def test_a_follower_that_cannot_read_its_log_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,3 +65,39 @@ def test_a_record_where_the_next_leader_fills_the_file_is_cut_off(more: int, aga
         logs = [group.nodes[name].store.log for name in group.names]
         ends = [log.read(end, size - end) for log in logs]
         assert ends[0] == ends[1] == ends[2], "what fills the file"
+
+
+@pytest.mark.parametrize("trouble", ["rotten", "unreadable"])
+def test_where_the_leaders_log_is_damaged_before_a_filler_nothing_is_cut(trouble: str) -> None:
+    """Its own copy is no measure then: what the former leader has may be the last good one."""
+    with FailoverNodes(1) as group:
+        first = group.settle()
+        store, process = group.nodes[first].store, group.simulation.process(first)
+        size, places = store.log.segment_size, list[int]()
+        while (room := size - store.log.written.value % size - 118) > 0:
+            places.append(store.log.written.value)
+            process.call(put, store, room if room < 4000 else 2000)
+        others = [one for one in group.names if one != first]
+        end = store.log.written.value
+        group.wait(lambda: all(group.nodes[one].store.log.written.value == end for one in others))
+        process.call(put, store, 93)
+        held = store.log.read(end - end % size, end % size)
+        group.simulation.kill(first)
+        group.wait(lambda: group.leader() in others)
+        second = group.leader()
+        disk = group.simulation.process(second).disk
+        path = f"/store/commitlog/{end - end % size:020d}"
+        if trouble == "rotten":
+            flip_bit(disk, path, 8 * (places[len(places) * 2 // 3] + 2 - (end - end % size)))
+        group.simulation.run(3)
+        if trouble == "unreadable":
+            fault = SimFault(operation="read", path=path, error=errno.EIO, times=None)
+            disk.faults.append(fault)
+        group.simulation.kill(next(one for one in others if one != second))
+        group.start(first)
+        group.simulation.run(10)
+        log = group.nodes[first].store.log
+        assert log.written.value == end + 93
+        assert log.read(end - end % size, end % size) == held
+        lost = [line for line in group.simulation.log if line.event == "member.link_lost"]
+        assert len(lost) < 50, "it is refused, twice a second, with the reason"

@@ -107,7 +107,7 @@ class RecordLog(SegmentedLog):
         await self.flush()
         return offset
 
-    async def records_end(self, below: int) -> int:
+    async def filler_before(self, below: int) -> int:
         return below  # nothing fills files here
 
     async def epochs(self, since: int) -> list[tuple[int, int]]:
