@@ -4,6 +4,7 @@
 takes 120 us (an AMD EPYC), which a producer under sync flush waits for with each message.
 """
 
+import errno
 import os
 import queue
 import threading
@@ -34,13 +35,15 @@ class SyncThreads:
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._guard = threading.Lock()
         """Held to look at `_idle` and what is in the queue at once."""
+        self._threads = 0
         self._idle = 0
-        """Threads that wait, but for those that what is in the queue will wake."""
+        """Threads that wait, less the calls in the queue."""
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
         """Result of `function(*arguments)`. Once begun it is not cancelled.
 
-        Raises `OSError` if there is no thread and the system gives none.
+        Raises `OSError` if there is no thread, also a busy one, and the system gives none.
         """
         if self._process != os.getpid():
             self._forget()  # a fork has no threads but the one that forked
@@ -60,11 +63,25 @@ class SyncThreads:
 
     def _give(self, call: _Call) -> None:
         with self._guard:
-            if self._idle:
-                self._idle -= 1
+            if self._idle <= 0 and self._start():
+                self._threads += 1
             else:
-                _start(self._work)
+                self._idle -= 1
             self._calls.put(call)
+
+    def _start(self) -> bool:
+        """One more thread; false where a busy one has to do."""
+        try:
+            threading.Thread(target=self._work, name="sync", daemon=True).start()
+        except RuntimeError as exc:
+            if self._threads:
+                return False
+            raise BlockingIOError(
+                errno.EAGAIN,
+                f"no thread to bring files to disk ({exc}): raise the limit of processes (ulimit"
+                " -u, pids of a container)",
+            ) from exc
+        return True
 
     def _work(self) -> None:
         while True:
@@ -74,22 +91,13 @@ class SyncThreads:
                 with self._guard:
                     if self._calls.empty():
                         self._idle -= 1
+                        self._threads -= 1
                         return
                 continue
             result = function()
             with self._guard:  # before it is told, or the next call would start another thread
                 self._idle += 1
             token.run_sync_soon(trio.lowlevel.reschedule, task, result)
-
-
-def _start(work: Callable[[], None]) -> None:
-    try:
-        threading.Thread(target=work, name="sync", daemon=True).start()
-    except RuntimeError as exc:
-        raise BlockingIOError(
-            f"no thread to bring files to disk: {exc}; raise the limit of processes (ulimit -u,"
-            " pids of a container)"
-        ) from exc
 
 
 def _cannot_stop(_raise_cancel: Any) -> trio.lowlevel.Abort:

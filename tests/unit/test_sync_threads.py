@@ -1,5 +1,6 @@
 """The threads that bring files to disk: so many at a time, in order, and nobody waits in vain."""
 
+import errno
 import os
 import threading
 
@@ -55,20 +56,48 @@ async def test_calls_that_follow_each_other_share_a_thread() -> None:
     assert len(found) == 1
 
 
-async def test_a_thread_that_cannot_be_started_is_the_callers_error_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    threads, start = SyncThreads(2), threading.Thread.start
+def refuse_threads(patch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
         if thread.name == "sync":
             raise RuntimeError("can't start new thread")
         start(thread)
 
+    patch.setattr(threading.Thread, "start", refuse)
+
+
+async def test_a_thread_that_cannot_be_started_is_the_callers_error_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = SyncThreads(2)
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(OSError, match="limit of processes"):
+        refuse_threads(patch)
+        with pytest.raises(OSError, match="limit of processes") as caught:
             await threads.run(len, "never")
+    assert caught.value.errno == errno.EAGAIN
+    assert "limit of processes" in (caught.value.strerror or "")
+    assert await threads.run(len, "two") == 3
+
+
+async def test_where_no_thread_can_be_started_the_busy_one_has_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, gate, found = SyncThreads(2), Gate(), list[int]()
+
+    async def call(number: int) -> None:
+        found.append(await threads.run(gate.pass_through, number))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        refuse_threads(monkeypatch)
+        for number in range(1, 4):
+            nursery.start_soon(call, number)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not found
+        gate.open.set()
+    assert sorted(found) == [0, 1, 2, 3]
     assert await threads.run(len, "two") == 3
 
 
