@@ -51,6 +51,8 @@ def build(folder: Path, flags: Sequence[str] = ()) -> Path:
     """Compile into `folder`; the file that is imported. Raises `CannotBuild`."""
     if os.environ.get("ROCKETBED_PURE") == "1":
         raise CannotBuild("ROCKETBED_PURE=1")
+    if sys.maxsize < 2**32:
+        raise CannotBuild("it is made for 64 bits")
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise CannotBuild("this Python has no stable binary interface")
     include = sysconfig.get_path("include")

@@ -82,7 +82,7 @@ def shown(error: PipelineError | OSError) -> PipelineError:
     if not isinstance(error, PipelineError):
         where = f"{error.filename}: " if error.filename else ""
         error = PipelineError(f"{where}{error.strerror or error}")
-    text = " ".join(str(error).split("\n"))
+    text = " ".join(str(error).splitlines())
     name = f"[{error.condition}] "
     error.args = (text if text.startswith(name) else name + text,)
     return error.with_traceback(None)

@@ -107,7 +107,7 @@ def read_starting(text: str) -> str:
     if text.strip().lower() not in ("earliest", "latest"):
         try:
             is_object = isinstance(json.loads(text), dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             is_object = False
         if not is_object:
             raise ValueError(
