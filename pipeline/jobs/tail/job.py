@@ -88,10 +88,9 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
         finally:
             query.stop()
             _note(query, seen)
-            job.report.counts |= {
-                "messages": sum(seen.values()),
-                "batches": sum(1 for rows in seen.values() if rows),
-            }
+            # The end may come before Spark tells of a batch whose lines are written.
+            batches = lines.batches if out is None else [rows for rows in seen.values() if rows]
+            job.report.counts |= {"messages": sum(batches), "batches": len(batches)}
     if ending.is_asked and options.once:
         raise KeyboardInterrupt
     if ending.is_asked:
@@ -125,6 +124,8 @@ class _Lines:
     def __init__(self, form: Callable[[dict[str, Any]], str], write: Write) -> None:
         self._form = form
         self._write = write
+        self.batches: list[int] = []
+        """How many lines were written of each that had any."""
         self.is_closed = False
         """Whether nobody reads the lines any more."""
 
@@ -133,9 +134,12 @@ class _Lines:
         if self.is_closed:
             return
         found = [row.asDict(recursive=True) for row in rows.collect()]
+        if found:
+            self.batches.append(0)
         try:
             for row in sorted(found, key=_age):
                 self._write(self._form(row))
+                self.batches[-1] += 1
         except BrokenPipeError:
             self.is_closed = True
 
