@@ -5,7 +5,7 @@ been dispatched, when its time is over, and every few seconds when its queue wen
 match, so that its offset advances over filtered messages.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +31,7 @@ class HeldPull:
     deadline: float
     """On trio's clock."""
     outlived: bool = False
-    """Its topic was deleted, and is there again: the offset is one of the queue that is gone."""
+    """Its topic was deleted meanwhile: the offset is one of a queue that is gone."""
 
 
 class LongPolls:
@@ -99,17 +99,18 @@ class LongPolls:
         if held := self._table.get((topic, queue_id)):
             self._take(topic, queue_id, [], held)
 
-    def made_again(self, topics: Container[str]) -> None:
-        """Execute the pulls that were held while these topics were deleted, and are beyond their
-        new ends."""
-        for (topic, queue_id), held in list(self._table.items()):
-            if topic in topics:
-                end = self._queue_max(topic, queue_id)
-                due = [pull for pull in held if pull.offset > end]
-                for pull in due:
-                    pull.outlived = True
-                if due:
-                    self._take(topic, queue_id, [one for one in held if one not in due], due)
+    def topic_gone(self, topic: str) -> None:
+        """It was deleted; its pulls wait for the end of their time, or for `topic_there`."""
+        for key, held in self._table.items():
+            for pull in held if key[0] == topic else ():
+                pull.outlived = True
+
+    def topic_there(self, topic: str, queues: int) -> None:
+        """Execute what was held before the topic was deleted: it is made again."""
+        for queue_id in range(queues):
+            held = self._table.get((topic, queue_id), ())
+            if due := [pull for pull in held if pull.outlived]:
+                self._take(topic, queue_id, [one for one in held if not one.outlived], due)
 
     def release_all(self) -> None:
         """Execute every held pull now (the node stops)."""

@@ -6,29 +6,8 @@ when rocketbed was installed. `rocketbed node` wants it unless `RB_NATIVE=0`; no
 does not say `rbNative=true`: a simulation runs the same everywhere.
 """
 
-from typing import Protocol
-
 from rocketbed.node.broker import plain_run
-from rocketbed.node.broker.plain_run import EndOfLog
-from rocketbed.node.broker.plain_shapes import Headers, Names
-from rocketbed.node.store.entry import Entry
-
-
-class Body(Protocol):
-    """See `plain_run.take`."""
-
-    def __call__(
-        self,
-        data: bytes,
-        at: int,
-        headers: dict[int, Headers],
-        names: Names,
-        offsets: dict[tuple[str, int], int],
-        next_offsets: dict[tuple[str, int], int],
-        born_host: bytes,
-        end_of_log: EndOfLog,
-        /,
-    ) -> tuple[int, bytes, list[Entry], bytes]: ...
+from rocketbed.node.broker.plain_run import Body
 
 
 def choose(*, wanted: bool) -> tuple[Body, str]:

@@ -10,6 +10,7 @@ a body in another language can take its place.
 """
 
 import zlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rocketbed.node.broker.plain_shapes import Headers, Names
@@ -47,6 +48,13 @@ class EndOfLog(NamedTuple):
     """Whether a tag is one of a record's keys."""
 
 
+Offsets = dict[tuple[str, int], int]
+Body = Callable[
+    [bytes, int, dict[int, Headers], Names, Offsets, Offsets, bytes, EndOfLog],
+    tuple[int, bytes, list[Entry], bytes],
+]
+"""What `take` is, and the native body."""
+
 _PAIR_TURN = NAME_END + PAIR_END
 _crc32 = zlib.crc32
 _new_tuple = tuple.__new__
@@ -62,8 +70,8 @@ def take(
     at: int,
     headers: dict[int, Headers],
     names: Names,
-    offsets: dict[tuple[str, int], int],
-    next_offsets: dict[tuple[str, int], int],
+    offsets: Offsets,
+    next_offsets: Offsets,
     born_host: bytes,
     end_of_log: EndOfLog,
 ) -> tuple[int, bytes, list[Entry], bytes]:

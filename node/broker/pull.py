@@ -90,8 +90,6 @@ class Puller:
         )
         store.on_arrival.append(self.polls.on_arrival)
         topics.on_change.append(self._changed)
-        self._gone: set[str] = set()
-        """Topics that were deleted since the start."""
         self.is_master_alive: Callable[[], bool] = lambda: False
         """On a slave: whether a master serves the group, so that readers should go there."""
         self.elsewhere: Callable[[], str] = str
@@ -173,12 +171,13 @@ class Puller:
         return self._send_records(response, connection, result, command)
 
     def _changed(self, topics: list[str]) -> None:
-        gone = {name for name in topics if self._topics.get(name) is None}
-        self._gone |= gone
-        if there := self._gone.intersection(topics) - gone:
-            self._gone -= there
-            if not self._config.is_slave:  # a copy that lags has ends that say nothing
-                self.polls.made_again(there)
+        if self._config.is_slave:  # a copy that lags has ends that say nothing
+            return
+        for name in topics:
+            if (config := self._topics.get(name)) is None:
+                self.polls.topic_gone(name)
+            else:
+                self.polls.topic_there(name, config.read_queue_nums)
 
     # --- checks
 

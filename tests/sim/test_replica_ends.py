@@ -35,24 +35,36 @@ def put(store: MessageStore, size: int) -> None:
     store.commit(run)
 
 
+def fill(group: FailoverNodes) -> tuple[str, int, list[int]]:
+    """Have all hold a log whose file has room for a record of 93 bytes, and not for the marker of
+    an epoch, and the leader alone such a record; who that is, where the others end, and where
+    records of the log begin."""
+    first = group.settle()
+    store, process = group.nodes[first].store, group.simulation.process(first)
+    size, begins = store.log.segment_size, list[int]()
+    while (room := size - store.log.written.value % size - 118) > 0:
+        begins.append(store.log.written.value)
+        process.call(put, store, room if room < 4000 else 2000)
+    end = store.log.written.value
+    logs = [group.nodes[one].store.log for one in group.names]
+    group.wait(lambda: all(log.written.value == end for log in logs))
+    process.call(put, store, 93)
+    return first, end, begins
+
+
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("more", [0, 1000])
 def test_a_record_where_the_next_leader_fills_the_file_is_cut_off(more: int, again: bool) -> None:
     """The marker of its epoch had no room where a smaller record has, which nobody else got, nor
     what came behind it: epochs say that the two logs are the same up to there."""
     with FailoverNodes(1) as group:
-        first = group.settle()
-        store, process = group.nodes[first].store, group.simulation.process(first)
-        size = store.log.segment_size
-        while (room := size - store.log.written.value % size - 118) > 0:
-            process.call(put, store, room if room < 4000 else 2000)
+        first, end, _ = fill(group)
         others = [one for one in group.names if one != first]
         numbers = {int(one[-1]) for one in others}
-        end = store.log.written.value
-        group.wait(lambda: all(group.nodes[one].store.log.written.value == end for one in others))
-        process.call(put, store, 93)
+        store = group.nodes[first].store
+        size = store.log.segment_size
         if more:
-            process.call(put, store, more)
+            group.simulation.process(first).call(put, store, more)
         group.simulation.kill(first)
         group.wait(lambda: group.leader() in others)
         if again:
@@ -71,24 +83,19 @@ def test_a_record_where_the_next_leader_fills_the_file_is_cut_off(more: int, aga
 def test_where_the_leaders_log_is_damaged_before_a_filler_nothing_is_cut(trouble: str) -> None:
     """Its own copy is no measure then: what the former leader has may be the last good one."""
     with FailoverNodes(1) as group:
-        first = group.settle()
-        store, process = group.nodes[first].store, group.simulation.process(first)
-        size, places = store.log.segment_size, list[int]()
-        while (room := size - store.log.written.value % size - 118) > 0:
-            places.append(store.log.written.value)
-            process.call(put, store, room if room < 4000 else 2000)
+        first, end, begins = fill(group)
         others = [one for one in group.names if one != first]
-        end = store.log.written.value
-        group.wait(lambda: all(group.nodes[one].store.log.written.value == end for one in others))
-        process.call(put, store, 93)
-        held = store.log.read(end - end % size, end % size)
+        log = group.nodes[first].store.log
+        base = end - end % log.segment_size
+        held = log.read(base, end - base)
         group.simulation.kill(first)
         group.wait(lambda: group.leader() in others)
         second = group.leader()
         disk = group.simulation.process(second).disk
-        path = f"/store/commitlog/{end - end % size:020d}"
+        path = f"/store/commitlog/{base:020d}"
         if trouble == "rotten":
-            flip_bit(disk, path, 8 * (places[len(places) * 2 // 3] + 2 - (end - end % size)))
+            middle = begins[len(begins) * 2 // 3]
+            flip_bit(disk, path, 8 * (middle + 2 - base))  # of its size
         group.simulation.run(3)
         if trouble == "unreadable":
             fault = SimFault(operation="read", path=path, error=errno.EIO, times=None)
@@ -98,6 +105,6 @@ def test_where_the_leaders_log_is_damaged_before_a_filler_nothing_is_cut(trouble
         group.simulation.run(10)
         log = group.nodes[first].store.log
         assert log.written.value == end + 93
-        assert log.read(end - end % size, end % size) == held
+        assert log.read(base, end - base) == held
         lost = [line for line in group.simulation.log if line.event == "member.link_lost"]
         assert len(lost) < 50, "it is refused, twice a second, with the reason"

@@ -16,8 +16,7 @@ from typing import Any
 import orjson
 
 from rocketbed.node.broker import plain_run
-from rocketbed.node.broker.plain_body import Body
-from rocketbed.node.broker.plain_run import EndOfLog
+from rocketbed.node.broker.plain_run import Body, EndOfLog
 from rocketbed.node.broker.plain_shapes import Headers, Meanings, Names
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.entry import Entry
