@@ -41,7 +41,10 @@ def source_digest() -> str:
 def compiler() -> list[str]:
     """The command of a C compiler: the one asked for, Python's own, or what there is."""
     for words in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
-        command = shlex.split(words or "")
+        try:
+            command = shlex.split(words or "")
+        except ValueError as exc:
+            raise CannotBuild(f"the compiler {words!r} is no command: {exc}") from exc
         if command and shutil.which(command[0]):
             return command
     raise CannotBuild("no C compiler was found")
@@ -71,7 +74,7 @@ def build(folder: Path, flags: Sequence[str] = ()) -> Path:
         *flags,
         *("-o", str(made), str(SOURCE)),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise CannotBuild(f"{shlex.join(command)}:\n{done.stderr}")
     made.replace(target)
@@ -92,6 +95,8 @@ def get_build_hook() -> type:
             try:
                 made = build(SOURCE.parent if is_editable else Path(self._folder.name))
             except CannotBuild as exc:
+                if is_editable:  # one of an earlier install may be of another state
+                    (SOURCE.parent / NAME).unlink(missing_ok=True)
                 self.app.display_warning(f"rocketbed sends with its Python body alone: {exc}")
                 return
             if not is_editable:

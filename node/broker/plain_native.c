@@ -35,6 +35,8 @@ typedef struct { /* bytes that grow at their end */
 
 enum { JSON = 0, BINARY = 1 }; /* kinds of headers that are cut here */
 enum { PROPERTIES_MAX = 32767, CRC_MASK = 0x7FFFFFFF, BORN_IPV6 = 1 << 4, STORE_IPV6 = 1 << 5 };
+#define ENTRY "topic queue_id queue_offset physical_offset size tag_code store_ms keys units"
+#define END_OF_LOG "position limit now_ms store_host host_text body_max record_max index_tags"
 enum { BORN_DIGITS = 13, JSON_PARTS = 6, BINARY_PARTS = 7 };
 
 /* Looked up once, when the module is imported. */
@@ -976,12 +978,35 @@ static PyObject *take(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* --- the module */
 
+static void other_state(const char *name)
+{
+    PyErr_Format(PyExc_ImportError, "%s is not what the native body was built for: build it again"
+                 " (pip install, or python hatch_build.py)", name);
+}
+
 static PyObject *import(const char *module, const char *name)
 {
     PyObject *found = PyImport_ImportModule(module);
     PyObject *value = found ? PyObject_GetAttrString(found, name) : NULL;
+    if (found != NULL && value == NULL)
+        other_state(name);
     Py_XDECREF(found);
     return value;
+}
+
+/* Whether a named tuple has just these fields: a build may be older than the modules beside it. */
+static int check_fields(PyObject *type, const char *name, const char *wanted)
+{
+    PyObject *fields = PyObject_GetAttrString(type, "_fields");
+    PyObject *space = fields ? PyUnicode_FromString(" ") : NULL;
+    PyObject *text = space ? PyUnicode_Join(space, fields) : NULL;
+    int is_same = text != NULL && PyUnicode_CompareWithASCIIString(text, wanted) == 0;
+    if (text != NULL && !is_same)
+        other_state(name);
+    Py_XDECREF(text);
+    Py_XDECREF(space);
+    Py_XDECREF(fields);
+    return is_same;
 }
 
 /* The parts of an answer between what differs; they are kept for ever. */
@@ -991,7 +1016,7 @@ static int import_parts(const char *name, Span *parts, Py_ssize_t count)
     if (tuple == NULL)
         return 0;
     if (PyTuple_Size(tuple) != count) {
-        PyErr_Format(PyExc_ImportError, "%s has another number of parts", name);
+        other_state(name);
         return 0;
     }
     for (Py_ssize_t i = 0; i < count; i++)
@@ -1012,11 +1037,14 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit_plain_native(void)
 {
     fill_crc_table();
-    entry_type = import("rocketbed.node.store.entry", "Entry");
-    tag_code = import("rocketbed.wire.javahash", "tag_code");
-    tag_key = import("rocketbed.wire.properties", "tag_key");
-    one_unit = import("rocketbed.node.store.entry", "ONE_UNIT");
-    if (!entry_type || !tag_code || !tag_key || !one_unit
+    PyObject *end_of_log = NULL;
+    if (!(entry_type = import("rocketbed.node.store.entry", "Entry"))
+        || !(tag_code = import("rocketbed.wire.javahash", "tag_code"))
+        || !(tag_key = import("rocketbed.wire.properties", "tag_key"))
+        || !(one_unit = import("rocketbed.node.store.entry", "ONE_UNIT"))
+        || !(end_of_log = import("rocketbed.node.broker.plain_run", "EndOfLog"))
+        || !check_fields(entry_type, "Entry", ENTRY)
+        || !check_fields(end_of_log, "EndOfLog", END_OF_LOG)
         || !import_parts("JSON_ANSWER", json_answer, JSON_PARTS)
         || !import_parts("BINARY_ANSWER", binary_answer, BINARY_PARTS))
         return NULL;

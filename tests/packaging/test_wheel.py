@@ -194,8 +194,12 @@ def test_an_editable_install_builds_it_in_place(tmp_path: Path) -> None:
     python = tmp_path / "venv" / "bin" / "python"
     constraint = ("--constraint", ROOT / "requirements.lock")
     run(python, "-m", "pip", "install", "-q", *constraint, "--editable", source, cwd=tmp_path)
-    assert (source / NATIVE.removeprefix("rocketbed/")).is_file()
+    native = source / NATIVE.removeprefix("rocketbed/")
+    assert native.is_file()
     assert run(python, "-c", WHICH, cwd=tmp_path).strip() == "native"
+    again = (python, "-m", "pip", "install", "-q", *constraint, "--no-deps", "--editable", source)
+    run(*again, cwd=tmp_path, env={"ROCKETBED_PURE": "1"})
+    assert not native.exists(), "one of an earlier install"
 
 
 def test_the_wheel_holds_one_package_of_real_files(wheel: Path) -> None:

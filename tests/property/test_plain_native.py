@@ -45,6 +45,43 @@ def test_without_a_build_the_python_body_is_chosen(monkeypatch: pytest.MonkeyPat
     assert "no native one" in which
 
 
+@pytest.mark.parametrize("compiler", ["gcc 'x", "says bytes that are no text, and fails"])
+def test_an_odd_compiler_is_none(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = build_script()
+    if compiler.startswith("says"):
+        program = tmp_path / "cc"
+        program.write_text("#!/bin/sh\nprintf '\\377' >&2\nexit 1\n")
+        program.chmod(0o755)
+        compiler = str(program)
+    monkeypatch.setenv("CC", compiler)
+    with pytest.raises(script.CannotBuild):
+        script.build(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["a field more", "a name less"])
+def test_a_build_of_another_state_is_not_used(what: str, module: ModuleType) -> None:
+    """As after a pull without an install: said at the start, not with each send."""
+    change = {
+        "a field more": "run.EndOfLog = namedtuple('E', (*run.EndOfLog._fields, 'more'))",
+        "a name less": "del entry.ONE_UNIT",
+    }[what]
+    script = (
+        "from collections import namedtuple\n"
+        "from rocketbed.node.store import entry\n"
+        "from rocketbed.node.broker import plain_body, plain_run as run\n"
+        f"{change}\n"
+        "body, which = plain_body.choose(wanted=True)\n"
+        "assert body is run.take, which\n"
+        "print(which)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert "build it again" in done.stdout, done.stderr
+
+
 def test_damaged_frames(module: ModuleType) -> None:
     assert fuzz(module, seed=1, count=1500).taken > 1_000_000
 

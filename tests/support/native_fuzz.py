@@ -363,7 +363,11 @@ def starve(native: ModuleType) -> int:
     testing = importlib.import_module("_testcapi")
     # Nothing that orjson would have to read, which does not live through it.
     string = "KEYS\x01k1 k2\x02UNIQ_KEY\x01AB12\x02TAGS\x01\u6807"
-    read = b"".join(send(fields_of("T", 1, string), b"x", kind, 9, 0) for kind in Encoding)
+    kinds = [Encoding.JSON, Encoding.ROCKETMQ, Encoding.MSGPACK]
+    if sys.version_info >= (3, 12):
+        # That calls Python, whose interpreter then tells itself for ever that there is no memory.
+        kinds.remove(Encoding.MSGPACK)
+    read = b"".join(send(fields_of("T", 1, string), b"x", kind, 9, 0) for kind in kinds)
     side = Side(native.take)
     known = side.headers, side.names
 

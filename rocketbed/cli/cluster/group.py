@@ -6,6 +6,7 @@ It lives below one directory: `cluster.json`, and for each member its settings, 
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -140,7 +141,8 @@ def up(
                 raise
             raise ClusterError(
                 f"{exc}\n{directory} keeps these options: `rocketbed cluster down --remove --dir"
-                f" {directory}` ends what runs and deletes it, so that others can be tried"
+                f" {shlex.quote(str(directory))}` ends what runs and deletes it, so that others can"
+                " be tried"
             ) from exc
         show(status_lines(rows))
         click.echo(f"clients: -n {found.nameserver_address}")
