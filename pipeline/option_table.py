@@ -178,7 +178,7 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
     for name, text in given.items():
         option = _BY_NAME.get(name.lower())
         if name.lower() == "paths" and Use.BATCH in uses:
-            values["path"] = ",".join(json.loads(text))
+            values["path"] = ",".join(_paths(text))
         elif option is not None and set(option.uses) & set(uses):
             try:
                 values[option.name] = option.read(str(text))
@@ -192,6 +192,17 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
                 Condition.UNKNOWN_OPTION,
             )
     return values
+
+
+def _paths(text: str) -> list[str]:
+    """The list that Spark makes of `load(["a", "b"])`."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise OptionError(f"option paths={text!r}: expected a JSON list of paths, or give path")
+    return found
 
 
 def _problem(name: str, option: Option | None, asked: str) -> str:

@@ -189,8 +189,8 @@ def plan_of(options: Options) -> "Plan | WirePlan":
 
 
 def checked_schema(schema: "StructType", options: Options) -> "pyarrow.Schema":
-    """The Arrow form of the user's schema, in our spelling. Raises `SchemaError` for columns the
-    view lacks."""
+    """The Arrow form of the user's schema, in our spelling. Raises `SchemaError` for columns that
+    the view lacks, or that are to be of another type or never null: every one may be."""
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -202,6 +202,7 @@ def checked_schema(schema: "StructType", options: Options) -> "pyarrow.Schema":
         for mine, given in zip(ours, theirs, strict=True)
         if mine.type != given.type
     ]
+    wrong += [f"{field.name} may be null" for field in schema if not field.nullable]
     if wrong:
         ddl = view_ddl(options.view, names, options.corrupt_column)
         raise SchemaError(f"wrong type in the schema: {'; '.join(wrong)}; write: {ddl}")

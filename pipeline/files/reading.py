@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow
 
+from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.decode import Wanted, batches
 from rocketbed.pipeline.files.replicas import check_topics
 from rocketbed.pipeline.files.segments import Segment
@@ -15,10 +16,12 @@ from rocketbed.pipeline.files.splits import (
     Split,
     data_end,
     durable_offset,
+    log_files,
     parse_paths,
     plan_splits,
     used_files,
 )
+from rocketbed.pipeline.files.tails import misnamed, written_end
 from rocketbed.pipeline.files.views import plan_view, read_view
 from rocketbed.pipeline.options import Options
 
@@ -60,9 +63,28 @@ class Plan:
                 split_bytes=options.split_bytes,
                 start=wanted.start_offset,
                 end=end if wanted.end_offset is None else min(end, wanted.end_offset),
+                durable=end,
                 start_ms=options.start_timestamp,
                 end_ms=options.end_timestamp,
             )
+            found += self._misnamed(replica)
+        return found
+
+    def _misnamed(self, replica: Replica) -> list[Split]:
+        """Segments under other names as holes of the log. Raises `DataLost` where it may."""
+        low, high = self.wanted.start_offset or 0, self.wanted.end_offset
+        files = log_files(replica)
+        found = []
+        for file in misnamed(replica):
+            if any(one.start <= file.start < one.end for one in files):
+                continue
+            if file.end <= low or (high is not None and file.start >= high):
+                continue
+            if self.options.fail_on_data_loss:
+                what = f"this is the file that holds it, under another name than {file.start:020d}"
+                raise DataLost(file.path, file.start, what)
+            if not files or file.start >= files[-1].end or file.end <= files[0].start:
+                found.append(Split(replica, "", file.start, 0, file.size, file.size, is_tail=False))
         return found
 
     def _so(self, empty: Replica, replicas: Sequence[Replica]) -> str:
@@ -86,8 +108,9 @@ def read_ends(
 ) -> list[tuple[Replica, int]]:
     """Each replica with the physical offset at which reading it stops.
 
-    That is what all listed replicas of its broker hold, or its own last good record. Where a mark
-    says that more had been on disk, it is the mark: what is missing then is shown as torn.
+    That is what all listed replicas of its broker hold, or its own last good record. Where a mark,
+    or bytes that stand there, say that more had been on disk, it is the end of that: what is no
+    record then is shown as torn.
     """
     own = {replica: data_end(replica) for replica in replicas}
     found = []
@@ -96,7 +119,7 @@ def read_ends(
         if not read_uncommitted:
             end = min(own[other] for other in replicas if other.broker == replica.broker)
         if end == own[replica]:
-            end = max(end, durable_offset(replica))
+            end = max(written_end(replica, used_files(replica), end), durable_offset(replica))
         found.append((replica, end))
     return found
 

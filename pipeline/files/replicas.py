@@ -1,13 +1,17 @@
 """Store directories by the names that the option `path` gives them."""
 
+import logging
 import os
 from collections.abc import Container, Iterable, Sequence, Set
 from typing import Final, NamedTuple
 
+from rocketbed.inspect.directory import read_topic_table
 from rocketbed.inspect.files import SegmentFile, list_segments
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, read_marks
 from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.option_table import OptionError
+
+logger = logging.getLogger("rocketbed.pipeline")
 
 UNKNOWN: Final = -1
 """The offset of a mark that is not there."""
@@ -54,31 +58,50 @@ def parse_paths(text: str) -> list[Replica]:
         raise OptionError(
             f"two stores have the same name in path {text!r}: give them different names"
         )
+    _check_apart(replicas)
     return replicas
 
 
 def check_topics(
     replicas: Sequence[Replica], asked: Iterable[str] | None, empty: Container[Replica] = ()
 ) -> None:
-    """Raises `OptionError` for a topic that none of the stores has queues of.
+    """Raises `OptionError` for a topic that none of the stores knows.
 
-    A log without queues, a copy for instance, may have any topic, unless it is one of the `empty`.
+    A log with neither queues nor a topic table, a copy for instance, may hold records of any
+    topic, unless it is one of the `empty`: that is told.
     """
     known: set[str] = set()
     for replica in replicas:
-        directory = os.path.join(replica.root, "consumequeue")
-        if os.path.isdir(directory):
-            known |= set(os.listdir(directory))
-        elif replica not in empty:
+        here = known_topics(replica)
+        known |= here
+        if asked and not here and replica not in empty:
+            logger.warning(
+                "%s: neither queues nor config/topics.json say which topics its log holds, so a"
+                " topic that it does not hold gives no rows and no error",
+                replica.root,
+            )
             return
     missing = sorted(set(asked or ()) - known)
-    if missing and (known or all(replica in empty for replica in replicas)):
+    if missing:
         there = ", ".join(sorted(known)[:20]) or "none, nothing is stored yet"
         raise OptionError(
             f"option topics: no store of the path has {', '.join(missing)}; topics there:"
-            f" {there}{' ...' if len(known) > 20 else ''}",
+            f" {there}{' ...' if len(known) > 20 else ''}. For records of a topic that was deleted"
+            " leave the option out and filter by the column topic",
             Condition.UNKNOWN_TOPIC,
         )
+
+
+def known_topics(replica: Replica) -> set[str]:
+    """Topics of a store: those of its table, and those that it has queues of."""
+    found = set(read_topic_table(replica.root) or ())
+    for kind in ("consumequeue", "batchconsumequeue"):
+        try:
+            entries = os.scandir(os.path.join(replica.root, kind))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        found |= {entry.name for entry in entries if entry.is_dir()}
+    return found
 
 
 def log_files(replica: Replica) -> tuple[SegmentFile, ...]:
@@ -115,6 +138,19 @@ def _content(replica: Replica, name: str) -> bytes:
             return file.read(1 << 20)
     except OSError:
         return b""
+
+
+def _check_apart(replicas: Sequence[Replica]) -> None:
+    """Raises `OptionError` where two of the directories have one log: its rows would be double."""
+    logs: dict[tuple[int, int], Replica] = {}
+    for replica in replicas:
+        try:
+            found = os.stat(os.path.join(replica.root, "commitlog"))
+        except OSError:
+            continue  # told when it is read
+        other = logs.setdefault((found.st_dev, found.st_ino), replica)
+        if other is not replica:
+            raise OptionError(f"path: {other.root} and {replica.root} are one store: give it once")
 
 
 def _pieces(text: str) -> list[str]:

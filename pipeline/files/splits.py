@@ -139,15 +139,18 @@ def plan_splits(
     is_aligned: bool = False,
     start_ms: int | None = None,
     end_ms: int | None = None,
+    durable: int | None = None,
 ) -> list[Split]:
     """Splits of the log between two physical offsets (None: all there is), in order.
 
-    `is_aligned`: a record begins at `start`. `start_ms` leaves out files whose follower's first
+    `is_aligned`: a record begins at `start`. `durable`: up to where there must be records (None:
+    what the store's own marks say). `start_ms` leaves out files whose follower's first
     record was stored over ten minutes before it, `end_ms` files that began ten minutes after.
     """
     found: list[Split] = []
     for replica in replicas:
-        found += _splits_of(replica, split_bytes, start, end, is_aligned, start_ms, end_ms)
+        mark = durable_offset(replica) if durable is None else durable
+        found += _splits_of(replica, split_bytes, start, end, is_aligned, start_ms, end_ms, mark)
     return found
 
 
@@ -225,9 +228,9 @@ def _splits_of(
     is_aligned: bool,
     start_ms: int | None,
     end_ms: int | None,
+    durable: int,
 ) -> list[Split]:
     files = used_files(replica)
-    durable = durable_offset(replica)
     found: list[Split] = []
     for number, file in enumerate(files):
         is_tail = number + 1 == len(files)

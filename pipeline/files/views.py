@@ -72,8 +72,9 @@ def plan_view(options: Options, wanted: Wanted, ends: Sequence[tuple[Replica, in
     found: list[Split] = []
     for each, end in ends:
         limit = end if wanted.end_offset is None else min(end, wanted.end_offset)
-        files = plan_splits([each], split_bytes=1 << 62, start=wanted.start_offset, end=limit)
-        found += files
+        found += plan_splits(
+            [each], split_bytes=1 << 62, start=wanted.start_offset, end=limit, durable=end
+        )
     return _block_splits(found, options) if options.view == "blocks" else found
 
 

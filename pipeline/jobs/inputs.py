@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rocketbed.pipeline.errors import EXIT_FINDING
 from rocketbed.pipeline.jobs.common import JobSettings, WrongUsage
 from rocketbed.pipeline.report import Report
 
@@ -63,7 +64,12 @@ def broker_logs(settings: JobSettings) -> list[BrokerLog]:
 
 
 def note_inputs(report: Report, logs: list[BrokerLog]) -> None:
-    """Enter in the report what is read."""
+    """Enter in the report what is read, and as findings what of it no read of records shows: bytes
+    behind a log's end that no crash leaves there, and segments under other names."""
+    from rocketbed.pipeline.files.replicas import log_files
+    from rocketbed.pipeline.files.splits import used_files
+    from rocketbed.pipeline.files.tails import misnamed, written_end
+
     report.inputs += [
         {
             "broker": log.broker,
@@ -78,6 +84,17 @@ def note_inputs(report: Report, logs: list[BrokerLog]) -> None:
         for log in logs
         for replica in log.replicas
     ]
+    for each in (replica for log in logs for replica in log.replicas):
+        size = written_end(each.replica, used_files(each.replica), each.end) - each.end
+        titles = [f"{each.path}: {size} bytes from {each.end} on are no record"] if size else []
+        there = {file.start for file in log_files(each.replica)}
+        titles += [
+            f"{file.path} is a segment, not called {file.start:020d}: it was not read"
+            for file in misnamed(each.replica)
+            if file.start not in there
+        ]
+        report.findings += [{"id": "unread", "title": title, "count": 1} for title in titles]
+        report.exit_code = EXIT_FINDING if titles else report.exit_code
 
 
 def _broker_log(name: str, replicas: "list[Replica]") -> BrokerLog:

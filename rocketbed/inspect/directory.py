@@ -141,26 +141,12 @@ class StoreDirectory:
             return []
 
     def config(self, name: str) -> Any:
-        """A JSON file of `config`, from its `.bak` when it is missing, empty or unreadable.
-
-        None when neither can be read.
-        """
-        for candidate in (name, name + ".bak"):
-            text = _read_text(self.path("config", candidate))
-            try:
-                if text.strip():
-                    return read_json(text)
-            except ValueError:
-                continue
-        return None
+        """A JSON file of `config`: see `read_config`."""
+        return read_config(self.root, name)
 
     def topics(self) -> dict[str, dict[str, Any]] | None:
         """The topic table by topic; None when there is no readable one."""
-        value = self.config("topics.json")
-        table = value.get("topicConfigTable") if isinstance(value, dict) else None
-        if not isinstance(table, dict):
-            return None
-        return {name: row for name, row in table.items() if isinstance(row, dict)}
+        return read_topic_table(self.root)
 
     def batch_topics(self) -> set[str]:
         """Topics whose queues are batch queues, by the topic table and by the directories."""
@@ -356,6 +342,30 @@ def _scan(directory: str) -> Iterator[os.DirEntry[str]]:
         yield from sorted(os.scandir(directory), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return
+
+
+def read_config(root: str, name: str) -> Any:
+    """A JSON file of a store's `config`, from its `.bak` when it is missing, empty or unreadable.
+
+    None when neither can be read.
+    """
+    for candidate in (name, name + ".bak"):
+        text = _read_text(os.path.join(root, "config", candidate))
+        try:
+            if text.strip():
+                return read_json(text)
+        except ValueError:
+            continue
+    return None
+
+
+def read_topic_table(root: str) -> dict[str, dict[str, Any]] | None:
+    """A store's topic table by topic; None when there is no readable one."""
+    value = read_config(root, "topics.json")
+    table = value.get("topicConfigTable") if isinstance(value, dict) else None
+    if not isinstance(table, dict):
+        return None
+    return {name: row for name, row in table.items() if isinstance(row, dict)}
 
 
 def _read_text(path: str) -> str:

@@ -128,3 +128,19 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(
     with pytest.raises(WrongUsage, match="no output: give"):
         export(job, ExportOptions())
     assert not (tmp_path / "out").exists()
+
+
+def test_what_no_record_tells_of_is_a_finding(spark: SparkSession, tmp_path: Path) -> None:
+    store = unpack("clean", tmp_path)
+    log = store / "commitlog"
+    second = log / "00000000000001048576"
+    second.rename(log / "moved")
+    last = log / "00000000000000000000"
+    with open(last, "r+b") as file:
+        file.write(b"\xa5" * last.stat().st_size)
+    report = run(spark, store, tmp_path / "out")
+    assert report.exit_code == 1
+    assert [(one["id"], one["title"]) for one in report.findings] == [
+        ("unread", f"store/store={store}: {1 << 20} bytes from 0 on are no record"),
+        ("unread", f"{log}/moved is a segment, not called 00000000000001048576: it was not read"),
+    ]

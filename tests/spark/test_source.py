@@ -110,6 +110,7 @@ def test_modes(spark: SparkSession, log: Log) -> None:
     [
         ("topic string, nope int", "has no column nope; it has: broker, replica"),
         ("topic int", "topic string, not int32; write: `topic` string"),
+        ("topic string not null", "topic may be null; write: `topic` string"),
     ],
 )
 def test_a_schema_that_the_view_does_not_have(

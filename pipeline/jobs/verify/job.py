@@ -366,7 +366,7 @@ def tell(job: Job, answers: list[Answer]) -> None:
     """Enter the answers in the report, and the exit code."""
     report = job.report
     report.checks = [one.as_row() for one in answers]
-    report.findings = [one.as_row() for one in answers if one.verdict == "violated"]
+    report.findings += [one.as_row() for one in answers if one.verdict == "violated"]
     if report.findings:
         report.exit_code = EXIT_FINDING
     ran = [one for one in answers if one.verdict != "not-applicable"]

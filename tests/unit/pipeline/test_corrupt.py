@@ -216,6 +216,82 @@ def test_a_torn_tail_below_the_mark_is_an_error(
         rows(log.root, mode="FAILFAST")
 
 
+def closed(log: Log) -> Log:
+    """As a broker leaves a store that it closed: no `abort`, and all of it is on disk."""
+    (log.root / "checkpoint").write_bytes(bytes(4096))
+    return log
+
+
+def test_a_torn_tail_of_a_closed_store_is_damage(tmp_path: Path) -> None:
+    log = closed(torn(tmp_path))
+    end = log.offsets[-1] + 60
+    assert reasons(rows(log.root)) == [(log.offsets[-1], "torn_tail")]
+    (bad,) = (row for row in rows(log.root) if row["_corrupt"])
+    assert bad["size"] == end - log.offsets[-1]
+    assert sum(row["malformed"] for row in rows(log.root, view="files")) == 1
+    with pytest.raises(RocketbedCorrupt, match="torn_tail"):
+        rows(log.root, mode="FAILFAST")
+    assert not reasons(rows(log.root, endOffset=log.offsets[-1]))
+    log.write(log.offsets[-1], bytes(60))
+    assert len(rows(log.root, mode="FAILFAST")) == COUNT - 1
+
+
+def test_what_stands_behind_the_end_of_another_store_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = closed(torn(tmp_path))
+    (log.root / "abort").write_bytes(b"")
+    assert not reasons(rows(log.root))
+    assert f"the log ends at {log.offsets[-1]}, and up to 60 bytes behind that" in caplog.text
+
+
+@pytest.mark.parametrize("has_abort", [False, True])
+def test_garbage_instead_of_all_records_is_damage(tmp_path: Path, has_abort: bool) -> None:
+    log = healthy(tmp_path)
+    if has_abort:
+        (log.root / "abort").write_bytes(b"")
+    files = sorted((log.root / "commitlog").iterdir())
+    assert len(files) > 1
+    for file in files:
+        file.write_bytes(b"\xa5" * 4096)
+    found = rows(log.root)
+    assert [row["size"] for row in found] == [4096] * len(files)
+    assert [why for _, why in reasons(found)] == ["bad_magic"] * (len(files) - 1) + ["torn_tail"]
+    with pytest.raises(RocketbedCorrupt):
+        rows(log.root, mode="FAILFAST")
+
+
+def test_garbage_instead_of_the_last_file_of_a_closed_store(tmp_path: Path) -> None:
+    log = closed(healthy(tmp_path))
+    log.append([Message(body=bytes(3000))])
+    start = log.offsets[-1]
+    assert start % 4096 == 0
+    log.path(start).write_bytes(b"\xa5" * 4096)
+    assert reasons(rows(log.root)) == [(start, "torn_tail")]
+    assert reasons(rows(log.root, splitBytes=500)) == [(start, "torn_tail")]
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_a_segment_under_another_name(tmp_path: Path, number: int) -> None:
+    log = healthy(tmp_path).append([Message(body=bytes(3000))] * 2)
+    whole = rows(log.root)
+    path = sorted((log.root / "commitlog").iterdir())[number]
+    start = int(path.name)
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    assert rows(log.root) == whole
+    copy.unlink()
+    path.rename(path.with_name("seg"))
+    with pytest.raises(DataLost, match=f"/seg: .* under another name than {start:020d}"):
+        rows(log.root)
+    found = rows(log.root, failOnDataLoss="false")
+    assert reasons(found) == [(start, "missing_segment")]
+    there = [row for row in whole if not start <= row["physical_offset"] < start + 4096]
+    assert sorted((row for row in found if not row["_corrupt"]), key=str) == sorted(there, key=str)
+    low, high = (0, start) if number else (4096, log.end)
+    assert not reasons(rows(log.root, startOffset=low, endOffset=high))
+
+
 def test_a_bad_checksum_at_the_end_is_torn_too(tmp_path: Path) -> None:
     log = healthy(tmp_path)
     log.flip(log.offsets[-1] + 90)

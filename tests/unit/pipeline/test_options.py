@@ -23,6 +23,9 @@ def test_names_are_case_insensitive_and_have_defaults() -> None:
 
 def test_several_paths_of_one_load() -> None:
     assert Options.parse({"paths": '["/a","/b"]'}).path == "/a,/b"
+    for text in ("[1]", "/a", '{"a": "/b"}', "[" * 100_000):
+        with pytest.raises(OptionError, match=r"paths=.*expected a JSON list of paths"):
+            Options.parse({"paths": text})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The option `path`: what its directories are called, and topics that none of them has."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,34 @@ def test_an_empty_replica_hides_what_the_others_hold_and_says_so(
     assert rows(full.root, topics="T")
     (full.root / "consumequeue").rename(tmp_path / "queues")
     assert rows(full.root, topics="Nope") == []  # without queues nobody can tell
+
+
+def test_topics_of_batch_queues_and_of_the_table_are_known(tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append([Message(), Message(topic="Gone")])
+    (log.root / "batchconsumequeue" / "Batch" / "0").mkdir(parents=True)
+    (log.root / "consumequeue" / ".DS_Store").write_bytes(b"no topic")
+    shutil.rmtree(log.root / "consumequeue" / "Gone")
+    with pytest.raises(OptionError, match=r"has Gone; topics there: Batch, T\. For records of a"):
+        rows(log.root, topics="Gone")
+    (log.root / "config").mkdir()
+    (log.root / "config" / "topics.json").write_text('{"topicConfigTable":{"Gone":{}}}')
+    assert [row["topic"] for row in rows(log.root, topics="Gone,Batch")] == ["Gone"]
+    with pytest.raises(OptionError, match=r"has \.DS_Store; topics there: Batch, Gone, T"):
+        rows(log.root, topics=".DS_Store")
+
+
+def test_topics_that_nobody_can_tell_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log(tmp_path / "store", has_queues=False).append([Message()])
+    (log.root / "consumequeue").mkdir()
+    assert rows(log.root, topics="Nope") == []
+    assert f"{log.root}: neither queues nor config/topics.json say" in caplog.text
+
+
+def test_one_store_by_two_ways_is_refused(tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append([Message()])
+    (tmp_path / "link").symlink_to(log.root)
+    for path in (f"{log.root},{tmp_path}/link", f"a/0={log.root},b/0={log.root}"):
+        with pytest.raises(OptionError, match=r"are one store: give it once"):
+            rows(path)
