@@ -7,6 +7,7 @@ gone through beside the log, unit by unit.
 from rocketbed.node.store.batch_queue import MESSAGES_MAX, BatchConsumeQueue, is_unit_of
 from rocketbed.node.store.commitlog import CommitLog
 from rocketbed.node.store.cursor import LogCursor
+from rocketbed.node.store.damage import DamagedRanges
 from rocketbed.node.store.entry import Entry
 
 BLOCK = 1024
@@ -16,8 +17,9 @@ BLOCK = 1024
 class BatchCheck:
     """Follows the log with a place in each batch queue."""
 
-    def __init__(self, log: CommitLog, cursor: LogCursor) -> None:
+    def __init__(self, log: CommitLog, damaged: DamagedRanges, cursor: LogCursor) -> None:
         self._log = log
+        self._damaged = damaged
         self._cursor = cursor
         self._due: dict[BatchConsumeQueue, int] = {}
         """Number of the unit that is due."""
@@ -65,10 +67,14 @@ class BatchCheck:
         return unit is not None and unit[0] < offset and self._is_true(queue, number)
 
     def _is_true(self, queue: BatchConsumeQueue, number: int) -> bool:
-        """Whether a unit is that of a record of its queue, or may be that of one that expired."""
+        """Whether a unit is that of a record of its queue, or may be that of one that expired or
+        cannot be read."""
         unit = queue.unit_at(number)
         if unit is None or unit[0] < self._log.min_offset:
             return queue.trusted_unit(number, ignore_next=number > queue.first_unit) is not None
+        if self._damaged.hit(unit[0], 1) is not None:
+            # Its record cannot be read, and may be mended: it is no other one's.
+            return queue.trusted_unit(number) is not None
         entry = next(iter(self._cursor.one(unit[0]).entries), None)
         if entry is None or (entry.topic, entry.queue_id) != (queue.topic, queue.queue_id):
             return False

@@ -47,7 +47,7 @@ class Scrubber:
         self._scanner = crc_scanner(parts.config)
         self._cursor = LogCursor(parts.log.segments, self._scanner)
         self._index = IndexCheck(parts.index)
-        self._batches = BatchCheck(parts.log, self._cursor)
+        self._batches = BatchCheck(parts.log, parts.damaged, self._cursor)
         self.index_damage = ""
         """What is wrong in the index; it is built again at the next start."""
         self.mended = 0

@@ -208,3 +208,31 @@ def test_a_batch_of_more_messages_than_a_unit_can_say_ends_no_node(says: str) ->
     killed = session(add, config=config, topics=Batches())
     assert "a batch queue's unit takes 32767" in killed.value
     assert session(look, image=killed.image, config=config, topics=Batches()).value == (2, 1)
+
+
+def test_the_unit_of_a_bad_record_stays_until_that_is_mended() -> None:
+    good = session(fill, config=CONFIG, topics=Batches()).image
+
+    def spoil(disk: SimDisk) -> None:
+        path = f"{ROOT}/commitlog/{0:020d}"
+        data = bytearray(disk.image().contents(path))
+        data[600] ^= 4  # in the body of the second record
+        disk.replace_contents(path, bytes(data))
+
+    async def look(store: MessageStore) -> tuple[int, int]:
+        await store.scrubber.finished.wait()
+        refused = 0
+        for offset in range(MESSAGES):
+            try:
+                await store.read(store.get_messages("T", 0, offset, 1).ranges)
+            except CorruptRecord:
+                refused += 1
+        await store.close()
+        return refused, store.scrubber.mended
+
+    bad = session(look, image=edited(good, spoil), config=SCRUBBED, topics=Batches())
+    assert bad.value == (1, 0)
+    path = f"{ROOT}/commitlog/{0:020d}"
+    mended = edited(bad.image, lambda disk: disk.replace_contents(path, good.contents(path)))
+    found = session(scrubbed, image=mended, config=SCRUBBED, topics=Batches()).value
+    assert found == ((COUNT, MESSAGES, False), 0)
