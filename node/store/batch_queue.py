@@ -59,8 +59,9 @@ class BatchConsumeQueue(UnitQueue):
         super().set_end(end_unit)
         self.max_offset = self.offset_after(end_unit)
 
-    def cut_units(self, end_unit: int) -> None:
-        """As for every queue; the maximum follows from the last unit that is kept."""
+    def cut_units(self, end_unit: int, *, keeps_first: bool = False) -> None:
+        """As for every queue; the maximum follows from the last unit that is kept. Without one the
+        queue begins anew: the name of a segment says nothing of its messages."""
         maximum = self.offset_after(end_unit)
         super().cut_units(end_unit)
         self.max_offset = maximum

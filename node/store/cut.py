@@ -81,7 +81,7 @@ async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None
         clean=None,
         cut_to=offset,
     )
-    parts.queues.cut_units(ends)
+    parts.queues.cut_units(ends, keeps_first=True)
     parts.index.restore(index)
     parts.index.filled_ms = 0  # the next mark finds it from the files that are full still
     await parts.queues.sync()

@@ -286,14 +286,16 @@ class Queues:
         for queue, end in ends.items():
             queue.set_end(end)
 
-    def cut_units(self, ends: dict[AnyQueue, int]) -> None:
+    def cut_units(self, ends: dict[AnyQueue, int], *, keeps_first: bool = False) -> None:
+        """Keep so many units of each; `keeps_first`, where they are what the log says: see
+        `UnitQueue.cut_units`."""
         self._touched.clear()
         for queue, end in ends.items():
             queue.row.remove_suspects()
             if end == 0:
                 queue.destroy()
             else:
-                queue.cut_units(end)
+                queue.cut_units(end, keeps_first=keeps_first)
             self._dirty[queue] = None
         wrong = self.of_wrong_type() | self.batch_unasked()
         self._remove([one for one in ends if not ends[one] and one.topic in wrong], sorted(wrong))

@@ -131,15 +131,19 @@ class UnitQueue:
         """Take `end_unit` for the number of units that the files hold."""
         self.end_unit = end_unit
 
-    def cut_units(self, end_unit: int) -> None:
+    def cut_units(self, end_unit: int, *, keeps_first: bool = False) -> None:
         """Keep the units before `end_unit`, zero the rest of their segment, drop later ones.
 
-        A unit above the mark is never kept because it is there (store.md 8.6).
+        A unit above the mark is never kept because it is there (store.md 8.6). With `keeps_first`
+        the first segment stays, empty, where retention removed those before it: its name says how
+        far the queue had come.
         """
         self._pending.clear()
         self.end_unit = end_unit
         position = end_unit * self.unit.size
-        self.row.drop_from(position if position % self.row.size == 0 else position + 1)
+        stays = keeps_first and self.row.starts[:1] == [position] and position > 0
+        begins = position % self.row.size == 0 and not stays
+        self.row.drop_from(position if begins else position + 1)
         if self.row.has(position):
             self.row.zero(position, self.row.start_of(position) + self.row.size)
         if not self.row.starts:
