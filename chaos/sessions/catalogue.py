@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final
 
 from rocketbed.chaos.sessions.broker import run_broker
+from rocketbed.chaos.sessions.damage import run_damage
 from rocketbed.chaos.sessions.feeding import run_feeding
 from rocketbed.chaos.sessions.following import run_following
 from rocketbed.chaos.sessions.groups import run_groups
@@ -43,6 +44,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"replication-feeding/{seed}": partial(run_feeding, seed),
         f"replication-following/{seed}": partial(run_following, seed),
         f"replication-parting/{seed}": partial(run_parting, seed),
+        f"store-damage/{seed}": partial(_each, run_damage, seed * 1000),
         f"store-limits/{seed}": partial(run_limits, seed),
         f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),
         f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),

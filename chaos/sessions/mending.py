@@ -49,7 +49,7 @@ def run_mending(seed: int) -> str:
     return digest + _hole(seed, random)
 
 
-async def _serve(
+async def serve(
     world: World,
     config: StoreConfig,
     look: Callable[[MessageStore], Any] | None = None,
@@ -69,7 +69,7 @@ async def _serve(
     return found
 
 
-async def _answers(store: MessageStore, model: Model) -> str:
+async def answers_of(store: MessageStore, model: Model) -> str:
     """What is wrong with the answers; empty: nothing."""
     try:
         await ask(store, model, Random(1), BATCHES)
@@ -80,10 +80,10 @@ async def _answers(store: MessageStore, model: Model) -> str:
 
 async def _cut(store: MessageStore, model: Model) -> tuple[str, str]:
     """The same, and what is told of a cut."""
-    return await _answers(store, model), store.runtime_info()["acceptedCuts"]
+    return await answers_of(store, model), store.runtime_info()["acceptedCuts"]
 
 
-def _edited(image: DiskImage, change: Callable[[SimDisk], None]) -> DiskImage:
+def edited(image: DiskImage, change: Callable[[SimDisk], None]) -> DiskImage:
     disk = SimDisk(image)
     change(disk)
     return disk.image()
@@ -113,11 +113,11 @@ def _derived(image: DiskImage, model: Model, config: StoreConfig, random: Random
             bit = bytes((data[at] ^ 1 << random.randrange(8),))
             disk.replace_contents(path, data[:at] + bit + data[at + 1 :])
 
-    run = run_alone(_serve, config, partial(_answers, model=model), image=_edited(image, change))
+    run = run_alone(serve, config, partial(answers_of, model=model), image=edited(image, change))
     told = any(line.level in ALARMS for line in run.log)
     ensure(not run.value or told or is_gone, "silence", f"{path}, {kind}: {run.value}")
     if kind == "lost":
-        again = run_alone(_serve, config, partial(_answers, model=model), image=run.image)
+        again = run_alone(serve, config, partial(answers_of, model=model), image=run.image)
         ensure(not again.value, "mending", f"{path} was lost: {again.value}")
     return run.digest
 
@@ -138,9 +138,9 @@ def _wrong_unit(image: DiskImage, model: Model, config: StoreConfig, random: Ran
     path, at = random.choice(units)
     data = bytearray(image.contents(path))
     data[at + random.randrange(8, UNIT)] ^= 1 << random.randrange(8)
-    bad = _edited(image, lambda disk: disk.replace_contents(path, bytes(data)))
-    run = run_alone(_serve, config, partial(_mended, model=model), image=bad)
-    again = run_alone(_serve, config, partial(_answers, model=model), image=run.image)
+    bad = edited(image, lambda disk: disk.replace_contents(path, bytes(data)))
+    run = run_alone(serve, config, partial(_mended, model=model), image=bad)
+    again = run_alone(serve, config, partial(answers_of, model=model), image=run.image)
     told = any(line.level in ALARMS for line in run.log)
     mended, wrong = run.value
     ensure(mended > 0 or told or not wrong, "silence", f"{path} at {at}: {wrong}")
@@ -149,7 +149,7 @@ def _wrong_unit(image: DiskImage, model: Model, config: StoreConfig, random: Ran
 
 
 async def _mended(store: MessageStore, model: Model) -> tuple[int, str]:
-    return store.scrubber.mended, await _answers(store, model)
+    return store.scrubber.mended, await answers_of(store, model)
 
 
 def _rotten(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
@@ -157,9 +157,9 @@ def _rotten(image: DiskImage, model: Model, config: StoreConfig, random: Random)
     if len(model.kept) < 2:
         return ""
     one = random.choice(model.kept[:-1])  # over the last one a start refuses
-    bad = _edited(image, partial(_flip, one=one, size=config.segment_size))
-    found = run_alone(_serve, config, partial(_refused, one=one, model=model), image=bad)
-    return found.digest + _heal(bad, image, model, config).digest
+    bad = edited(image, partial(_flip, one=one, size=config.segment_size))
+    found = run_alone(serve, config, partial(_refused, one=one, model=model), image=bad)
+    return found.digest + healed(bad, image, model, config).digest
 
 
 async def _refused(store: MessageStore, one: Kept, model: Model) -> None:
@@ -184,29 +184,29 @@ async def _refused(store: MessageStore, one: Kept, model: Model) -> None:
 
 
 def _flip(disk: SimDisk, one: Kept, size: int) -> None:
-    path, at = _place(one.physical, size)
+    path, at = place_of(one.physical, size)
     data = bytearray(disk.contents(path))
     data[at + one.data.index(one.put.body) + 2] ^= 8
     disk.replace_contents(path, bytes(data))
 
 
-def _place(physical: int, size: int) -> tuple[str, int]:
+def place_of(physical: int, size: int) -> tuple[str, int]:
     return f"{LOG}{physical // size * size:020d}", physical % size
 
 
 def _short(image: DiskImage, model: Model, config: StoreConfig) -> str:
     """The last file of the log is gone: no start without a word; a replica has it."""
-    last = _place(model.kept[-1].physical, config.segment_size)[0]
-    bad = _edited(image, lambda disk: disk.remove_name(last))
+    last = place_of(model.kept[-1].physical, config.segment_size)[0]
+    bad = edited(image, lambda disk: disk.remove_name(last))
     try:
-        run_alone(_serve, config, image=bad)
+        run_alone(serve, config, image=bad)
     except (DamagedLog, BadStoreDirectory) as exc:
         begins = {str(model.written), str(int(last.removeprefix(LOG)))}
         is_named = getattr(exc, "offset", None) is not None or any(at in str(exc) for at in begins)
         ensure(is_named, "refusal", str(exc))
     else:
         ensure(last == f"{LOG}{0:020d}", "silence", f"{last} is gone, and the store started")
-    return _heal(bad, image, model, config).digest
+    return healed(bad, image, model, config).digest
 
 
 def _several(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
@@ -219,19 +219,19 @@ def _several(image: DiskImage, model: Model, config: StoreConfig, random: Random
     def change(disk: SimDisk) -> None:
         for one in rotten:
             _flip(disk, one, config.segment_size)
-        disk.remove_name(_place(lost * config.segment_size, config.segment_size)[0])
+        disk.remove_name(place_of(lost * config.segment_size, config.segment_size)[0])
 
-    return _heal(_edited(image, change), image, model, config).digest
+    return healed(edited(image, change), image, model, config).digest
 
 
-def _heal(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -> SoloRun:
+def healed(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -> SoloRun:
     """Healed, the log is what it was, byte for byte, and gives what it gave."""
-    healed = run_alone(heal, config, _replica(good, config.segment_size), image=bad)
+    mended = run_alone(heal, config, _replica(good, config.segment_size), image=bad)
     for path in good.paths():
         if path.startswith(LOG):
-            same = healed.image.contents(path) == good.contents(path)
+            same = mended.image.contents(path) == good.contents(path)
             ensure(same, "heal", f"{path} is not what the replica has")
-    after = run_alone(_serve, config, partial(_answers, model=model), image=healed.image)
+    after = run_alone(serve, config, partial(answers_of, model=model), image=mended.image)
     ensure(not after.value, "heal", str(after.value))
     return after
 
@@ -241,7 +241,7 @@ def _replica(image: DiskImage, size: int) -> Fetch:
 
     async def fetch(start: int, end: int, take: Callable[[int, bytes], None]) -> None:
         while start < end:
-            path, at = _place(start, size)
+            path, at = place_of(start, size)
             data = image.contents(path)[at : at + min(333, end - start)]
             take(start, data)
             start += len(data)
@@ -268,19 +268,19 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     files = [(here, kept.physical // config.segment_size) for here, kept in enumerate(model.kept)]
     lasts = [here for (here, file), (_, after) in pairwise(files) if file != after]
     one = model.kept[random.choice(lasts) if to_the_end else random.randrange(3, len(files) - 3)]
-    bad = _edited(run.image, partial(_flip, one=one, size=config.segment_size))
+    bad = edited(run.image, partial(_flip, one=one, size=config.segment_size))
     _refuses(bad, config, one)
     # Nothing stands behind the last one: only what was on disk (F) tells it from a torn end.
     last = model.kept[-1]
-    end = _edited(run.image, partial(_flip, one=last, size=config.segment_size))
+    end = edited(run.image, partial(_flip, one=last, size=config.segment_size))
     _refuses(end, config, last)
     orders = run_alone(MessageStore.check, replace(config, fill_hole_at=one.physical), image=bad)
     ensure(bool(orders.value), "preview", "an order is not told")
     ensure(_files(orders.image) == _files(bad), "preview", "it changed something")
     filled = replace(config, fill_hole_at=one.physical)
     look = partial(_all_but, one=one, model=model)
-    run = run_alone(partial(_serve, stops=True), filled, look, image=bad)
-    ensure(one.put.body[:2] in run.image.contents(_place(one.physical, config.segment_size)[0]),
+    run = run_alone(partial(serve, stops=True), filled, look, image=bad)
+    ensure(one.put.body[:2] in run.image.contents(place_of(one.physical, config.segment_size)[0]),
            "filler", "what was there is not kept")  # fmt: skip
     look_at(run.image, but=("S6",))  # the queue lacks one message, as it has to
     cut = replace(config, accept_cut_at=one.physical)
@@ -288,7 +288,7 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     known = model.written
     model.kept = [kept for kept in model.kept if kept.physical < one.physical]
     model.written = one.physical
-    ended = run_alone(partial(_serve, stops=True), cut, partial(_cut, model=model), image=bad)
+    ended = run_alone(partial(serve, stops=True), cut, partial(_cut, model=model), image=bad)
     answers, told = ended.value
     ensure(not answers, "cut", answers)
     offset, was_known, most, _ = map(int, told.split(":"))
@@ -303,7 +303,7 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
 
 def _refuses(bad: DiskImage, config: StoreConfig, one: Kept) -> None:
     try:
-        run_alone(_serve, config, image=bad)
+        run_alone(serve, config, image=bad)
     except DamagedLog as exc:
         ensure(exc.offset == one.physical, "refusal", f"{exc.offset} for {one.physical}")
     else:

@@ -69,6 +69,8 @@ class Kept:
 class Model:
     segment: int
     """Bytes of a file of the log."""
+    batches: Sequence[str] = ("C",)
+    """Topics with batch queues."""
     kept: list[Kept] = field(default_factory=list)
     """What is in the log, in its order."""
     pending: list[Kept] = field(default_factory=list)
@@ -79,6 +81,10 @@ class Model:
     """By topic and queue the offset of the next message."""
     hidden: set[int] = field(default_factory=set)
     """Physical offsets of records whose topic was deleted: no queue has them any more."""
+    emptied: set[tuple[str, int]] = field(default_factory=set)
+    """Queues that lost their last message to a cut: one of batches may begin anew."""
+    begun: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Physical offset of the first record of those that did."""
     doubtful: set[str] = field(default_factory=set)
     """Topics whose deletion was interrupted, or that lost what nobody had flushed: both may be."""
     written: int = 0
@@ -104,6 +110,8 @@ class Model:
             offset, physical = _PLACE.unpack_from(data, _PLACE_AT)
             want = ends.get((put.topic, put.queue), 0)
             want = offset if put.topic in self.doubtful else want
+            begins_anew = offset == 0 and (put.topic, put.queue) in self.emptied
+            want = 0 if begins_anew and put.topic in self.batches else want
             ensure(
                 offset == want, "append", f"{put.topic}/{put.queue} {offset} where {want} is next"
             )
@@ -119,6 +127,9 @@ class Model:
         """The write that was pending has returned."""
         self.kept += self.pending
         for one in self.pending:
+            if one.offset == 0 and one.place in self.emptied:
+                self.begun[one.place] = one.physical
+            self.emptied.discard(one.place)
             self.ends[one.place] = one.offset + one.put.count
         self.written = self.pending[-1].end
         self.pending = []
@@ -130,7 +141,9 @@ class Model:
 
     def was_cut(self) -> None:
         assert self.cutting is not None
+        had = {one.place for one in self.kept if one.physical not in self.hidden}
         self._end_at(self.cutting)
+        self.emptied |= had - {one.place for one in self.kept}
         self.cutting = None
 
     def was_deleted(self) -> None:
@@ -186,7 +199,8 @@ class Model:
         self.hidden = {physical for physical in self.hidden if physical < end}
         ends: dict[tuple[str, int], int] = {}
         for one in (*self.retired, *self.kept):
-            if one.physical not in self.hidden:
+            is_old = one.physical < self.begun.get(one.place, 0)
+            if one.physical not in self.hidden and not is_old:
                 ends[one.place] = max(ends.get(one.place, 0), one.offset + one.put.count)
         self.ends = ends
 

@@ -8,6 +8,7 @@ import trio
 
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.catalogue import sessions
+from rocketbed.chaos.sessions.damage import run_damage
 from rocketbed.chaos.sessions.feeding import run_feeding
 from rocketbed.chaos.sessions.following import run_following
 from rocketbed.chaos.sessions.groups import run_groups
@@ -74,6 +75,7 @@ def test_servers_asked_by_hand() -> None:
 def test_mending_and_room() -> None:
     assert run_mending(SEED)
     assert run_holes(SEED)
+    assert run_damage(SEED)
     assert run_remade(SEED)
     assert run_room(SEED)
 
@@ -111,6 +113,7 @@ def test_fresh_seeds(first: int) -> None:
     for seed in range(first, first + 20):
         assert run_lives(seed)
         assert run_mending(seed)
+        assert run_damage(seed)
         assert run_register(seed)
     assert run_feeding(first)
     assert run_following(first)
