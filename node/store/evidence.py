@@ -214,6 +214,8 @@ def indexes_tags(parts: StoreParts, mark: Mark | None, hand: str) -> bool:
     """
     if mark is not None and not hand:
         return mark.index_tags
+    if not parts.index.fits():
+        return False  # of files of another length it is not known where an entry stands
     scanner = crc_scanner(parts.config)
     scanner.index_tags = True
     cursor = LogCursor(parts.log.segments, scanner)
