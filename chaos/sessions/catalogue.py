@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from rocketbed.chaos.sessions.beginnings import run_beginnings
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.damage import run_damage
 from rocketbed.chaos.sessions.feeding import run_feeding
@@ -19,6 +20,7 @@ from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
 from rocketbed.chaos.sessions.waiting import run_waiting
 
@@ -44,6 +46,8 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"replication-feeding/{seed}": partial(run_feeding, seed),
         f"replication-following/{seed}": partial(run_following, seed),
         f"replication-parting/{seed}": partial(run_parting, seed),
+        f"store-beginnings/{seed}": partial(run_beginnings, seed),
+        f"store-taken-over/{seed}": partial(run_taken_over, seed),
         f"store-damage/{seed}": partial(_each, run_damage, seed * 1000),
         f"store-limits/{seed}": partial(run_limits, seed),
         f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),

@@ -9,6 +9,7 @@ topic, expired files. After each start and in between the store is asked everyth
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -113,17 +114,38 @@ class Life:
         except Wrong as exc:
             self.wrong = exc
 
-    async def fill(self, world: World, config: StoreConfig, *, count: int) -> None:
-        """So many writes to plain topics, on disk, and the end of the process."""
-        store = await MessageStore.open(world, config, Topics())
+    async def fill(
+        self,
+        world: World,
+        config: StoreConfig,
+        *,
+        count: int,
+        mixed: bool = False,
+        is_flushed: bool = True,
+    ) -> None:
+        """So many writes to plain topics, or of every kind, on disk, and the end of the process."""
+        await self.filled(
+            await MessageStore.open(world, config, Topics()),
+            count,
+            mixed=mixed,
+            is_flushed=is_flushed,
+        )
+
+    async def filled(
+        self, store: MessageStore, count: int, *, mixed: bool = False, is_flushed: bool = True
+    ) -> None:
+        """The same of a store that is open."""
+        kinds = (self._put_some, self._put_batch, self._put_inner)
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.run)
                 for _ in range(count):
-                    await self._put_some(store)
-                await trio.sleep(2 * FLUSHED_S)
+                    await (self._random.choice(kinds) if mixed else self._put_some)(store)
+                if is_flushed:
+                    await trio.sleep(2 * FLUSHED_S)
                 nursery.cancel_scope.cancel()
-            self._ensure_flushed(store, store.max_offset)
+            if is_flushed:
+                self._ensure_flushed(store, store.max_offset)
         except Wrong as exc:
             self.wrong = exc
 
@@ -203,7 +225,14 @@ class Life:
         await trio.sleep(self._random.choice((0, 0.001, 1.5)))
 
     def _put_one(self, store: MessageStore, topic: str) -> None:
-        run, put = store.begin(), self._put(topic)
+        self.put(store, self._put(topic))
+
+    def put_in(self, store: MessageStore, topic: str, queue: int) -> None:
+        """One message to this queue."""
+        self.put(store, replace(self._put(topic), queue=queue))
+
+    def put(self, store: MessageStore, put: Put) -> None:
+        run = store.begin()
         self._add(run, put)
         self._commit(store, run, [put])
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import trio
 
+from rocketbed.chaos.sessions.beginnings import run_beginnings
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.catalogue import sessions
 from rocketbed.chaos.sessions.damage import run_damage
@@ -23,6 +24,7 @@ from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
 from rocketbed.chaos.sessions.waiting import run_waiting
 from rocketbed.node.broker.clients import ConsumerGroup
@@ -80,6 +82,11 @@ def test_mending_and_room() -> None:
     assert run_room(SEED)
 
 
+def test_what_a_start_finds() -> None:
+    assert run_beginnings(SEED)
+    assert run_taken_over(SEED)
+
+
 def test_replication_from_both_of_its_ends() -> None:
     assert run_feeding(SEED)
     assert run_following(SEED)
@@ -115,6 +122,8 @@ def test_fresh_seeds(first: int) -> None:
         assert run_mending(seed)
         assert run_damage(seed)
         assert run_register(seed)
+    assert run_beginnings(first)
+    assert run_taken_over(first)
     assert run_feeding(first)
     assert run_following(first)
     assert run_leading(first)

@@ -1,0 +1,202 @@
+"""A directory as a start may find it: one that another program had, one with an
+older mark, half-written files, strays, a torn end.
+
+What a start says of it, from where it reads the log again, and that its answers are right. Files
+are changed as others would leave them, in the form that docs/formats.md gives.
+"""
+
+import struct
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from rocketbed.chaos.sessions.alone import run_alone
+from rocketbed.chaos.sessions.damage import Filled
+from rocketbed.chaos.sessions.mending import answers_of, edited, place_of, serve
+from rocketbed.chaos.sessions.model import Kept, Model, ensure
+from rocketbed.chaos.sessions.store import ROOT, Life, Topics, look_at, settings
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.node.store.store import MessageStore
+
+MARK, FLUSHED = f"{ROOT}/rocketbed.ckpt", f"{ROOT}/rocketbed.flushed"
+CHECKPOINT, ABORT = f"{ROOT}/checkpoint", f"{ROOT}/abort"
+STRAYS: Final = "strays"
+COUNT: Final = 14
+SECTOR: Final = 512
+Change = Callable[[SimDisk], None]
+
+
+def run_beginnings(seed: int) -> str:
+    """Raises `Wrong`."""
+    full, older = filled_twice(seed)
+    digest = _of_others(full, older)
+    digest += _in_the_way(full, Random(f"beginnings/{seed}"))
+    return digest + _torn(seed)
+
+
+def filled_twice(seed: int) -> tuple[Filled, DiskImage]:
+    """After a second clean stop, and its disk after the first."""
+    config = settings(Random(f"beginnings/{seed}"), append_property_crc=False)
+    model, image, before = Model(segment=config.segment_size), None, None
+    for number in range(2):
+        life = Life(model, Random(f"beginnings/{seed}/{number}"), 0, power=False)
+        run = run_alone(partial(life.fill, count=COUNT, mixed=True), config, image=image)
+        if life.wrong is not None:
+            raise life.wrong
+        before, image = image, run_alone(partial(serve, stops=True), config, image=run.image).image
+    assert image is not None
+    assert before is not None
+    return Filled(image, model, config), before
+
+
+async def _found(store: MessageStore, model: Model) -> tuple[Any, str]:
+    return store.recovery, await answers_of(store, model)
+
+
+def starts(full: Filled, what: str, change: Change, *, again: bool, says: str = "") -> str:
+    """A start of a directory that was changed so: whether it builds queues and index again, and
+    what it says; that all answers are right, and the independent reader finds nothing later."""
+    image = edited(full.image, change)
+    told = run_alone(MessageStore.check, full.config, Topics(), image=image).value
+    look = partial(_found, model=full.model)
+    run = run_alone(partial(serve, stops=True), full.config, look, image=image)
+    report, wrong = run.value
+    ensure(not wrong, "answers", f"{what}: {wrong}")
+    end, low = full.model.written, full.model.kept[0].physical
+    want = low // full.size * full.size if again else end
+    ensure(report.scanned_from == want, "start", f"{what}: read from {report.scanned_from}")
+    lines = " ".join([*told, *report.findings, report.reason])
+    ensure(says in lines, "start", f"{what}: {lines!r} does not say {says!r}")
+    previewed = f"from offset {want}" in lines
+    ensure(previewed, "preview", f"{what}: {told} for {want}")
+    look_at(run.image, but=("sizes",) if what == STRAYS else ())
+    return run.digest
+
+
+# --- of others, or half-written
+
+
+def checkpoint(physic_ms: int, logics_ms: int) -> bytes:
+    return struct.pack(">6q", physic_ms, logics_ms, physic_ms, 0, 0, 0).ljust(4096, b"\0")
+
+
+def _of_others(full: Filled, older: DiskImage) -> str:
+    """What another program left in a directory of ours, and what a full disk did."""
+    index = max(path for path in full.image.paths() if "/index/" in path)
+    mark = full.image.contents(MARK)
+
+    def spoilt(disk: SimDisk) -> None:
+        disk.replace_contents(CHECKPOINT, checkpoint(5, 5))
+
+    def both(disk: SimDisk) -> None:
+        spoilt(disk)
+        disk.replace_contents(ABORT, b"")
+
+    def aged(disk: SimDisk) -> None:
+        for path in (MARK, FLUSHED, CHECKPOINT):
+            disk.replace_contents(path, older.contents(path))
+
+    def halved(disk: SimDisk) -> None:
+        disk.replace_contents(MARK, mark[: len(mark) // 2])
+
+    def strays(disk: SimDisk) -> None:
+        for place in ("consumequeue/A/x", "consumequeue/A/007", "batchconsumequeue/C/-1"):
+            disk.makedirs(f"{ROOT}/{place}")
+        disk.replace_contents(f"{ROOT}/commitlog/notes", b"mine")
+
+    kinds: tuple[tuple[str, Change, bool, str], ...] = (
+        ("an empty abort file", lambda d: d.replace_contents(ABORT, b""), False, ""),
+        ("an empty abort file, another checkpoint", both, True, "another broker's"),
+        ("an abort file", lambda d: d.replace_contents(ABORT, b"1\n"), True, "another broker's"),
+        ("another checkpoint", spoilt, True, "no clean stop of rocketbed"),
+        ("an older mark", aged, True, "an old copy"),
+        ("half a mark", halved, True, "no durable mark"),
+        ("no F", lambda d: d.remove_name(FLUSHED), False, ""),
+        ("no index file", lambda d: d.remove_name(index), True, "an index file was removed"),
+        (STRAYS, strays, False, "is no segment"),
+    )
+    digest = "".join(
+        starts(full, what, change, again=again, says=says) for what, change, again, says in kinds
+    )
+    return digest
+
+
+# --- something in the way of a queue
+
+
+def _in_the_way(full: Filled, random: Random) -> str:
+    """A file or a folder with the name that a queue needs: it is kept, and the queue is made."""
+
+    def change(disk: SimDisk) -> None:
+        disk.replace_contents(f"{ROOT}/consumequeue/N1", b"mine")
+        disk.makedirs(f"{ROOT}/consumequeue/N2")
+        disk.replace_contents(f"{ROOT}/consumequeue/N2/0", b"mine")
+        disk.makedirs(f"{ROOT}/consumequeue/N3/1/{0:020d}/mine")
+
+    model = Model(segment=full.size)
+    model.kept, model.written = list(full.model.kept), full.model.written
+    model.ends = dict(full.model.ends)
+    life = Life(model, random, 0, power=False)
+
+    async def look(store: MessageStore) -> str:
+        for topic in ("N1", "N2", "N3"):
+            for queue in (0, 1):
+                life.put_in(store, topic, queue)
+        return await answers_of(store, model)
+
+    run = run_alone(partial(serve, stops=True), full.config, look, image=edited(full.image, change))
+    ensure(not run.value, "answers", f"in the way of a queue: {run.value}")
+    kept = [path for path in run.image.paths() if "/rocketbed.cut/" in path]
+    mine = [path for path in kept if run.image.contents(path) == b"mine"]
+    ensure(len(mine) == 2, "aside", f"{kept}: what stood in the way")
+    return run.digest
+
+
+# --- a torn end
+
+
+def _torn(seed: int) -> str:
+    """The power went, and of the sector in which a record ends nothing had come to the disk: its
+    topic or its properties are zero, which no checksum covers."""
+    late = {"flush_interval_ms": 10**8, "flush_thorough_interval_ms": 10**8}
+    late |= {"mark_interval_ms": 10**8, "sync_flush": False, "append_property_crc": False}
+    config = settings(Random(f"torn/{seed}"), **late)
+    digest = ""
+    for number in range(2):
+        model = Model(segment=config.segment_size)
+        life = Life(model, Random(f"torn/{seed}/{number}"), 0, power=False)
+        run = run_alone(partial(life.fill, count=COUNT, is_flushed=False), config)
+        if life.wrong is not None:
+            raise life.wrong
+        crossing = [one for one in model.kept if _crosses(one)]
+        if not crossing:
+            continue
+        one = crossing[len(crossing) // 2]
+        bad = edited(run.image, partial(_lose, one=one, size=config.segment_size))
+        model.flushed = 0
+        again = Life(model, Random(f"torn/{seed}"), 0, power=True)
+        found = run_alone(partial(again.main, stops=True), config, image=bad, boots=2)
+        if again.wrong is not None:
+            raise again.wrong
+        gone = [o for o in model.kept if o.physical >= one.physical]
+        ensure(not gone, "log", f"a record at {one.physical} with a lost sector is given")
+        digest += found.digest
+    return digest
+
+
+def _crosses(one: Kept) -> bool:
+    """Whether a sector begins in its properties, and some of them stand before that."""
+    sector = (one.end - 1) // SECTOR * SECTOR
+    return one.end - len(one.put.properties) < sector < one.end - 1
+
+
+def _lose(disk: SimDisk, one: Kept, size: int) -> None:
+    path, at = place_of(one.physical, size)
+    data = disk.contents(path)
+    sector = (at + one.size - 1) // SECTOR * SECTOR
+    disk.replace_contents(path, data[:sector] + bytes(len(data) - sector))
+    for place in disk.image().paths():
+        if place.startswith(f"{ROOT}/commitlog/") and place > path:
+            disk.remove_name(place)
