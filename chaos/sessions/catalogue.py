@@ -19,6 +19,7 @@ from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
+from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
@@ -36,6 +37,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
     found: dict[str, Session] = {
         f"broker/{seed}": partial(run_broker, seed),
         f"broker-groups/{seed}": partial(run_groups, seed),
+        f"broker-sends/{seed}": partial(_each, run_sends, seed * 1000),
         f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
         f"failover-leading/{seed}": partial(run_leading, seed),

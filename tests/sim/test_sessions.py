@@ -23,6 +23,7 @@ from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
+from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
@@ -70,6 +71,7 @@ def test_servers_asked_by_hand() -> None:
     assert run_nameserver(SEED)
     assert run_limits(SEED)
     assert run_groups(SEED)
+    assert run_sends(SEED)
     assert run_routes(SEED)
     assert run_tools(SEED)
 
@@ -132,6 +134,7 @@ def test_fresh_seeds(first: int) -> None:
     assert run_waiting(first)
     for seed in range(first, first + 10):
         assert run_groups(seed)
+        assert run_sends(seed)
         assert run_routes(seed)
     assert run_tools(first)
 
