@@ -15,6 +15,8 @@ from rocketbed.world.api import World
 
 NAME: Final = "replica.rb"
 KIND: Final = "rocketbed-replica 1"
+ANOTHER: Final = "another"
+"""In the place of a kernel: none has this name."""
 
 
 class ReplicaFileDamaged(ReplicationError):
@@ -31,7 +33,8 @@ class ReplicaState:
     incarnation: int
     """Counted up at each start, before anybody hears of it."""
     boot_id: str
-    """The kernel's of the life whose end the register has not heard of yet, or of this one."""
+    """The kernel's of this life; `ANOTHER` where this life began without what a former one may
+    have had in memory, and the register has not heard of it yet."""
     stopped: bool = False
     """The last life ended in order, with everything on disk."""
     lost: bool = False
@@ -85,7 +88,7 @@ class ReplicaFile:
         lossless = lost_nothing(policy, stopped=old.stopped, same_kernel=same_kernel)
         lost = lost or old.lost
         # Not by what the policy says: it may be mistaken, and another one the next time.
-        kept = boot_id if old.stopped or same_kernel else old.boot_id
+        kept = boot_id if old.stopped or same_kernel else ANOTHER
         life = replace(
             old,
             incarnation=old.incarnation + 1,
@@ -110,8 +113,13 @@ class ReplicaFile:
             await self._save(replace(self.state, boot_id=boot_id, lost=False))
 
     async def stopped(self) -> None:
-        """Everything is on disk, and nothing is written any more. Raises as `write_kept`."""
-        await self._save(replace(self.state, stopped=True))
+        """Everything is on disk, and nothing is written any more. Raises as `write_kept`.
+
+        Of a life whose beginning may lack something, and which the register has not heard of, the
+        next one has to tell that, however this one ends.
+        """
+        if self.state.boot_id == self._world.process.boot_id:
+            await self._save(replace(self.state, stopped=True))
 
     async def leave(self) -> None:
         """A node without failover takes the directory, if it was a replica's: what that one knows

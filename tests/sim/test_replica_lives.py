@@ -1,0 +1,55 @@
+"""What a replica that may have lost bytes says of it, until its register has heard that."""
+
+import pytest
+
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.replication.entry import Policy
+from rocketbed.replication.identity import ReplicaFile
+from rocketbed.world.api import World
+
+ROOT = "/store"
+
+
+async def life(world: World, *, trusts_cache: bool, tells: bool, stops: bool) -> bool:
+    """Whether it holds all that a former one acknowledged."""
+    world.disk.makedirs(ROOT)
+    file = ReplicaFile(world, ROOT)
+    is_lossless = await file.begin(
+        group="g", number=1, policy=Policy.MEMORY, trusts_cache=trusts_cache
+    )
+    if tells:
+        await file.told()
+    if stops:
+        await file.stopped()
+    return is_lossless
+
+
+def lives(*rows: tuple[int, bool, bool], trusts_cache: bool = True) -> list[bool]:
+    """One life each: number of the boot, whether the register hears of it, whether it stops."""
+    image: DiskImage | None = None
+    found = []
+    for boots, tells, stops in rows:
+
+        async def main(world: World, tells: bool = tells, stops: bool = stops) -> bool:
+            return await life(world, trusts_cache=trusts_cache, tells=tells, stops=stops)
+
+        run = run_solo(main, image=image, boots=boots)
+        image = run.image
+        found.append(run.value)
+    return found
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_loss_is_told_in_a_later_life_too(stops: bool) -> None:
+    """The life that began without what the power took ended in order, unheard."""
+    found = lives((1, True, False), (2, False, stops), (2, False, stops), (2, True, stops))
+    assert found == [True, False, False, False]
+    assert lives((1, True, False), (2, True, stops), (2, True, stops)) == [True, False, True]
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_the_same_where_a_kill_may_take_what_is_in_memory(stops: bool) -> None:
+    found = lives((1, True, False), (1, False, stops), (1, True, True), (1, True, True),
+                  trusts_cache=False)  # fmt: skip
+    assert found == [True, False, False, True]
