@@ -17,6 +17,7 @@ from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.register import run_register
+from rocketbed.chaos.sessions.replica_lives import run_replica_lives
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.sends import run_sends
@@ -42,6 +43,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker-waiting/{seed}": partial(run_waiting, seed),
         f"failover-leading/{seed}": partial(run_leading, seed),
         f"failover-led/{seed}": partial(run_led, seed),
+        f"failover-lives/{seed}": partial(run_replica_lives, seed),
         f"failover-register/{seed}": partial(_each, run_register, seed * 1000),
         f"nameserver/{seed}": partial(run_nameserver, seed),
         f"nameserver-routes/{seed}": partial(_each, run_routes, seed * 1000),

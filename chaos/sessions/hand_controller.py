@@ -50,6 +50,8 @@ class HandController:
         self.registrations: list[RegisterReplicaRequest] = []
         self.beats: list[BeatRequest] = []
         self.changes: list[Asked] = []
+        self.takes_in = True
+        """Whether it answers who registers."""
         self.answers_beats = True
         self.accepts = True
         """Whether it makes the changes of sets that it is asked for, ..."""
@@ -80,6 +82,15 @@ class HandController:
         replica = Replica(uuid, life, f"{host}:1", ha_address)
         self.publish(replicas={**self.entry.replicas, number: replica})
 
+    def forget(self, number: int) -> None:
+        """A replica's place is free again."""
+        replicas = {one: known for one, known in self.entry.replicas.items() if one != number}
+        sets = (self.entry.in_sync, self.entry.eligible)
+        in_sync, eligible = (
+            {one: life for one, life in known.items() if one != number} for known in sets
+        )
+        self.publish(replicas=replicas, in_sync=in_sync, eligible=eligible)
+
     def lead(self, number: int, **changes: Any) -> None:
         """The next epoch is this one's."""
         life = self.entry.replicas[number].incarnation
@@ -93,9 +104,11 @@ class HandController:
     def _answered(self, command: Command) -> Command:
         return answer(command, fields=self._fields(), body=dumped(self.entry))
 
-    def _register(self, command: Command, connection: Connection) -> Command:
+    def _register(self, command: Command, connection: Connection) -> Command | None:
         asked = RegisterReplicaRequest.decode(command.raw_fields)
         self.registrations.append(asked)
+        if not self.takes_in:
+            return None
         self._links.append(connection)
         known = self.entry.replicas.get(asked.replica)
         if known is None or known.incarnation != asked.incarnation:

@@ -71,7 +71,7 @@ def made_log(
         async def lead(world: World) -> None:
             async with trio.open_nursery() as nursery:
                 await controller.serve(world, nursery)
-                stage.begin(NODE, _settings(stage, Policy.FSYNC, replicas=1), image=image)
+                stage.begin(NODE, settings_of(stage, Policy.FSYNC, replicas=1), image=image)
                 while not controller.beats:  # noqa: ASYNC110, in virtual time
                     await trio.sleep(0.01)
                 number = epochs[-1]
@@ -99,7 +99,7 @@ def _leads(stage: Stage) -> bool:
     )
 
 
-def _settings(stage: Stage, policy: Policy, *, replicas: int) -> dict[str, object]:
+def settings_of(stage: Stage, policy: Policy, *, replicas: int) -> dict[str, object]:
     place = f"{stage.simulation.host(PEERS).address}:{CONTROLLER_PORT}"
     return {
         "brokerName": GROUP, "rbReplica": 1, "rbReplicas": replicas, "namesrvAddr": place,
@@ -154,7 +154,7 @@ class Led:
             self.controller.add(number, f"directory {number}", f"{host}:{BASE + number}")
         self.leads(2, 2)
         self.leader.instead = Reject(why="not yet")
-        self.settings = _settings(self.stage, self.policy, replicas=3)
+        self.settings = settings_of(self.stage, self.policy, replicas=3)
         self.stage.begin(NODE, self.settings)
         await self.until(lambda: bool(self.leader.hellos), "a first HELLO", 10)
         self.hello(self.leader.hellos[0], end=0, history=(), life=1)

@@ -21,6 +21,7 @@ from rocketbed.chaos.sessions.model import Model, Put, Wrong
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.register import run_register
+from rocketbed.chaos.sessions.replica_lives import run_replica_lives
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.sends import run_sends
@@ -108,6 +109,10 @@ def test_a_follower_and_leaders_by_hand() -> None:
     assert run_led(SEED)
 
 
+def test_lives_of_a_replica() -> None:
+    assert run_replica_lives(SEED)
+
+
 def test_delayed_messages_and_a_master_that_ends() -> None:
     assert run_waiting(SEED)
 
@@ -130,6 +135,7 @@ def test_fresh_seeds(first: int) -> None:
     assert run_following(first)
     assert run_leading(first)
     assert run_led(first)
+    assert run_replica_lives(first)
     assert run_parting(first)
     assert run_waiting(first)
     for seed in range(first, first + 10):
