@@ -7,6 +7,7 @@ are changed as others would leave them, in the form that docs/formats.md gives.
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -33,7 +34,8 @@ def run_beginnings(seed: int) -> str:
     full, older = filled_twice(seed)
     digest = _of_others(full, older)
     digest += _in_the_way(full, Random(f"beginnings/{seed}"))
-    return digest + _torn(seed)
+    digest += _orders(full, Random(f"orders/{seed}"))
+    return digest + _torn(seed) + _missing(seed)
 
 
 def filled_twice(seed: int) -> tuple[Filled, DiskImage]:
@@ -135,9 +137,7 @@ def _in_the_way(full: Filled, random: Random) -> str:
         disk.replace_contents(f"{ROOT}/consumequeue/N2/0", b"mine")
         disk.makedirs(f"{ROOT}/consumequeue/N3/1/{0:020d}/mine")
 
-    model = Model(segment=full.size)
-    model.kept, model.written = list(full.model.kept), full.model.written
-    model.ends = dict(full.model.ends)
+    model = full.model.copy()
     life = Life(model, random, 0, power=False)
 
     async def look(store: MessageStore) -> str:
@@ -154,6 +154,42 @@ def _in_the_way(full: Filled, random: Random) -> str:
     return run.digest
 
 
+# --- settings of a start
+
+
+def _orders(full: Filled, random: Random) -> str:
+    """An index that was switched off for a while is built again, also after a start that ended
+    soon; a topic that the operator says was deleted is, and the next start builds nothing again."""
+    model = full.model.copy()
+    life = Life(model, random, 0, power=False)
+
+    async def put(store: MessageStore) -> None:
+        for topic in ("A", "B"):
+            life.put_in(store, topic, 0)
+
+    off = replace(full.config, index_enabled=False)
+    run = run_alone(partial(serve, stops=True), off, put, image=full.image)
+    run = run_alone(partial(serve, stops=True), off, image=run.image)
+    look = partial(_found, model=model)
+    found = run_alone(partial(serve, stops=True), full.config, look, image=run.image)
+    report, wrong = found.value
+    ensure(not wrong, "answers", f"the index was off: {wrong}")
+    ensure(report.took_over, "start", "the index was off, and is taken as it is")
+    look_at(found.image)
+    ordered = replace(full.config, topics_deleted=(("D", model.written),))
+    model.deleting = "D"
+    model.was_deleted()
+    image = found.image
+    for number in range(2):
+        run = run_alone(partial(serve, stops=True), ordered, look, image=image)
+        report, wrong = run.value
+        ensure(not wrong, "answers", f"a deletion that was ordered: {wrong}")
+        again = f"{number}: {report.reason!r}"
+        ensure(report.took_over == (not number), "start", f"a deletion that was ordered, {again}")
+        image = run.image
+    return found.digest + run.digest
+
+
 # --- a torn end
 
 
@@ -167,9 +203,16 @@ def _torn(seed: int) -> str:
     for number in range(2):
         model = Model(segment=config.segment_size)
         life = Life(model, Random(f"torn/{seed}/{number}"), 0, power=False)
+        life.own = "own\x01\0\x02" * (number + 1)  # which are no lost sector
         run = run_alone(partial(life.fill, count=COUNT, is_flushed=False), config)
         if life.wrong is not None:
             raise life.wrong
+        power = Life(_unflushed(model), Random(f"torn/{seed}"), 0, power=True)
+        whole = run_alone(partial(power.main, stops=True), config, image=run.image, boots=2)
+        if power.wrong is not None:
+            raise power.wrong
+        ensure(power.model.written == model.written, "loss", "zeros in properties, all is there")
+        digest += whole.digest
         crossing = [one for one in model.kept if _crosses(one)]
         if not crossing:
             continue
@@ -184,6 +227,48 @@ def _torn(seed: int) -> str:
         ensure(not gone, "log", f"a record at {one.physical} with a lost sector is given")
         digest += found.digest
     return digest
+
+
+def _unflushed(model: Model) -> Model:
+    """The same, of which nothing is known to be on disk."""
+    other = model.copy()
+    other.flushed = 0
+    return other
+
+
+def _missing(seed: int) -> str:
+    """The power went, and the name of a file in the middle of the log: what is behind it is kept
+    aside where it holds messages, and what holds none is not."""
+    late = {"flush_interval_ms": 10**8, "flush_thorough_interval_ms": 10**8}
+    late |= {"mark_interval_ms": 10**8, "sync_flush": False, "segment_size": 2048}
+    config = settings(Random(f"missing/{seed}"), **late)
+    model = Model(segment=config.segment_size)
+    life = Life(model, Random(f"missing/{seed}"), 0, power=False)
+    run = run_alone(partial(life.fill, count=COUNT, is_flushed=False), config)
+    if life.wrong is not None:
+        raise life.wrong
+    size = config.segment_size
+    files = sorted({one.physical // size * size for one in model.kept})
+    lost, last = files[len(files) // 2], files[-1]
+    empty = place_of(last + size, size)[0]
+
+    def change(disk: SimDisk) -> None:
+        disk.remove_name(place_of(lost, size)[0])
+        disk.replace_contents(empty, bytes(size))
+
+    model.kept = [one for one in model.kept if one.physical < lost]
+    model.written = lost  # with what fills the file before it
+    bad = edited(run.image, change)
+    found = run_alone(partial(serve, stops=True), config, partial(_found, model=model),
+                      image=bad, boots=2)  # fmt: skip
+    report, wrong = found.value
+    ensure(not wrong, "answers", f"a file of the log was lost with the power: {wrong}")
+    kept = {found.image.contents(path) for path in found.image.paths() if "/rocketbed.cut/" in path}
+    behind = {bad.contents(place_of(at, size)[0]) for at in files if at > lost}
+    ensure(kept == behind, "aside", f"{len(kept)} files for {len(behind)} behind the one lost")
+    told = "does not reach the messages" in " ".join(report.findings)
+    ensure(told == bool(behind), "start", f"{report.findings}")
+    return found.digest
 
 
 def _crosses(one: Kept) -> bool:

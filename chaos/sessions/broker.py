@@ -26,6 +26,7 @@ from rocketbed.wire.bodies import (
     SubscriptionGroupConfig,
     TopicConfig,
 )
+from rocketbed.wire.bodies_admin import RequestMode
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.headers import (
     MaxOffsetRequest,
@@ -42,6 +43,7 @@ from rocketbed.wire.headers_admin import (
     CreateTopicRequest,
     DeleteGroupRequest,
     GroupRequest,
+    ResetOffsetRequest,
     TopicRequest,
 )
 from rocketbed.wire.message import decode_messages
@@ -219,6 +221,8 @@ async def _first(peer: Peer, world: World) -> None:
     await _heartbeats(peer)
     await _positions(peer)
     await trio.sleep(SAVED_S)
+    mode = RequestMode(topic="T", consumer_group="g").encode()
+    await peer.ask(Code.SET_MESSAGE_REQUEST_MODE, {}, 0, mode)  # durable once it is answered
 
 
 async def _again(peer: Peer, world: World) -> None:
@@ -241,6 +245,8 @@ async def _again(peer: Peer, world: World) -> None:
     )  # fmt: skip
     answer = await peer.pull(Answer.SUCCESS)
     ensure(len(decode_messages(answer.body)) >= 3, "tables", "the messages")
+    body = (await peer.ask(Code.GET_ALL_MESSAGE_REQUEST_MODE, {}, 0)).body
+    ensure(b'"T":{"g":{' in body, "tables", f"modes: {body!r}")
 
 
 async def _topics(peer: Peer) -> None:
@@ -372,7 +378,10 @@ async def _groups(peer: Peer) -> None:
     await peer.commit(Answer.SUBSCRIPTION_GROUP_NOT_EXIST, 1, consumerGroup="left")
     own = DeleteGroupRequest(groupName="CID_RMQ_SYS_TRANS", cleanOffset=True)
     await peer.ask(Code.DELETE_SUBSCRIPTIONGROUP, own.encode(), Answer.INVALID_PARAMETER)
+    plain: dict[str, Any] = {"properties": {"UNIQ_KEY": "K1"}, "b": "gone"}
+    await peer.send(**plain)
     await peer.ask(Code.DELETE_TOPIC_IN_BROKER, TopicRequest(topic="gone").encode(), 0)
+    await peer.send(Answer.TOPIC_NOT_EXIST, **plain)
     await peer.ask(Code.POP_MESSAGE, {}, Answer.REQUEST_CODE_NOT_SUPPORTED)
 
 
@@ -412,5 +421,18 @@ async def _positions(peer: Peer) -> None:
     await peer.stands(50, queueId=QUEUES - 1)
     await peer.commit(Answer.SUCCESS, 0, queueId=1)
     await peer.stands(0, queueId=1)
+    await peer.put_group(group_name="set")
+    for changes, position in (
+        ({"queueId": 0}, 5), ({"queueId": 0, "offset": 2}, 2), ({"queueId": 0, "offset": 0}, 0),
+        ({"queueId": 0, "offset": 1000}, None), ({"queueId": QUEUES}, None),
+    ):  # fmt: skip
+        reset = ResetOffsetRequest(topic="T", group="set", timestamp=-1, isForce=True, **changes)
+        code = Answer.SUCCESS
+        if position is None:
+            out = changes["queueId"] == QUEUES
+            code = Answer.INVALID_PARAMETER if out else Answer.SYSTEM_ERROR
+        await peer.ask(Code.INVOKE_BROKER_TO_RESET_OFFSET, reset.encode(), code)
+        if position is not None:
+            await peer.stands(position, consumerGroup="set")
     await peer.commit(Answer.INVALID_PARAMETER, 1, queueId=-1)
     await peer.commit(Answer.TOPIC_NOT_EXIST, 1, topic="unknown")

@@ -24,6 +24,7 @@ from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
+from rocketbed.chaos.sessions.trouble import run_trouble
 from rocketbed.chaos.sessions.waiting import run_waiting
 
 Session = Callable[[], str]
@@ -56,6 +57,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"store-limits/{seed}": partial(run_limits, seed),
         f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),
         f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),
+        f"store-trouble/{seed}": partial(run_trouble, seed),
         f"store-room/{seed}": partial(run_room, seed),
     }
     for number in range(LIVES):

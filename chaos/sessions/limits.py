@@ -9,7 +9,7 @@ import trio
 from rocketbed.chaos.sessions.model import Wrong, ensure
 from rocketbed.chaos.sessions.store import HOST, Topics, settings
 from rocketbed.chaos.sim.solo import run_solo
-from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.config import StoreConfig, parse_delay_levels
 from rocketbed.node.store.errors import BadStoreDirectory, MessageRejected, StoreError, StoreLocked
 from rocketbed.node.store.store import MessageStore
 from rocketbed.world.api import World
@@ -32,6 +32,13 @@ def run_limits(seed: int) -> str:
         except BadStoreDirectory:
             continue
         raise Wrong(f"settings: {changes} was taken")
+    for levels, wanted in (
+        ("1s 2m", [1000, 120_000]),
+        ("1_0s", None),
+        ("\u0663s", None),
+        ("s", None),
+    ):
+        ensure(_delays(levels) == wanted, "settings", f"{levels}: {_delays(levels)}")
     odd = replace(config, queue_segment_size=61, batch_queue_segment_size=100)
     sizes = (odd.queue_segment_size, odd.batch_queue_segment_size)
     ensure(sizes == (80, 92), "settings", f"{sizes}: not whole units")
@@ -42,6 +49,14 @@ def run_limits(seed: int) -> str:
     for said in filling.value:
         raise Wrong(said)
     return run.digest + filling.digest
+
+
+def _delays(levels: str) -> list[int] | None:
+    """In ms; None if they are refused."""
+    try:
+        return parse_delay_levels(levels)
+    except ValueError:
+        return None
 
 
 async def _fills(world: World, config: StoreConfig) -> list[str]:

@@ -21,13 +21,14 @@ from rocketbed.chaos.sessions.store import BATCHES, ROOT, Life, Topics, look_at,
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun
-from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.config import SEGMENT_SIZE, StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
 from rocketbed.node.store.heal import Fetch, heal
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import RECORD_MIN
 from rocketbed.world.api import World
 
+MARK: Final = f"{ROOT}/rocketbed.ckpt"
 LOG: Final = f"{ROOT}/commitlog/"
 DERIVED: Final = ("consumequeue/", "batchconsumequeue/", "index/")
 ALARMS: Final = ("warning", "error")
@@ -221,19 +222,37 @@ def _several(image: DiskImage, model: Model, config: StoreConfig, random: Random
             _flip(disk, one, config.segment_size)
         disk.remove_name(place_of(lost * config.segment_size, config.segment_size)[0])
 
-    return healed(edited(image, change), image, model, config).digest
+    bad = edited(image, change)
+    digest = healed(bad, image, model, config).digest
+    if len(files) < 3 or lost in (files[0], files[-1]):
+        return digest
+    # Without a mark the files tell how long they are, or the settings do.
+    bare = edited(bad, lambda disk: disk.remove_name(MARK))
+    for size in (config.segment_size, SEGMENT_SIZE):
+        known = replace(config, segment_size=size)
+        mended = run_alone(heal, known, _replica(image, config.segment_size), image=bare)
+        _same_log(mended.image, image)
+        digest += mended.digest
+    return digest
 
 
 def healed(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -> SoloRun:
     """Healed, the log is what it was, byte for byte, and gives what it gave."""
-    mended = run_alone(heal, config, _replica(good, config.segment_size), image=bad)
-    for path in good.paths():
-        if path.startswith(LOG):
-            same = mended.image.contents(path) == good.contents(path)
-            ensure(same, "heal", f"{path} is not what the replica has")
+    told = config
+    if MARK in bad.paths() and len(model.kept) % 2:  # the command may know no settings
+        told = replace(config, segment_size=SEGMENT_SIZE)
+    mended = run_alone(heal, told, _replica(good, config.segment_size), image=bad)
+    _same_log(mended.image, good)
     after = run_alone(serve, config, partial(answers_of, model=model), image=mended.image)
     ensure(not after.value, "heal", str(after.value))
     return after
+
+
+def _same_log(mended: DiskImage, good: DiskImage) -> None:
+    for path in good.paths():
+        if path.startswith(LOG):
+            same = mended.contents(path) == good.contents(path)
+            ensure(same, "heal", f"{path} is not what the replica has")
 
 
 def _replica(image: DiskImage, size: int) -> Fetch:
@@ -298,7 +317,11 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     kept = any("rocketbed.cut" in path for path in ended.image.paths())
     ensure(kept, "cut", "what was cut is not kept")
     look_at(ended.image)
-    return run.digest + ended.digest
+    # The order was for one start; what it did is known to the next, whatever came between.
+    killed = run_alone(serve, cut, image=bad)
+    after = run_alone(serve, config, partial(answers_of, model=model), image=killed.image)
+    ensure(not after.value, "cut", f"after a kill: {after.value}")
+    return run.digest + ended.digest + after.digest
 
 
 def _refuses(bad: DiskImage, config: StoreConfig, one: Kept) -> None:

@@ -5,6 +5,7 @@ when the end came. It reads bytes of the log by the format alone (docs/formats.m
 store's own bookkeeping.
 """
 
+import copy
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +98,10 @@ class Model:
     opened: bool = False
     closed: bool = False
     """Whether a clean stop has returned."""
+
+    def copy(self) -> "Model":
+        """Another one that holds the same."""
+        return copy.deepcopy(self)
 
     def expect(self, puts: Sequence[Put], chunks: Sequence[tuple[int, bytes]]) -> list[Kept]:
         """The records of a run that is about to be written. Raises `Wrong`."""

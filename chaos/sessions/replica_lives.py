@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+import crcmod.predefined
 import trio
 
 from rocketbed.chaos.sessions.hand_controller import HandController
@@ -23,8 +24,11 @@ from rocketbed.world.api import World
 
 LIVES: Final = 12
 COUNT: Final = 40
+SIZE_MAX: Final = 1 << 20
+"""Bytes of a file that a replica keeps."""
 WHO, EPOCHS = "/store/replica.rb", "/store/epoch.rb"
 KINDS: Final = {WHO: b"rocketbed-replica 1", EPOCHS: b"rocketbed-epochs 1"}
+crc32c: Callable[[bytes], int] = crcmod.predefined.mkCrcFun("crc-32c")
 Change = Callable[[SimDisk], None]
 
 
@@ -92,7 +96,7 @@ class ReplicaLives:
         if (end == "power" or (end == "kill" and not self.trusts)) and is_memory:
             self.known.is_whole = False
         steps: list[Callable[[], Any]] = [
-            self._nothing, self._nothing, self._nothing, self._lost_who, self._lost_epochs,
+            self._nothing, self._nothing, self._padded, self._lost_who, self._lost_epochs,
             self._damaged, self._another,
         ]  # fmt: skip
         steps += [self._lost_bytes] * (3 * is_late)
@@ -159,6 +163,15 @@ class ReplicaLives:
     async def _nothing(self) -> Change | None:
         return None
 
+    async def _padded(self) -> Change:
+        """As long as such a file may be, and whole."""
+        path = self.random.choice((WHO, EPOCHS))
+        kind, text, *_ = self.stage.simulation.host(NODE).image.contents(path).split(b"\n")
+        text += b" " * (SIZE_MAX - len(kind) - len(text) - 11)
+        data = b"%b\n%b\n%08x\n" % (kind, text, crc32c(text))
+        ensure(len(data) == SIZE_MAX, "load", f"{len(data)} bytes")
+        return lambda disk: disk.replace_contents(path, data)
+
     async def _lost_who(self) -> Change:
         """Without it the directory is another replica's, in its first life."""
         self.known.uuid, self.known.life, self.known.is_whole = "", 0, True
@@ -198,7 +211,7 @@ class ReplicaLives:
             (data[:middle], "cannot be read"),
             (b"", "it has 0 bytes"),
             (data + b"more\n", "cannot be read"),
-            (bytes((1 << 20) + 1), f"it has {(1 << 20) + 1} bytes"),
+            (bytes(SIZE_MAX + 1), f"it has {SIZE_MAX + 1} bytes"),
             (data.replace(KINDS[path], other), "does not match its CRC"),
             (data.replace(b" 1\n", b" 2\n", 1), "it is a 'rocketbed-"),
         ))  # fmt: skip

@@ -180,8 +180,12 @@ class Sends:
             return self._send(
                 Answer.SUCCESS, text.rstrip("\x02") + "\x02DELAY\x010\x02", body, waits
             )
+        if random.random() < 0.5:
+            before = random.choice(("bare\x02", "own\x01a\x01b\x02", "\x02", "own\x01\x02"))
+            return self._send(Answer.SUCCESS, before + text, body, waits)
         if random.random() < 0.3:
-            return self._send(Answer.SUCCESS, "bare\x02" + text, body, waits)
+            group = "p" * random.choice((1000, 2000))
+            return self._send(Answer.SUCCESS, text, body, waits, a=group)
         return self._send(Answer.SUCCESS, text, body, waits)
 
     def _refused(self) -> Asked:

@@ -92,6 +92,8 @@ class Life:
         self._power = power
         """How the process before it ended."""
         self.wrong: Wrong | None = None
+        self.own = ""
+        """Properties that every message has besides."""
         self._number = 0
 
     async def main(self, world: World, config: StoreConfig, *, stops: bool) -> None:
@@ -103,7 +105,7 @@ class Life:
         try:
             self._look(store, was_closed=was_closed)
             model.opened = True
-            store.flushed.subscribe(self._flushed)
+            store.flushed.subscribe(self.flushed_to)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.run)
                 await self._work(store)
@@ -130,6 +132,10 @@ class Life:
             mixed=mixed,
             is_flushed=is_flushed,
         )
+
+    async def put_any(self, store: MessageStore) -> None:
+        """A write of any kind. Raises `PutFailed`."""
+        await self._random.choice((self._put_some, self._put_batch, self._put_inner))(store)
 
     async def filled(
         self, store: MessageStore, count: int, *, mixed: bool = False, is_flushed: bool = True
@@ -168,7 +174,7 @@ class Life:
         except Wrong as exc:
             self.wrong = exc
 
-    def _flushed(self, end: int) -> None:
+    def flushed_to(self, end: int) -> None:
         self.model.flushed = end
 
     def _look(self, store: MessageStore, *, was_closed: bool) -> None:
@@ -210,6 +216,7 @@ class Life:
         keys = (unique, *random.sample(("k1", "k2", "k3"), random.choice((0, 0, 1, 2))))
         tag = random.choice(TAGS)
         text = f"UNIQ_KEY\x01{unique}\x02"
+        text += self.own
         text += f"KEYS\x01{' '.join(keys[1:])}\x02" if keys[1:] else ""
         text += f"TAGS\x01{tag}\x02" if tag else ""
         body = f"body {unique} ".encode() + bytes(random.choice((5, 40, 300, 700)))

@@ -28,6 +28,7 @@ from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
+from rocketbed.chaos.sessions.trouble import run_trouble
 from rocketbed.chaos.sessions.waiting import run_waiting
 from rocketbed.node.broker.clients import ConsumerGroup
 from rocketbed.node.broker.delays import Delays
@@ -88,6 +89,7 @@ def test_mending_and_room() -> None:
 def test_what_a_start_finds() -> None:
     assert run_beginnings(SEED)
     assert run_taken_over(SEED)
+    assert run_trouble(SEED)
 
 
 def test_replication_from_both_of_its_ends() -> None:
@@ -131,6 +133,7 @@ def test_fresh_seeds(first: int) -> None:
         assert run_register(seed)
     assert run_beginnings(first)
     assert run_taken_over(first)
+    assert run_trouble(first)
     assert run_feeding(first)
     assert run_following(first)
     assert run_leading(first)
