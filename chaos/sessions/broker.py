@@ -210,7 +210,9 @@ class Peer:
         ]
         consumer = ConsumerData(group_name="h", subscription_data_set=wanted)
         data = HeartbeatData(client_id=client, consumer_data_set=[consumer])
-        await self.ask(Code.HEART_BEAT, {}, want, data.encode())
+        answer = await self.ask(Code.HEART_BEAT, {}, want, data.encode())
+        if not want:  # whoever tells no fingerprint is not told that nothing changed
+            ensure(answer.fields["IS_SUB_CHANGE"] == "true", "heartbeat", f"{answer.fields}")
 
 
 async def _first(peer: Peer, world: World) -> None:

@@ -20,8 +20,10 @@ from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.replica_lives import run_replica_lives
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
+from rocketbed.chaos.sessions.scattered import run_scattered
 from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
 from rocketbed.chaos.sessions.trouble import run_trouble
@@ -40,6 +42,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker/{seed}": partial(run_broker, seed),
         f"broker-groups/{seed}": partial(run_groups, seed),
         f"broker-sends/{seed}": partial(_each, run_sends, seed * 1000),
+        f"broker-tables/{seed}": partial(run_tables, seed),
         f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
         f"failover-leading/{seed}": partial(run_leading, seed),
@@ -57,6 +60,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"store-limits/{seed}": partial(run_limits, seed),
         f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),
         f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),
+        f"store-scattered/{seed}": partial(run_scattered, seed),
         f"store-trouble/{seed}": partial(run_trouble, seed),
         f"store-room/{seed}": partial(run_room, seed),
     }

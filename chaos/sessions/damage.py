@@ -50,7 +50,7 @@ def run_damage(seed: int) -> str:
     digest += _units(full, random)
     plain = filled(seed, append_property_crc=False) if seed % 2 else full
     digest += _misplaced(plain, random)
-    return digest + _renumbered(plain, random)
+    return digest + _renumbered(plain, random) + _outside(plain)
 
 
 def filled(seed: int, **changes: object) -> Filled:
@@ -236,6 +236,35 @@ def _renumbered(full: Filled, random: Random) -> str:
     look = partial(answers_of, model=other)
     run = run_alone(serve, full.config, look, image=edited(full.image, renumber))
     ensure(not run.value, "renumbered", str(run.value))
+    return run.digest
+
+
+def _outside(full: Filled) -> str:
+    """The last two of a queue say numbers that are taken: nobody knows which of them is right, and
+    both stay outside."""
+    model = full.model.copy()
+    last = model.kept[-1].physical
+    queues = [kept for place, kept in sorted(model.queues().items())
+              if place[0] not in BATCHES and len(kept) > 3 and kept[0].offset == 0
+              and kept[-1].physical != last]  # fmt: skip
+    if not queues:
+        return ""
+    wrong = {one.physical for one in queues[0][-2:]}
+    for here, one in enumerate(model.kept):
+        if one.physical in wrong:
+            data = one.data[:QUEUE_OFFSET_AT] + bytes(8) + one.data[QUEUE_OFFSET_AT + 8 :]
+            model.kept[here] = replace(one, data=data)
+    model.hidden |= wrong
+
+    def change(disk: SimDisk) -> None:
+        _write(disk, model.kept, full.size)
+        for path in full.image.paths():
+            if path.removeprefix(f"{ROOT}/").startswith("consumequeue/"):
+                disk.remove_name(path)
+
+    look = partial(answers_of, model=model)
+    run = run_alone(serve, full.config, look, image=edited(full.image, change))
+    ensure(not run.value, "outside", str(run.value))
     return run.digest
 
 

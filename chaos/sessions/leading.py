@@ -5,6 +5,7 @@ A message is acknowledged when all members have it, of both sets while a change 
 never before, and soon after.
 """
 
+import re
 from functools import partial
 from random import Random
 
@@ -28,6 +29,7 @@ from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.script import Script
 from rocketbed.chaos.sessions.stage import SEGMENT, Stage
 from rocketbed.replication.entry import Policy
+from rocketbed.wire.bodies import KvTable
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.ha_native import Ack, Beat, Data, Fenced, Reject
 from rocketbed.world.api import World
@@ -248,6 +250,10 @@ class Leading(LeadingStage):
         """Without a lease it takes messages as long as all members follow, who would follow no
         other one; not any more when one does not."""
         one, two = self.one, self.two
+        shown = await self.peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}, 0)
+        told = KvTable.decode(shown.body).table["rbGroup"]
+        found = re.fullmatch(r"epoch 1: leads, lease (0\.\d) s, 2 of 3 in sync: 1, 2", told)
+        ensure(found is not None and 0 < float(found[1]) <= LEASE_S, "lease", told)
         self.controller.answers_beats = False
         await self._follow(one, two, 2 * LEASE_S)
         number = len(self.sent)
@@ -320,9 +326,20 @@ class Leading(LeadingStage):
         self.sends()
         await self._follow(one, two, 0.1)
         await self.answered(-1)
-        since = len(self.controller.changes)
+        since, end = len(self.controller.changes), self.end
+        under_way: list[Command] = []
+
+        async def send() -> None:
+            assert self.peer.connection is not None
+            asked = self.peer.send_request(c="TBW102", d=2)
+            under_way.append(await self.peer.connection.request(asked, timeout_s=60))
+
+        self.nursery.start_soon(send)
+        await self.until(lambda: self.end > end, "a send that nobody acknowledges")
         await one.say(Fenced(epoch + 1))
         await self.until(lambda: len(self.changes(since)) > 0, "it asks for another epoch", 1)
+        await self.until(lambda: bool(under_way), "an answer, now that it leads no more")
+        ensure(under_way[0].code != ResponseCode.SUCCESS, "acknowledged", f"{under_way}")
         (asked,) = self.changes(since)
         told = (asked.code, asked.header.to, asked.header.epoch)
         ensure(told == (RequestCode.RB_HAND_OVER, 1, epoch), "fenced", f"{asked}")

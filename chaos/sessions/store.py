@@ -238,6 +238,10 @@ class Life:
         """One message to this queue."""
         self.put(store, replace(self._put(topic), queue=queue))
 
+    def put_body(self, store: MessageStore, body: bytes) -> None:
+        """One plain message with this body, without a key."""
+        self.put(store, Put("A", 0, body, b"own\x01x\x02"))
+
     def put(self, store: MessageStore, put: Put) -> None:
         run = store.begin()
         self._add(run, put)

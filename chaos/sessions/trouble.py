@@ -7,6 +7,7 @@ on disk.
 """
 
 import errno
+import os
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -144,6 +145,8 @@ class Troubled:
             await self.life.put_any(store)
         except PutFailed as exc:
             ensure(fails, "refused", f"{self._what}: {exc}, when it was over")
+            why = os.strerror(self._trouble.error)
+            ensure(why in str(exc), "refused", f"{self._what}: {exc}, and not for {why!r}")
             ensure(store.max_offset == end, "refused", f"{self._what}: the log has grown")
             self.model.pending = []
         await trio.sleep(0.02)

@@ -24,8 +24,10 @@ from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.replica_lives import run_replica_lives
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
+from rocketbed.chaos.sessions.scattered import run_scattered
 from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
 from rocketbed.chaos.sessions.trouble import run_trouble
@@ -74,6 +76,7 @@ def test_servers_asked_by_hand() -> None:
     assert run_limits(SEED)
     assert run_groups(SEED)
     assert run_sends(SEED)
+    assert run_tables(SEED)
     assert run_routes(SEED)
     assert run_tools(SEED)
 
@@ -82,6 +85,7 @@ def test_mending_and_room() -> None:
     assert run_mending(SEED)
     assert run_holes(SEED)
     assert run_damage(SEED)
+    assert run_scattered(SEED)
     assert run_remade(SEED)
     assert run_room(SEED)
 
@@ -134,6 +138,7 @@ def test_fresh_seeds(first: int) -> None:
     assert run_beginnings(first)
     assert run_taken_over(first)
     assert run_trouble(first)
+    assert run_scattered(first)
     assert run_feeding(first)
     assert run_following(first)
     assert run_leading(first)
@@ -144,6 +149,7 @@ def test_fresh_seeds(first: int) -> None:
     for seed in range(first, first + 10):
         assert run_groups(seed)
         assert run_sends(seed)
+        assert run_tables(seed)
         assert run_routes(seed)
     assert run_tools(first)
 
