@@ -15,6 +15,7 @@ from rocketbed.chaos.sessions.hand_follower import HandFollower
 from rocketbed.chaos.sessions.leading_stage import (
     CAUGHT_UP_S,
     CLUSTER,
+    GIVE_UP_S,
     GRACE_S,
     GROUP,
     LAG_S,
@@ -61,6 +62,8 @@ async def _lead(world: World, leading: "Leading") -> None:
         await leading.hands_over()
         await leading.is_fenced()
         await leading.is_in_the_way()
+        if leading.policy is Policy.MEMORY:  # half a minute, which tells the same in each
+            await leading.is_outdone()
         leading.judge()
         nursery.cancel_scope.cancel()
 
@@ -377,3 +380,32 @@ class Leading(LeadingStage):
         await self.until(lambda: len(self._left()) > 0, "it leaves", 0.8)
         told_ = [(found.header.replica, found.header.incarnation) for found in self._left()]
         ensure(told_ == [(1, self.life)], "in the way", f"{told_}")
+
+    async def is_outdone(self) -> None:
+        """Its disk has no room for another file: a member that has room is to lead, soon; not while
+        no member says that it would be better, and not before this node is in trouble."""
+        one, two = self.one, self.two
+        self.controller.lead(1)
+        epoch = self.controller.entry.epoch
+        await self.until(lambda: self.leader is not None and self.leader.epoch == epoch,
+                         "it leads again", 2)  # fmt: skip
+        self.leader.confirm.subscribe(self._confirmed)
+        for follower in (one, two):
+            await self._join(follower)
+            await self.hears(follower)
+        await self._follow(one, two, 2 * CAUGHT_UP_S)
+        await trio.sleep(GIVE_UP_S)
+        members = self.controller.entry.in_sync.keys()
+        ensure(members == {1, 2, 3}, "asked", f"{members}")
+        one.is_unfit = two.is_unfit = True
+        await self._follow(one, two, 0.3)
+        since = len(self.controller.changes)
+        disk = self.stage.simulation.process(NODE).disk
+        disk.quota = disk.allocated() + SEGMENT - 1
+        await self._follow(one, two, 2.0)
+        await self.quiet(since, 0, "nobody would do it better")
+        two.is_unfit = False
+        await self._follow(one, two, 1.5)
+        told = [(found.code, found.header.to) for found in self.changes(since)]
+        ensure(told == [(RequestCode.RB_HAND_OVER, 3)], "outdone", f"{told}")
+        disk.quota = None

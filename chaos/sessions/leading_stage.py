@@ -29,6 +29,8 @@ SOON_S: Final = 0.3
 """For what has nothing to wait for; less than any of the times below."""
 GRACE_S, LAG_S, CAUGHT_UP_S, LEASE_S = 0.25, 0.5, 1.0, 0.6
 """docs/replication.md 7.5: without a link, behind, complete before it is asked for; the lease."""
+GIVE_UP_S: Final = 31.0
+"""Between two tries to be rid of the lead, and a bit."""
 LATE_S: Final = 0.2
 """After those times a change has to be asked for, at the latest: looks, a disk, the way."""
 
