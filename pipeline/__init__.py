@@ -23,8 +23,10 @@ def read(
     `columns` is the projection (None: the view's default ones); asking for few is far cheaper than
     selecting them afterwards, since Spark prunes nothing for a Python source. `options` as in
     `pipeline.options.Options`, in Spark's spelling (`splitBytes="64m"`, `pushdown=True`). Filters
-    are pushed down where the session allows it.
+    are pushed down where the session allows it. Options of file systems are taken from the session
+    too (`spark.hadoop.fs.s3a...`).
     """
+    from rocketbed.pipeline.option_table import FS
     from rocketbed.pipeline.schema import view_ddl
     from rocketbed.pipeline.session import PUSHDOWN
 
@@ -32,6 +34,10 @@ def read(
     known = {name.lower() for name in given}
     if path:
         given["path"] = path
+        for name in FS:
+            value = spark.conf.get(f"spark.hadoop.{name}", None)
+            if value and name not in known:
+                given[name] = value
     if "pushdown" not in known and spark.conf.get(PUSHDOWN, "false") == "true":
         given["pushdown"] = "true"
     reader = spark.read.format("rocketbed").options(**given)

@@ -15,14 +15,17 @@ from typing import Any, Final
 from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.option_values import (
     read_column,
+    read_endpoint,
     read_flag,
     read_job,
     read_names,
     read_number,
     read_offset,
     read_one_of,
+    read_provider,
     read_starting,
     read_text,
+    read_word,
     time_in_ms,
 )
 from rocketbed.pipeline.schema import CORRUPT, VIEWS
@@ -70,6 +73,11 @@ class Option:
     """For people."""
     doc: str
     uses: tuple[Use, ...] = READS
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether its value may stand in an error: it is no secret."""
+        return not self.name.endswith((".key", ".token"))
 
 
 BATCH, STREAM = (Use.BATCH,), (Use.STREAM,)
@@ -166,7 +174,29 @@ TABLE: Final = (
         "requestBytes", read_number(0, REQUEST_BYTES_MAX), "`1m`",
         "messages are sent together, up to this many bytes; 0: one by one", WRITES,
     ),
+    Option("fs.s3a.endpoint", read_endpoint, "AWS's", "of the S3 server, `host:port` or a URL"),
+    Option("fs.s3a.endpoint.region", read_word, "the bucket's", "its region"),
+    Option("fs.s3a.access.key", read_word, "AWS's own ways", "who asks"),
+    Option("fs.s3a.secret.key", read_word, "AWS's own ways", "and the secret of it"),
+    Option("fs.s3a.session.token", read_word, "", "of temporary credentials"),
+    Option(
+        "fs.s3a.aws.credentials.provider", read_provider, "AWS's own ways",
+        "only `AnonymousAWSCredentialsProvider`, under any package: nobody asks",
+    ),
+    Option(
+        "fs.s3a.connection.ssl.enabled", read_one_of("true", "false"), "`true`",
+        "`false`: plain HTTP",
+    ),
+    Option(
+        "fs.s3a.path.style.access", read_one_of("true", "false"), "see right",
+        "whether the bucket is in the path and not in the host's name; without it, it is where"
+        " there is an endpoint",
+    ),
 )  # fmt: skip
+FS: Final = tuple(one.name for one in TABLE if one.name.startswith("fs."))
+"""Options of file systems, called as Hadoop calls its settings."""
+Settings = tuple[tuple[str, str], ...]
+"""Those that are given, by name."""
 _BY_NAME: Final = {option.name.lower(): option for option in TABLE}
 
 
@@ -183,7 +213,8 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
             try:
                 values[option.name] = option.read(str(text))
             except ValueError as exc:
-                raise OptionError(f"option {option.name}={text!r}: expected {exc}") from None
+                shown = f"{option.name}={text!r}" if option.is_shown else option.name
+                raise OptionError(f"option {shown}: expected {exc}") from None
         elif name.lower() not in _OF_SPARK or Use.STREAM_WRITE not in uses:
             valid = [one.name for one in TABLE if set(one.uses) & set(uses)]
             raise OptionError(

@@ -122,3 +122,27 @@ def read_job(text: str) -> str:
     if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", text.strip()):
         raise ValueError("up to 64 letters, digits, _ and -")
     return text.strip()
+
+
+def read_provider(text: str) -> str:
+    """A credentials provider of S3A. Raises `ValueError` with what it takes."""
+    if text.strip().rpartition(".")[2] != "AnonymousAWSCredentialsProvider":
+        raise ValueError(
+            "AnonymousAWSCredentialsProvider; keys are given by fs.s3a.access.key and"
+            " fs.s3a.secret.key, or found in AWS's environment, files and roles"
+        )
+    return text.strip()
+
+
+def read_endpoint(text: str) -> str:
+    """Where a server is. Raises `ValueError` with what it takes."""
+    if not re.fullmatch(r"(https?://)?[A-Za-z0-9._\[\]:-]+/?", text.strip()):
+        raise ValueError("host, host:port, or either behind http:// or https://")
+    return text.strip().rstrip("/")
+
+
+def read_word(text: str) -> str:
+    """A key or a name. Raises `ValueError` with what it takes."""
+    if not text.strip() or len(text.split()) > 1:
+        raise ValueError("one word")
+    return text.strip()

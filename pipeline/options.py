@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from rocketbed.pipeline.option_table import (
+    FS,
     READS,
     RETRY_TIMEOUT_MS,
     TABLE,
     OptionError,
+    Settings,
     Use,
     read_options,
 )
@@ -48,12 +50,15 @@ class Options:
     max_rows_per_trigger: int | None = None
     min_partitions: int = 1
     retry_timeout_ms: int = RETRY_TIMEOUT_MS
+    fs: Settings = field(default=(), repr=False)
+    """Options of file systems, `fs.*`. May hold secrets."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *uses: Use) -> "Options":
         """Options from Spark's mapping, by default of any kind of read. Raises `OptionError`."""
         values = read_options(given, *(uses or READS))
-        options = cls(**{_attribute(name): value for name, value in values.items()})
+        settings = tuple(sorted((name, values.pop(name)) for name in FS if name in values))
+        options = cls(fs=settings, **{_attribute(name): value for name, value in values.items()})
         if uses == (Use.STREAM,) and options.view != "records":
             raise OptionError(f"a stream supports only view=records, not {options.view}")
         return options
@@ -78,6 +83,6 @@ def _attribute(name: str) -> str:
     return re.sub(r"[A-Z]", lambda letter: "_" + letter[0].lower(), name)
 
 
-assert {_attribute(one.name) for one in TABLE if set(one.uses) & set(READS)} == {
-    each.name for each in fields(Options)
-}
+assert {
+    _attribute(one.name) for one in TABLE if set(one.uses) & set(READS) and one.name not in FS
+} | {"fs"} == {each.name for each in fields(Options)}

@@ -30,7 +30,6 @@ from rocketbed.pipeline.files.derived import compressed_rows, host_column, unpac
 from rocketbed.pipeline.files.frame import Frame
 from rocketbed.pipeline.files.inner import inner_rows, is_whole, one_a_message
 from rocketbed.pipeline.files.judge import Faults, crc_faults, text_faults
-from rocketbed.pipeline.files.segments import Segment
 from rocketbed.pipeline.files.splits import Split, scan_split
 from rocketbed.pipeline.files.sync import first_record
 from rocketbed.pipeline.files.texts import PROPERTIES, property_column, text_column
@@ -160,7 +159,7 @@ class Decoder:
             yield from self._lost(lost, split.base)
             return
         try:
-            with Segment(split.path, split.base, split.size) as segment:
+            with split.segment() as segment:
                 start = first_record(segment, split, self.options.sync_mode)
                 scan = scan_split(segment, split, start, rows=self.options.batch_rows)
                 for item in scan:

@@ -9,15 +9,14 @@ import pyarrow
 
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.decode import Wanted, batches
+from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.replicas import check_topics
-from rocketbed.pipeline.files.segments import Segment
 from rocketbed.pipeline.files.splits import (
     Replica,
     Split,
     data_end,
     durable_offset,
     log_files,
-    parse_paths,
     plan_splits,
     used_files,
 )
@@ -46,7 +45,7 @@ class Plan:
         Raises `NotAStore`, `OptionError`.
         """
         options, wanted = self.options, self.wanted
-        replicas = parse_paths(options.path)
+        replicas = parse_paths(options.path, options.fs)
         ends = read_ends(replicas, options.read_uncommitted)
         empty = [replica for replica in replicas if is_empty(replica)]
         for replica in empty:
@@ -129,5 +128,5 @@ def is_empty(replica: Replica) -> bool:
     files = used_files(replica)
     if len(files) != 1:
         return not files
-    with Segment(files[0].path, files[0].start, files[0].size) as segment:
+    with replica.segment(files[0]) as segment:
         return segment.first_data(0) is None

@@ -1,20 +1,24 @@
-"""Store directories by the names that the option `path` gives them."""
+"""What a store directory says of itself: the files of its log, its marks, its topics."""
 
 import logging
 import os
-from collections.abc import Container, Iterable, Sequence, Set
+from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from rocketbed.inspect.directory import read_topic_table
-from rocketbed.inspect.files import SegmentFile, list_segments
+from rocketbed.inspect.directory import first_json, topic_table
+from rocketbed.inspect.files import SegmentFile
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, read_marks
 from rocketbed.pipeline.errors import Condition, PipelineError
+from rocketbed.pipeline.files.segments import WINDOW, Segment
+from rocketbed.pipeline.files.storage import LOCAL, Storage
 from rocketbed.pipeline.option_table import OptionError
 
 logger = logging.getLogger("rocketbed.pipeline")
 
 UNKNOWN: Final = -1
 """The offset of a mark that is not there."""
+TABLE_MAX: Final = 256 << 20
+"""Bytes of a topic table that are read at most."""
 
 
 class NotAStore(PipelineError):
@@ -29,37 +33,11 @@ class Replica(NamedTuple):
     broker: str
     name: str
     root: str
+    storage: Storage = LOCAL
 
-
-def parse_paths(text: str) -> list[Replica]:
-    """Replicas of the option `path`: a root, or `broker/replica=root` or `broker=root`, by commas.
-
-    A root without names is called after its last folder, and the ones above it where others are
-    called so too, or a broker that is named. Raises `OptionError`.
-    """
-    replicas: list[Replica] = []
-    unnamed: list[str] = []
-    for piece in _pieces(text):
-        name, separator, root = piece.partition("=")
-        if os.path.isdir(piece) or not separator:
-            unnamed.append(piece)
-            replicas.append(Replica("", "", piece))
-            continue
-        broker, slash, replica = name.partition("/")
-        if not broker or not root or (slash and not replica):
-            raise OptionError(f"path {piece!r}: expected broker/replica=root")
-        replicas.append(Replica(broker, replica or broker, root))
-    names_of = _unnamed(unnamed, {one.broker for one in replicas if one.broker})
-    replicas = [one if one.broker else names_of[one.root] for one in replicas]
-    if not replicas:
-        raise OptionError("option path is missing: the root of a store, or broker/replica=root,...")
-    names = [(replica.broker, replica.name) for replica in replicas]
-    if len(set(names)) < len(names):
-        raise OptionError(
-            f"two stores have the same name in path {text!r}: give them different names"
-        )
-    _check_apart(replicas)
-    return replicas
+    def segment(self, file: SegmentFile, *, window: int = WINDOW) -> Segment:
+        """A file of its log, open. Raises `DataLost`."""
+        return Segment(file.path, file.start, file.size, window=window, storage=self.storage)
 
 
 def check_topics(
@@ -94,23 +72,24 @@ def check_topics(
 
 def known_topics(replica: Replica) -> set[str]:
     """Topics of a store: those of its table, and those that it has queues of."""
-    found = set(read_topic_table(replica.root) or ())
+    texts = (
+        _content(replica, f"config/{name}", size=TABLE_MAX).decode(errors="replace")
+        for name in ("topics.json", "topics.json.bak")
+    )
+    found = set(topic_table(first_json(texts)) or ())
     for kind in ("consumequeue", "batchconsumequeue"):
-        try:
-            entries = os.scandir(os.path.join(replica.root, kind))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        found |= {entry.name for entry in entries if entry.is_dir()}
+        found |= set(replica.storage.folders(os.path.join(replica.root, kind)))
     return found
 
 
 def log_files(replica: Replica) -> tuple[SegmentFile, ...]:
     """Files of a replica's log by their first offset. Raises `NotAStore`."""
     directory = os.path.join(replica.root, "commitlog")
-    if not os.path.isdir(directory):
-        what = "no commitlog is in it" if os.path.isdir(replica.root) else "no such directory"
+    storage = replica.storage
+    if not storage.is_dir(directory):
+        what = "no commitlog is in it" if storage.is_dir(replica.root) else "no such directory"
         raise NotAStore(f"{replica.root} is no store directory: {what}")
-    return tuple(file for file in list_segments(directory).segments if file.size)
+    return tuple(file for file in storage.segments(directory).segments if file.size)
 
 
 def durable_offset(replica: Replica) -> int:
@@ -118,72 +97,26 @@ def durable_offset(replica: Replica) -> int:
 
     RocketMQ leaves no such mark.
     """
-    abort = os.path.join(replica.root, "abort")
+    names = {entry.name for entry in replica.storage.entries(replica.root)}
     marks = read_marks(
-        _content(replica, CKPT_NAME),
-        _content(replica, FLUSHED_NAME),
-        abort_lines=_content(replica, "abort").decode(errors="replace").splitlines()
-        if os.path.exists(abort)
+        _content(replica, CKPT_NAME, names),
+        _content(replica, FLUSHED_NAME, names),
+        abort_lines=_content(replica, "abort", names).decode(errors="replace").splitlines()
+        if "abort" in names
         else None,
-        checkpoint=_content(replica, "checkpoint"),
+        checkpoint=_content(replica, "checkpoint", names),
     )
     if marks is None or not marks.trusted or marks.flushed_offset is None:
         return UNKNOWN
     return marks.flushed_offset
 
 
-def _content(replica: Replica, name: str) -> bytes:
+def _content(
+    replica: Replica, name: str, names: Container[str] | None = None, *, size: int = 1 << 20
+) -> bytes:
+    if names is not None and name not in names:
+        return b""
     try:
-        with open(os.path.join(replica.root, name), "rb") as file:
-            return file.read(1 << 20)
+        return replica.storage.content(os.path.join(replica.root, name), size)
     except OSError:
         return b""
-
-
-def _check_apart(replicas: Sequence[Replica]) -> None:
-    """Raises `OptionError` where two of the directories have one log: its rows would be double."""
-    logs: dict[tuple[int, int], Replica] = {}
-    for replica in replicas:
-        try:
-            found = os.stat(os.path.join(replica.root, "commitlog"))
-        except OSError:
-            continue  # told when it is read
-        other = logs.setdefault((found.st_dev, found.st_ino), replica)
-        if other is not replica:
-            raise OptionError(f"path: {other.root} and {replica.root} are one store: give it once")
-
-
-def _pieces(text: str) -> list[str]:
-    """The directories of a path, with their names; a directory may have a comma in its own."""
-    pieces = text.split(",")
-    found: list[str] = []
-    while pieces:
-        counts = range(len(pieces), 1, -1)
-        count = next((count for count in counts if _is_there(",".join(pieces[:count]))), 1)
-        found.append(",".join(pieces[:count]).strip())
-        del pieces[:count]
-    return [piece for piece in found if piece]
-
-
-def _is_there(piece: str) -> bool:
-    name, _, root = piece.strip().partition("=")
-    return os.path.isdir(piece.strip()) or ("," not in name and os.path.isdir(root))
-
-
-def _unnamed(roots: Sequence[str], taken: Set[str]) -> dict[str, Replica]:
-    """Directories without names, called so that no two are one broker, and none is in `taken`."""
-    parts = {root: os.path.abspath(root).strip("/").split("/") for root in roots}
-    most = max(map(len, parts.values()), default=1)
-    names: dict[str, str] = {}
-    for depth in range(1, most + 1):
-        names = {root: "-".join(one[-depth:]) for root, one in parts.items()}
-        different = {tuple(one[-depth:]) for one in parts.values()}
-        if len(different) == len(parts) and taken.isdisjoint(names.values()):
-            break
-    for root, name in names.items():
-        if name in taken:
-            raise OptionError(
-                f"path: {root} would be called {name}, as a broker that is named there: "
-                f"name it too, broker/replica={root}"
-            )
-    return {root: Replica(names[root], names[root], root) for root in roots}

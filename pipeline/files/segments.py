@@ -5,15 +5,14 @@ live broker's retention cuts files. A window of some MiB costs one copy (8 GiB/s
 of it, since every later touch finds the bytes in the processor's cache.
 """
 
-import os
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
 from rocketbed.inspect.commitlog import claims
-from rocketbed.inspect.files import FilePool
 from rocketbed.inspect.record import MAGIC_PREFIX
 from rocketbed.pipeline.files.corrupt import DataLost
+from rocketbed.pipeline.files.storage import LOCAL, Storage
 
 WINDOW: Final = 8 << 20
 """Bytes of a window. Any record is read whole, so a longer one makes a longer window."""
@@ -38,19 +37,26 @@ class Window:
 class Segment:
     """One open file of the log. `size` is what it measured when the read was planned."""
 
-    def __init__(self, path: str, base: int, size: int, *, window: int = WINDOW) -> None:
+    def __init__(
+        self,
+        path: str,
+        base: int,
+        size: int,
+        *,
+        window: int = WINDOW,
+        storage: Storage = LOCAL,
+    ) -> None:
         """Raises `DataLost` when the file is gone or shorter than `size`."""
         self.path = path
         self.base = base
         self.size = size
         self._buffer = bytearray(min(window, max(size, 1)) + PADDING)
         self._window = window
-        self._pool = FilePool()
+        self._pool = storage.pool()
         try:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = storage.open(path)
         except FileNotFoundError:
             raise DataLost(path, base, "the file was deleted") from None
-        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         self.check_size()
 
     def __enter__(self) -> "Segment":
@@ -65,14 +71,15 @@ class Segment:
         self.close()
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
         self._pool.close()
 
     def check_size(self) -> None:
         """Raises `DataLost` when the file is shorter than it was."""
-        now = os.fstat(self._file).st_size
+        try:
+            now = self._file.size()
+        except FileNotFoundError:
+            raise DataLost(self.path, self.base, "the file was deleted") from None
         if now < self.size:
             raise DataLost(self.path, self.base + now, f"it had {self.size} bytes, it has {now}")
 
@@ -87,7 +94,7 @@ class Segment:
         view = memoryview(self._buffer)
         done = 0
         while done < length:
-            count = os.preadv(self._file, [view[done:length]], position + done)
+            count = self._file.read_into(view[done:length], position + done)
             if count == 0:
                 self.check_size()
                 what = "it ends before the length that the system gives"

@@ -19,10 +19,9 @@ from rocketbed.pipeline.files.replicas import (
     Replica,
     durable_offset,
     log_files,
-    parse_paths,
 )
 from rocketbed.pipeline.files.scan import Scan
-from rocketbed.pipeline.files.segments import WINDOW_MIN, Segment
+from rocketbed.pipeline.files.segments import WINDOW, WINDOW_MIN, Segment
 from rocketbed.pipeline.files.sync import queue_anchor
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "data_end",
     "durable_offset",
     "log_files",
-    "parse_paths",
     "plan_splits",
     "scan_split",
     "used_files",
@@ -70,6 +68,11 @@ class Split:
     is_aligned: bool = False
     """Whether a record is known to begin at `start`."""
 
+    def segment(self, *, window: int = WINDOW) -> Segment:
+        """Its file, open. Raises `DataLost`."""
+        storage = self.replica.storage
+        return Segment(self.path, self.base, self.size, window=window, storage=storage)
+
 
 def data_end(replica: Replica, since: int | None = None) -> int:
     """Physical offset behind the last good record of a replica.
@@ -81,7 +84,7 @@ def data_end(replica: Replica, since: int | None = None) -> int:
     files = log_files(replica)
     durable = durable_offset(replica)
     for file in reversed(files):
-        with Segment(file.path, file.start, file.size) as segment:
+        with replica.segment(file) as segment:
             if segment.first_data(0) is None:
                 continue
             start = _start_within(segment, replica, since, durable)
@@ -164,7 +167,7 @@ def _ends(split: Split) -> Iterator["numpy.ndarray[tuple[int], numpy.dtype[numpy
     if not split.path:
         yield numpy.array([split.base + split.end])
         return
-    with Segment(split.path, split.base, split.size) as segment:
+    with split.segment() as segment:
         for item in scan_split(segment, split, split.start):
             yield item.ends if isinstance(item, Frame) else numpy.array([item.end])
 
@@ -240,7 +243,7 @@ def _splits_of(
         if number and files[number - 1].end < file.start:
             found += _hole(whole, files[number - 1].end, start, end)
         following = None if is_tail else files[number + 1]
-        if low >= high or _is_out_of_time(file, following, start_ms, end_ms):
+        if low >= high or _is_out_of_time(replica, file, following, start_ms, end_ms):
             continue
         aligned = low == file.start or is_aligned
         for at in range(low, high, split_bytes):
@@ -270,7 +273,7 @@ def used_files(replica: Replica) -> list[SegmentFile]:
     files = list(log_files(replica))
     while len(files) > 1:
         last = files[-1]
-        with Segment(last.path, last.start, last.size) as segment:
+        with replica.segment(last) as segment:
             if segment.first_data(0) is not None:
                 break
         files.pop()
@@ -278,22 +281,26 @@ def used_files(replica: Replica) -> list[SegmentFile]:
 
 
 def _is_out_of_time(
-    file: SegmentFile, following: SegmentFile | None, start_ms: int | None, end_ms: int | None
+    replica: Replica,
+    file: SegmentFile,
+    following: SegmentFile | None,
+    start_ms: int | None,
+    end_ms: int | None,
 ) -> bool:
     if start_ms is not None and following is not None:
-        begun = _first_store_ms(following)
+        begun = _first_store_ms(replica, following)
         if begun is not None and begun < start_ms - CLOCK_MARGIN_MS:
             return True
     if end_ms is not None:
-        begun = _first_store_ms(file)
+        begun = _first_store_ms(replica, file)
         if begun is not None and begun >= end_ms + CLOCK_MARGIN_MS:
             return True
     return False
 
 
-def _first_store_ms(file: SegmentFile) -> int | None:
+def _first_store_ms(replica: Replica, file: SegmentFile) -> int | None:
     """Store time of the first record of a file, if a record stands there."""
-    with Segment(file.path, file.start, file.size, window=WINDOW_MIN) as segment:
+    with replica.segment(file, window=WINDOW_MIN) as segment:
         for item in Scan(segment, 0, 1):
             return int(item.field("store_ms")[0]) if isinstance(item, Frame) else None
     return None

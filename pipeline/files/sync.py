@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.consumequeue import UNIT
-from rocketbed.inspect.files import FilePool, SegmentFile, list_segments
+from rocketbed.inspect.files import FilePool, SegmentFile
 from rocketbed.inspect.record import blank_size
 from rocketbed.pipeline.files.replicas import Replica
 from rocketbed.pipeline.files.scan import Scan, good_records
@@ -22,8 +22,6 @@ from rocketbed.pipeline.files.segments import Segment
 if TYPE_CHECKING:
     from rocketbed.pipeline.files.splits import Split
 
-QUEUES_MAX: Final = 256
-"""Queues that are looked into; any of them gives a right answer, more give a nearer one."""
 CHAIN: Final = 3
 """Records that must follow one another for `scan` to believe the first."""
 _ENTRY: Final = struct.Struct(">qi")
@@ -59,7 +57,7 @@ def queue_anchor(replica: Replica, segment: Segment, position: int) -> int:
     one."""
     low, best = segment.base, segment.base
     high = segment.base + position
-    pool = FilePool()
+    pool = replica.storage.pool()
     try:
         for files in _queues(replica):
             found = _largest_entry(pool, files, low, high)
@@ -74,21 +72,14 @@ def queue_anchor(replica: Replica, segment: Segment, position: int) -> int:
 
 def _queues(replica: Replica) -> Iterator[tuple[SegmentFile, ...]]:
     """Files of some of a replica's consume queues."""
+    storage = replica.storage
     root = os.path.join(replica.root, "consumequeue")
     seen = 0
-    try:
-        topics = sorted(os.listdir(root))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for topic in topics:
-        try:
-            queues = sorted(os.listdir(os.path.join(root, topic)))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        for queue in queues:
-            yield list_segments(os.path.join(root, topic, queue)).segments
+    for topic in storage.folders(root):
+        for queue in storage.folders(os.path.join(root, topic)):
+            yield storage.segments(os.path.join(root, topic, queue)).segments
             seen += 1
-            if seen >= QUEUES_MAX:
+            if seen >= storage.queues_max:
                 return
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rocketbed.inspect.commitlog import claims
-from rocketbed.inspect.files import READ_SIZE, FilePool, SegmentFile, list_segments
+from rocketbed.inspect.files import READ_SIZE, FilePool, SegmentFile
 from rocketbed.pipeline.files.replicas import UNKNOWN, Replica, durable_offset
 from rocketbed.pipeline.files.segments import WINDOW_MIN
 
@@ -28,7 +28,7 @@ def written_end(replica: Replica, files: Sequence[SegmentFile], end: int) -> int
     where the log holds no record at all. Elsewhere the bytes are told in the log. `files`: those of
     the log up to the last that holds anything.
     """
-    pool = FilePool()
+    pool = replica.storage.pool()
     try:
         behind = [file for file in files if file.end > end]
         for file in behind:
@@ -58,15 +58,15 @@ def misnamed(replica: Replica) -> list[SegmentFile]:
     """Files of the log's directory whose first record says that they are segments, and whose names
     do not; each with the start that the record claims."""
     found: list[SegmentFile] = []
-    pool = FilePool()
+    pool = replica.storage.pool()
     try:
-        for path in list_segments(os.path.join(replica.root, "commitlog")).strays:
-            head = pool.read(path, 0, _HEAD) if os.path.isfile(path) else b""
+        directory = os.path.join(replica.root, "commitlog")
+        strays = set(replica.storage.segments(directory).strays)
+        for entry in replica.storage.entries(directory) if strays else ():
+            head = pool.read(entry.path, 0, _HEAD) if entry.path in strays and entry.size else b""
             start = int.from_bytes(head[_OFFSET_AT], "big", signed=True)
             if start >= 0 and claims(head, 0, start):
-                found.append(SegmentFile(start, path, os.path.getsize(path)))
-    except FileNotFoundError:  # a live broker deletes old ones
-        pass
+                found.append(SegmentFile(start, entry.path, entry.size))
     finally:
         pool.close()
     return found
@@ -74,10 +74,8 @@ def misnamed(replica: Replica) -> list[SegmentFile]:
 
 def _was_closed(replica: Replica) -> bool:
     """Whether a broker said of a store that all of it was on disk, and none has opened it since."""
-    root = replica.root
-    return not os.path.exists(os.path.join(root, "abort")) and os.path.exists(
-        os.path.join(root, "checkpoint")
-    )
+    names = {entry.name for entry in replica.storage.entries(replica.root)}
+    return "checkpoint" in names and "abort" not in names
 
 
 def _data_size(pool: FilePool, file: SegmentFile) -> int:

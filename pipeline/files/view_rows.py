@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from rocketbed.inspect.consumequeue import PRE_BLANK_SIZE, BatchConsumeQueue
-from rocketbed.inspect.files import FilePool, SegmentFile
+from rocketbed.inspect.files import SegmentFile
 from rocketbed.inspect.index import ENTRY, HEADER, SLOT, IndexLayout, read_header
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.decode import Decoder, Wanted
-from rocketbed.pipeline.files.segments import Segment
 from rocketbed.pipeline.files.splits import Replica, Split
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import CORRUPT, arrow_schema
@@ -66,7 +65,7 @@ def block_rows(split: Split, options: Options) -> Iterator[Columns]:
         raise DataLost(split.replica.root, split.base, "the files that held it are not there")
     at, end = split.base + split.start, split.base + split.end
     window_size = max(options.block_bytes, 8 << 20)
-    with Segment(split.path, split.base, split.size, window=window_size) as segment:
+    with split.segment(window=window_size) as segment:
         while at < end:
             window = segment.window(at - split.base)
             view = memoryview(window.data)[: window.length]
@@ -133,7 +132,7 @@ def file_row(split: Split, options: Options) -> Iterator[Columns]:
 
 def _units(part: QueuePart) -> Iterator[Columns]:
     """Units of a queue that name a record."""
-    pool = FilePool()
+    pool = part.replica.storage.pool()
     for file in part.files:
         for first, last in pool.data_ranges(file.path, 0, file.size):
             begin = first - first % UNIT.itemsize
@@ -155,7 +154,7 @@ def _units(part: QueuePart) -> Iterator[Columns]:
 
 
 def _batch_units(part: QueuePart) -> Iterator[Columns]:
-    pool = FilePool()
+    pool = part.replica.storage.pool()
     queue = BatchConsumeQueue(pool, part.topic, part.queue_id, part.files)
     units = list(queue.units())
     pool.close()
@@ -181,7 +180,7 @@ def _queue_columns(part: QueuePart) -> Columns:
 
 def _index_rows(part: IndexPart) -> Iterator[Columns]:
     """Entries of an index file, in the order they were made."""
-    pool = FilePool()
+    pool = part.replica.storage.pool()
     header = read_header(pool, part.file.path)
     begin = HEADER.size + SLOT.size * part.layout.slots
     count = min(header.next_entry, part.layout.entries)

@@ -15,11 +15,11 @@ from pyarrow import compute
 
 from rocketbed.inspect import NotAStore as NotReadable
 from rocketbed.inspect import open_directory
-from rocketbed.inspect.files import list_segments
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.files.arrays import numbers
 from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.files.splits import NotAStore, Replica, Split, log_files, plan_splits
+from rocketbed.pipeline.files.storage import need_local
 from rocketbed.pipeline.files.view_rows import (
     Columns,
     IndexPart,
@@ -166,28 +166,23 @@ def _queue_parts(replicas: Sequence[Replica], wanted: Wanted) -> list[QueuePart]
     found: list[QueuePart] = []
     for replica in replicas:
         log_files(replica)
+        storage = replica.storage
         for kind in ("consumequeue", "batchconsumequeue"):
             root = os.path.join(replica.root, kind)
-            for topic in _folders(root):
+            for topic in storage.folders(root):
                 if wanted.topics is not None and topic not in wanted.topics:
                     continue
-                for name in _folders(os.path.join(root, topic)):
+                for name in storage.folders(os.path.join(root, topic)):
                     if name.isascii() and name.isdigit():
-                        files = list_segments(os.path.join(root, topic, name)).segments
+                        files = storage.segments(os.path.join(root, topic, name)).segments
                         is_batch = kind == "batchconsumequeue"
                         found.append(QueuePart(replica, topic, int(name), files, is_batch))
     return found
 
 
-def _folders(directory: str) -> list[str]:
-    try:
-        return sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
 def _index_parts(replicas: Sequence[Replica]) -> list[IndexPart]:
     found: list[IndexPart] = []
+    need_local((replica.root for replica in replicas), "view=index")
     for replica in replicas:
         log_files(replica)
         try:

@@ -26,6 +26,8 @@ from rocketbed.pipeline.session import build_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from rocketbed.pipeline.option_table import Settings
+
 JVM_END_S: Final = 20.0
 STDERR: Final = 2
 
@@ -62,7 +64,16 @@ class JobSettings:
         if bool(self.stores) == bool(self.endpoints):
             raise WrongUsage("no input: give --store DIR (repeatable) or --endpoints ADDRESS")
         where = {"endpoints": self.endpoints} if self.endpoints else {"path": ",".join(self.stores)}
-        return {**where, "mode": self.mode}
+        return {**where, "mode": self.mode, **dict(self.file_systems)}
+
+    @property
+    def file_systems(self) -> "Settings":
+        """What Spark's configuration says of file systems (`spark.hadoop.fs.s3a...`), as options
+        of the data source, which cannot see it."""
+        from rocketbed.pipeline.option_table import FS
+
+        named = ((name, self.conf.get(f"spark.hadoop.{name}")) for name in FS)
+        return tuple((name, value) for name, value in named if value)
 
 
 class Job:

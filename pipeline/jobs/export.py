@@ -202,7 +202,7 @@ def _write(
     needed |= dict.fromkeys(["crc_ok", "_corrupt"])
     reader = job.spark.read.format("rocketbed").schema(records_ddl(list(needed)))
     source = {
-        "path": log.replicas[0].path,  # up to `end` they are all the same
+        **log.replicas[0].source,  # up to `end` they are all the same
         "startOffset": str(part.start),
         "endOffset": str(part.end),
         "mode": job.settings.mode,

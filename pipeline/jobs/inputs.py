@@ -32,6 +32,11 @@ class ReplicaLog:
         """As the data source's option `path`."""
         return f"{self.label}={self.replica.root}"
 
+    @property
+    def source(self) -> dict[str, str]:
+        """As options of the data source."""
+        return {"path": self.path, **dict(self.replica.storage.settings)}
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerLog:
@@ -51,14 +56,14 @@ class BrokerLog:
 
 def broker_logs(settings: JobSettings) -> list[BrokerLog]:
     """The brokers of the stores that were named, sorted. Raises `PipelineError`, `WrongUsage`."""
-    from rocketbed.pipeline.files.splits import parse_paths
+    from rocketbed.pipeline.files.paths import parse_paths
 
     if settings.endpoints:
         raise WrongUsage("this job reads store directories: give --store DIR (repeatable)")
     if not settings.stores:
         raise WrongUsage("no input: give --store DIR (repeatable)")
     by_broker: dict[str, list[Replica]] = {}
-    for replica in parse_paths(",".join(settings.stores)):
+    for replica in parse_paths(",".join(settings.stores), settings.file_systems):
         by_broker.setdefault(replica.broker, []).append(replica)
     return [_broker_log(name, replicas) for name, replicas in sorted(by_broker.items())]
 

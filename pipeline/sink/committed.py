@@ -17,8 +17,10 @@ from pyarrow import compute
 
 from rocketbed.inspect import Filter, messages, open_directory
 from rocketbed.inspect import NotAStore as NotAStoreDirectory
+from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.reading import read_ends
-from rocketbed.pipeline.files.splits import NotAStore, Replica, parse_paths
+from rocketbed.pipeline.files.splits import NotAStore, Replica
+from rocketbed.pipeline.files.storage import need_local
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema, canonical
 from rocketbed.pipeline.sink.keys import TRANSACTION
@@ -105,7 +107,7 @@ def _of_cluster(options: Options) -> dict[str, Runs]:
 def _of_stores(options: Options) -> dict[str, Runs]:
     """From one replica of each broker: what counts is what is confirmed, the same on all."""
     found: dict[str, Runs] = {}
-    ends = read_ends(parse_paths(options.path), options.read_uncommitted)
+    ends = read_ends(parse_paths(options.path, options.fs), options.read_uncommitted)
     seen: set[str] = set()
     for replica, end in ends:
         if replica.broker not in seen:
@@ -116,6 +118,7 @@ def _of_stores(options: Options) -> dict[str, Runs]:
 
 
 def _of_store(replica: Replica, end: int) -> dict[str, Runs]:
+    need_local([replica.root], "onlyCommitted")
     try:
         directory = open_directory(replica.root)
     except NotAStoreDirectory as exc:

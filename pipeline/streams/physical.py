@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.decode import batches
+from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.splits import (
     NotAStore,
     Replica,
     Split,
     aligned_end,
     data_end,
-    parse_paths,
     plan_splits,
 )
 from rocketbed.pipeline.options import Options
@@ -86,7 +86,7 @@ class PhysicalLog:
         """Raises `OptionError`."""
         self.options = options
         self._brokers: dict[str, list[Replica]] = {}
-        for replica in parse_paths(options.path):
+        for replica in parse_paths(options.path, options.fs):
             self._brokers.setdefault(replica.broker, []).append(replica)
         self._target: dict[str, int] | None = None
         self._held_up: dict[str, float] = {}

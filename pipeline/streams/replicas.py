@@ -16,11 +16,12 @@ from enum import Enum
 from typing import Final
 
 from rocketbed.inspect.commitlog import claims
-from rocketbed.inspect.files import FilePool, SegmentFile
+from rocketbed.inspect.files import SegmentFile
 from rocketbed.inspect.record import blank_size
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.splits import NotAStore, Replica, data_end, log_files
+from rocketbed.pipeline.files.storage import Storage
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError
 
 COMPARED: Final = 4096
@@ -70,7 +71,7 @@ class Standing:
 def mark_at(replica: Replica, position: int) -> Mark:
     """The mark of a position: its checksum covers up to 4 KiB before it, of the same log in any
     replica. 0 stands for "nothing there to compare". Raises `NotAStore`."""
-    return Mark(position, _crc_before(log_files(replica), position) or 0)
+    return Mark(position, _crc_before(replica.storage, log_files(replica), position) or 0)
 
 
 def first_offset(replica: Replica) -> int:
@@ -86,7 +87,7 @@ def may_begin(replica: Replica, position: int) -> bool:
     """
     for file in log_files(replica):
         if file.start <= position < file.end:
-            pool = FilePool()
+            pool = replica.storage.pool()
             try:
                 head = pool.read(file.path, position - file.start, 36)
             finally:
@@ -102,7 +103,7 @@ def is_unwritten(replica: Replica, position: int) -> bool:
         files = log_files(replica)
     except NotAStore:
         return False
-    pool = FilePool()
+    pool = replica.storage.pool()
     try:
         return not any(
             pool.read(file.path, max(position - file.start, 0), 8).strip(b"\0")
@@ -124,7 +125,7 @@ def look(replica: Replica, mark: Mark, *, finds_end: bool = True) -> View:
         first = files[0].start if files else 0
         if first > mark.at:
             return View(replica, State.RETAINED, first, data_end(replica))
-        crc = _crc_before(files, mark.at)
+        crc = _crc_before(replica.storage, files, mark.at)
         if not finds_end and crc == mark.crc:
             return View(replica, State.HOLDS, first, mark.at)
         if mark.crc == 0 or crc is None or crc == mark.crc:
@@ -209,7 +210,7 @@ def _without_holder(
     return Standing((longest,), longest.end, longest.end)
 
 
-def _crc_before(files: Sequence[SegmentFile], position: int) -> int | None:
+def _crc_before(storage: Storage, files: Sequence[SegmentFile], position: int) -> int | None:
     """Checksum of the bytes before a position, within one file; None when they are not there.
 
     Never 0, which stands for no checksum.
@@ -217,7 +218,7 @@ def _crc_before(files: Sequence[SegmentFile], position: int) -> int | None:
     for file in files:
         if file.start < position <= file.end:
             count = min(COMPARED, position - file.start)
-            pool = FilePool()
+            pool = storage.pool()
             try:
                 data = pool.read(file.path, position - file.start - count, count)
             finally:

@@ -9,7 +9,7 @@ import fcntl
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -141,12 +141,15 @@ class StoreDirectory:
             return []
 
     def config(self, name: str) -> Any:
-        """A JSON file of `config`: see `read_config`."""
-        return read_config(self.root, name)
+        """A JSON file of `config`, from its `.bak` when it is missing, empty or unreadable.
+
+        None when neither can be read.
+        """
+        return first_json(_read_text(self.path("config", each)) for each in (name, name + ".bak"))
 
     def topics(self) -> dict[str, dict[str, Any]] | None:
         """The topic table by topic; None when there is no readable one."""
-        return read_topic_table(self.root)
+        return topic_table(self.config("topics.json"))
 
     def batch_topics(self) -> set[str]:
         """Topics whose queues are batch queues, by the topic table and by the directories."""
@@ -344,13 +347,9 @@ def _scan(directory: str) -> Iterator[os.DirEntry[str]]:
         return
 
 
-def read_config(root: str, name: str) -> Any:
-    """A JSON file of a store's `config`, from its `.bak` when it is missing, empty or unreadable.
-
-    None when neither can be read.
-    """
-    for candidate in (name, name + ".bak"):
-        text = _read_text(os.path.join(root, "config", candidate))
+def first_json(texts: Iterable[str]) -> Any:
+    """The value of the first text that is JSON; None when none is."""
+    for text in texts:
         try:
             if text.strip():
                 return read_json(text)
@@ -359,9 +358,8 @@ def read_config(root: str, name: str) -> Any:
     return None
 
 
-def read_topic_table(root: str) -> dict[str, dict[str, Any]] | None:
-    """A store's topic table by topic; None when there is no readable one."""
-    value = read_config(root, "topics.json")
+def topic_table(value: Any) -> dict[str, dict[str, Any]] | None:
+    """The topics in what `topics.json` holds; None when that is no topic table."""
     table = value.get("topicConfigTable") if isinstance(value, dict) else None
     if not isinstance(table, dict):
         return None

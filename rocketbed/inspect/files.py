@@ -11,7 +11,7 @@ import os
 import stat
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 READ_SIZE = 4 << 20
@@ -158,7 +158,7 @@ class SegmentRow:
 
 def list_segments(directory: str, digits: int = NAME_SIZE) -> Listing:
     """The segments of a directory, whose names have so many digits; a missing one is empty."""
-    segments: list[SegmentFile] = []
+    files: list[tuple[str, str, int]] = []
     strays: list[str] = []
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
@@ -166,16 +166,23 @@ def list_segments(directory: str, digits: int = NAME_SIZE) -> Listing:
         return Listing((), ())
     for entry in entries:
         try:
-            if not entry.is_file():
-                if not entry.is_dir():
-                    strays.append(entry.path)
-                continue
-            size = entry.stat().st_size
+            if entry.is_file():
+                files.append((entry.name, entry.path, entry.stat().st_size))
+            elif not entry.is_dir():
+                strays.append(entry.path)
         except FileNotFoundError:
             continue
-        if entry.name.isascii() and entry.name.isdigit() and len(entry.name) == digits:
-            segments.append(SegmentFile(int(entry.name), entry.path, size))
+    found = listing_of(files, digits)
+    return Listing(found.segments, tuple(sorted((*found.strays, *strays))))
+
+
+def listing_of(files: Iterable[tuple[str, str, int]], digits: int = NAME_SIZE) -> Listing:
+    """Files, each by its name, path and length, told apart by their names."""
+    segments: list[SegmentFile] = []
+    strays: list[str] = []
+    for name, path, size in files:
+        if name.isascii() and name.isdigit() and len(name) == digits:
+            segments.append(SegmentFile(int(name), path, size))
         else:
-            strays.append(entry.path)
-    segments.sort(key=lambda segment: segment.start)
-    return Listing(tuple(segments), tuple(strays))
+            strays.append(path)
+    return Listing(tuple(sorted(segments, key=lambda one: one.start)), tuple(strays))

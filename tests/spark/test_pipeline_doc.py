@@ -129,7 +129,7 @@ def test_tables_name_what_there_is() -> None:
     assert [name for name, _ in columns] == list(RECORDS)
     assert all(RECORDS[name].type.startswith(type_) for name, type_ in columns)
     assert all(f"`{reason}`" in PAGE for reason in REASONS)
-    cells = re.findall(r"`(\w+)`", " ".join(name for name, _ in tabled))
+    cells = re.findall(r"`([\w.]+)`", " ".join(name for name, _ in tabled))
     assert {option.name for option in TABLE} <= set(cells)
     assert markdown(*READS) in PAGE
     assert markdown(*WRITES) in PAGE

@@ -109,7 +109,7 @@ def _records(
     for log in logs:
         reader = job.spark.read.format("rocketbed").schema(records_ddl(needed))
         source = {
-            "path": log.replicas[0].path,
+            **log.replicas[0].source,
             "endOffset": str(log.end),
             "mode": job.settings.mode,
             "verifyCrc": "false",

@@ -39,6 +39,7 @@ from rocketbed.inspect.index import IndexLayout
 from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
 from rocketbed.pipeline.files.reading import read_ends
 from rocketbed.pipeline.files.splits import Split, plan_splits
+from rocketbed.pipeline.files.storage import need_local
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
 from rocketbed.pipeline.jobs.rebuild.blobs import (
@@ -208,6 +209,7 @@ def _asked(job: Job, options: RebuildOptions) -> tuple[BrokerLog, Path]:
     logs = broker_logs(job.settings)
     if len(logs) != 1 or len(logs[0].replicas) != 1:
         raise WrongUsage("rebuild reads one store: give --store once")
+    need_local([logs[0].replicas[0].replica.root], "rebuild")
     check_place(out, Path(logs[0].replicas[0].replica.root), force=options.force)
     return logs[0], out
 

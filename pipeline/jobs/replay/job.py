@@ -181,7 +181,7 @@ def _sources(job: Job, options: ReplayOptions) -> list[dict[str, str]]:
     for log in logs:
         end = log.end if options.end_offset is None else min(options.end_offset, log.end)
         if (options.start_offset or 0) < end:
-            found.append(common | {"path": log.replicas[0].path, "endOffset": str(end)})
+            found.append(common | log.replicas[0].source | {"endOffset": str(end)})
     if not found:
         raise PipelineError("the logs end before --start-offset: no messages to replay")
     return found

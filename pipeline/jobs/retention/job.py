@@ -147,7 +147,7 @@ def _records(
         reader = job.spark.read.format("rocketbed").schema(records_ddl(columns))
         options = {
             "inner": inner,
-            "path": log.replicas[0].path,
+            **log.replicas[0].source,
             "endOffset": str(log.end),
             "mode": job.settings.mode,
             "verifyCrc": "false",

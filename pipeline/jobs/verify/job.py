@@ -101,7 +101,11 @@ def verify(job: Job, options: VerifyOptions) -> None:
     required = Requirement()
     if options.requirement is not None:
         required = read_requirement(options.requirement)
-    truth = choose_truth(broker_logs(job.settings), options.leaders)
+    from rocketbed.pipeline.files.storage import need_local
+
+    logs = broker_logs(job.settings)
+    need_local((one.replica.root for log in logs for one in log.replicas), "verify")
+    truth = choose_truth(logs, options.leaders)
     note_inputs(job.report, list(truth.brokers))
     job.report.inputs += [{"history": str(path)} for path in options.histories]
     by_value = any(kind_of(path) == "testbed" for path in options.histories)

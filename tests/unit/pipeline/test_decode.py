@@ -100,7 +100,8 @@ def test_any_columns_in_any_order(tmp_path: Path) -> None:
 
 
 def test_names_or_a_schema_or_nothing_say_which_columns(tmp_path: Path) -> None:
-    from rocketbed.pipeline.files.splits import parse_paths, plan_splits
+    from rocketbed.pipeline.files.paths import parse_paths
+    from rocketbed.pipeline.files.splits import plan_splits
     from rocketbed.pipeline.options import Options
 
     log = store(tmp_path, messages(5))

@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from rocketbed.pipeline.errors import Condition, PipelineError, markdown, shown, user_errors
-from rocketbed.pipeline.files.replicas import log_files, parse_paths
+from rocketbed.pipeline.files.paths import parse_paths
+from rocketbed.pipeline.files.replicas import log_files
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import view_ddl

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.option_table import (
     TABLE,
     Option,
@@ -91,13 +92,27 @@ def test_any_text_is_taken_by_few_options() -> None:
 
     assert [option.name for option in TABLE if takes(option)] == [
         *("path", "endpoints", "topics", "columnNameOfCorruptRecord", "topic"),
-        "group",
+        *("group", "fs.s3a.endpoint.region"),
+        *("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"),
     ]
+
+
+def test_secrets_are_not_shown() -> None:
+    options = Options.parse({"fs.s3a.secret.key": "hidden", "path": "/x"})
+    assert options.fs == (("fs.s3a.secret.key", "hidden"),)
+    assert "hidden" not in repr(options)
+    with pytest.raises(OptionError, match=r"option fs\.s3a\.secret\.key: expected one word"):
+        Options.parse({"FS.s3a.secret.key": "hid den"})
+    (replica,) = parse_paths("s3a://bucket/store", options.fs)
+    assert "hidden" not in repr(replica)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
+        ("fs.s3a.endpoint", "http://x/y", "host:port"),
+        ("fs.s3a.path.style.access", "yes", "one of true, false"),
+        ("fs.s3a.aws.credentials.provider", "x.SimpleAWSCredentialsProvider", "fs.s3a.access.key"),
         ("mode", "DROP", "one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ("view", "rows", "one of records, consumequeue, index, blocks, files"),
         ("splitBytes", "lots", "128m"),

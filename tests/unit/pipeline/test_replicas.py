@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.pipeline.files.replicas import check_topics, parse_paths
+from rocketbed.pipeline.files.paths import parse_paths
+from rocketbed.pipeline.files.replicas import check_topics
 from rocketbed.pipeline.option_table import OptionError
 from tests.support.logs import Log, Message, rows
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.pipeline.files import splits
+from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.segments import Segment
 from rocketbed.pipeline.files.splits import (
     NotAStore,
@@ -13,7 +14,6 @@ from rocketbed.pipeline.files.splits import (
     aligned_end,
     confirmed_end,
     data_end,
-    parse_paths,
     plan_splits,
 )
 from rocketbed.pipeline.files.sync import first_record, queue_anchor

@@ -152,7 +152,8 @@ def test_what_a_run_requires_is_handed_over(tmp_path: Path) -> None:
 
 def choose_ends(stores: tuple[str, ...]) -> int:
     """Where the logs of these stores end, all at the same place."""
-    from rocketbed.pipeline.files.splits import data_end, parse_paths
+    from rocketbed.pipeline.files.paths import parse_paths
+    from rocketbed.pipeline.files.splits import data_end
 
     (end,) = {data_end(replica) for replica in parse_paths(",".join(stores))}
     return end

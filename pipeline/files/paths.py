@@ -1,0 +1,177 @@
+"""The option `path`: which stores it means, and what they are called.
+
+Pieces are separated by commas. Each is a directory, a pattern (`*`, `?`, `[...]`) that directories
+with a commit log match, or a file that lists pieces, one a line; local, or behind a scheme.
+"""
+
+import os
+from collections.abc import Iterator, Sequence, Set
+from fnmatch import fnmatchcase
+from typing import Final
+
+from rocketbed.pipeline.files.replicas import NotAStore, Replica
+from rocketbed.pipeline.files.storage import Storage, local_path, storage_of
+from rocketbed.pipeline.option_table import OptionError, Settings
+
+LIST_ENDING: Final = ".txt"
+"""Of a file that lists stores behind a scheme, where asking for each piece what it is costs."""
+LIST_MAX: Final = 64 << 20
+"""Bytes of a file of stores that are read at most."""
+_PATTERN: Final = frozenset("*?[")
+
+
+def parse_paths(text: str, settings: Settings = ()) -> list[Replica]:
+    """Replicas of the option `path`: a root, or `broker/replica=root` or `broker=root`, by commas.
+
+    A root without names is called after its last folder, and the ones above it where others are
+    called so too, or a broker that is named; so are the replicas of a broker whose pattern several
+    match. Raises `OptionError`, `NotAStore` for a pattern that no store matches.
+    """
+    replicas: list[Replica] = []
+    unnamed: list[str] = []
+    for piece in _listed(text, settings):
+        name, root = _name(piece)
+        roots = _expanded(root, settings)
+        if name is None:
+            unnamed += roots
+            replicas += [Replica("", "", one) for one in roots]
+            continue
+        broker, slash, replica = name.partition("/")
+        if not broker or not root or (slash and not replica):
+            raise OptionError(f"path {piece!r}: expected broker/replica=root")
+        if replica and len(roots) > 1:
+            raise OptionError(f"path {piece!r}: {len(roots)} stores match, for one replica")
+        names = {roots[0]: replica or broker} if len(roots) == 1 else _names(roots, frozenset())
+        replicas += [Replica(broker, names[one], one) for one in roots]
+    names = _names(unnamed, {one.broker for one in replicas if one.broker})
+    found = [
+        each._replace(
+            broker=each.broker or names[each.root],
+            name=each.name or names[each.root],
+            storage=storage_of(each.root, settings),
+        )
+        for each in replicas
+    ]
+    if not found:
+        raise OptionError("option path is missing: the root of a store, or broker/replica=root,...")
+    if len({(each.broker, each.name) for each in found}) < len(found):
+        raise OptionError(
+            f"two stores have the same name in path {text!r}: give them different names"
+        )
+    _check_apart(found)
+    return found
+
+
+def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
+    """The pieces of a path, those of the files that list them in their place."""
+    for piece in _pieces(text):
+        name, root = _name(piece)
+        root = local_path(root)
+        if near and "://" not in root:
+            root = os.path.join(near, root)
+        storage = storage_of(root, settings)
+        may_list = storage.is_local or root.endswith(LIST_ENDING)
+        if name is not None or near or not may_list or not storage.is_file(root):
+            yield root if name is None else f"{name}={root}"
+            continue
+        content = storage.content(root, LIST_MAX).decode(errors="replace")
+        for line in content.splitlines():
+            line = line.partition("#")[0].strip()
+            if line:
+                yield from _listed(line, settings, near=os.path.dirname(root))
+
+
+def _name(piece: str) -> tuple[str | None, str]:
+    """A piece as the name before its `=`, if it has one, and its root."""
+    name, separator, root = piece.partition("=")
+    is_path = name.startswith("/") or "://" in name or name.count("/") > 1
+    if not separator or is_path or os.path.isdir(piece):
+        return None, piece
+    return name, root
+
+
+def _expanded(root: str, settings: Settings) -> list[str]:
+    """The stores that a pattern means; a root that is none as it is. Raises `NotAStore`."""
+    storage = storage_of(root, settings)
+    if not _PATTERN & set(root) or storage.is_dir(root):
+        return [root]
+    scheme, separator, rest = root.rpartition("://")
+    start, *parts = rest.split("/")
+    if separator:
+        start = f"{scheme}://{start}"
+    elif start:
+        start, parts = ".", [start, *parts]
+    found = list(_matching(storage, start, parts))
+    stores = [one for one in found if storage.is_dir(f"{one}/commitlog")]
+    if not stores:
+        told = f"{len(found)} directories match, none has a commitlog" if found else "none is there"
+        raise NotAStore(f"path {root}: no store directory matches: {told}")
+    return stores
+
+
+def _matching(storage: Storage, directory: str, parts: Sequence[str]) -> Iterator[str]:
+    """Directories below one that match a pattern for each level."""
+    if not parts:
+        yield directory
+        return
+    part, *rest = parts
+    if not part or not _PATTERN & set(part):
+        yield from _matching(storage, f"{directory}/{part}" if part else directory, rest)
+        return
+    for name in storage.folders(directory or "/"):
+        if fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
+            yield from _matching(storage, f"{directory}/{name}", rest)
+
+
+def _check_apart(replicas: Sequence[Replica]) -> None:
+    """Raises `OptionError` where two of the directories have one log: its rows would be double."""
+    logs: dict[object, Replica] = {}
+    for replica in replicas:
+        try:
+            found = replica.storage.identity(os.path.join(replica.root, "commitlog"))
+        except OSError:
+            continue  # told when it is read
+        other = logs.setdefault(found, replica)
+        if other is not replica:
+            raise OptionError(f"path: {other.root} and {replica.root} are one store: give it once")
+
+
+def _pieces(text: str) -> list[str]:
+    """The directories of a path, with their names; a directory may have a comma in its own."""
+    pieces = text.split(",")
+    found: list[str] = []
+    while pieces:
+        counts = range(len(pieces), 1, -1)
+        count = next((count for count in counts if _is_there(",".join(pieces[:count]))), 1)
+        found.append(",".join(pieces[:count]).strip())
+        del pieces[:count]
+    return [piece for piece in found if piece]
+
+
+def _is_there(piece: str) -> bool:
+    name, _, root = piece.strip().partition("=")
+    return os.path.isdir(piece.strip()) or ("," not in name and os.path.isdir(root))
+
+
+def _names(roots: Sequence[str], taken: Set[str]) -> dict[str, str]:
+    """Directories without names, called so that no two are one broker, and none is in `taken`."""
+    parts = {root: _parts(root) for root in roots}
+    most = max(map(len, parts.values()), default=1)
+    names: dict[str, str] = {}
+    for depth in range(1, most + 1):
+        names = {root: "-".join(one[-depth:]) for root, one in parts.items()}
+        different = {tuple(one[-depth:]) for one in parts.values()}
+        if len(different) == len(parts) and taken.isdisjoint(names.values()):
+            break
+    for root, name in names.items():
+        if name in taken:
+            raise OptionError(
+                f"path: {root} would be called {name}, as a broker that is named there: "
+                f"name it too, broker/replica={root}"
+            )
+    return names
+
+
+def _parts(root: str) -> list[str]:
+    whole = root if "://" in root else os.path.abspath(root)
+    return [part for part in whole.split("/") if part and not part.endswith(":")]

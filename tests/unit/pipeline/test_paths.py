@@ -1,0 +1,140 @@
+"""Patterns, lists and schemes in the option `path`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rocketbed.pipeline.files.paths import parse_paths
+from rocketbed.pipeline.files.replicas import NotAStore, Replica
+from rocketbed.pipeline.files.storage import (
+    LOCAL,
+    RemoteStorage,
+    Storage,
+    StorageError,
+    local_path,
+    s3_arguments,
+    storage_of,
+)
+from rocketbed.pipeline.option_table import OptionError
+from tests.support.logs import Log, Message, rows
+
+
+def stores(tmp_path: Path, *names: str) -> None:
+    for name in names:
+        Log(tmp_path / name).append([Message(topic=name.replace("/", "-"))])
+
+
+def short(found: list[Replica], root: Path) -> list[tuple[str, str, str]]:
+    return [(one.broker, one.name, os.path.relpath(one.root, root)) for one in found]
+
+
+def test_a_pattern_means_the_stores_that_match(tmp_path: Path) -> None:
+    stores(tmp_path, "b1/store", "b2/store", "c3/store", ".hidden/store")
+    (tmp_path / "b4" / "store").mkdir(parents=True)  # no store
+    found = parse_paths(f"{tmp_path}/b?/store")
+    assert short(found, tmp_path) == [
+        ("b1-store", "b1-store", "b1/store"),
+        ("b2-store", "b2-store", "b2/store"),
+    ]
+    assert len(parse_paths(f"{tmp_path}/*/st*")) == 3
+    assert len(parse_paths(f"{tmp_path}/[bc][13]/store")) == 2
+    found = parse_paths(f"group={tmp_path}/b*/store,{tmp_path}/c*/store")
+    assert short(found, tmp_path) == [
+        ("group", "b1-store", "b1/store"),
+        ("group", "b2-store", "b2/store"),
+        ("store", "store", "c3/store"),
+    ]
+    found = parse_paths(f"group/one={tmp_path}/b1/*")
+    assert short(found, tmp_path) == [("group", "one", "b1/store")]
+    with pytest.raises(OptionError, match="2 stores match, for one replica"):
+        parse_paths(f"group/one={tmp_path}/b*/store")
+    with pytest.raises(NotAStore, match="1 directories match, none has a commitlog"):
+        parse_paths(f"{tmp_path}/b4*/store")
+    with pytest.raises(NotAStore, match="no store directory matches: none is there"):
+        parse_paths(f"{tmp_path}/z*/store")
+    with pytest.raises(OptionError, match="are one store: give it once"):
+        parse_paths(f"{tmp_path}/b*/store,x={tmp_path}/b1/store")
+
+
+def test_a_relative_pattern_and_a_name_that_looks_like_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores(tmp_path, "b1", "b[1]")
+    monkeypatch.chdir(tmp_path)
+    assert short(parse_paths("b*"), tmp_path) == [("b1", "b1", "b1"), ("b[1]", "b[1]", "b[1]")]
+    assert short(parse_paths("b[1]"), tmp_path) == [("b[1]", "b[1]", "b[1]")]
+
+
+def test_a_file_that_lists_stores(tmp_path: Path) -> None:
+    stores(tmp_path, "b1", "b2", "c1")
+    listed = tmp_path / "stores.txt"
+    listed.write_text(f"# all of them\ng/0={tmp_path}/b1\n\ng/1=b2  # beside\nc*\n")
+    found = parse_paths(f"file:{listed}")
+    assert short(found, tmp_path) == [("g", "0", "b1"), ("g", "1", "b2"), ("c1", "c1", "c1")]
+    assert len(rows(listed, readUncommitted=True)) == 3
+    listed.write_text("stores.txt\n")
+    with pytest.raises(NotAStore, match=r"stores\.txt is no store directory"):
+        rows(listed)
+
+
+@pytest.mark.parametrize("start", ["file:", "file://", "FILE://"])
+def test_files_of_this_machine_may_have_a_scheme(tmp_path: Path, start: str) -> None:
+    stores(tmp_path, "b1")
+    (found,) = parse_paths(f"{start}{tmp_path}/b1")
+    assert found == Replica("b1", "b1", f"{tmp_path}/b1", LOCAL)
+    assert local_path("file:relative") == "file:relative"
+
+
+@pytest.mark.parametrize(
+    ("path", "storage"),
+    [
+        ("/data/store", LOCAL),
+        ("data/a=b", LOCAL),
+        ("s3a://bucket/a/store", RemoteStorage("s3a", "bucket")),
+        ("HDFS://host:8020/store", RemoteStorage("hdfs", "host:8020")),
+    ],
+)
+def test_where_a_path_lies(path: str, storage: Storage) -> None:
+    assert storage_of(path) == storage
+
+
+def test_what_stands_before_an_equals_sign_of_an_address_is_no_name() -> None:
+    (found,) = parse_paths("s3a://bucket/date=2026-11-27/store")
+    assert (found.broker, found.root) == ("store", "s3a://bucket/date=2026-11-27/store")
+    (found,) = parse_paths("b/0=s3a://bucket/date=2026-11-27/store")
+    assert found[:3] == ("b", "0", "s3a://bucket/date=2026-11-27/store")
+
+
+def test_a_scheme_that_nobody_knows() -> None:
+    with pytest.raises(StorageError, match="nope://host cannot be opened: Unrecognized file"):
+        rows("nope://host/store")
+
+
+def test_settings_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    limits = {"connect_timeout": 10.0, "request_timeout": 60.0}
+    assert s3_arguments({}, "bucket") == limits
+    given = {
+        "fs.s3a.endpoint": "minio:9000",
+        "fs.s3a.access.key": "a",
+        "fs.s3a.secret.key": "s",
+        "fs.s3a.connection.ssl.enabled": "false",
+        "fs.s3a.path.style.access": "false",
+    }
+    assert s3_arguments(given, "bucket") == limits | {
+        "endpoint_override": "minio:9000",
+        "access_key": "a",
+        "secret_key": "s",
+        "scheme": "http",
+        "force_virtual_addressing": True,
+    }
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other:1")
+    nobody = {"fs.s3a.aws.credentials.provider": "org.x.AnonymousAWSCredentialsProvider"}
+    assert s3_arguments(nobody, "bucket") == limits | {
+        "anonymous": True,
+        "endpoint_override": "http://other:1",
+    }
+    assert s3_arguments(given, "bucket")["endpoint_override"] == "minio:9000"
