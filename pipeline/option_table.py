@@ -17,8 +17,10 @@ from rocketbed.pipeline.option_values import (
     read_column,
     read_endpoint,
     read_flag,
+    read_group,
     read_job,
     read_names,
+    read_nameservers,
     read_number,
     read_offset,
     read_one_of,
@@ -40,6 +42,8 @@ REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024 - 64 * 1024
 """A request's body has to stay below the broker's limit for one message, 4 MiB."""
 _OF_SPARK: Final = frozenset({"checkpointlocation"})
 """Spark's own, which it passes on to a stream's writer."""
+_OF_TABLES: Final = frozenset({"owner"})
+"""What Spark adds to the options of a `CREATE TABLE`."""
 
 
 class OptionError(PipelineError):
@@ -82,9 +86,12 @@ class Option:
 
 BATCH, STREAM = (Use.BATCH,), (Use.STREAM,)
 TABLE: Final = (
-    Option("path", read_text, "", "a store's directory, or `broker/replica=directory,...`"),
     Option(
-        "endpoints", read_text, "",
+        "path", read_text, "",
+        "a store's directory, or `broker/replica=directory,...`; more forms: see above",
+    ),
+    Option(
+        "endpoints", read_nameservers, "",
         "name servers `host:port;host:port`: read through the client protocol, in place of `path`;"
         " where writers send",
         READS + WRITES,
@@ -124,7 +131,7 @@ TABLE: Final = (
     ),
     Option(
         "onlyCommitted", read_flag, "`false`",
-        "only messages committed by an exactly-once writer", BATCH,
+        "of what exactly-once jobs wrote, only what is committed; all else as usual", BATCH,
     ),
     Option(
         "failOnDataLoss", read_flag, "`true`",
@@ -161,7 +168,7 @@ TABLE: Final = (
         "names a batch job: one that runs again with the same id, exactly once, writes nothing that"
         " is marked already", (Use.WRITE,),
     ),
-    Option("group", read_text, "`rocketbed_pipeline`", "the producer group", WRITES),
+    Option("group", read_group, "`rocketbed_pipeline`", "the producer group", WRITES),
     Option(
         "maxBytesPerSecond", read_number(0, 1 << 40), "0",
         "of all tasks together, bytes of bodies; 0: no limit", WRITES,
@@ -215,7 +222,7 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
             except ValueError as exc:
                 shown = f"{option.name}={text!r}" if option.is_shown else option.name
                 raise OptionError(f"option {shown}: expected {exc}") from None
-        elif name.lower() not in _OF_SPARK or Use.STREAM_WRITE not in uses:
+        elif name.lower() not in (_OF_SPARK if Use.STREAM_WRITE in uses else _OF_TABLES):
             valid = [one.name for one in TABLE if set(one.uses) & set(uses)]
             raise OptionError(
                 f"{_problem(name, option, asked)}{_nearest(name, valid)};"

@@ -89,6 +89,32 @@ def read_one_of(*choices: str) -> Callable[[str], str]:
     return choose
 
 
+def read_nameservers(text: str) -> str:
+    """Addresses of name servers, as they are given; none. Raises `ValueError` with what it
+    takes."""
+    from rocketbed.client.errors import BadMessage
+    from rocketbed.client.nameservers import parse_nameservers
+
+    try:
+        if text.strip():
+            parse_nameservers(text)
+    except BadMessage as exc:
+        raise ValueError(f"host:port;host:port ({exc})") from None
+    return text.strip()
+
+
+def read_group(text: str) -> str:
+    """A producer group's name. Raises `ValueError` with what it takes."""
+    from rocketbed.client.errors import BadMessage
+    from rocketbed.client.messages import check_group
+
+    try:
+        check_group(text.strip())
+    except BadMessage as exc:
+        raise ValueError(f"a group ({exc})") from None
+    return text.strip()
+
+
 def read_text(text: str) -> str:
     """Any text. Raises `ValueError` with what it takes."""
     return text.strip()

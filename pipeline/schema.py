@@ -170,9 +170,13 @@ def records_ddl(columns: Sequence[str] | None = None, corrupt: str = CORRUPT) ->
 def view_ddl(view: str, columns: Sequence[str] | None = None, corrupt: str = CORRUPT) -> str:
     """Columns of a view as a DDL text; `corrupt` is what `_corrupt` is called there."""
     names = default_columns(view) if columns is None else tuple(columns)
-    check_columns(view, names, corrupt)
+    ours = spelled(view, names, corrupt)
+    check_columns(view, ours, corrupt)
     table = VIEWS[view]
-    return ", ".join(f"`{name}` {table[canonical(name, corrupt)].type}" for name in names)
+    return ", ".join(
+        f"`{name}` {table[canonical(mine, corrupt)].type}"
+        for name, mine in zip(names, ours, strict=True)
+    )
 
 
 def canonical(name: str, corrupt: str = CORRUPT) -> str:
@@ -183,6 +187,8 @@ def canonical(name: str, corrupt: str = CORRUPT) -> str:
 def check_columns(view: str, names: Sequence[str], corrupt: str = CORRUPT) -> None:
     """Raises `SchemaError`, naming the valid columns, for one that the view does not have."""
     table = VIEWS[view]
+    if not names:
+        raise SchemaError(f"no column is asked for; the view {view} has: {', '.join(table)}")
     unknown = [
         name
         for name in names

@@ -77,10 +77,14 @@ class Wanted:
         )
 
     @property
+    def content(self) -> tuple[object, ...]:
+        """What is asked of a record's content, which nobody knows of a bad range."""
+        return self.topics, self.queue_ids, self.start_ms, self.end_ms
+
+    @property
     def by_content(self) -> bool:
-        """Whether rows without topic, queue and time can match."""
-        given = (self.topics, self.queue_ids, self.start_ms, self.end_ms)
-        return any(each is not None for each in given)
+        """Whether it is known only of whole records if they are asked for."""
+        return any(each is not None for each in self.content)
 
     def rows(self, frame: Frame) -> NDArray[numpy.bool_] | None:
         """Mask of the rows asked for; None: all of them."""
@@ -144,6 +148,10 @@ class Decoder:
         """Rows that are corrupt, dropped ones counted."""
         self.resyncs = 0
         """How often the next record had to be searched for."""
+        self.hidden = 0
+        """Bad ranges that may be of what is asked for, and are not shown."""
+        self._is_pushed = wanted.content != Wanted.of(options).content
+        """Whether a filter of SQL's was taken, which no null passes."""
         asked = set(self.columns)
         shows = bool(asked & {"crc_ok", CORRUPT}) or options.mode != "PERMISSIVE"
         self._checks_crc = shows and options.verify_crc
@@ -172,6 +180,14 @@ class Decoder:
             yield from self._lost(exc, split.base + position)
         if self.malformed and self.options.mode == "DROPMALFORMED":
             logger.warning("%s: %d malformed rows dropped", split.path, self.malformed)
+        if self.hidden:
+            logger.warning(
+                "%s: %d ranges are no records, so nobody knows whether they are of the topics or"
+                " times asked for: the column %s shows them",
+                split.path,
+                self.hidden,
+                self.options.corrupt_column,
+            )
 
     def _lost(self, lost: DataLost, offset: int) -> Iterator[pyarrow.RecordBatch]:
         if self.options.fail_on_data_loss:
@@ -187,7 +203,10 @@ class Decoder:
             return
         if self.options.mode == "FAILFAST":
             raise RocketbedCorrupt(self.split.path, gap.offset, gap.reason)
-        if self.options.mode == "DROPMALFORMED" or self.wanted.by_content:
+        if self.options.mode == "DROPMALFORMED" or self._is_pushed:
+            return
+        if self.wanted.by_content and CORRUPT not in self.columns:
+            self.hidden += 1
             return
         known: dict[str, Any] = {
             "broker": self.split.replica.broker,

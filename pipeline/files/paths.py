@@ -5,6 +5,7 @@ with a commit log match, or a file that lists pieces, one a line; local, or behi
 """
 
 import os
+import re
 from collections.abc import Iterator, Sequence, Set
 from fnmatch import fnmatchcase
 from typing import Final
@@ -17,6 +18,8 @@ LIST_ENDING: Final = ".txt"
 """Of a file that lists stores behind a scheme, where asking for each piece what it is costs."""
 LIST_MAX: Final = 64 << 20
 """Bytes of a file of stores that are read at most."""
+_UNFIT: Final = re.compile("[,=/]")
+"""What cannot be in a name before an equals sign."""
 _PATTERN: Final = frozenset("*?[")
 
 
@@ -54,11 +57,11 @@ def parse_paths(text: str, settings: Settings = ()) -> list[Replica]:
     ]
     if not found:
         raise OptionError("option path is missing: the root of a store, or broker/replica=root,...")
+    _check_apart(found)
     if len({(each.broker, each.name) for each in found}) < len(found):
         raise OptionError(
             f"two stores have the same name in path {text!r}: give them different names"
         )
-    _check_apart(found)
     return found
 
 
@@ -159,9 +162,8 @@ def _names(roots: Sequence[str], taken: Set[str]) -> dict[str, str]:
     most = max(map(len, parts.values()), default=1)
     names: dict[str, str] = {}
     for depth in range(1, most + 1):
-        names = {root: "-".join(one[-depth:]) for root, one in parts.items()}
-        different = {tuple(one[-depth:]) for one in parts.values()}
-        if len(different) == len(parts) and taken.isdisjoint(names.values()):
+        names = {root: _UNFIT.sub("-", "-".join(one[-depth:])) for root, one in parts.items()}
+        if len(set(names.values())) == len(parts) and taken.isdisjoint(names.values()):
             break
     for root, name in names.items():
         if name in taken:

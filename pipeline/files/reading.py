@@ -20,11 +20,15 @@ from rocketbed.pipeline.files.splits import (
     plan_splits,
     used_files,
 )
-from rocketbed.pipeline.files.tails import misnamed, written_end
+from rocketbed.pipeline.files.tails import misnamed, tell_overlaps, written_end
 from rocketbed.pipeline.files.views import plan_view, read_view
+from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 
 logger = logging.getLogger("rocketbed.pipeline")
+
+TASKS_MAX = 1_000_000
+"""Splits of a read, which the driver holds in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Plan:
         options, wanted = self.options, self.wanted
         replicas = parse_paths(options.path, options.fs)
         ends = read_ends(replicas, options.read_uncommitted)
+        for replica in replicas:
+            tell_overlaps(replica)
         empty = [replica for replica in replicas if is_empty(replica)]
         for replica in empty:
             logger.warning("%s: the log is empty%s", replica.root, self._so(replica, replicas))
@@ -56,10 +62,11 @@ class Plan:
             return parts
         check_topics(replicas, options.topics, empty)
         found: list[Split] = []
+        split_bytes = self._split_bytes(ends)
         for replica, end in ends:
             found += plan_splits(
                 [replica],
-                split_bytes=options.split_bytes,
+                split_bytes=split_bytes,
                 start=wanted.start_offset,
                 end=end if wanted.end_offset is None else min(end, wanted.end_offset),
                 durable=end,
@@ -69,14 +76,29 @@ class Plan:
             found += self._misnamed(replica)
         return found
 
+    def _split_bytes(self, ends: Sequence[tuple[Replica, int]]) -> int:
+        """`splitBytes`, or less for `minPartitions`. Raises `OptionError`: too little."""
+        options, wanted = self.options, self.wanted
+        total = 0
+        for replica, end in ends:
+            high = end if wanted.end_offset is None else min(end, wanted.end_offset)
+            for file in log_files(replica):
+                low = max(file.start, wanted.start_offset or 0)
+                total += max(min(file.end, high) - low, 0)
+        size = max(min(options.split_bytes, total // options.min_partitions), 1)
+        if total // size > TASKS_MAX:
+            raise OptionError(
+                f"{total} bytes of log would be {total // size} tasks: give a larger splitBytes, or"
+                " fewer minPartitions"
+            )
+        return size
+
     def _misnamed(self, replica: Replica) -> list[Split]:
         """Segments under other names as holes of the log. Raises `DataLost` where it may."""
         low, high = self.wanted.start_offset or 0, self.wanted.end_offset
-        files = log_files(replica)
+        files = used_files(replica)
         found = []
-        for file in misnamed(replica):
-            if any(one.start <= file.start < one.end for one in files):
-                continue
+        for file in misnamed(replica, files):
             if file.end <= low or (high is not None and file.start >= high):
                 continue
             if self.options.fail_on_data_loss:
@@ -117,7 +139,16 @@ def read_ends(
         end = own[replica]
         if not read_uncommitted:
             end = min(own[other] for other in replicas if other.broker == replica.broker)
-        if end == own[replica]:
+        if end < own[replica]:
+            logger.warning(
+                "%s: read up to %d of %d, since not all replicas of %s that are listed hold the"
+                " rest (readUncommitted=true reads more)",
+                replica.root,
+                end,
+                own[replica],
+                replica.broker,
+            )
+        else:
             end = max(written_end(replica, used_files(replica), end), durable_offset(replica))
         found.append((replica, end))
     return found

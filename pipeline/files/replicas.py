@@ -3,10 +3,11 @@
 import logging
 import os
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from rocketbed.inspect.directory import first_json, topic_table
-from rocketbed.inspect.files import SegmentFile
+from rocketbed.inspect.files import OFFSET_END, SegmentFile
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, read_marks
 from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.files.segments import WINDOW, Segment
@@ -83,13 +84,26 @@ def known_topics(replica: Replica) -> set[str]:
 
 
 def log_files(replica: Replica) -> tuple[SegmentFile, ...]:
-    """Files of a replica's log by their first offset. Raises `NotAStore`."""
+    """Files of a replica's log by their first offset, none longer than to the next one's.
+
+    Raises `NotAStore`.
+    """
+    files = [file for file in listed_files(replica) if file.size]
+    ends = [file.start for file in files[1:]]
+    return tuple(
+        file if file.end <= end else replace(file, size=end - file.start)
+        for file, end in zip(files, [*ends, OFFSET_END], strict=False)
+    )
+
+
+def listed_files(replica: Replica) -> tuple[SegmentFile, ...]:
+    """The same as they are listed, empty ones too. Raises `NotAStore`."""
     directory = os.path.join(replica.root, "commitlog")
     storage = replica.storage
     if not storage.is_dir(directory):
         what = "no commitlog is in it" if storage.is_dir(replica.root) else "no such directory"
         raise NotAStore(f"{replica.root} is no store directory: {what}")
-    return tuple(file for file in storage.segments(directory).segments if file.size)
+    return storage.segments(directory).segments
 
 
 def durable_offset(replica: Replica) -> int:

@@ -18,6 +18,7 @@ from rocketbed.pipeline.files.replicas import (
     NotAStore,
     Replica,
     durable_offset,
+    listed_files,
     log_files,
 )
 from rocketbed.pipeline.files.scan import Scan
@@ -235,6 +236,10 @@ def _splits_of(
 ) -> list[Split]:
     files = used_files(replica)
     found: list[Split] = []
+    listed = listed_files(replica)
+    if files and listed[0].start < files[0].start:  # an empty file: deletion takes whole ones
+        near = Split(replica, "", files[0].start, 0, 0, 0, is_tail=False)
+        found += _hole(near, listed[0].start, start, end)
     for number, file in enumerate(files):
         is_tail = number + 1 == len(files)
         low = file.start if start is None else max(start, file.start)
@@ -256,6 +261,9 @@ def _splits_of(
                     is_aligned=aligned and at == low,
                 )
             )
+    if files and files[-1].end < durable:
+        near = Split(replica, "", durable, 0, 0, 0, is_tail=False)
+        found += _hole(near, files[-1].end, start, end)
     return found
 
 
@@ -299,8 +307,14 @@ def _is_out_of_time(
 
 
 def _first_store_ms(replica: Replica, file: SegmentFile) -> int | None:
-    """Store time of the first record of a file, if a record stands there."""
+    """Store time of the first record of a file; None where the second one's is far from it.
+
+    No checksum covers them: one alone, which may be damaged, decides nothing.
+    """
     with replica.segment(file, window=WINDOW_MIN) as segment:
-        for item in Scan(segment, 0, 1):
-            return int(item.field("store_ms")[0]) if isinstance(item, Frame) else None
+        for item in Scan(segment, 0, segment.size, rows=2):
+            if not isinstance(item, Frame) or item.count < 2:
+                return None
+            first, second = item.field("store_ms").tolist()
+            return int(first) if abs(second - first) <= CLOCK_MARGIN_MS else None
     return None

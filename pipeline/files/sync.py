@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.consumequeue import UNIT
-from rocketbed.inspect.files import FilePool, SegmentFile
+from rocketbed.inspect.files import OFFSET_END, FilePool, SegmentFile
 from rocketbed.inspect.record import blank_size
 from rocketbed.pipeline.files.replicas import Replica
 from rocketbed.pipeline.files.scan import Scan, good_records
-from rocketbed.pipeline.files.segments import Segment
+from rocketbed.pipeline.files.segments import WINDOW_MIN, Segment
 
 if TYPE_CHECKING:
     from rocketbed.pipeline.files.splits import Split
@@ -35,10 +35,10 @@ def first_record(segment: Segment, split: "Split", mode: str) -> int:
     """
     if split.is_aligned or split.start == 0:
         return split.start
-    if mode == "scan":
-        return _search(segment, split.start)
     anchor = 0
-    if mode != "walk":
+    if mode == "scan":
+        anchor = _search(segment, split.start)
+    elif mode != "walk":
         anchor = queue_anchor(split.replica, segment, split.start)
     return walk_to(segment, split, anchor)
 
@@ -60,14 +60,25 @@ def queue_anchor(replica: Replica, segment: Segment, position: int) -> int:
     pool = replica.storage.pool()
     try:
         for files in _queues(replica):
-            found = _largest_entry(pool, files, low, high)
-            if found is not None and found > best:
-                data = segment.peek(found - segment.base, 40)
-                if claims(data, 0, found):
-                    best = found
+            found = _largest(pool, files, low, high)
+            if found is not None and found[0] > best:
+                data = segment.peek(found[0] - segment.base, 40)
+                if claims(data, 0, found[0]):
+                    best = found[0]
     finally:
         pool.close()
     return best - segment.base
+
+
+def last_known(replica: Replica, pool: FilePool, low: int) -> int:
+    """End of the furthest record at or behind `low` that a consume queue knows; `low` without
+    one."""
+    best = low
+    for files in _queues(replica):
+        found = _largest(pool, files, low, OFFSET_END)
+        if found is not None:
+            best = max(best, sum(found))
+    return best
 
 
 def _queues(replica: Replica) -> Iterator[tuple[SegmentFile, ...]]:
@@ -83,10 +94,11 @@ def _queues(replica: Replica) -> Iterator[tuple[SegmentFile, ...]]:
                 return
 
 
-def _largest_entry(
+def _largest(
     pool: FilePool, files: tuple[SegmentFile, ...], low: int, high: int
-) -> int | None:
-    """Largest physical offset in `[low, high]` among a queue's entries; None without one.
+) -> tuple[int, int] | None:
+    """The entry with the largest physical offset in `[low, high]` of a queue, and its record's
+    size; None without one.
 
     Offsets grow along a queue; its files end in zeros and may begin with entries that only fill.
     """
@@ -107,16 +119,22 @@ def _largest_entry(
             if offset < low:
                 return None
             if size != 0x7FFFFFFF and offset <= high:
-                return int(offset)
+                return int(offset), int(size)
     return None
 
 
 def _search(segment: Segment, position: int) -> int:
-    """First place that looks like a chain of records; the file's end without one."""
-    for at in good_records(segment, position):
-        if _chain_holds(segment, at):
-            return at
-    return segment.size
+    """A place before `position` that looks like a chain of records, as near as can be; 0 without
+    one."""
+    distance = WINDOW_MIN
+    while distance < position:
+        for at in good_records(segment, position - distance):
+            if at >= position:
+                break
+            if _chain_holds(segment, at):
+                return at
+        distance *= 16
+    return 0
 
 
 def _chain_holds(segment: Segment, position: int) -> bool:

@@ -7,12 +7,15 @@ can be the trace of a crash, or of damage: what tells is said here, once for all
 import logging
 import os
 from collections.abc import Sequence
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.files import READ_SIZE, FilePool, SegmentFile
-from rocketbed.pipeline.files.replicas import UNKNOWN, Replica, durable_offset
+from rocketbed.pipeline.files.replicas import UNKNOWN, Replica, durable_offset, listed_files
 from rocketbed.pipeline.files.segments import WINDOW_MIN
+from rocketbed.pipeline.files.splits import data_end
+from rocketbed.pipeline.files.sync import last_known
 
 logger = logging.getLogger("rocketbed.pipeline")
 
@@ -20,43 +23,73 @@ _HEAD: Final = 40
 _OFFSET_AT: Final = slice(28, 36)
 
 
-def written_end(replica: Replica, files: Sequence[SegmentFile], end: int) -> int:
-    """Physical offset up to which the log has to be read although its records end at `end`.
+class Behind(NamedTuple):
+    """Bytes behind a log's last record that are none."""
 
-    That is `end`, but where bytes stand behind it that cannot be a crash's: it is the end of these
-    then. So it is in a store that was closed (a broker deletes `abort` after its last flush), and
-    where the log holds no record at all. Elsewhere the bytes are told in the log. `files`: those of
-    the log up to the last that holds anything.
+    end: int
+    """Physical offset behind the last that is not zero."""
+    is_damage: bool
+    """Whether no crash can have left them there."""
+
+
+def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind | None:
+    """What stands behind a log's last record, which ends at `end`, or stood there, as consume
+    queues know; None: nothing.
+
+    It cannot be a crash's in a store that was closed (a broker deletes `abort` after its last
+    flush), and where the log holds no record at all. `files`: those of the log up to the last that
+    holds anything.
     """
+    if not files:
+        return None
     pool = replica.storage.pool()
     try:
-        behind = [file for file in files if file.end > end]
-        for file in behind:
+        found = last_known(replica, pool, end)
+        rest = [file for file in files if file.end > end]
+        for file in rest:
             low = max(end - file.start, 0)
             if pool.first_data(file.path, low, min(low + WINDOW_MIN, file.size)) is not None:
+                found = max(found, rest[-1].start + _data_size(pool, rest[-1]))
                 break
-        else:
-            return end
-        last = behind[-1]
-        size = _data_size(pool, last)
     finally:
         pool.close()
-    if end == files[0].start or _was_closed(replica):
-        return max(last.start + size, end)
-    if durable_offset(replica) == UNKNOWN:
+    if found <= end:
+        return None
+    return Behind(found, end == files[0].start or _was_closed(replica))
+
+
+def written_end(replica: Replica, files: Sequence[SegmentFile], end: int) -> int:
+    """Physical offset up to which a log has to be read although its records end at `end`: the end
+    of what is damage there. What may be a crash's is told in the log."""
+    found = behind(replica, files, end)
+    if found is None or data_end(replica) > end:  # a live log grew meanwhile
+        return end
+    if not found.is_damage and durable_offset(replica) == UNKNOWN:
         logger.warning(
-            "%s: the log ends at %d, and up to %d bytes behind that are no record: what a crash"
-            " left, or damage (rocketbed store fsck looks closer)",
+            "%s: the log ends at %d, and %d bytes behind that are no record, or are gone: a crash's"
+            " traces, or damage (rocketbed store fsck looks closer)",
             replica.root,
             end,
-            last.start + size - end,
+            found.end - end,
         )
-    return end
+    return found.end if found.is_damage else end
 
 
-def misnamed(replica: Replica) -> list[SegmentFile]:
+def tell_overlaps(replica: Replica) -> None:
+    """Say in the log which files of a log are longer than the distance to the next one."""
+    files = listed_files(replica)
+    for file, following in pairwise(files):
+        if file.end > following.start:
+            logger.warning(
+                "%s: %d bytes longer than the distance to the next file: not read",
+                file.path,
+                file.end - following.start,
+            )
+
+
+def misnamed(replica: Replica, files: Sequence[SegmentFile]) -> list[SegmentFile]:
     """Files of the log's directory whose first record says that they are segments, and whose names
-    do not; each with the start that the record claims."""
+    do not; each with the start that the record claims. Copies of `files`, the log's, are none."""
     found: list[SegmentFile] = []
     pool = replica.storage.pool()
     try:
@@ -65,7 +98,8 @@ def misnamed(replica: Replica) -> list[SegmentFile]:
         for entry in replica.storage.entries(directory) if strays else ():
             head = pool.read(entry.path, 0, _HEAD) if entry.path in strays and entry.size else b""
             start = int.from_bytes(head[_OFFSET_AT], "big", signed=True)
-            if start >= 0 and claims(head, 0, start):
+            is_copy = any(one.start <= start < one.end for one in files)
+            if start >= 0 and claims(head, 0, start) and not is_copy:
                 found.append(SegmentFile(start, entry.path, entry.size))
     finally:
         pool.close()

@@ -61,8 +61,14 @@ class JobSettings:
 
     def source_options(self) -> dict[str, str]:
         """Options for `spark.read.format("rocketbed")`. Raises `WrongUsage`."""
+        from rocketbed.pipeline.option_values import read_nameservers
+
         if bool(self.stores) == bool(self.endpoints):
             raise WrongUsage("no input: give --store DIR (repeatable) or --endpoints ADDRESS")
+        try:
+            read_nameservers(self.endpoints)
+        except ValueError as exc:
+            raise WrongUsage(f"--endpoints {self.endpoints}: expected {exc}") from None
         where = {"endpoints": self.endpoints} if self.endpoints else {"path": ",".join(self.stores)}
         return {**where, "mode": self.mode, **dict(self.file_systems)}
 

@@ -64,6 +64,8 @@ class Part:
     """Rows whose body does not match its stored checksum; they are, with `crc_ok` false."""
     crc: int
     """Digest of the rows' positions and stored checksums, whatever their order."""
+    mark: int = 0
+    """Checksum of the log's last bytes before `end`, by which another log is known; 0: none."""
     files: list[dict[str, Any]] = field(default_factory=list)
     """`path` below OUT, `rows`, `bytes`."""
 
@@ -75,6 +77,11 @@ def export(job: Job, options: ExportOptions) -> None:
         raise WrongUsage("no output: give --out DIR")
     logs = broker_logs(job.settings)
     note_inputs(job.report, logs)
+    for finding in job.report.findings:
+        if finding["id"] == "misnamed":
+            raise PipelineError(
+                f"{finding['title']}: mend this first, what is behind counts as done"
+            )
     columns = exported_columns(job.settings.columns)
     asked = {"columns": list(columns), "topics": list(options.topics), "mode": job.settings.mode}
     with locked(out):
@@ -128,14 +135,25 @@ def open_manifest(out: Path, asked: dict[str, Any]) -> dict[str, Any]:
 def next_range(manifest: dict[str, Any], log: BrokerLog) -> tuple[int, int] | None:
     """What of a broker's log is not exported yet, bytes; None: nothing.
 
-    Raises `PipelineError` when the log ends before what was exported: it is another log.
+    Raises `PipelineError` when the log ends before what was exported, or has other bytes there: it
+    is another log.
     """
-    ends = [part["end"] for part in manifest["parts"] if part["broker"] == log.broker]
-    start = max([log.start, *ends])
-    if ends and log.end < max(ends):
+    from rocketbed.pipeline.streams.replicas import mark_at
+
+    parts = [part for part in manifest["parts"] if part["broker"] == log.broker]
+    last = max(parts, key=lambda part: int(part["end"]), default=None)
+    start = max(log.start, last["end"] if last else 0)
+    told = ""
+    if last is not None and log.end < last["end"]:
+        told = f"ends at {log.end}, and {last['end']} bytes of it were exported"
+    elif last is not None and last.get("mark"):
+        crc = mark_at(log.replicas[0].replica, last["end"]).crc
+        if crc not in (0, last["mark"]):
+            told = f"has other bytes before {last['end']} than those that were exported"
+    if told:
         raise PipelineError(
-            f"the log of {log.broker} ends at {log.end}, and {max(ends)} bytes of it were exported:"
-            " this is another log, or one that lost its end; give another --out"
+            f"the log of {log.broker} {told}: this is another log, or one that lost its end; give"
+            " another --out"
         )
     return (start, log.end) if start < log.end else None
 
@@ -165,17 +183,21 @@ def _export_broker(
     log: BrokerLog,
     columns: tuple[str, ...],
 ) -> Part | None:
+    from rocketbed.pipeline.streams.replicas import mark_at
+
     wanted = next_range(manifest, log)
     if wanted is None:
         job.report.notes.append(f"{log.broker}: already exported up to {log.end}; nothing new")
         return None
     start, end = wanted
+    _note_deleted(job, manifest, log, start)
     assert job.spark is not None  # started before the phase that it is not part of
     name = f"part={quote(log.broker, safe='')}-{start}-{end}"
     with job.phase(f"exporting {log.broker} {start} to {end}"):
         staging = job.staging(out / STAGING)
         part = _write(job, options, log, Part(name, log.broker, start, end, 0, 0, 0, 0), columns)
         part.files = _files(staging, name)
+        part.mark = mark_at(log.replicas[0].replica, end).crc
         written = sum(file["rows"] for file in part.files)
         if written != part.rows:
             raise PipelineError(
@@ -186,6 +208,15 @@ def _export_broker(
     manifest["parts"].append({key: getattr(part, key) for key in Part.__slots__})
     _save(out, manifest)
     return part
+
+
+def _note_deleted(job: Job, manifest: dict[str, Any], log: BrokerLog, start: int) -> None:
+    """A finding where the log lost what comes behind the last part before it was exported."""
+    ends = [part["end"] for part in manifest["parts"] if part["broker"] == log.broker]
+    if ends and max(ends) < start:
+        title = f"{log.broker}: {max(ends)} to {start} were deleted before they were exported"
+        job.report.findings.append({"id": "deleted", "title": title, "count": 1})
+        job.report.exit_code = EXIT_FINDING
 
 
 def _write(
@@ -264,6 +295,12 @@ def _tell(job: Job, parts: list[Part], manifest: dict[str, Any]) -> None:
         "bytes": sum(file["bytes"] for part in parts for file in part.files),
         "rows_in_all": sum(part["rows"] for part in manifest["parts"]),
     }
+    written = {part.name for part in parts}
+    for old in manifest["parts"]:
+        if old.get("malformed") and old["name"] not in written:
+            title = f"{old['name']} lacks {old['malformed']} records that could not be read then"
+            report.findings.append({"id": "incomplete", "title": title, "count": 1})
+            report.exit_code = EXIT_FINDING
     for part in parts:
         for what, count in (("malformed", part.malformed), ("wrong_crc", part.wrong_crc)):
             if count:

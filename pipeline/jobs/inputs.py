@@ -44,6 +44,7 @@ class BrokerLog:
 
     broker: str
     replicas: tuple[ReplicaLog, ...]
+    """By `start`: the first has all that any has, up to `end`."""
     start: int
     end: int
     """Confirmed: every replica holds the log up to here."""
@@ -89,24 +90,33 @@ def note_inputs(report: Report, logs: list[BrokerLog]) -> None:
         for log in logs
         for replica in log.replicas
     ]
+    report.notes += [
+        f"{replica.label} ends at {replica.end}, only {log.end} of it was read: what all"
+        f" replicas of {log.broker} hold"
+        for log in logs
+        for replica in log.replicas
+        if replica.end > log.end
+    ]
     for each in (replica for log in logs for replica in log.replicas):
-        size = written_end(each.replica, used_files(each.replica), each.end) - each.end
-        titles = [f"{each.path}: {size} bytes from {each.end} on are no record"] if size else []
-        there = {file.start for file in log_files(each.replica)}
-        titles += [
-            f"{file.path} is a segment, not called {file.start:020d}: it was not read"
-            for file in misnamed(each.replica)
-            if file.start not in there
+        found = [
+            ("misnamed", f"{file.path} is a segment, not called {file.start:020d}: it was not read")
+            for file in misnamed(each.replica, log_files(each.replica))
         ]
-        report.findings += [{"id": "unread", "title": title, "count": 1} for title in titles]
-        report.exit_code = EXIT_FINDING if titles else report.exit_code
+        size = written_end(each.replica, used_files(each.replica), each.end) - each.end
+        if size:
+            title = f"{each.path}: {size} bytes from {each.end} on are no record, or are gone"
+            found.append(("unread", title))
+        for what, title in found:
+            report.findings.append({"id": what, "title": title, "count": 1})
+            report.exit_code = EXIT_FINDING
 
 
 def _broker_log(name: str, replicas: "list[Replica]") -> BrokerLog:
     from rocketbed.pipeline.files.splits import confirmed_end
 
-    logs = tuple(_replica_log(replica) for replica in replicas)
-    return BrokerLog(name, logs, max(log.start for log in logs), confirmed_end(replicas))
+    found = (_replica_log(replica) for replica in replicas)
+    logs = tuple(sorted(found, key=lambda log: log.start))
+    return BrokerLog(name, logs, logs[0].start, confirmed_end(replicas))
 
 
 def _replica_log(replica: "Replica") -> ReplicaLog:

@@ -6,8 +6,9 @@ cluster as the messages: with several brokers, in one of them, so the option `pa
 stores of all. A batch whose marker is not there does not count.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy
@@ -15,17 +16,24 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from rocketbed.inspect import Filter, messages, open_directory
 from rocketbed.inspect import NotAStore as NotAStoreDirectory
+from rocketbed.inspect import Record, StoreDirectory, open_directory
+from rocketbed.inspect.bodies import unpack_body
+from rocketbed.inspect.record import judge_body_crc
+from rocketbed.pipeline.files.decode import batches
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.reading import read_ends
-from rocketbed.pipeline.files.splits import NotAStore, Replica
+from rocketbed.pipeline.files.replicas import known_topics
+from rocketbed.pipeline.files.splits import NotAStore, Replica, plan_splits
 from rocketbed.pipeline.files.storage import need_local
+from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema, canonical
 from rocketbed.pipeline.sink.keys import TRANSACTION
-from rocketbed.pipeline.sink.markers import committed, jobs_of, marker_topic
+from rocketbed.pipeline.sink.markers import BadMarker, committed, jobs_of, marker_topic
 from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
+
+logger = logging.getLogger("rocketbed.pipeline")
 
 COLUMNS: Final = ("broker", "topic", "queue_id", "queue_offset", "properties")
 """What it takes to tell whether a row counts."""
@@ -112,32 +120,75 @@ def _of_stores(options: Options) -> dict[str, Runs]:
     for replica, end in ends:
         if replica.broker not in seen:
             seen.add(replica.broker)
-            for job, runs in _of_store(replica, end).items():
+            for job, runs in _of_store(replica, end, options).items():
                 found.setdefault(job, Runs()).update(runs)
+    named = {place.broker for runs in found.values() for place, _ in runs.items()}
+    if named and not named & seen:
+        raise OptionError(
+            f"option path: the markers name broker {', '.join(sorted(named))}, and the path"
+            f" {', '.join(sorted(seen))}: call each store as its broker, broker/replica=root"
+        )
     return found
 
 
-def _of_store(replica: Replica, end: int) -> dict[str, Runs]:
+def _of_store(replica: Replica, end: int, options: Options) -> dict[str, Runs]:
+    """Raises `BadMarker` where nobody can tell what counts."""
     need_local([replica.root], "onlyCommitted")
     try:
         directory = open_directory(replica.root)
     except NotAStoreDirectory as exc:
         raise NotAStore(str(exc)) from exc
     try:
-        topics = sorted({topic for topic, _ in directory.queues})
-        found = {}
-        for job in jobs_of(topics):
-            wanted = Filter(topic=marker_topic(job), queue_id=0)
-            rows = [
-                message
-                for message in messages(directory, wanted)
-                if message.record.offset < end and message.body is not None
-            ]
-            rows.sort(key=lambda message: message.queue_offset)
-            found[job] = committed(job, [message.body or b"" for message in rows]).runs()
-        return found
+        if end > directory.log.min_offset and not (directory.queues or directory.batch_queues):
+            raise BadMarker(
+                f"{replica.root}: without consume queues nobody can tell which topics have markers:"
+                " build them again (rocketbed store rebuild)"
+            )
+        topics = {marker_topic(job): job for job in jobs_of(sorted(known_topics(replica)))}
+        lost = frozenset(topic for topic in topics if (topic, 0) not in directory.queues)
+        bodies = _scanned(replica, end, lost, options) if lost else {}
+        for topic in topics.keys() - lost:
+            bodies[topic] = _queued(directory, topic, end)
+        return {job: committed(job, bodies.get(topic, ())).runs() for topic, job in topics.items()}
     finally:
         directory.close()
+
+
+def _queued(directory: StoreDirectory, topic: str, end: int) -> list[bytes]:
+    """Bodies of the markers in a queue. Raises `BadMarker` for one that cannot be read."""
+    found = []
+    for unit in directory.queues[topic, 0].units():
+        if unit.offset >= end:
+            break
+        record = directory.log.record_at(unit.offset, unit.size)
+        body = unpack_body(record.body, record.sys_flag) if isinstance(record, Record) else None
+        if body is None or not isinstance(record, Record) or judge_body_crc(record):
+            raise _damaged(directory.root, topic, unit.offset)
+        found.append(body)
+    return found
+
+
+def _scanned(
+    replica: Replica, end: int, topics: frozenset[str], options: Options
+) -> dict[str, list[bytes]]:
+    """Bodies of markers whose queues are not there: all of the log is read for them."""
+    logger.warning(
+        "%s: no queue of %s, so its log is read for markers", replica.root, ", ".join(topics)
+    )
+    asked = replace(options, topics=topics, mode="PERMISSIVE", verify_crc=True, view="records")
+    found: dict[str, list[bytes]] = {}
+    for split in plan_splits([replica], end=end, durable=end):
+        for batch in batches(split, ["topic", "physical_offset", "body", "crc_ok"], asked):
+            for topic, offset, body, is_good in zip(*batch.to_pydict().values(), strict=True):
+                if topic in topics:
+                    if not is_good or body is None:
+                        raise _damaged(replica.root, topic, offset)
+                    found.setdefault(topic, []).append(body)
+    return found
+
+
+def _damaged(root: str, topic: str, offset: int) -> BadMarker:
+    return BadMarker(f"{root}: the marker of {topic} at physical offset {offset} is damaged")
 
 
 def _within(runs: Runs, topics: frozenset[str] | None) -> Runs:

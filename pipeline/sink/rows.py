@@ -182,6 +182,8 @@ def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
         pairs = dict(given)
         if wrong := sorted(name for name, value in pairs.items() if value is None):
             raise BadMessage(f"property {wrong[0]} has no value")
+        if TRANSACTION in pairs:
+            raise BadMessage(f"property {TRANSACTION} is set by exactly-once jobs only")
         return pairs, None, ()
     stored = decode_properties(given)
     if INNER_NUM in stored:

@@ -24,8 +24,11 @@ from rocketbed.pipeline.files.splits import (
     Split,
     aligned_end,
     data_end,
+    log_files,
     plan_splits,
+    used_files,
 )
+from rocketbed.pipeline.files.tails import Behind, behind, misnamed
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
     EARLIEST,
@@ -91,6 +94,10 @@ class PhysicalLog:
         self._target: dict[str, int] | None = None
         self._held_up: dict[str, float] = {}
         self._seen: dict[Replica, _Seen] = {}
+        self._suspect: dict[Replica, Behind] = {}
+        """What stood behind the log's end at the last close look."""
+        self._told: set[Replica] = set()
+        """Whose damage behind the log's end was told."""
 
     def close(self) -> None:
         """Nothing stays open between batches."""
@@ -213,8 +220,38 @@ class PhysicalLog:
         view = look(replica, mark)
         self._seen.pop(replica, None)
         if view.state is State.HOLDS and view.end == mark.at:
+            self._check_tail(replica, mark.at)
             self._seen[replica] = _Seen(mark, view, now)
+        else:
+            self._suspect.pop(replica, None)
         return view
+
+    def _check_tail(self, replica: Replica, at: int) -> None:
+        """What a stream that waits at a log's end would never come upon. Raises `DataLoss`,
+        `StreamError`, unless failOnDataLoss=false: then it is told once."""
+        told = None
+        condition = Condition.DATA_LOSS
+        for file in misnamed(replica, log_files(replica)):
+            told = f"{file.path} is a segment, and not called {file.start:020d}"
+        found = behind(replica, used_files(replica), at)
+        if found is None or not found.is_damage:
+            self._suspect.pop(replica, None)
+        elif self._suspect.get(replica) == found or self._target is not None:
+            size = found.end - at
+            told = f"{replica.root}: {size} bytes from {at} on, the log's end, are damaged"
+            condition = Condition.CORRUPT_RECORD
+        else:
+            self._suspect[replica] = found  # a live log's first record may be on its way
+        if told is None:
+            self._told.discard(replica)
+        elif self.options.fail_on_data_loss:
+            raise StreamError(
+                f"broker {replica.broker}: {told}; failOnDataLoss=false waits there for what comes",
+                condition,
+            )
+        elif replica not in self._told:
+            self._told.add(replica)
+            LOG.warning("stream.damaged broker=%s: %s", replica.broker, told)
 
     def _given(self, name: str, mark: Mark) -> Mark:
         """A mark of the user's: a record has to begin there. Raises `StreamError`."""

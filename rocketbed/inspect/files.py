@@ -19,6 +19,8 @@ NAME_SIZE = 20
 """Digits of a segment's name, which is the offset where it begins."""
 INDEX_NAME_SIZE = 17
 """Digits of an index file's name, a time to milliseconds."""
+OFFSET_END = 1 << 63
+"""Behind the largest offset that there can be."""
 NO_FILE = "no regular file, but a pipe, a device or a folder"
 _OPEN_MAX = 64
 
@@ -181,7 +183,7 @@ def listing_of(files: Iterable[tuple[str, str, int]], digits: int = NAME_SIZE) -
     segments: list[SegmentFile] = []
     strays: list[str] = []
     for name, path, size in files:
-        if name.isascii() and name.isdigit() and len(name) == digits:
+        if name.isascii() and name.isdigit() and len(name) == digits and int(name) < OFFSET_END:
             segments.append(SegmentFile(int(name), path, size))
         else:
             strays.append(path)

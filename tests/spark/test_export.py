@@ -96,6 +96,7 @@ def test_damage_is_told_and_what_came_later_is_added(spark: SparkSession, tmp_pa
     second = log / "00000000000001048576"
     kept = second.read_bytes()
     second.unlink()
+    (store / "abort").touch()  # as of a live store: there is more to come
     out = tmp_path / "out"
     columns = {"compact": True, "records_per_file": 5}
     first = run(spark, store, out, **columns)
@@ -107,6 +108,8 @@ def test_damage_is_told_and_what_came_later_is_added(spark: SparkSession, tmp_pa
     later = run(spark, store, out, **columns)
     assert (first.exit_code, later.exit_code) == (0, 1)
     assert [(one["id"], one["count"]) for one in later.findings] == [("malformed", 1)]
+    again = run(spark, store, out, **columns)
+    assert (again.exit_code, [one["id"] for one in again.findings]) == (1, ["incomplete"])
     parts = json.loads((out / MANIFEST).read_text())["parts"]
     assert [part["start"] for part in parts] == [0, parts[0]["end"]]
     assert all(file["rows"] <= 5 for part in parts for file in part["files"])
@@ -130,17 +133,64 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_no_record_tells_of_is_a_finding(spark: SparkSession, tmp_path: Path) -> None:
+def test_nothing_is_exported_while_a_segment_has_another_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     store = unpack("clean", tmp_path)
     log = store / "commitlog"
-    second = log / "00000000000001048576"
-    second.rename(log / "moved")
-    last = log / "00000000000000000000"
-    with open(last, "r+b") as file:
-        file.write(b"\xa5" * last.stat().st_size)
-    report = run(spark, store, tmp_path / "out")
+    (log / "00000000000001048576").rename(log / "moved")
+    with pytest.raises(PipelineError, match=r"moved is a segment, .*: mend this first"):
+        run(spark, store, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (log / "moved").rename(log / "00000000000001048576")
+    assert run(spark, store, tmp_path / "out").counts["rows"] == 268
+
+
+def test_the_replica_that_has_most_is_exported(spark: SparkSession, tmp_path: Path) -> None:
+    stores = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        stores.append(unpack("clean", tmp_path / name))
+    (stores[0] / "commitlog" / "00000000000000000000").unlink()  # as by retention
+    settings = JobSettings(
+        stores=tuple(f"g/{number}={root}" for number, root in enumerate(stores)),
+        out=tmp_path / "out",
+    )
+    job = Job("export", settings, spark=spark)
+    export(job, ExportOptions())
+    assert job.report.counts["rows"] == 268
+
+
+def test_another_log_of_the_same_name_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").mkdir()
+    clean, killed = unpack("clean", tmp_path / "1"), unpack("killed", tmp_path / "2")
+    out = tmp_path / "out"
+    first = run(spark, clean, out)
+    with pytest.raises(PipelineError, match=r"has other bytes before .*: this is another log"):
+        run(spark, killed, out)
+    assert len(read(out)) == first.counts["rows"]
+
+
+def test_what_was_deleted_before_it_was_exported_is_a_finding(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = unpack("clean", tmp_path)
+    second = store / "commitlog" / "00000000000001048576"
+    kept = second.read_bytes()
+    second.unlink()
+    (store / "abort").touch()  # as of a live store: there is more to come
+    out = tmp_path / "out"
+    run(spark, store, out)
+    (store / "commitlog" / "00000000000000000000").unlink()
+    second.write_bytes(kept)
+    (part,) = json.loads((out / MANIFEST).read_text())["parts"]
+    part["end"] -= 1000
+    part["mark"] = 0
+    manifest = json.loads((out / MANIFEST).read_text()) | {"parts": [part]}
+    (out / MANIFEST).write_text(json.dumps(manifest))
+    report = run(spark, store, out)
     assert report.exit_code == 1
-    assert [(one["id"], one["title"]) for one in report.findings] == [
-        ("unread", f"store/store={store}: {1 << 20} bytes from 0 on are no record"),
-        ("unread", f"{log}/moved is a segment, not called 00000000000001048576: it was not read"),
+    assert [one["title"] for one in report.findings] == [
+        f"store: {part['end']} to {1 << 20} were deleted before they were exported"
     ]

@@ -172,7 +172,15 @@ def _source(job: Job, options: TailOptions) -> dict[str, str]:
     if settings.endpoints:
         job.report.inputs.append({"endpoints": settings.endpoints, "topics": list(options.topics)})
     else:
-        note_inputs(job.report, broker_logs(settings))  # a stream would wait for a missing store
+        from rocketbed.pipeline.files.replicas import check_topics
+        from rocketbed.pipeline.option_table import OptionError
+
+        logs = broker_logs(settings)
+        note_inputs(job.report, logs)  # a stream would wait for a missing store
+        try:
+            check_topics([one.replica for log in logs for one in log.replicas], options.topics)
+        except OptionError as exc:
+            job.report.notes.append(f"{exc}")
     return source
 
 

@@ -1,6 +1,7 @@
 """Each way in which bytes are no record, in each of the three modes."""
 
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.files.segments import Segment, Window
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
-from tests.support.logs import Log, Message, messages, reasons, rows
+from tests.support.logs import STORE_MS, Log, Message, messages, reasons, rows
 
 COUNT = 40
 BAD = 17
@@ -216,6 +217,30 @@ def test_a_torn_tail_below_the_mark_is_an_error(
         rows(log.root, mode="FAILFAST")
 
 
+def test_a_bad_range_may_be_of_what_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = healthy(tmp_path)
+    log.flip(at(log) + 5)
+    for asked in ({"topics": "topic-0"}, {"startTimestamp": 0}):
+        assert reasons(rows(log.root, **asked)) == [(at(log), "bad_magic")]
+        caplog.clear()
+        found = rows(log.root, ["topic"], **asked)
+        assert all(row["topic"] for row in found)
+        assert "1 ranges are no records, so nobody knows" in caplog.text
+        assert not reasons(rows(log.root, mode="DROPMALFORMED", **asked))
+
+
+@pytest.mark.parametrize("value", [bytes(8), struct.pack(">q", 1 << 45)])
+def test_one_damaged_time_leaves_no_file_out(tmp_path: Path, value: bytes) -> None:
+    log = Log(tmp_path / "store").append(messages(60, store_ms=STORE_MS))
+    for file in sorted((log.root / "commitlog").iterdir()):
+        log.write(int(file.name) + 56, value)
+    files = len(list((log.root / "commitlog").iterdir()))
+    assert len(rows(log.root, startTimestamp=STORE_MS - 1)) >= 60 - files
+    assert len(rows(log.root, endTimestamp=STORE_MS + 1)) >= 60 - files
+
+
 def closed(log: Log) -> Log:
     """As a broker leaves a store that it closed: no `abort`, and all of it is on disk."""
     (log.root / "checkpoint").write_bytes(bytes(4096))
@@ -224,14 +249,16 @@ def closed(log: Log) -> Log:
 
 def test_a_torn_tail_of_a_closed_store_is_damage(tmp_path: Path) -> None:
     log = closed(torn(tmp_path))
-    end = log.offsets[-1] + 60
     assert reasons(rows(log.root)) == [(log.offsets[-1], "torn_tail")]
     (bad,) = (row for row in rows(log.root) if row["_corrupt"])
-    assert bad["size"] == end - log.offsets[-1]
+    assert bad["size"] == log.sizes[-1]  # as the queue knows
     assert sum(row["malformed"] for row in rows(log.root, view="files")) == 1
     with pytest.raises(RocketbedCorrupt, match="torn_tail"):
         rows(log.root, mode="FAILFAST")
     assert not reasons(rows(log.root, endOffset=log.offsets[-1]))
+    shutil.rmtree(log.root / "consumequeue")
+    (bad,) = (row for row in rows(log.root) if row["_corrupt"])
+    assert bad["size"] == 60
     log.write(log.offsets[-1], bytes(60))
     assert len(rows(log.root, mode="FAILFAST")) == COUNT - 1
 
@@ -242,7 +269,9 @@ def test_what_stands_behind_the_end_of_another_store_is_told(
     log = closed(torn(tmp_path))
     (log.root / "abort").write_bytes(b"")
     assert not reasons(rows(log.root))
-    assert f"the log ends at {log.offsets[-1]}, and up to 60 bytes behind that" in caplog.text
+    assert (
+        f"the log ends at {log.offsets[-1]}, and {log.sizes[-1]} bytes behind that" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("has_abort", [False, True])
@@ -269,6 +298,58 @@ def test_garbage_instead_of_the_last_file_of_a_closed_store(tmp_path: Path) -> N
     log.path(start).write_bytes(b"\xa5" * 4096)
     assert reasons(rows(log.root)) == [(start, "torn_tail")]
     assert reasons(rows(log.root, splitBytes=500)) == [(start, "torn_tail")]
+
+
+@pytest.mark.parametrize("how", ["zeroed", "deleted", "emptied"])
+def test_a_last_record_that_only_its_queue_knows(tmp_path: Path, how: str) -> None:
+    log = closed(healthy(tmp_path).append([Message(body=bytes(3900))]))
+    at = log.offsets[-1]
+    assert at % 4096 == 0
+    log.write(at + 4096, bytes(8))  # prepared, never used
+    if how == "zeroed":
+        log.write(at, bytes(4096))
+    elif how == "deleted":
+        log.path(at).unlink()
+    else:
+        os.truncate(log.path(at), 0)
+    with pytest.raises(DataLost, match=f"data from physical offset {at} on is gone"):
+        rows(log.root)
+    assert reasons(rows(log.root, failOnDataLoss="false")) == [(at, "missing_segment")]
+    assert not reasons(rows(log.root, endOffset=at))
+    (log.root / "abort").write_bytes(b"")
+    assert not reasons(rows(log.root))  # may be a crash's
+
+
+def test_an_emptied_first_file_is_missing(tmp_path: Path) -> None:
+    log = healthy(tmp_path)
+    os.truncate(log.path(0), 0)
+    with pytest.raises(DataLost, match="data from physical offset 0 on is gone"):
+        rows(log.root)
+    assert reasons(rows(log.root, failOnDataLoss="false"))[0] == (0, "missing_segment")
+    log.path(0).unlink()
+    assert not reasons(rows(log.root))  # as by retention
+
+
+def test_a_file_longer_than_to_the_next_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = healthy(tmp_path)
+    whole = rows(log.root)
+    with open(log.path(0), "ab") as file:
+        file.write(log.path(4096).read_bytes())
+    assert rows(log.root) == whole
+    assert f"{log.path(0)}: 4096 bytes longer than the distance to the next file" in caplog.text
+
+
+def test_records_behind_what_looks_like_a_filler(tmp_path: Path) -> None:
+    log = healthy(tmp_path)
+    at = log.offsets[3]
+    log.write(at, struct.pack(">iI", 4096 - at, 0xCBD43194))
+    found = rows(log.root)
+    assert reasons(found) == [(at, "bad_size")]
+    assert len(found) == COUNT
+    (log.root / "commitlog" / ("9" * 20)).write_bytes(b"x")  # no offset
+    assert len(rows(log.root)) == COUNT
 
 
 @pytest.mark.parametrize("number", [0, 1, -1])

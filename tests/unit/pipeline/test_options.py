@@ -91,8 +91,7 @@ def test_any_text_is_taken_by_few_options() -> None:
         return True
 
     assert [option.name for option in TABLE if takes(option)] == [
-        *("path", "endpoints", "topics", "columnNameOfCorruptRecord", "topic"),
-        *("group", "fs.s3a.endpoint.region"),
+        *("path", "topics", "columnNameOfCorruptRecord", "topic", "fs.s3a.endpoint.region"),
         *("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"),
     ]
 
@@ -111,6 +110,7 @@ def test_secrets_are_not_shown() -> None:
     ("name", "text", "says"),
     [
         ("fs.s3a.endpoint", "http://x/y", "host:port"),
+        ("endpoints", "127.0.0.1", r"host:port;host:port .*'127\.0\.0\.1'"),
         ("fs.s3a.path.style.access", "yes", "one of true, false"),
         ("fs.s3a.aws.credentials.provider", "x.SimpleAWSCredentialsProvider", "fs.s3a.access.key"),
         ("mode", "DROP", "one of PERMISSIVE, DROPMALFORMED, FAILFAST"),

@@ -138,3 +138,11 @@ def test_settings_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
         "endpoint_override": "http://other:1",
     }
     assert s3_arguments(given, "bucket")["endpoint_override"] == "minio:9000"
+
+
+def test_names_of_directories_fit_before_an_equals_sign(tmp_path: Path) -> None:
+    stores(tmp_path, "com,ma", "eq=al", "com-ma/x")
+    found = parse_paths(f"{tmp_path}/com,ma,{tmp_path}/eq=al")
+    assert [one.broker for one in found] == ["com-ma", "eq-al"]
+    for one in found:
+        assert parse_paths(f"{one.broker}/{one.name}={one.root}") == [one]

@@ -46,3 +46,11 @@ def test_an_unknown_column_is_named_beside_the_valid_ones() -> None:
 def test_a_column_twice_is_refused() -> None:
     with pytest.raises(SchemaError, match="duplicate column"):
         arrow_schema("records", ["topic", "topic"])
+
+
+def test_columns_are_found_in_any_case() -> None:
+    assert view_ddl("records", ["TOPIC", "Body_Length"]) == "`TOPIC` string, `Body_Length` int"
+    with pytest.raises(SchemaError, match="duplicate column"):
+        view_ddl("records", ["topic", "Topic"])
+    with pytest.raises(SchemaError, match="no column is asked for; the view index has: broker"):
+        view_ddl("index", [])

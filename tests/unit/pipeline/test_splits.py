@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.pipeline.files import splits
+from rocketbed.pipeline.files import reading, splits
 from rocketbed.pipeline.files.paths import parse_paths
+from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.files.segments import Segment
 from rocketbed.pipeline.files.splits import (
     NotAStore,
@@ -18,6 +19,7 @@ from rocketbed.pipeline.files.splits import (
 )
 from rocketbed.pipeline.files.sync import first_record, queue_anchor
 from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.options import Options
 from tests.support.logs import Log, Message, messages, reasons, rows
 
 MODES = ("auto", "index", "walk", "scan")
@@ -34,7 +36,8 @@ def store(tmp_path: Path, count: int = 60, first: int = 0) -> Log:
 def test_paths_name_brokers_and_replicas(tmp_path: Path) -> None:
     root = tmp_path / "with=sign,and comma"
     root.mkdir()
-    assert parse_paths(str(root)) == [Replica(root.name, root.name, str(root))]
+    name = "with-sign-and comma"
+    assert parse_paths(str(root)) == [Replica(name, name, str(root))]
     assert parse_paths("/data/a/store") == [Replica("store", "store", "/data/a/store")]
     assert parse_paths("b/m=/m, b/s=/s,c=/c") == [
         Replica("b", "m", "/m"),
@@ -108,10 +111,36 @@ def test_planted_records_fool_no_safe_mode(tmp_path: Path, mode: str, has_queues
         assert rows(log.root, splitBytes=size, syncMode=mode) == expected
 
 
-def test_planted_records_fool_the_search(tmp_path: Path) -> None:
+def test_planted_records_fool_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why `scan` is not the default."""
+    monkeypatch.setattr("rocketbed.pipeline.files.sync.WINDOW_MIN", 250)
     found = rows(planted(tmp_path).root, splitBytes=100, syncMode="scan")
     assert any(row["topic"] == "fake" for row in found)
+
+
+@pytest.mark.parametrize("size", [100, 200, 300, 500])
+def test_a_search_loses_nothing_near_damage(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketbed.pipeline.files.sync.WINDOW_MIN", 64)
+    log = store(tmp_path)
+    data = log.path(0).read_bytes()
+    moved = data[log.offsets[4] : log.offsets[4] + log.sizes[4]]
+    log.write(log.offsets[9], moved)
+    expected = rows(log.root)
+    assert reasons(expected) == [(log.offsets[9], "position_mismatch")]
+    assert rows(log.root, splitBytes=size, syncMode="scan") == expected
+
+
+def test_a_least_number_of_tasks_and_a_largest(tmp_path: Path) -> None:
+    log = store(tmp_path)
+    plan = Plan.of(Options.parse({"path": str(log.root), "minPartitions": "8"}))
+    assert 8 <= len(plan.splits()) <= 8 + len(list((log.root / "commitlog").iterdir()))
+    assert rows(log.root, minPartitions=8) == rows(log.root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "TASKS_MAX", 100)
+        with pytest.raises(OptionError, match="tasks: give a larger splitBytes"):
+            rows(log.root, splitBytes=1)
 
 
 def test_a_queue_that_names_a_wrong_place_is_not_believed(tmp_path: Path) -> None:
@@ -211,7 +240,8 @@ def test_limits_one_after_the_other_give_every_record_once(tmp_path: Path) -> No
 
 def test_files_out_of_time_are_not_opened(tmp_path: Path) -> None:
     hours = [
-        Message(store_ms=1_795_000_000_000 + 3_600_000 * n, body=bytes(900)) for n in range(20)
+        Message(store_ms=1_795_000_000_000 + 3_600_000 * (n - n % 2), body=bytes(900))
+        for n in range(20)
     ]
     log = Log(tmp_path / "store").append(hours)
     start = 1_795_000_000_000 + 3_600_000 * 9
@@ -219,4 +249,4 @@ def test_files_out_of_time_are_not_opened(tmp_path: Path) -> None:
     plan = plan_splits([replica(log)], start_ms=start, end_ms=end)
     assert [split.base for split in plan] == [8192, 12288]
     found = rows(log.root, startTimestamp=start, endTimestamp=end)
-    assert [row["physical_offset"] for row in found] == log.offsets[9:13]
+    assert [row["physical_offset"] for row in found] == log.offsets[10:14]

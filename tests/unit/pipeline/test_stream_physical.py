@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow
 import pytest
 
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files import decode
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.splits import Split
@@ -306,3 +307,68 @@ def test_rows_of_topics_only(tmp_path: Path) -> None:
     stream = log(f"a={tmp_path / 's'}", topics="U")
     start = stream.initial()
     assert len(rows(stream, start, end(stream, start))) == 20
+
+
+def drained(path: str, **given: Any) -> int:
+    """Rows of a stream that ends where the log ends."""
+    stream = log(path, **given)
+    stream.freeze()
+    at, count = stream.initial(), 0
+    while (following := end(stream, at)) != at:
+        count += len(rows(stream, at, following))
+        at = following
+    return count
+
+
+def test_a_segment_under_another_name_ends_a_stream(tmp_path: Path) -> None:
+    write_log(tmp_path / "a", SPECS, segment=SEGMENT)
+    files = sorted((tmp_path / "a" / "commitlog").iterdir())
+    for file in (files[0], files[-1]):
+        other = file.rename(file.with_name("seg"))
+        with pytest.raises(StreamError, match=r"/seg is a segment, and not called") as caught:
+            drained(str(tmp_path / "a"))
+        assert caught.value.condition is Condition.DATA_LOSS
+        assert 0 < drained(str(tmp_path / "a"), failOnDataLoss="false") < 200
+        other.rename(file)
+    assert drained(str(tmp_path / "a")) == 200
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_damage_behind_the_last_record_ends_a_stream(
+    tmp_path: Path, is_closed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "a"
+    write_log(root, SPECS[:50], segment=SEGMENT)
+    if is_closed:
+        (root / "checkpoint").write_bytes(bytes(4096))
+        files = sorted((root / "commitlog").iterdir())[-1:]
+    else:
+        files = sorted((root / "commitlog").iterdir())  # not one record is left
+    for file in files:
+        file.write_bytes(b"\xa5" * SEGMENT)
+    with pytest.raises(StreamError, match="the log's end, are damaged") as caught:
+        drained(str(root))
+    assert caught.value.condition is Condition.CORRUPT_RECORD
+    assert drained(str(root), failOnDataLoss="false") < 50
+    assert caplog.text.count("stream.damaged") == 1
+
+
+def test_a_first_record_that_is_on_its_way_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen once it may be; seen again a second later it is."""
+    root = tmp_path / "a"
+    write_log(root, SPECS[:1], segment=SEGMENT)
+    file = root / "commitlog" / f"{0:020d}"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:60] + bytes(SEGMENT - 60))
+    monkeypatch.setattr("rocketbed.pipeline.streams.physical.CLOSE_LOOK_S", 0)
+    stream = log(str(root))
+    start = stream.initial()
+    assert end(stream, start) == start
+    file.write_bytes(whole)
+    assert len(rows(stream, start, end(stream, start))) == 1
+    file.write_bytes(whole[:60] + bytes(SEGMENT - 60))
+    assert end(stream, start) == start
+    with pytest.raises(StreamError, match="60 bytes from 0 on"):
+        end(stream, start)

@@ -1,0 +1,72 @@
+"""`onlyCommitted` over store directories: which rows count, and what hides that."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.sink.committed import marked_runs
+from rocketbed.pipeline.sink.markers import BadMarker, encode_marker, marker_topic
+from rocketbed.pipeline.sink.runs import Place, Runs
+from tests.support.logs import Log, Message
+
+TOPIC = marker_topic("job")
+
+
+def store(tmp_path: Path) -> Log:
+    """Two batches of ten messages; a marker for each."""
+    log = Log(tmp_path / "store")
+    row = Message(properties="RB_TXN\x01job\x02")
+    marks = []
+    for batch in range(2):
+        runs = Runs()
+        runs.add(Place("T", "broker-a", 0), 10 * batch, 10)
+        (body,) = encode_marker("job", batch, "one", runs)
+        marks.append(Message(topic=TOPIC, body=body))
+    log.append([*[row] * 10, marks[0], *[row] * 10, marks[1]])
+    (log.root / "config").mkdir()
+    table: dict[str, dict[str, object]] = {"topicConfigTable": {"T": {}, TOPIC: {}}}
+    (log.root / "config" / "topics.json").write_text(json.dumps(table))
+    return log
+
+
+def marked(log: Log, broker: str = "broker-a") -> int:
+    found = marked_runs(Options.parse({"path": f"{broker}/0={log.root}"}))
+    return sum(count for rows in found.values() for row in rows for _, count in row[-1])
+
+
+def test_what_is_marked(tmp_path: Path) -> None:
+    log = store(tmp_path)
+    assert marked(log) == 20
+    with pytest.raises(OptionError, match=r"name broker broker-a, and the path store: call each"):
+        marked_runs(Options.parse({"path": str(log.root)}))
+
+
+def test_markers_whose_queue_is_lost_are_found_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = store(tmp_path)
+    shutil.rmtree(log.root / "consumequeue" / TOPIC)
+    assert marked(log) == 20
+    assert f"{log.root}: no queue of {TOPIC}, so its log is read for markers" in caplog.text
+    log.flip(log.offsets[10] + 90)
+    with pytest.raises(BadMarker, match=f"the marker of {TOPIC} at physical offset"):
+        marked(log)
+
+
+def test_without_any_queues_nobody_can_tell(tmp_path: Path) -> None:
+    log = store(tmp_path)
+    shutil.rmtree(log.root / "consumequeue")
+    with pytest.raises(BadMarker, match="without consume queues nobody can tell"):
+        marked(log)
+
+
+@pytest.mark.parametrize("at", [90, 10, 5])
+def test_a_damaged_marker_is_an_error(tmp_path: Path, at: int) -> None:
+    log = store(tmp_path)
+    log.flip(log.offsets[10] + at)
+    with pytest.raises(BadMarker, match=f"{TOPIC} at physical offset {log.offsets[10]} is damaged"):
+        marked(log)
