@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from rocketbed.pipeline.files.replicas import NotAStore, Replica
-from rocketbed.pipeline.files.storage import Storage, local_path, storage_of
+from rocketbed.pipeline.files.storage import Entry, Storage, local_path, spread, storage_of
 from rocketbed.pipeline.option_table import OptionError, Settings
 
 LIST_ENDING: Final = ".txt"
@@ -23,18 +23,20 @@ _UNFIT: Final = re.compile("[,=/]")
 _PATTERN: Final = frozenset("*?[")
 
 
-def parse_paths(text: str, settings: Settings = ()) -> list[Replica]:
+def parse_paths(text: str, settings: Settings = (), *, is_once: bool = False) -> list[Replica]:
     """Replicas of the option `path`: a root, or `broker/replica=root` or `broker=root`, by commas.
 
     A root without names is called after its last folder, and the ones above it where others are
     called so too, or a broker that is named; so are the replicas of a broker whose pattern several
-    match. Raises `OptionError`, `NotAStore` for a pattern that no store matches.
+    match. `is_once`: what is listed elsewhere may be kept, for a look at one moment. Raises
+    `OptionError`, `NotAStore` for a pattern that no store matches.
     """
+    seen: dict[str, list[Entry]] | None = {} if is_once else None
     replicas: list[Replica] = []
     unnamed: list[str] = []
     for piece in _listed(text, settings):
         name, root = _name(piece)
-        roots = _expanded(root, settings)
+        roots = _expanded(root, settings, seen)
         if name is None:
             unnamed += roots
             replicas += [Replica("", "", one) for one in roots]
@@ -51,7 +53,7 @@ def parse_paths(text: str, settings: Settings = ()) -> list[Replica]:
         each._replace(
             broker=each.broker or names[each.root],
             name=each.name or names[each.root],
-            storage=storage_of(each.root, settings),
+            storage=storage_of(each.root, settings, seen),
         )
         for each in replicas
     ]
@@ -93,9 +95,9 @@ def _name(piece: str) -> tuple[str | None, str]:
     return name, root
 
 
-def _expanded(root: str, settings: Settings) -> list[str]:
+def _expanded(root: str, settings: Settings, seen: dict[str, list[Entry]] | None) -> list[str]:
     """The stores that a pattern means; a root that is none as it is. Raises `NotAStore`."""
-    storage = storage_of(root, settings)
+    storage = storage_of(root, settings, seen)
     if not _PATTERN & set(root) or storage.is_dir(root):
         return [root]
     scheme, separator, rest = root.rpartition("://")
@@ -105,7 +107,10 @@ def _expanded(root: str, settings: Settings) -> list[str]:
     elif start:
         start, parts = ".", [start, *parts]
     found = list(_matching(storage, start, parts))
-    stores = [one for one in found if storage.is_dir(f"{one}/commitlog")]
+    is_store = spread(
+        lambda one: storage.is_dir(f"{one}/commitlog"), found, is_local=storage.is_local
+    )
+    stores = [one for one, is_one in zip(found, is_store, strict=True) if is_one]
     if not stores:
         told = f"{len(found)} directories match, none has a commitlog" if found else "none is there"
         raise NotAStore(f"path {root}: no store directory matches: {told}")

@@ -20,6 +20,7 @@ from rocketbed.pipeline.files.splits import (
     plan_splits,
     used_files,
 )
+from rocketbed.pipeline.files.storage import spread
 from rocketbed.pipeline.files.tails import misnamed, tell_overlaps, written_end
 from rocketbed.pipeline.files.views import plan_view, read_view
 from rocketbed.pipeline.option_table import OptionError
@@ -49,7 +50,7 @@ class Plan:
         Raises `NotAStore`, `OptionError`.
         """
         options, wanted = self.options, self.wanted
-        replicas = parse_paths(options.path, options.fs)
+        replicas = parse_paths(options.path, options.fs, is_once=True)
         ends = read_ends(replicas, options.read_uncommitted)
         for replica in replicas:
             tell_overlaps(replica)
@@ -133,7 +134,8 @@ def read_ends(
     or bytes that stand there, say that more had been on disk, it is the end of that: what is no
     record then is shown as torn.
     """
-    own = {replica: data_end(replica) for replica in replicas}
+    is_local = all(replica.storage.is_local for replica in replicas)
+    own = dict(zip(replicas, spread(data_end, replicas, is_local=is_local), strict=True))
     found = []
     for replica in replicas:
         end = own[replica]
@@ -148,10 +150,15 @@ def read_ends(
                 own[replica],
                 replica.broker,
             )
-        else:
-            end = max(written_end(replica, used_files(replica), end), durable_offset(replica))
         found.append((replica, end))
-    return found
+    return spread(lambda one: _judged(*one, own[one[0]]), found, is_local=is_local)
+
+
+def _judged(replica: Replica, end: int, own: int) -> tuple[Replica, int]:
+    """The end of a replica whose records end at `own`, of which up to `end` is to be read."""
+    if end == own:
+        end = max(written_end(replica, used_files(replica), end), durable_offset(replica))
+    return replica, end
 
 
 def is_empty(replica: Replica) -> bool:

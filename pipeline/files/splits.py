@@ -23,6 +23,7 @@ from rocketbed.pipeline.files.replicas import (
 )
 from rocketbed.pipeline.files.scan import Scan
 from rocketbed.pipeline.files.segments import WINDOW, WINDOW_MIN, Segment
+from rocketbed.pipeline.files.storage import spread
 from rocketbed.pipeline.files.sync import queue_anchor
 
 __all__ = [
@@ -240,6 +241,7 @@ def _splits_of(
     if files and listed[0].start < files[0].start:  # an empty file: deletion takes whole ones
         near = Split(replica, "", files[0].start, 0, 0, 0, is_tail=False)
         found += _hole(near, listed[0].start, start, end)
+    left_out = _out_of_time(replica, files, start_ms, end_ms)
     for number, file in enumerate(files):
         is_tail = number + 1 == len(files)
         low = file.start if start is None else max(start, file.start)
@@ -247,8 +249,7 @@ def _splits_of(
         whole = Split(replica, file.path, file.start, 0, file.size, file.size, is_tail, durable)
         if number and files[number - 1].end < file.start:
             found += _hole(whole, files[number - 1].end, start, end)
-        following = None if is_tail else files[number + 1]
-        if low >= high or _is_out_of_time(replica, file, following, start_ms, end_ms):
+        if low >= high or number in left_out:
             continue
         aligned = low == file.start or is_aligned
         for at in range(low, high, split_bytes):
@@ -288,22 +289,23 @@ def used_files(replica: Replica) -> list[SegmentFile]:
     return files
 
 
-def _is_out_of_time(
-    replica: Replica,
-    file: SegmentFile,
-    following: SegmentFile | None,
-    start_ms: int | None,
-    end_ms: int | None,
-) -> bool:
-    if start_ms is not None and following is not None:
-        begun = _first_store_ms(replica, following)
-        if begun is not None and begun < start_ms - CLOCK_MARGIN_MS:
-            return True
-    if end_ms is not None:
-        begun = _first_store_ms(replica, file)
-        if begun is not None and begun >= end_ms + CLOCK_MARGIN_MS:
-            return True
-    return False
+def _out_of_time(
+    replica: Replica, files: Sequence[SegmentFile], start_ms: int | None, end_ms: int | None
+) -> set[int]:
+    """Numbers of the files that hold nothing of a range of times."""
+    if start_ms is None and end_ms is None:
+        return set()
+    is_local = replica.storage.is_local
+    begun = spread(lambda file: _first_store_ms(replica, file), files, is_local=is_local)
+    found: set[int] = set()
+    for number, at in enumerate(begun):
+        if at is None:
+            continue
+        if number and start_ms is not None and at < start_ms - CLOCK_MARGIN_MS:
+            found.add(number - 1)
+        if end_ms is not None and at >= end_ms + CLOCK_MARGIN_MS:
+            found.add(number)
+    return found
 
 
 def _first_store_ms(replica: Replica, file: SegmentFile) -> int | None:

@@ -9,11 +9,11 @@ is read: no such store lets anybody write in the middle of one.
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from rocketbed.inspect.files import (
     NAME_SIZE,
@@ -29,6 +29,9 @@ from rocketbed.pipeline.option_table import Settings
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 BLOCK: Final = 256 << 10
 """Bytes of a request for less: a request costs as long as some hundred KiB of transfer."""
@@ -36,6 +39,8 @@ BLOCKS_MAX: Final = 64
 AHEAD: Final = 8
 """Requests at once where nothing but zeros is expected."""
 AHEAD_SIZE: Final = 8 << 20
+AT_ONCE: Final = 32
+"""Files or stores that are asked at once while a read is planned."""
 CONNECT_S: Final = 10.0
 REQUEST_S: Final = 60.0
 TOLD_MAX: Final = 300
@@ -148,11 +153,23 @@ class RemoteStorage(Storage):
     authority: str
     settings: Settings = field(default=(), repr=False)
     """May hold secrets."""
+    seen: dict[str, list[Entry]] | None = field(default=None, repr=False, compare=False)
+    """What was listed, while a read is planned; None: nothing is kept."""
 
     is_local = False
     queues_max = 16
 
+    def __reduce__(self) -> tuple[type, tuple[str, str, Settings]]:
+        return RemoteStorage, (self.scheme, self.authority, self.settings)
+
     def entries(self, directory: str) -> list[Entry]:
+        if self.seen is None:
+            return self._listed(directory)
+        if directory not in self.seen:
+            self.seen[directory] = self._listed(directory)
+        return self.seen[directory]
+
+    def _listed(self, directory: str) -> list[Entry]:
         from pyarrow.fs import FileSelector, FileType
 
         place, inner = self._at(directory)
@@ -174,6 +191,8 @@ class RemoteStorage(Storage):
     def is_dir(self, path: str) -> bool:
         from pyarrow.fs import FileType
 
+        if self.seen is not None and self.entries(path):
+            return True
         return bool(self._type(path) == FileType.Directory)
 
     def is_file(self, path: str) -> bool:
@@ -312,12 +331,22 @@ class RemotePool(FilePool):
         return data
 
 
-def storage_of(path: str, settings: Settings = ()) -> Storage:
-    """Where a path lies."""
+def spread(function: Callable[[T], R], items: Sequence[T], *, is_local: bool) -> list[R]:
+    """What a function gives for each: elsewhere many at once, since each waits for answers."""
+    if is_local or len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), AT_ONCE)) as threads:
+        return list(threads.map(function, items))
+
+
+def storage_of(
+    path: str, settings: Settings = (), seen: dict[str, list[Entry]] | None = None
+) -> Storage:
+    """Where a path lies. `seen`: what is listed once is not listed again."""
     scheme, separator, rest = path.partition("://")
     if not separator or not scheme.isalnum():
         return LOCAL
-    return RemoteStorage(scheme.lower(), rest.split("/", 1)[0], settings)
+    return RemoteStorage(scheme.lower(), rest.split("/", 1)[0], settings, seen)
 
 
 def local_path(path: str) -> str:

