@@ -11,7 +11,6 @@ from typing import Final
 
 from rocketbed.inspect.record import RECORD_SIZE_MIN, blank_size, scan_record
 from rocketbed.pipeline.files.corrupt import (
-    BAD_SIZE,
     SHOWN_MAX,
     TORN_TAIL,
     Gap,
@@ -107,15 +106,12 @@ class Scan:
         """
         segment, position = self.segment, self.position
         rest = segment.size - position
-        offset = segment.base + position
         if blank_size(bytes(window.data[:8]), 0) == rest:
-            behind = self._resync(position + 1)
-            self.position = segment.size if behind is None else behind
-            self.is_at_end = behind is None
-            if behind is None:
-                return None
-            self.resyncs += 1
-            return Gap(offset, segment.base + behind, BAD_SIZE, bytes(window.data[:8]))
+            # What stands behind it is none of the log's: RocketMQ cuts a log without zeroing it.
+            self.position = segment.size
+            self.is_at_end = True
+            return None
+        offset = segment.base + position
         may_end = self._is_tail and (self._durable == _UNKNOWN or offset >= self._durable)
         following = None if may_end and self._durable != _UNKNOWN else self._resync(position + 1)
         reason = frame_reason(window.data, 0, offset, rest)

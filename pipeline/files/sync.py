@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from rocketbed.inspect.commitlog import claims
-from rocketbed.inspect.consumequeue import UNIT
+from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
 from rocketbed.inspect.files import OFFSET_END, FilePool, SegmentFile
 from rocketbed.inspect.record import blank_size
 from rocketbed.pipeline.files.replicas import Replica
@@ -59,8 +59,8 @@ def queue_anchor(replica: Replica, segment: Segment, position: int) -> int:
     high = segment.base + position
     pool = replica.storage.pool()
     try:
-        for files in _queues(replica):
-            found = _largest(pool, files, low, high)
+        for files, unit in _queues(replica):
+            found = _largest(pool, files, unit, low, high)
             if found is not None and found[0] > best:
                 data = segment.peek(found[0] - segment.base, 40)
                 if claims(data, 0, found[0]):
@@ -74,28 +74,29 @@ def last_known(replica: Replica, pool: FilePool, low: int) -> int:
     """End of the furthest record at or behind `low` that a consume queue knows; `low` without
     one."""
     best = low
-    for files in _queues(replica):
-        found = _largest(pool, files, low, OFFSET_END)
+    for files, unit in _queues(replica):
+        found = _largest(pool, files, unit, low, OFFSET_END)
         if found is not None:
             best = max(best, sum(found))
     return best
 
 
-def _queues(replica: Replica) -> Iterator[tuple[SegmentFile, ...]]:
-    """Files of some of a replica's consume queues."""
+def _queues(replica: Replica) -> Iterator[tuple[tuple[SegmentFile, ...], int]]:
+    """Files of some of a replica's consume queues, and the bytes of one entry there."""
     storage = replica.storage
-    root = os.path.join(replica.root, "consumequeue")
     seen = 0
-    for topic in storage.folders(root):
-        for queue in storage.folders(os.path.join(root, topic)):
-            yield storage.segments(os.path.join(root, topic, queue)).segments
-            seen += 1
-            if seen >= storage.queues_max:
-                return
+    for kind, unit in (("consumequeue", UNIT.size), ("batchconsumequeue", BATCH_UNIT.size)):
+        root = os.path.join(replica.root, kind)
+        for topic in storage.folders(root):
+            for queue in storage.folders(os.path.join(root, topic)):
+                yield storage.segments(os.path.join(root, topic, queue)).segments, unit
+                seen += 1
+                if seen >= storage.queues_max:
+                    return
 
 
 def _largest(
-    pool: FilePool, files: tuple[SegmentFile, ...], low: int, high: int
+    pool: FilePool, files: tuple[SegmentFile, ...], unit: int, low: int, high: int
 ) -> tuple[int, int] | None:
     """The entry with the largest physical offset in `[low, high]` of a queue, and its record's
     size; None without one.
@@ -103,11 +104,10 @@ def _largest(
     Offsets grow along a queue; its files end in zeros and may begin with entries that only fill.
     """
     for file in reversed(files):
-        entries = file.size // UNIT.size
-        first, last = 0, entries
+        first, last = 0, file.size // unit
         while first < last:
             middle = (first + last) // 2
-            data = pool.read(file.path, middle * UNIT.size, _ENTRY.size)
+            data = pool.read(file.path, middle * unit, _ENTRY.size)
             offset, size = _ENTRY.unpack(data) if len(data) == _ENTRY.size else (0, 0)
             is_unused = size <= 0
             if is_unused or offset > high:
@@ -115,7 +115,7 @@ def _largest(
             else:
                 first = middle + 1
         if first:
-            offset, size = _ENTRY.unpack(pool.read(file.path, (first - 1) * UNIT.size, _ENTRY.size))
+            offset, size = _ENTRY.unpack(pool.read(file.path, (first - 1) * unit, _ENTRY.size))
             if offset < low:
                 return None
             if size != 0x7FFFFFFF and offset <= high:

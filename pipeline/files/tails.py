@@ -36,15 +36,16 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
     """What stands behind a log's last record, which ends at `end`, or stood there, as consume
     queues know; None: nothing.
 
-    It cannot be a crash's in a store that was closed (a broker deletes `abort` after its last
-    flush), and where the log holds no record at all. `files`: those of the log up to the last that
-    holds anything.
+    It cannot be a crash's where a queue knows it and the store was closed (a broker deletes
+    `abort` after its last flush), and where the log holds no record at all. Bytes alone can be:
+    RocketMQ cuts a log without zeroing it. `files`: those of the log up to the last that holds
+    anything.
     """
     if not files:
         return None
     pool = replica.storage.pool()
     try:
-        found = last_known(replica, pool, end)
+        found = known = last_known(replica, pool, end)
         rest = [file for file in files if file.end > end]
         for file in rest:
             low = max(end - file.start, 0)
@@ -55,7 +56,8 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
         pool.close()
     if found <= end:
         return None
-    return Behind(found, end == files[0].start or _was_closed(replica))
+    is_damage = end == files[0].start or (known > end and _was_closed(replica))
+    return Behind(found, is_damage)
 
 
 def written_end(replica: Replica, files: Sequence[SegmentFile], end: int) -> int:

@@ -17,6 +17,7 @@ from rocketbed.pipeline.files.splits import Split
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
 from rocketbed.pipeline.streams.physical import LogPart, PhysicalLog, read_part
+from tests.support.logs import Log, messages
 from tests.support.stores import Spec, manifest, some, unpack, write_log
 
 SEGMENT = 4096
@@ -338,11 +339,12 @@ def test_damage_behind_the_last_record_ends_a_stream(
     tmp_path: Path, is_closed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "a"
-    write_log(root, SPECS[:50], segment=SEGMENT)
     if is_closed:
+        Log(root).append(messages(50))  # with queues, which know what is gone
         (root / "checkpoint").write_bytes(bytes(4096))
         files = sorted((root / "commitlog").iterdir())[-1:]
     else:
+        write_log(root, SPECS[:50], segment=SEGMENT)
         files = sorted((root / "commitlog").iterdir())  # not one record is left
     for file in files:
         file.write_bytes(b"\xa5" * SEGMENT)
