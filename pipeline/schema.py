@@ -56,6 +56,7 @@ RECORDS: Final[Mapping[str, Field]] = {
     "keys": Field("array<string>", "property KEYS, split at blanks"),
     "uniq_key": Field("string", "property UNIQ_KEY, the sender's message id"),
     "properties": Field("string", "all properties as stored: name 0x01 value 0x02 ..."),
+    "headers": Field("map<string,string>", "the same by name, a property without a value left out"),
     "body": Field("binary", "body, inflated unless decompress is off"),
     "body_length": Field("int", "bytes of the body as stored"),
     "segment": Field("bigint", "first offset of the file that holds the record"),
@@ -127,8 +128,8 @@ VIEWS: Final[Mapping[str, Mapping[str, Field]]] = {
     "files": FILES,
 }
 
-DERIVED: Final = ("tags", "keys", "uniq_key")
-"""Columns that cost a regular expression each."""
+DERIVED: Final = ("tags", "keys", "uniq_key", "headers")
+"""Columns that cost a search in the properties each."""
 DEFAULT_COLUMNS: Final = tuple(
     name for name in RECORDS if name not in (*DERIVED, CORRUPT, "segment")
 )
@@ -142,6 +143,7 @@ _ARROW: Final[Mapping[str, pyarrow.DataType]] = {
     "binary": pyarrow.binary(),
     "timestamp": pyarrow.timestamp("us", tz="UTC"),
     "array<string>": pyarrow.list_(pyarrow.field("element", pyarrow.string())),
+    "map<string,string>": pyarrow.map_(pyarrow.string(), pyarrow.string()),
     CORRUPT_TYPE: pyarrow.struct(
         [("offset", pyarrow.int64()), ("reason", pyarrow.string()), ("bytes", pyarrow.binary())]
     ),

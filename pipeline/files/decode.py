@@ -32,7 +32,7 @@ from rocketbed.pipeline.files.inner import inner_rows, is_whole, one_a_message
 from rocketbed.pipeline.files.judge import Faults, crc_faults, text_faults
 from rocketbed.pipeline.files.splits import Split, scan_split
 from rocketbed.pipeline.files.sync import first_record
-from rocketbed.pipeline.files.texts import PROPERTIES, property_column, text_column
+from rocketbed.pipeline.files.texts import PROPERTIES, header_column, property_column, text_column
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import CORRUPT, arrow_schema, canonical
 from rocketbed.wire.message import COMPRESSED
@@ -333,6 +333,8 @@ class Decoder:
             return host_column(frame, name)
         if name in PROPERTIES:
             return property_column(frame, name)
+        if name == "headers":
+            return header_column(frame, kind)
         if name == "body":
             return _bodies(frame, bodies)
         if name == CORRUPT:

@@ -67,6 +67,7 @@ _VALUES: Final[Mapping[str, Callable[[BatchItem, Any], Any]]] = {
     "tags": lambda item, _: item.properties.get(TAGS),
     "keys": lambda item, _: item.properties[KEYS].split() if KEYS in item.properties else None,
     "uniq_key": lambda item, _: item.properties.get(UNIQUE_KEY),
+    "headers": lambda item, _: list(item.properties.items()),
     "properties": lambda item, _: item.stored.decode(errors="replace"),
     "body": lambda item, _: item.body,
     "body_length": lambda item, _: len(item.body),

@@ -10,8 +10,8 @@ import numpy
 import pyarrow
 from pyarrow import compute
 
-from rocketbed.inspect.properties import parse_properties
-from rocketbed.pipeline.files.arrays import mask_of, numbers, numbers_of, slices
+from rocketbed.inspect.properties import parse_properties, properties_of
+from rocketbed.pipeline.files.arrays import mask_of, numbers, numbers_of, slices, texts
 from rocketbed.pipeline.files.frame import Frame
 from rocketbed.pipeline.files.walk import Positions
 
@@ -39,6 +39,25 @@ def property_column(frame: Frame, column: str) -> pyarrow.Array:
     """Column `tags`, `uniq_key`, or `keys` (a list); null where a record has no such property."""
     values = _property(frame, PROPERTIES[column])
     return _split(values) if column == "keys" else values
+
+
+def header_column(frame: Frame, kind: pyarrow.DataType) -> pyarrow.Array:
+    """All properties of each record by name; null where they are no UTF-8. A loop over rows: what
+    stands twice counts once, as in `parse_properties`."""
+    found = [
+        None if text is None else properties_of(text)
+        for text in text_column(frame, "properties").to_pylist()
+    ]
+    absent = numpy.array([one is None for one in found])
+    counts = [len(one or ()) for one in found]
+    offsets = numpy.concatenate(([0], numpy.cumsum(counts))).astype(numpy.int32)
+    pairs = [(name.encode(), value.encode()) for one in found if one for name, value in one.items()]
+    return pyarrow.MapArray.from_arrays(
+        numbers(offsets, absent=numpy.append(absent, False)),
+        texts([name for name, _ in pairs], pyarrow.string()),
+        texts([value for _, value in pairs], pyarrow.string()),
+        kind,
+    )
 
 
 def _property(frame: Frame, name: str) -> pyarrow.Array:

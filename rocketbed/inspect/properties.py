@@ -26,8 +26,13 @@ _REMEMBERED_MAX = 4096
 
 def parse_properties(raw: bytes) -> dict[str, str]:
     """Properties by name. Pieces without a name or value are left out; a later duplicate wins."""
+    return properties_of(raw.decode(errors="replace"))
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """The same of a text."""
     found: dict[str, str] = {}
-    for piece in raw.decode(errors="replace").split("\x02"):
+    for piece in text.split("\x02"):
         if len(piece) < 3:
             continue
         name, separator, value = piece.partition("\x01")

@@ -63,6 +63,7 @@ def expected(record: Record) -> dict[str, Any]:
         "keys": None if keys is None else keys.split(),
         "uniq_key": record.properties.get("UNIQ_KEY"),
         "properties": record.raw_properties.decode(),
+        "headers": list(record.properties.items()),
         "body": record.body,
         "body_length": len(record.body),
         "segment": record.offset - record.offset % 4096,
@@ -199,8 +200,10 @@ def test_properties_that_are_columns(
 ) -> None:
     others = messages(3)
     log = store(tmp_path, [*others, Message(properties=properties), *others])
-    found = rows(log.root, ["tags", "keys", "uniq_key"])
+    found = rows(log.root, ["tags", "keys", "uniq_key", "headers"])
+    headers = dict(found[3].pop("headers"))
     assert found[3] == {"tags": tags, "keys": keys, "uniq_key": uniq_key}
+    assert (headers.get("TAGS"), headers.get("UNIQ_KEY")) == (tags, uniq_key)
     assert [row["tags"] for row in found] == ["t0", "t1", "t2", tags, "t0", "t1", "t2"]
 
 

@@ -73,6 +73,7 @@ def test_columns() -> None:
         ({"body": "int"}, "column body is int, not binary or string"),
         ({"body": "binary", "color": "string"}, "column color is not part of a message"),
         ({"body": "binary", "keys": "array<int>"}, "column keys is array<int>"),
+        ({"body": "binary", "headers": "map<string,string>"}, "headers is not written: call it"),
         ({"body": "binary", "broker": "string"}, "broker requires column queue_id"),
         ({"Body": "int"}, "column body is int"),
         ({"body": "binary", "BODY": "binary"}, "column BODY is there twice"),
