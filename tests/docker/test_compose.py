@@ -105,6 +105,7 @@ def test_a_cluster_is_used_from_this_system(project: Project, daemon: Daemon) ->
         limits = config["HostConfig"]
         assert min(limits[name] for name in ("Memory", "NanoCpus", "PidsLimit")) > 0
         assert limits["LogConfig"]["Config"] == {"max-size": "10m", "max-file": "5"}
+    assert "send.body which=native" in project.run("classic.yaml", "logs", "master")
     nameserver = f"127.0.0.1:{project.port}"
     rocketbed("send", "-t", "Greetings", "--lines", "-n", nameserver, text="hello\n" * MESSAGES)
     assert "hello" in rocketbed("pull", "-t", "Greetings", "--from", "first", "-n", nameserver)
