@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence, Set
 from fnmatch import fnmatchcase
 from typing import Final
 
+from rocketbed.pipeline.files.remote import storage_of
 from rocketbed.pipeline.files.replicas import NotAStore, Replica
-from rocketbed.pipeline.files.storage import Entry, Storage, local_path, spread, storage_of
+from rocketbed.pipeline.files.storage import Entry, Storage, plain_path, spread
 from rocketbed.pipeline.option_table import OptionError, Settings
 
 LIST_ENDING: Final = ".txt"
@@ -20,6 +21,7 @@ LIST_MAX: Final = 64 << 20
 """Bytes of a file of stores that are read at most."""
 _UNFIT: Final = re.compile("[,=/]")
 """What cannot be in a name before an equals sign."""
+_REMARK: Final = re.compile(r"(^|\s)#.*")
 _PATTERN: Final = frozenset("*?[")
 
 
@@ -71,7 +73,7 @@ def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
     """The pieces of a path, those of the files that list them in their place."""
     for piece in _pieces(text):
         name, root = _name(piece)
-        root = local_path(root)
+        root = plain_path(root)
         if near and "://" not in root:
             root = os.path.join(near, root)
         storage = storage_of(root, settings)
@@ -79,9 +81,9 @@ def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
         if name is not None or near or not may_list or not storage.is_file(root):
             yield root if name is None else f"{name}={root}"
             continue
-        content = storage.content(root, LIST_MAX).decode(errors="replace")
+        content = storage.content(root, LIST_MAX).decode("utf-8-sig", errors="replace")
         for line in content.splitlines():
-            line = line.partition("#")[0].strip()
+            line = _REMARK.sub("", line).strip()
             if line:
                 yield from _listed(line, settings, near=os.path.dirname(root))
 

@@ -74,7 +74,7 @@ class Plan:
                 start_ms=options.start_timestamp,
                 end_ms=options.end_timestamp,
             )
-            found += self._misnamed(replica)
+            found += self._misnamed(replica, end)
         return found
 
     def _split_bytes(self, ends: Sequence[tuple[Replica, int]]) -> int:
@@ -94,8 +94,9 @@ class Plan:
             )
         return size
 
-    def _misnamed(self, replica: Replica) -> list[Split]:
-        """Segments under other names as holes of the log. Raises `DataLost` where it may."""
+    def _misnamed(self, replica: Replica, end: int) -> list[Split]:
+        """Segments under other names as holes of the log, if they are none yet. Raises `DataLost`
+        where it may."""
         low, high = self.wanted.start_offset or 0, self.wanted.end_offset
         files = used_files(replica)
         found = []
@@ -105,7 +106,8 @@ class Plan:
             if self.options.fail_on_data_loss:
                 what = f"this is the file that holds it, under another name than {file.start:020d}"
                 raise DataLost(file.path, file.start, what)
-            if not files or file.start >= files[-1].end or file.end <= files[0].start:
+            there = max(files[-1].end, end) if files else end
+            if file.start >= there or (files and file.end <= files[0].start):
                 found.append(Split(replica, "", file.start, 0, file.size, file.size, is_tail=False))
         return found
 

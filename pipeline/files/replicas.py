@@ -132,5 +132,9 @@ def _content(
         return b""
     try:
         return replica.storage.content(os.path.join(replica.root, name), size)
+    except FileNotFoundError:
+        return b""
     except OSError:
+        if not replica.storage.is_local:  # a server that refuses says nothing of the store
+            raise
         return b""

@@ -12,7 +12,7 @@ from typing import Final
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.record import MAGIC_PREFIX
 from rocketbed.pipeline.files.corrupt import DataLost
-from rocketbed.pipeline.files.storage import LOCAL, Storage
+from rocketbed.pipeline.files.storage import LOCAL, Replaced, Storage
 
 WINDOW: Final = 8 << 20
 """Bytes of a window. Any record is read whole, so a longer one makes a longer window."""
@@ -94,7 +94,14 @@ class Segment:
         view = memoryview(self._buffer)
         done = 0
         while done < length:
-            count = self._file.read_into(view[done:length], position + done)
+            try:
+                count = self._file.read_into(view[done:length], position + done)
+            except OSError as exc:
+                self.check_size()
+                if isinstance(exc, Replaced):
+                    what = "it was replaced while it was read"
+                    raise DataLost(self.path, self.base + position, what) from None
+                raise
             if count == 0:
                 self.check_size()
                 what = "it ends before the length that the system gives"

@@ -262,9 +262,10 @@ def _splits_of(
                     is_aligned=aligned and at == low,
                 )
             )
-    if files and files[-1].end < durable:
+    there = files[-1].end if files else 0
+    if there < durable:
         near = Split(replica, "", durable, 0, 0, 0, is_tail=False)
-        found += _hole(near, files[-1].end, start, end)
+        found += _hole(near, there, start, end)
     return found
 
 

@@ -6,6 +6,7 @@ reached from a place that is known to be one: the file's start, or an entry of a
 which the broker wrote and no client can. The search is there too, by name: `scan`.
 """
 
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ def queue_anchor(replica: Replica, segment: Segment, position: int) -> int:
     high = segment.base + position
     pool = replica.storage.pool()
     try:
-        for files, unit in _queues(replica):
+        for files, unit in _queues(replica, replica.storage.queues_max):
             found = _largest(pool, files, unit, low, high)
             if found is not None and found[0] > best:
                 data = segment.peek(found[0] - segment.base, 40)
@@ -70,18 +71,19 @@ def queue_anchor(replica: Replica, segment: Segment, position: int) -> int:
     return best - segment.base
 
 
-def last_known(replica: Replica, pool: FilePool, low: int) -> int:
+def last_known(replica: Replica, pool: FilePool, low: int, *, asks_all: bool) -> int:
     """End of the furthest record at or behind `low` that a consume queue knows; `low` without
-    one."""
+    one. `asks_all`: any number of queues, if they are here."""
     best = low
-    for files, unit in _queues(replica):
+    most = math.inf if asks_all and replica.storage.is_local else replica.storage.queues_max
+    for files, unit in _queues(replica, most):
         found = _largest(pool, files, unit, low, OFFSET_END)
         if found is not None:
             best = max(best, sum(found))
     return best
 
 
-def _queues(replica: Replica) -> Iterator[tuple[tuple[SegmentFile, ...], int]]:
+def _queues(replica: Replica, most: float) -> Iterator[tuple[tuple[SegmentFile, ...], int]]:
     """Files of some of a replica's consume queues, and the bytes of one entry there."""
     storage = replica.storage
     seen = 0
@@ -91,7 +93,7 @@ def _queues(replica: Replica) -> Iterator[tuple[tuple[SegmentFile, ...], int]]:
             for queue in storage.folders(os.path.join(root, topic)):
                 yield storage.segments(os.path.join(root, topic, queue)).segments, unit
                 seen += 1
-                if seen >= storage.queues_max:
+                if seen >= most:
                     return
 
 

@@ -41,23 +41,24 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
     RocketMQ cuts a log without zeroing it. `files`: those of the log up to the last that holds
     anything.
     """
-    if not files:
-        return None
+    was_closed = _was_closed(replica)
+    has_bytes = False
     pool = replica.storage.pool()
     try:
-        found = known = last_known(replica, pool, end)
+        found = known = last_known(replica, pool, end, asks_all=was_closed)
         rest = [file for file in files if file.end > end]
         for file in rest:
             low = max(end - file.start, 0)
             if pool.first_data(file.path, low, min(low + WINDOW_MIN, file.size)) is not None:
+                has_bytes = True
                 found = max(found, rest[-1].start + _data_size(pool, rest[-1]))
                 break
     finally:
         pool.close()
     if found <= end:
         return None
-    is_damage = end == files[0].start or (known > end and _was_closed(replica))
-    return Behind(found, is_damage)
+    is_all = has_bytes and end == files[0].start
+    return Behind(found, is_all or (known > end and was_closed))
 
 
 def written_end(replica: Replica, files: Sequence[SegmentFile], end: int) -> int:

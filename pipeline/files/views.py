@@ -18,8 +18,8 @@ from rocketbed.inspect import open_directory
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.files.arrays import numbers
 from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.remote import need_local
 from rocketbed.pipeline.files.splits import NotAStore, Replica, Split, log_files, plan_splits
-from rocketbed.pipeline.files.storage import need_local
 from rocketbed.pipeline.files.view_rows import (
     Columns,
     IndexPart,

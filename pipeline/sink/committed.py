@@ -23,9 +23,9 @@ from rocketbed.inspect.record import judge_body_crc
 from rocketbed.pipeline.files.decode import batches
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.reading import read_ends
+from rocketbed.pipeline.files.remote import need_local
 from rocketbed.pipeline.files.replicas import known_topics
 from rocketbed.pipeline.files.splits import NotAStore, Replica, plan_splits
-from rocketbed.pipeline.files.storage import need_local
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema, canonical

@@ -38,8 +38,8 @@ from rocketbed.inspect.dispatch import Dispatcher, indexes_tags
 from rocketbed.inspect.index import IndexLayout
 from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
 from rocketbed.pipeline.files.reading import read_ends
+from rocketbed.pipeline.files.remote import need_local
 from rocketbed.pipeline.files.splits import Split, plan_splits
-from rocketbed.pipeline.files.storage import need_local
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
 from rocketbed.pipeline.jobs.rebuild.blobs import (

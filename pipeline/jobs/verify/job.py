@@ -101,7 +101,7 @@ def verify(job: Job, options: VerifyOptions) -> None:
     required = Requirement()
     if options.requirement is not None:
         required = read_requirement(options.requirement)
-    from rocketbed.pipeline.files.storage import need_local
+    from rocketbed.pipeline.files.remote import need_local
 
     logs = broker_logs(job.settings)
     need_local((one.replica.root for log in logs for one in log.replicas), "verify")

@@ -320,6 +320,23 @@ def test_a_last_record_that_only_its_queue_knows(tmp_path: Path, how: str) -> No
     assert not reasons(rows(log.root))  # may be a crash's
 
 
+def test_a_whole_log_that_only_its_queues_know(tmp_path: Path) -> None:
+    log = closed(healthy(tmp_path))
+    shutil.rmtree(log.root / "commitlog")
+    (log.root / "commitlog").mkdir()
+    with pytest.raises(DataLost, match="data from physical offset 0 on is gone"):
+        rows(log.root)
+    assert reasons(rows(log.root, failOnDataLoss="false")) == [(0, "missing_segment")]
+
+
+def test_a_loss_that_one_of_very_many_queues_knows(tmp_path: Path) -> None:
+    log = closed(Log(tmp_path / "store").append([Message(topic=f"T{n:03d}") for n in range(300)]))
+    log.append([Message(topic="Z", body=bytes(3900))])
+    log.path(log.offsets[-1]).unlink()
+    with pytest.raises(DataLost, match=f"from physical offset {log.offsets[-1]} on is gone"):
+        rows(log.root)
+
+
 def test_an_emptied_first_file_is_missing(tmp_path: Path) -> None:
     log = healthy(tmp_path)
     os.truncate(log.path(0), 0)

@@ -6,16 +6,9 @@ from pathlib import Path
 import pytest
 
 from rocketbed.pipeline.files.paths import parse_paths
+from rocketbed.pipeline.files.remote import RemoteStorage, s3_arguments, storage_of
 from rocketbed.pipeline.files.replicas import NotAStore, Replica
-from rocketbed.pipeline.files.storage import (
-    LOCAL,
-    RemoteStorage,
-    Storage,
-    StorageError,
-    local_path,
-    s3_arguments,
-    storage_of,
-)
+from rocketbed.pipeline.files.storage import LOCAL, Storage, StorageError, plain_path
 from rocketbed.pipeline.option_table import OptionError
 from tests.support.logs import Log, Message, rows
 
@@ -69,7 +62,7 @@ def test_a_relative_pattern_and_a_name_that_looks_like_one(
 def test_a_file_that_lists_stores(tmp_path: Path) -> None:
     stores(tmp_path, "b1", "b2", "c1")
     listed = tmp_path / "stores.txt"
-    listed.write_text(f"# all of them\ng/0={tmp_path}/b1\n\ng/1=b2  # beside\nc*\n")
+    listed.write_text(f"\ufeff# all of them\ng/0={tmp_path}/b1\n\ng/1=b2  # beside\nc*\n")
     found = parse_paths(f"file:{listed}")
     assert short(found, tmp_path) == [("g", "0", "b1"), ("g", "1", "b2"), ("c1", "c1", "c1")]
     assert len(rows(listed, readUncommitted=True)) == 3
@@ -83,7 +76,8 @@ def test_files_of_this_machine_may_have_a_scheme(tmp_path: Path, start: str) -> 
     stores(tmp_path, "b1")
     (found,) = parse_paths(f"{start}{tmp_path}/b1")
     assert found == Replica("b1", "b1", f"{tmp_path}/b1", LOCAL)
-    assert local_path("file:relative") == "file:relative"
+    assert plain_path("file:relative") == "file:relative"
+    assert plain_path("S3A://bucket//a///b/") == "s3a://bucket/a/b/"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +100,13 @@ def test_what_stands_before_an_equals_sign_of_an_address_is_no_name() -> None:
     assert found[:3] == ("b", "0", "s3a://bucket/date=2026-11-27/store")
 
 
+@pytest.mark.parametrize("path", ["s3a://key:hidden@bucket/store", "s3a:///store"])
+def test_an_address_without_a_bucket_or_with_keys(path: str) -> None:
+    with pytest.raises(StorageError, match="expected a bucket") as caught:
+        rows(path)
+    assert "hidden" not in str(caught.value)
+
+
 def test_a_scheme_that_nobody_knows() -> None:
     with pytest.raises(StorageError, match="nope://host cannot be opened: Unrecognized file"):
         rows("nope://host/store")
@@ -115,7 +116,7 @@ def test_settings_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
-    limits = {"connect_timeout": 10.0, "request_timeout": 60.0}
+    limits = {"connect_timeout": 10.0, "request_timeout": 15.0}
     assert s3_arguments({}, "bucket") == limits
     given = {
         "fs.s3a.endpoint": "minio:9000",

@@ -10,7 +10,9 @@ import pytest
 from rocketbed.pipeline.files.corrupt import DataLost, RocketbedCorrupt
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.reading import Plan
-from rocketbed.pipeline.files.storage import BLOCK, RemoteStorage, StorageError, storage_of
+from rocketbed.pipeline.files.remote import BLOCK, RemoteStorage, storage_of
+from rocketbed.pipeline.files.replicas import log_files
+from rocketbed.pipeline.files.storage import StorageError
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
@@ -98,6 +100,32 @@ def test_a_file_that_goes_meanwhile(s3: S3Server, tmp_path: Path) -> None:
         file.write(log.path(0).read_bytes()[:2000])
     with pytest.raises(DataLost, match="it had 4096 bytes, it has 2000"):
         list(plan.read(splits[0], schema))
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut", "replaced"])
+def test_a_file_that_changes_in_the_middle_of_a_read(
+    s3: S3Server, tmp_path: Path, how: str
+) -> None:
+    """pyarrow takes a short answer for a whole one."""
+    log = Log(tmp_path / "store", segment=1 << 20).append(messages(2000))
+    there = s3.put(log.root, f"middle-{how}")
+    (replica,) = parse_paths(there, tuple(sorted(s3.options.items())))
+    name = f"{BUCKET}/middle-{how}/commitlog/{0:020d}"
+    with replica.segment(log_files(replica)[0], window=64 << 10) as segment:
+        assert segment.window(0).length == 64 << 10
+        data = log.path(0).read_bytes()
+        if how == "deleted":
+            s3.file_system().delete_file(name)
+        else:
+            with s3.file_system().open_output_stream(name) as file:
+                file.write(data[: 100 << 10] if how == "cut" else data[::-1] + b"x")
+        said = {
+            "deleted": "the file was deleted",
+            "cut": "it had 1048576 bytes, it has 102400",
+            "replaced": "it was replaced while it was read",
+        }
+        with pytest.raises(DataLost, match=said[how]):
+            segment.window(64 << 10)
 
 
 def test_a_prepared_file_and_bytes_far_behind(s3: S3Server, tmp_path: Path) -> None:

@@ -1,0 +1,299 @@
+"""Files of an object store or another file system, through pyarrow: see `storage`."""
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketbed.inspect.files import NAME_SIZE, FilePool, Listing, listing_of
+from rocketbed.pipeline.files.storage import LOCAL, Entry, Replaced, Storage, StorageError
+from rocketbed.pipeline.option_table import Settings
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+BLOCK: Final = 256 << 10
+"""Bytes of a request for less: a request costs as long as some hundred KiB of transfer."""
+BLOCKS_MAX: Final = 64
+AHEAD: Final = 8
+"""Requests at once where nothing but zeros is expected."""
+AHEAD_SIZE: Final = 8 << 20
+CONNECT_S: Final = 10.0
+REQUEST_S: Final = 15.0
+"""Without a byte; asked three times."""
+TOLD_MAX: Final = 300
+"""Characters of another library's error that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStorage(Storage):
+    """Files behind a scheme."""
+
+    scheme: str
+    authority: str
+    settings: Settings = field(default=(), repr=False)
+    """May hold secrets."""
+    seen: dict[str, list[Entry]] | None = field(default=None, repr=False, compare=False)
+    """What was listed, while a read is planned; None: nothing is kept."""
+
+    is_local = False
+    queues_max = 16
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, Settings]]:
+        return RemoteStorage, (self.scheme, self.authority, self.settings)
+
+    def entries(self, directory: str) -> list[Entry]:
+        if self.seen is None:
+            return self._listed(directory)
+        if directory not in self.seen:
+            self.seen[directory] = self._listed(directory)
+        return self.seen[directory]
+
+    def _listed(self, directory: str) -> list[Entry]:
+        from pyarrow.fs import FileSelector, FileType
+
+        place, inner = self._at(directory)
+        found = place.get_file_info(FileSelector(inner, allow_not_found=True))
+        return sorted(
+            Entry(
+                one.base_name,
+                f"{directory.rstrip('/')}/{one.base_name}",
+                one.type == FileType.Directory,
+                one.size or 0,
+            )
+            for one in found
+        )
+
+    def segments(self, directory: str, digits: int = NAME_SIZE) -> Listing:
+        files = [one for one in self.entries(directory) if not one.is_dir]
+        return listing_of(((one.name, one.path, one.size) for one in files), digits)
+
+    def is_dir(self, path: str) -> bool:
+        from pyarrow.fs import FileType
+
+        if self.seen is not None and self.entries(path):
+            return True
+        return bool(self._type(path) == FileType.Directory)
+
+    def is_file(self, path: str) -> bool:
+        from pyarrow.fs import FileType
+
+        return bool(self._type(path) == FileType.File)
+
+    def content(self, path: str, size: int) -> bytes:
+        place, inner = self._at(path)
+        with place.open_input_stream(inner) as file:
+            return bytes(file.read(size))
+
+    def pool(self) -> FilePool:
+        return RemotePool(self)
+
+    def open(self, path: str) -> "_RemoteFile":
+        return _RemoteFile(self, path)
+
+    def identity(self, path: str) -> object:
+        return self.scheme, path
+
+    def _type(self, path: str) -> Any:
+        place, inner = self._at(path)
+        return place.get_file_info(inner).type
+
+    def _at(self, path: str) -> "tuple[FileSystem, str]":
+        """The file system, and the path in it."""
+        inner = path.partition("://")[2].rstrip("/")
+        place, is_by_bucket = _file_system(self.scheme, self.authority, self.settings)
+        return place, inner if is_by_bucket else inner.removeprefix(self.authority) or "/"
+
+
+class _RemoteFile:
+    """A file as it was when it was opened: what is read is right only if it is that still."""
+
+    def __init__(self, storage: RemoteStorage, path: str) -> None:
+        self._path = path
+        self._place, self._inner = storage._at(path)
+        self._file = self._place.open_input_file(self._inner)
+        self._opened = self._info()
+
+    def size(self) -> int:
+        return int(self._info().size)
+
+    def read_into(self, view: memoryview, position: int) -> int:
+        """Raises `Replaced`: pyarrow takes a short answer for what was asked for."""
+        self._file.seek(position)
+        count = int(self._file.readinto(view))
+        now = self._info()
+        if (now.size, now.mtime_ns) != (self._opened.size, self._opened.mtime_ns):
+            raise Replaced(errno.ESTALE, "it was replaced while it was read", self._path)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _info(self) -> Any:
+        found = self._place.get_file_info(self._inner)
+        if found.size is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
+        return found
+
+
+class RemotePool(FilePool):
+    """Bytes by position of files elsewhere, by few and large requests.
+
+    What was read stays in memory, some MiB of it, and several requests are under way at once where
+    a file may only be prepared.
+    """
+
+    def __init__(self, storage: RemoteStorage) -> None:
+        super().__init__()
+        self._storage = storage
+        self._files: OrderedDict[str, Any] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+
+    def read(self, path: str, position: int, size: int) -> bytes:
+        file = self._file_of(path)
+        if file is None or size <= 0:
+            return b""
+        if size > BLOCK:
+            return bytes(file.read_at(max(min(size, file.size() - position), 0), position))
+        first = position // BLOCK
+        blocks = range(first, (position + size - 1) // BLOCK + 1)
+        data = b"".join(self._block(path, file, number) for number in blocks)
+        return data[position - first * BLOCK :][:size]
+
+    def data_ranges(self, path: str, position: int, end: int) -> Iterator[tuple[int, int]]:
+        """One range, that begins with the first byte which is not zero."""
+        file = self._file_of(path)
+        end = min(end, file.size()) if file is not None else 0
+        if self.read(path, position, min(BLOCK, end - position)).strip(b"\0"):
+            yield position, end
+            return
+        starts = range(position, end, AHEAD_SIZE)
+
+        def filled(start: int) -> int:
+            data = file.read_at(min(AHEAD_SIZE, end - start), start)
+            return start + len(data) - len(data.lstrip(b"\0"))
+
+        with ThreadPoolExecutor(AHEAD) as threads:
+            for first in range(0, len(starts), AHEAD):
+                for start, at in zip(
+                    starts[first : first + AHEAD],
+                    threads.map(filled, starts[first : first + AHEAD]),
+                    strict=True,
+                ):
+                    if at < min(start + AHEAD_SIZE, end):
+                        yield at, end
+                        return
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._blocks.clear()
+        super().close()
+
+    def _file_of(self, path: str) -> Any:
+        """The open file; None when it is not there."""
+        if path not in self._files:
+            try:
+                place, inner = self._storage._at(path)
+                self._files[path] = place.open_input_file(inner)
+            except FileNotFoundError:
+                return None
+            if len(self._files) > BLOCKS_MAX:
+                self._files.popitem(last=False)[1].close()
+        return self._files[path]
+
+    def _block(self, path: str, file: Any, number: int) -> bytes:
+        key = path, number
+        if key in self._blocks:
+            self._blocks.move_to_end(key)
+            return self._blocks[key]
+        length = max(min(BLOCK, file.size() - number * BLOCK), 0)
+        data = self._blocks[key] = bytes(file.read_at(length, number * BLOCK)) if length else b""
+        if len(self._blocks) > BLOCKS_MAX:
+            self._blocks.popitem(last=False)
+        return data
+
+
+def storage_of(
+    path: str, settings: Settings = (), seen: dict[str, list[Entry]] | None = None
+) -> Storage:
+    """Where a path lies. `seen`: what is listed once is not listed again.
+
+    Raises `StorageError`.
+    """
+    scheme, separator, rest = path.partition("://")
+    if not separator or not scheme.isalnum():
+        return LOCAL
+    authority = rest.split("/", 1)[0]
+    if scheme.lower() in S3_SCHEMES and (not authority or "@" in authority):
+        raise StorageError(
+            f"{scheme}://: expected a bucket, {scheme}://BUCKET/..., and no keys in the path: they"
+            " are options, fs.s3a.access.key"
+        )
+    return RemoteStorage(scheme.lower(), authority, settings, seen)
+
+
+def need_local(roots: Iterable[str], what: str) -> None:
+    """Raises `StorageError` for what can only be done with local files."""
+    for root in roots:
+        if not storage_of(root).is_local:
+            raise StorageError(f"{what} reads local directories only, not {root}")
+
+
+@cache
+def _file_system(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem, bool]":
+    """pyarrow's file system for a scheme, and whether paths in it begin with the authority.
+
+    Raises `StorageError`.
+    """
+    from pyarrow import fs
+
+    try:
+        if scheme in S3_SCHEMES:
+            return fs.S3FileSystem(**s3_arguments(dict(settings), authority)), True
+        if scheme in ("gs", "gcs"):
+            return fs.GcsFileSystem(), True
+        found, inner = fs.FileSystem.from_uri(f"{scheme}://{authority}/")
+        return found, bool(inner.strip("/"))
+    except Exception as exc:
+        told = " ".join(str(exc).splitlines())[:TOLD_MAX]
+        raise StorageError(f"{scheme}://{authority} cannot be opened: {told}") from exc
+
+
+def s3_arguments(settings: dict[str, str], bucket: str) -> dict[str, Any]:
+    """What the settings of Hadoop's S3A mean for pyarrow; what is not set is left to AWS's own
+    environment and files."""
+    names = {
+        "access_key": "fs.s3a.access.key",
+        "secret_key": "fs.s3a.secret.key",
+        "session_token": "fs.s3a.session.token",
+        "endpoint_override": "fs.s3a.endpoint",
+        "region": "fs.s3a.endpoint.region",
+    }
+    found: dict[str, Any] = {
+        name: settings[key] for name, key in names.items() if settings.get(key)
+    }
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        if os.environ.get(name):
+            found.setdefault("endpoint_override", os.environ[name])
+    if settings.get("fs.s3a.connection.ssl.enabled", "true") == "false":
+        found["scheme"] = "http"
+    if settings.get("fs.s3a.path.style.access", "true") == "false":
+        found["force_virtual_addressing"] = True
+    if "Anonymous" in settings.get("fs.s3a.aws.credentials.provider", ""):
+        found["anonymous"] = True
+    if "endpoint_override" not in found and "region" not in found and not _has_region():
+        from pyarrow.fs import resolve_s3_region
+
+        found["region"] = resolve_s3_region(bucket)
+    return found | {"connect_timeout": CONNECT_S, "request_timeout": REQUEST_S}
+
+
+def _has_region() -> bool:
+    return any(os.environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
