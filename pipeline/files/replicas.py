@@ -125,6 +125,15 @@ def durable_offset(replica: Replica) -> int:
     return marks.flushed_offset
 
 
+def closed_ms(replica: Replica) -> int | None:
+    """Store time of the last record that was on disk when a broker closed the store; None where
+    none did, or one has opened it since."""
+    names = {entry.name for entry in replica.storage.entries(replica.root)}
+    if "abort" in names or "checkpoint" not in names:
+        return None
+    return int.from_bytes(_content(replica, "checkpoint")[:8], "big", signed=True)
+
+
 def _content(
     replica: Replica, name: str, names: Container[str] | None = None, *, size: int = 1 << 20
 ) -> bytes:

@@ -98,6 +98,20 @@ def data_end(replica: Replica, since: int | None = None) -> int:
     return files[0].start if files else 0
 
 
+def last_store_ms(replica: Replica, end: int) -> int | None:
+    """Store time of the last record before a record's end; None without one."""
+    for file in log_files(replica):
+        if file.start < end <= file.end:
+            with replica.segment(file) as segment:
+                start = queue_anchor(replica, segment, end - file.start - 1)
+                found = None
+                for item in Scan(segment, start, end - file.start):
+                    if isinstance(item, Frame):
+                        found = int(item.field("store_ms")[-1])
+                return found
+    return None
+
+
 def confirmed_end(replicas: Sequence[Replica], since: int | None = None) -> int:
     """Physical offset, at a record's end, up to which every one of a broker's replicas has the log.
 

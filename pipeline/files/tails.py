@@ -12,9 +12,15 @@ from typing import Final, NamedTuple
 
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.files import READ_SIZE, FilePool, SegmentFile
-from rocketbed.pipeline.files.replicas import UNKNOWN, Replica, durable_offset, listed_files
+from rocketbed.pipeline.files.replicas import (
+    UNKNOWN,
+    Replica,
+    closed_ms,
+    durable_offset,
+    listed_files,
+)
 from rocketbed.pipeline.files.segments import WINDOW_MIN
-from rocketbed.pipeline.files.splits import data_end
+from rocketbed.pipeline.files.splits import data_end, last_store_ms
 from rocketbed.pipeline.files.sync import last_known
 
 logger = logging.getLogger("rocketbed.pipeline")
@@ -36,16 +42,16 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
     """What stands behind a log's last record, which ends at `end`, or stood there, as consume
     queues know; None: nothing.
 
-    It cannot be a crash's where a queue knows it and the store was closed (a broker deletes
-    `abort` after its last flush), and where the log holds no record at all. Bytes alone can be:
-    RocketMQ cuts a log without zeroing it. `files`: those of the log up to the last that holds
-    anything.
+    It is damage where the log holds no record at all, and where a broker closed the store when a
+    later record was on disk (its checkpoint has the time of the last one). Anything else can be a
+    crash's: RocketMQ cuts log and queues without zeroing them. `files`: those of the log up to the
+    last that holds anything.
     """
-    was_closed = _was_closed(replica)
+    closed = closed_ms(replica)
     has_bytes = False
     pool = replica.storage.pool()
     try:
-        found = known = last_known(replica, pool, end, asks_all=was_closed)
+        found = last_known(replica, pool, end, asks_all=closed is not None)
         rest = [file for file in files if file.end > end]
         for file in rest:
             low = max(end - file.start, 0)
@@ -57,8 +63,9 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
         pool.close()
     if found <= end:
         return None
-    is_all = has_bytes and end == files[0].start
-    return Behind(found, is_all or (known > end and was_closed))
+    last = last_store_ms(replica, end)
+    is_all = has_bytes and last is None
+    return Behind(found, is_all or (closed is not None and closed > (last or 0)))
 
 
 def written_end(replica: Replica, files: Sequence[SegmentFile], end: int) -> int:
@@ -107,12 +114,6 @@ def misnamed(replica: Replica, files: Sequence[SegmentFile]) -> list[SegmentFile
     finally:
         pool.close()
     return found
-
-
-def _was_closed(replica: Replica) -> bool:
-    """Whether a broker said of a store that all of it was on disk, and none has opened it since."""
-    names = {entry.name for entry in replica.storage.entries(replica.root)}
-    return "checkpoint" in names and "abort" not in names
 
 
 def _data_size(pool: FilePool, file: SegmentFile) -> int:

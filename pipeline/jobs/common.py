@@ -7,6 +7,7 @@ after Ctrl-C, so that no process and no staging directory is left.
 """
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from rocketbed.pipeline.option_table import Settings
 
 JVM_END_S: Final = 20.0
+_SECRET: Final = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
+"""In the names of Spark's settings whose values are nobody else's business."""
 STDERR: Final = 2
 
 
@@ -245,8 +248,14 @@ def _close_undisturbed(job: Job) -> None:
 
 
 def _shown(settings: JobSettings) -> dict[str, Any]:
+    """The settings for a report: what was given, secrets by their names only."""
     empty: tuple[object, ...] = ("", None, (), {}, False)
-    return {key: value for key, value in asdict(settings).items() if value not in empty}
+    found = {key: value for key, value in asdict(settings).items() if value not in empty}
+    if settings.conf:
+        found["conf"] = {
+            name: "..." if _SECRET.search(name) else value for name, value in settings.conf.items()
+        }
+    return found
 
 
 def _all_versions(spark: "SparkSession") -> dict[str, str]:

@@ -241,16 +241,8 @@ def test_one_damaged_time_leaves_no_file_out(tmp_path: Path, value: bytes) -> No
     assert len(rows(log.root, endTimestamp=STORE_MS + 1)) >= 60 - files
 
 
-def closed(log: Log) -> Log:
-    """As a broker leaves a store that it closed: no `abort`, and all of it is on disk."""
-    (log.root / "checkpoint").write_bytes(bytes(4096))
-    return log
-
-
-def test_a_torn_tail_of_a_closed_store_is_damage(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = closed(torn(tmp_path))
+def test_a_torn_tail_of_a_closed_store_is_damage(tmp_path: Path) -> None:
+    log = torn(tmp_path).close()
     assert reasons(rows(log.root)) == [(log.offsets[-1], "torn_tail")]
     (bad,) = (row for row in rows(log.root) if row["_corrupt"])
     assert bad["size"] == log.sizes[-1]  # as the queue knows
@@ -258,15 +250,24 @@ def test_a_torn_tail_of_a_closed_store_is_damage(
     with pytest.raises(RocketbedCorrupt, match="torn_tail"):
         rows(log.root, mode="FAILFAST")
     assert not reasons(rows(log.root, endOffset=log.offsets[-1]))
-    shutil.rmtree(log.root / "consumequeue")  # nobody knows of it then: RocketMQ leaves such bytes
+    shutil.rmtree(log.root / "consumequeue")
+    (bad,) = (row for row in rows(log.root) if row["_corrupt"])
+    assert bad["size"] == 60
+
+
+def test_what_a_crash_left_before_a_store_was_closed_is_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RocketMQ cuts log and queues after a crash, and zeroes neither."""
+    log = torn(tmp_path).close(STORE_MS + (COUNT - 2) * 1000)  # the last that is whole
     assert len(rows(log.root, mode="FAILFAST")) == COUNT - 1
-    assert "and 60 bytes behind that are no record" in caplog.text
+    assert f"the log ends at {log.offsets[-1]}, and {log.sizes[-1]} bytes" in caplog.text
 
 
 def test_what_stands_behind_the_end_of_another_store_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = closed(torn(tmp_path))
+    log = torn(tmp_path).close()
     (log.root / "abort").write_bytes(b"")
     assert not reasons(rows(log.root))
     assert (
@@ -291,7 +292,7 @@ def test_garbage_instead_of_all_records_is_damage(tmp_path: Path, has_abort: boo
 
 
 def test_garbage_instead_of_the_last_file_of_a_closed_store(tmp_path: Path) -> None:
-    log = closed(healthy(tmp_path))
+    log = healthy(tmp_path).close()
     log.append([Message(body=bytes(3000))])
     start = log.offsets[-1]
     assert start % 4096 == 0
@@ -302,7 +303,7 @@ def test_garbage_instead_of_the_last_file_of_a_closed_store(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("how", ["zeroed", "deleted", "emptied"])
 def test_a_last_record_that_only_its_queue_knows(tmp_path: Path, how: str) -> None:
-    log = closed(healthy(tmp_path).append([Message(body=bytes(3900))]))
+    log = healthy(tmp_path).append([Message(body=bytes(3900))]).close()
     at = log.offsets[-1]
     assert at % 4096 == 0
     log.write(at + 4096, bytes(8))  # prepared, never used
@@ -321,7 +322,7 @@ def test_a_last_record_that_only_its_queue_knows(tmp_path: Path, how: str) -> No
 
 
 def test_a_whole_log_that_only_its_queues_know(tmp_path: Path) -> None:
-    log = closed(healthy(tmp_path))
+    log = healthy(tmp_path).close()
     shutil.rmtree(log.root / "commitlog")
     (log.root / "commitlog").mkdir()
     with pytest.raises(DataLost, match="data from physical offset 0 on is gone"):
@@ -330,8 +331,8 @@ def test_a_whole_log_that_only_its_queues_know(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_one_of_very_many_queues_knows(tmp_path: Path) -> None:
-    log = closed(Log(tmp_path / "store").append([Message(topic=f"T{n:03d}") for n in range(300)]))
-    log.append([Message(topic="Z", body=bytes(3900))])
+    log = Log(tmp_path / "store").append([Message(topic=f"T{n:03d}") for n in range(300)])
+    log.append([Message(topic="Z", body=bytes(3900))]).close()
     log.path(log.offsets[-1]).unlink()
     with pytest.raises(DataLost, match=f"from physical offset {log.offsets[-1]} on is gone"):
         rows(log.root)

@@ -226,3 +226,13 @@ def test_settings_name_what_to_read_once() -> None:
 def test_wrong_usage(words: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", *words.split()]) == 64
     assert reason in capsys.readouterr().err
+
+
+def test_no_secret_stands_in_a_report() -> None:
+    conf = {"spark.hadoop.fs.s3a.secret.key": "hidden", "spark.executor.memory": "1g"}
+    settings = JobSettings(stores=("/s",), conf=conf)
+    report = run_job("test", settings, lambda _: None)
+    assert report.options["conf"] == {
+        "spark.hadoop.fs.s3a.secret.key": "...",
+        "spark.executor.memory": "1g",
+    }

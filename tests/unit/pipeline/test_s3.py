@@ -60,7 +60,7 @@ def test_damage_is_found_there_too(s3: S3Server, tmp_path: Path) -> None:
     log.flip(log.offsets[3] + 90)
     log.write(log.offsets[20], bytes(log.sizes[20]))
     log.write(log.offsets[-1] + 60, bytes(log.sizes[-1] - 60))
-    (log.root / "checkpoint").write_bytes(bytes(4096))
+    log.close()
     there = s3.put(log.root, "damage")
     found = rows(there, **s3.options)
     assert same(found) == same(rows(log.root))

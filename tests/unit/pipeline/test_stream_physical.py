@@ -340,8 +340,7 @@ def test_damage_behind_the_last_record_ends_a_stream(
 ) -> None:
     root = tmp_path / "a"
     if is_closed:
-        Log(root).append(messages(50))  # with queues, which know what is gone
-        (root / "checkpoint").write_bytes(bytes(4096))
+        Log(root).append(messages(50)).close()  # with queues, which know what is gone
         files = sorted((root / "commitlog").iterdir())[-1:]
     else:
         write_log(root, SPECS[:50], segment=SEGMENT)
