@@ -3,8 +3,8 @@
 The readers ask for little: what a directory lists, a small file, and bytes by position. Local files
 are asked as ever; everything that has a scheme (`s3a://bucket/store`) through pyarrow, which the
 pipeline needs anyway and which brings S3, Azure, Google and HDFS with it. Paths keep their scheme,
-so that rows and errors show what the user wrote. A file elsewhere is taken not to change while it
-is read: no such store lets anybody write in the middle of one.
+so that rows and errors show what the user wrote. A file elsewhere that changes while it
+is read is another one: no such store lets anybody write in the middle of one.
 """
 
 import os

@@ -34,7 +34,7 @@ STAGING: Final = "_staging"
 FORMAT: Final = 1
 RECORDS_PER_FILE: Final = 1_000_000
 PARTITIONS: Final = ("topic", "date")
-LEFT_OUT: Final = ("_corrupt",)
+LEFT_OUT: Final = ("_corrupt", "headers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,3 +101,10 @@ def test_columns_are_those_asked_for_or_all() -> None:
     assert "_corrupt" not in everything
     with pytest.raises(WrongUsage, match="unknown column 'colour'; available columns: broker,"):
         exported_columns(("topic", "colour"))
+
+
+def test_properties_stand_in_the_files_once() -> None:
+    """And an export that began without the column goes on."""
+    assert "properties" in exported_columns(())
+    assert "headers" not in exported_columns(())
+    assert exported_columns(("headers",)) == ("headers",)
