@@ -128,8 +128,8 @@ async def _compare(
     ensure(_told(found) == wanted, "pull", f"{where}: {_told(found)} for {wanted}")
     data = b"".join(one.data for one in want)
     cached = store.read_cached(found.ranges)
-    ensure(cached is None or b"".join(cached) == data, "pull", f"{where}: other bytes")
-    read = b"".join(await store.read(found.ranges))
+    ensure(cached is None or cached == data, "pull", f"{where}: other bytes")
+    read = await store.read(found.ranges)
     ensure(read == data, "pull", f"{where}: other bytes from the disk")
 
 

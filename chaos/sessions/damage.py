@@ -146,7 +146,7 @@ async def _sees(store: MessageStore, told: Stretches, bad: set[int], full: Fille
             what = f"{topic}/{queue} at {one.offset}"
             try:
                 found_ = store.get_messages(topic, queue, one.offset, 1)
-                data = b"".join(await store.read(found_.ranges))
+                data = await store.read(found_.ranges)
             except CorruptRecord as exc:
                 ensure(one.physical in bad, "pull", f"{what} is refused: {exc}")
                 ensure(exc.offset in dict(told), "pull", f"{exc.offset} is named for {what}")
@@ -313,5 +313,5 @@ async def _names(store: MessageStore, one: Kept) -> None:
     want = [(one.physical, one.end, True)]
     ensure(found == want, "scrub", f"{found} for {want}")
     ranges = store.get_messages(*one.place, one.offset, 1).ranges
-    data = b"".join(await store.read(ranges))
+    data = await store.read(ranges)
     ensure(data == one.data, "pull", f"{one.place} {one.offset}: what is readable is not given")

@@ -174,7 +174,7 @@ async def _refused(store: MessageStore, one: Kept, model: Model) -> None:
             continue
         try:
             found = store.get_messages(*kept.place, kept.offset, 1)
-            data = b"".join(await store.read(found.ranges))
+            data = await store.read(found.ranges)
         except CorruptRecord as exc:
             # A batch behind it cannot show that it is the next one.
             is_beside = kept.place == one.place and kept.put.topic in BATCHES
@@ -341,6 +341,6 @@ async def _all_but(store: MessageStore, one: Kept, model: Model) -> None:
     ensure(store.max_offset == model.written, "filler", f"the log ends at {store.max_offset}")
     for kept in model.kept:
         found = store.get_messages(*kept.place, kept.offset, 1)
-        data = b"".join(await store.read(found.ranges))
+        data = await store.read(found.ranges)
         same = (data == kept.data) == (kept is not one)
         ensure(same, "filler", f"{kept.place} {kept.offset} of {one.physical}: {found}")

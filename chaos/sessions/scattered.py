@@ -102,7 +102,7 @@ async def _sees(store: MessageStore, want: list[tuple[int, int]], count: int, mo
     for one in model.kept:
         is_bad = any(start <= one.physical < end for start, end in want)
         try:
-            data = b"".join(await store.read(store.get_messages(*one.place, one.offset, 1).ranges))
+            data = await store.read(store.get_messages(*one.place, one.offset, 1).ranges)
         except CorruptRecord:
             ensure(is_bad, "pull", f"{one.physical} is refused")
         else:

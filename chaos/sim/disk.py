@@ -357,6 +357,13 @@ class SimFile:
             return None
         return self.read_at(offset, size)
 
+    def fill_cached(self, offset: int, buffer: memoryview) -> bool:
+        data = self.read_cached(offset, len(buffer))
+        if data is None or len(data) < len(buffer):
+            return False
+        buffer[:] = data
+        return True
+
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write into the cache; short with ENOSPC under a quota."""
         self._check_writable()

@@ -325,7 +325,7 @@ class Delays:
             return []
         try:
             read = await self._store.read([(physical, size) for _, physical, size in units])
-            messages = decode_messages(b"".join(read))
+            messages = decode_messages(read)
         except (CorruptRecord, RemoteProtocolError) as exc:
             if len(units) == 1:
                 ((offset, physical, _),) = units

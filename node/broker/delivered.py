@@ -79,7 +79,7 @@ class Delivered:
         if not units or units[0][0] < self._store.min_offset:
             return True
         try:
-            (message,) = decode_messages(b"".join(await self._store.read([units[0][:2]])))
+            (message,) = decode_messages(await self._store.read([units[0][:2]]))
             topic, _ = target_of(message)
             if is_deleted(message, topic, deleted):
                 return True

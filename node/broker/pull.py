@@ -359,11 +359,10 @@ class Puller:
         return None
 
     def _send(
-        self, response: Command, connection: Connection, records: list[bytes], result: GetResult
+        self, response: Command, connection: Connection, records: bytes, result: GetResult
     ) -> None:
         self.served += len(result.ranges)
-        size = sum(len(record) for record in records)
-        connection.send_parts([encode_head(response, size), *records])
+        connection.send_parts([encode_head(response, len(records)), records])
 
 
 def _response(

@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rocketbed.node.store.batch_queue import BatchConsumeQueue
 from rocketbed.node.store.consumequeue import ConsumeQueue
@@ -20,11 +21,12 @@ from rocketbed.world.api import File
 
 _PLACE = struct.Struct(">ii20xq")
 """Size, magic and physical offset of a record."""
-SPAN_MAX = 1 << 16
-GAP_MAX = 1 << 12
-"""Bytes of one read of several pieces, and between two of them: a read costs 3 us."""
+SPAN_MAX = 1 << 19
+GAP_MAX = 1 << 14
+"""Bytes of one read of several records, and between two of them. A read of its own costs 1 us, as
+much as copying 40 KiB: 32 records of one of 8 queues take 11 us in one read, 33 in 32."""
 UNITS_STEP = 64
-"""Queue units read at a time: two pulls' worth; 800 at once cost a sixth of a pull."""
+"""Queue units read at a time, at most: 800 at once cost a sixth of a pull."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +36,19 @@ class QueryResult:
     last_update_offset: int
 
 
+class _Span(NamedTuple):
+    """Records that one read gets, all of one segment."""
+
+    start: int
+    end: int
+    ranges: list[Range]
+
+
 class Reader:
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
+        self._scratch = memoryview(bytearray(SPAN_MAX))
+        """For reads with gaps, of which only the records are copied."""
 
     def get_messages(
         self,
@@ -98,8 +110,9 @@ class Reader:
         looked_max = max(self._parts.config.max_filter_bytes // 20, max_messages)
         first = result.next_offset
         picker = Picker(self._parts, result, max_messages, max_bytes, tag_codes)
-        while not picker.full and result.next_offset - first < looked_max:
-            step = min(max(UNITS_STEP, max_messages), looked_max - (result.next_offset - first))
+        while not picker.full and (lacking := max_messages - len(result.ranges)) > 0:
+            step = UNITS_STEP if tag_codes is not None else min(lacking, UNITS_STEP)
+            step = min(step, looked_max - (result.next_offset - first))
             units = queue.units(result.next_offset, step)
             if not units:
                 break
@@ -114,37 +127,38 @@ class Reader:
         behind = self._parts.log.written.value - picker.last_physical
         result.suggest_slave = bool(memory) and picker.last_physical >= 0 and behind > memory
 
-    def read_cached(self, ranges: list[Range]) -> list[bytes] | None:
-        """The records if the page cache holds them all; neighbours are read in one go.
+    def read_cached(self, ranges: list[Range]) -> bytes | None:
+        """The records if the page cache holds them all; those near each other are read in one go.
 
         Raises `CorruptRecord`.
         """
-        log, pieces = self._parts.log, merge_ranges(ranges)
-        spans = _spans(pieces, log.segment_size)
-        read = log.segments.read_all_cached(spans)
-        if read is None:
-            return None
-        found: dict[int, bytes] = {}
-        at = iter(pieces)
-        offset, size = next(at, (-1, 0))
-        for (start, end), data in zip(spans, read, strict=True):
-            while start <= offset < end:
-                found[offset] = data[offset - start : offset - start + size]
-                offset, size = next(at, (-1, 0))
-        _check_places(ranges, found, log.min_offset)
-        return [*found.values()]
+        log, found = self._parts.log, []
+        for start, end, records in _spans(ranges, log.segment_size, GAP_MAX, SPAN_MAX):
+            size = end - start
+            data = self._scratch[:size] if size <= SPAN_MAX else memoryview(bytearray(size))
+            if not log.segments.fill_cached(start, data):
+                return None
+            found.append(_cut(data, start, records))
+        return b"".join(found)
 
-    async def read(self, ranges: list[Range]) -> list[bytes]:
+    async def read(self, ranges: list[Range]) -> bytes:
         """The records, from the disk if need be, with one hop to a thread.
 
-        Those that were deleted meanwhile are left out; none, if the log was cut meanwhile. Raises
+        Those that were deleted meanwhile are left out; all, if the log was cut meanwhile. Raises
         `CorruptRecord`.
         """
-        found = await self._read_pieces(merge_ranges(ranges))
-        if found is None:
-            return []
-        _check_places(ranges, found, self._parts.log.min_offset)
-        return [*found.values()]
+        log, found = self._parts.log, []
+        # No gaps: what is between may be on a bad sector.
+        spans = _spans(ranges, log.segment_size, 0, log.segment_size)
+        pieces = await self._read_pieces([(span.start, span.end - span.start) for span in spans])
+        if pieces is None:
+            return b""
+        for start, _, records in spans:
+            if start in pieces:
+                found.append(_cut(pieces[start], start, records))
+            elif start >= log.min_offset:
+                raise _not_there(*records[0])
+        return b"".join(found)
 
     async def _read_pieces(self, pieces: list[Range]) -> dict[int, bytes] | None:
         """What is there of some pieces of the log, by physical offset; None if it was cut
@@ -283,29 +297,36 @@ def _read_all(wanted: list[tuple[int, File, int, int]]) -> dict[int, bytes]:
     return {at: data for at, data, size in found if len(data) == size}
 
 
-def _check_places(ranges: Iterable[Range], pieces: dict[int, bytes], log_min: int) -> None:
-    """Raises `CorruptRecord` where a queue names a record, and the log has another or none.
+def _cut(data: bytes | memoryview, start: int, ranges: list[Range]) -> bytes:
+    """The records of a span. Raises `CorruptRecord` where the log has not what the queue names.
 
     A client compares the body with its checksum; that the message is another one, from a segment
     that came to the wrong place, it could not see.
     """
-    begin, end, data, place = 0, 0, b"", _PLACE.unpack_from
+    pieces: list[bytes | memoryview] = []
+    begin = end = 0
     for offset, size in ranges:
-        if not begin <= offset < end:
-            if (found := pieces.get(offset, b"")) or offset >= log_min:
-                begin, end, data = offset, offset + len(found), found
-            else:
-                continue  # retention deleted it meanwhile
-        if not RECORD_MIN <= size <= end - offset or place(data, offset - begin) not in (
-            (size, MAGIC_V2, offset),
-            (size, MAGIC_V1, offset),
-        ):
-            raise CorruptRecord(
-                f"the log has no record of {size} bytes at offset {offset}, where its queue says"
-                " there is one: either is damaged, the scrub will tell which; until then, read"
-                " the message from a replica",
-                offset=offset,
-            )
+        at = offset - start
+        if size < RECORD_MIN or at + size > len(data):
+            raise _not_there(offset, size)
+        found_size, magic, found_offset = _PLACE.unpack_from(data, at)
+        if found_size != size or found_offset != offset or magic not in (MAGIC_V2, MAGIC_V1):
+            raise _not_there(offset, size)
+        if at != end:
+            pieces.append(data[begin:end])
+            begin = at
+        end = at + size
+    pieces.append(data[begin:end])
+    return b"".join(pieces)
+
+
+def _not_there(offset: int, size: int) -> CorruptRecord:
+    return CorruptRecord(
+        f"the log has no record of {size} bytes at offset {offset}, where its queue says"
+        " there is one: either is damaged, the scrub will tell which; until then, read"
+        " the message from a replica",
+        offset=offset,
+    )
 
 
 def _unit_of(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> tuple[int, ...] | None:
@@ -318,26 +339,22 @@ def _unit_of(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> tupl
     return queue.unit_at(queue_offset)
 
 
-def _spans(pieces: list[Range], segment_size: int) -> list[Range]:
-    """Start and end of reads that cover pieces of the log, neighbours in one."""
-    spans: list[Range] = []
-    for offset, size in pieces:
-        if spans:
-            start, end = spans[-1]
-            near = 0 <= offset - end <= GAP_MAX and offset + size - start <= SPAN_MAX
-            if near and start // segment_size == offset // segment_size:
-                spans[-1] = start, offset + size
-                continue
-        spans.append((offset, offset + size))
-    return spans
-
-
-def merge_ranges(ranges: list[Range]) -> list[Range]:
-    """Join ranges that follow each other without a gap."""
-    merged: list[Range] = []
+def _spans(ranges: list[Range], segment_size: int, gap_max: int, span_max: int) -> list[_Span]:
+    """Reads that cover records of the log, those near each other in one. Raises `CorruptRecord`."""
+    spans: list[_Span] = []
+    records: list[Range] = []
+    start = end = segment_end = -1
     for offset, size in ranges:
-        if merged and sum(merged[-1]) == offset:
-            merged[-1] = (merged[-1][0], merged[-1][1] + size)
-        else:
-            merged.append((offset, size))
-    return merged
+        is_near = 0 <= offset - end <= gap_max and offset < segment_end
+        if not (is_near and offset + size - start <= span_max):
+            if records:
+                spans.append(_Span(start, end, records))
+            start, records = offset, []
+            segment_end = offset - offset % segment_size + segment_size
+        end = offset + size
+        if end > segment_end:
+            raise _not_there(offset, size)
+        records.append((offset, size))
+    if records:
+        spans.append(_Span(start, end, records))
+    return spans

@@ -175,22 +175,13 @@ class SegmentRow:
         size = min(size, start + self.size - offset)
         return self._pool.get(self.path(start)).read_cached(offset - start, size)
 
-    def read_all_cached(self, spans: list[tuple[int, int]]) -> list[bytes] | None:
-        """What stands from each start to its end, each within one segment; None if the page cache
-        lacks any of it, or a segment is gone."""
-        found: list[bytes] = []
-        first = -self.size
-        for start, end in spans:
-            if not first <= start < first + self.size:
-                if not self.has(start):
-                    return None
-                first = start - start % self.size
-                read = self._pool.get(self.path(first)).read_cached
-            data = read(start - first, end - start)
-            if data is None or len(data) < end - start:
-                return None
-            found.append(data)
-        return found
+    def fill_cached(self, offset: int, buffer: memoryview) -> bool:
+        """Fill a buffer with what stands within one segment; False if the page cache lacks any of
+        it, or the segment is gone."""
+        if not self.has(offset):
+            return False
+        start = offset - offset % self.size
+        return self._pool.get(self.path(start)).fill_cached(offset - start, buffer)
 
     def zero(self, offset: int, end: int) -> None:
         """Make [offset, end), within one segment, read as zeros."""

@@ -350,11 +350,11 @@ class MessageStore:
         units = queue.units(offset, min(count, queue.readable_offset - offset))
         return [(physical, size, code) for physical, size, code in units]
 
-    def read_cached(self, ranges: list[Range]) -> list[bytes] | None:
+    def read_cached(self, ranges: list[Range]) -> bytes | None:
         """Records that the page cache holds, or None."""
         return self._reader.read_cached(ranges)
 
-    async def read(self, ranges: list[Range]) -> list[bytes]:
+    async def read(self, ranges: list[Range]) -> bytes:
         """Records, from the disk if need be."""
         return await self._reader.read(ranges)
 

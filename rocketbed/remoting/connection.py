@@ -82,6 +82,7 @@ class Connection:
         """How many are cut at once behind a frame that is not plain: more where few are."""
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
+        """Those of the outbox, and while the writer writes, those that it has in hand."""
         self._waiting = 0
         self._to_spawn: deque[tuple[Spawned, Command]] = deque()
         self._spawned = 0
@@ -399,17 +400,21 @@ class Connection:
         """
         if self._is_writing or not self._outbox:
             return
-        if self._outbox_bytes <= WRITE_SIZE:
-            data = b"".join(self._outbox)
-            # Only while the writer is idle (above): bytes of two frames must not mix.
-            taken = self.world.network.try_send(self._stream, data)
-            self._outbox.clear()
+        # Only while the writer is idle (above): bytes of two frames must not mix.
+        outbox = self._outbox
+        taken = self.world.network.try_send(self._stream, outbox)
+        if taken:
+            self.last_active = trio.current_time()
             self._outbox_bytes -= taken
-            if taken:
-                self.last_active = trio.current_time()
-            if taken == len(data):
+            if not self._outbox_bytes:
+                outbox.clear()
                 return
-            self._outbox.append(data[taken:])
+            number = 0
+            while taken >= len(outbox[number]):
+                taken -= len(outbox[number])
+                number += 1
+            del outbox[:number]
+            outbox[0] = outbox[0][taken:]
         self._is_writing = True
         self._writer_wakes.set()
 

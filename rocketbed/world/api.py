@@ -55,6 +55,11 @@ class File(Protocol):
         """The same, or None when the page cache does not hold all of it. Never blocks."""
         ...
 
+    def fill_cached(self, offset: int, buffer: memoryview) -> bool:
+        """Fill all of `buffer` from `offset` on; False when the page cache, or the file, does not
+        hold all of it. Never blocks."""
+        ...
+
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` into the page cache at `offset`.
 
@@ -241,7 +246,7 @@ class Network(Protocol):
         """The other end."""
         ...
 
-    def try_send(self, stream: Stream, data: bytes) -> int:
+    def try_send(self, stream: Stream, parts: list[bytes]) -> int:
         """Hand bytes to a stream that nobody is sending on, without waiting; how many it took.
 
         0 where it takes none now, or cannot tell; errors show at the next `send_all`.

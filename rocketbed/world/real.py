@@ -162,6 +162,16 @@ def _boot_id() -> str:
         return ""
 
 
+def _read_cached(descriptor: int, buffer: bytearray | memoryview, offset: int) -> int | None:
+    """How many bytes the page cache had for the buffer; None if not the first one."""
+    try:
+        return os.preadv(descriptor, (buffer,), offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+            return None
+        raise
+
+
 class RealFile:
     """An open descriptor. Closing waits, unseen, for a sync that is still in flight."""
 
@@ -202,18 +212,17 @@ class RealFile:
         """
         descriptor = self.fileno()
         buffer = bytearray(size)
-        try:
-            count = os.preadv(descriptor, (buffer,), offset, os.RWF_NOWAIT)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
-                return None
-            raise
+        count = _read_cached(descriptor, buffer, offset)
         if count == size:
             return bytes(buffer)
         # Short at the end of the file is all there is; short before it, a page is not cached.
-        if offset + count >= os.fstat(descriptor).st_size:
+        if count is not None and offset + count >= os.fstat(descriptor).st_size:
             return bytes(memoryview(buffer)[:count])
         return None
+
+    def fill_cached(self, offset: int, buffer: memoryview) -> bool:
+        """Fill all of `buffer`, or False (see `read_cached`)."""
+        return _read_cached(self.fileno(), buffer, offset) == len(buffer)
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data`, in as many `pwrite` calls as the system needs."""

@@ -26,6 +26,8 @@ UNSENT_MAX = 256 * 1024
 ACCEPT_PAUSE = 0.1
 """Seconds to wait when the process is out of descriptors or the kernel out of memory."""
 OUT_OF_RESOURCES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+PARTS_MAX = 1024
+"""Pieces that one call may write (Linux: IOV_MAX)."""
 IP_BIND_ADDRESS_NO_PORT = 24
 """Linux: bind an address and leave the port to `connect`, which may share it between peers."""
 
@@ -112,12 +114,14 @@ class RealNetwork:
         except OSError:
             return ("", 0)
 
-    def try_send(self, stream: Stream, data: bytes) -> int:
+    def try_send(self, stream: Stream, parts: list[bytes]) -> int:
         """What the socket's buffer has room for; only on a plain socket."""
         if type(stream) is not trio.SocketStream:
             return 0
         try:
-            return os.write(stream.socket.fileno(), data)
+            if len(parts) == 1:
+                return os.write(stream.socket.fileno(), parts[0])
+            return os.writev(stream.socket.fileno(), parts[:PARTS_MAX])
         except OSError:
             return 0
 

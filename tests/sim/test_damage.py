@@ -578,7 +578,7 @@ def test_a_segment_that_came_to_another_ones_place_is_not_served() -> None:
         with pytest.raises(CorruptRecord, match="at offset 0"):
             await store.read(ranges)
         last = store.get_messages("T", 0, COUNT - 1, 1).ranges
-        assert store.read_cached(last) == await store.read(last) != []
+        assert store.read_cached(last) == await store.read(last) != b""
 
     session(look, config=settings(scrub_rate=0), image=edited(image, swap))
 

@@ -71,7 +71,7 @@ async def served(store: MessageStore) -> tuple[dict[int, int], str]:
     offset = store.queue_min("T", 0)
     while offset < store.queue_max("T", 0):
         result = store.get_messages("T", 0, offset, 1)
-        for message in decode_messages(b"".join(store.read_cached(result.ranges) or [])):
+        for message in decode_messages(store.read_cached(result.ranges) or b""):
             slot = queue.slot_of(message.physical_offset)
             assert slot is not None
             found[slot] = int(message.body.split(b" ")[0])

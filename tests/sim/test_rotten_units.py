@@ -61,7 +61,7 @@ async def deliver(store: MessageStore) -> tuple[list[int], list[int]]:
                 offset += 1
             most = 1
             continue
-        got += [message.queue_offset for message in decode_messages(b"".join(records))]
+        got += [message.queue_offset for message in decode_messages(records)]
         assert result.next_offset > offset
         offset, most = result.next_offset, 32
     return got, refused

@@ -53,7 +53,17 @@ class Header:
         for plan in plans(cls):
             value = values.get(plan.name)
             if value is not None:
-                arguments[plan.attribute] = plan.parse(plan.name, value)
+                # Most numbers are short, and are had without a call.
+                if (
+                    plan.is_number
+                    and type(value) is str
+                    and len(value) < 10
+                    and value.isascii()
+                    and value.isdigit()
+                ):
+                    arguments[plan.attribute] = int(value)
+                else:
+                    arguments[plan.attribute] = plan.parse(plan.name, value)
             elif plan.default is MISSING:
                 raise HeaderError(f"the custom field <{plan.name}> is null")
         return cls(**arguments)

@@ -166,7 +166,7 @@ async def serve(store: MessageStore) -> str:
             offset += 1
             continue
         try:
-            for message in decode_messages(b"".join(store.read_cached(result.ranges) or [])):
+            for message in decode_messages(store.read_cached(result.ranges) or b""):
                 number = found[message.queue_offset] = message.body.split(b" ")[0]
                 at_ms = message.store_timestamp
                 offsets = store._parts.index.query(

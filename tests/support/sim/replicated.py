@@ -163,9 +163,8 @@ class Cluster:
         offset = 0
         while offset < store.queue_max("T", 0):
             result = process.call(store.get_messages, "T", 0, offset, 32)
-            data = process.call(store.read_cached, result.ranges)
-            assert data
-            joined = b"".join(data)
+            joined = process.call(store.read_cached, result.ranges)
+            assert joined
             while joined:
                 size = int.from_bytes(joined[:4], "big")
                 found[offset], joined = joined[:size], joined[size:]

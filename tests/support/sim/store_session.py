@@ -112,7 +112,7 @@ def pull(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Store
     offset = store.queue_min(topic, queue_id)
     while offset < store.queue_max(topic, queue_id):
         result = store.get_messages(topic, queue_id, offset, 32)
-        found += decode_messages(b"".join(store.read_cached(result.ranges) or []))
+        found += decode_messages(store.read_cached(result.ranges) or b"")
         assert result.next_offset > offset
         offset = result.next_offset
     return found
