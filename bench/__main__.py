@@ -24,6 +24,7 @@ from bench import (
     pairs,
     places,
     simulation,
+    spread,
     stall,
     starts,
     switch,
@@ -116,6 +117,7 @@ def _plan(bench: Bench, options: argparse.Namespace) -> Iterable[tuple[str, Rows
     yield "switch", switch.between_machines(), None
     yield "places", places.places(), None
     yield "many", many.many(bench), None
+    yield "spread", spread.spread(bench, seconds / 4, SMALL_LOG), None
     yield "live", live.live_page(), None
     yield "simulation", simulation.simulation(), None
     yield "checkers", simulation.checkers(), None

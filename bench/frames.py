@@ -1,5 +1,7 @@
 """Ready-made request frames, so that the load generator costs as little as it can."""
 
+from collections.abc import Sequence
+
 import orjson
 
 BODY_SIZE = 1024
@@ -7,8 +9,11 @@ TOPIC = "BenchmarkTest"
 QUEUES = 8
 
 
-def send_frames(count: int, body_size: int = BODY_SIZE) -> list[bytes]:
-    """`count` SEND_MESSAGE_V2 frames with JSON headers, as a Java producer sends them."""
+def send_frames(
+    count: int, body_size: int = BODY_SIZE, topics: Sequence[str] = (TOPIC,)
+) -> list[bytes]:
+    """`count` SEND_MESSAGE_V2 frames with JSON headers, as a Java producer sends them, to all
+    queues of all topics in turn."""
     body = b"x" * body_size
     frames = []
     for number in range(count):
@@ -16,7 +21,8 @@ def send_frames(count: int, body_size: int = BODY_SIZE) -> list[bytes]:
             f"UNIQ_KEY\x017F000001000A18B4AAC2{number:012X}\x02WAIT\x01true\x02TAGS\x01TagA"
         )
         fields = {
-            "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % QUEUES), "f": "0",
+            "a": "bench", "b": topics[number // QUEUES % len(topics)], "c": "TBW102", "d": "4",
+            "e": str(number % QUEUES), "f": "0",
             "g": "1700000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
         frames.append(frame(310, fields, number, body))

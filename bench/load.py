@@ -17,7 +17,8 @@ from bench.frames import QUEUES, pull_frame, send_frames
 _OK = b'"code":0,'
 
 
-def _connect(port: int) -> socket.socket:
+def connect(port: int) -> socket.socket:
+    """A connection that does not wait for more to send."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=30)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
@@ -51,7 +52,7 @@ class Answers:
 
 def send_load(port: int, in_flight: int, seconds: float) -> dict[str, float]:
     """Send for some seconds with `in_flight` requests open."""
-    connection = _connect(port)
+    connection = connect(port)
     answers = Answers(connection)
     frames = send_frames(4096)
     # Joined beforehand: windows of `step` frames, so that a send is one call.
@@ -73,7 +74,7 @@ def send_load(port: int, in_flight: int, seconds: float) -> dict[str, float]:
 
 def pull_load(port: int, seconds: float) -> dict[str, float]:
     """Pull 32 messages at a time from each queue in turn, two requests a queue in flight."""
-    connection = _connect(port)
+    connection = connect(port)
     data = b""
     offsets = [0] * QUEUES
     for queue_id in range(QUEUES):

@@ -49,6 +49,8 @@ class SegmentRow:
         self.directory = directory
         self.size = size
         """Bytes of each segment."""
+        self._named = -1, ""
+        """A segment and its path: the same one is written for each message."""
         self.starts: list[int] = []
         self.suspects: list[int] = []
         """Segments behind the end of the row that a power loss left short or cut off."""
@@ -115,7 +117,9 @@ class SegmentRow:
 
     def path(self, start: int) -> str:
         """Path of the segment that begins at `start`."""
-        return f"{self.directory}/{segment_name(start)}"
+        if start != self._named[0]:
+            self._named = start, f"{self.directory}/{segment_name(start)}"
+        return self._named[1]
 
     def file(self, start: int) -> File:
         return self._pool.get(self.path(start))

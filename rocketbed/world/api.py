@@ -253,6 +253,17 @@ class Network(Protocol):
         """
         ...
 
+    def try_receive(self, stream: Stream, max_bytes: int) -> bytes:
+        """What has come on a stream that nobody is receiving from, without waiting.
+
+        Empty where nothing has, or it cannot tell; the end and errors show at `receive`.
+        """
+        ...
+
+    async def receive(self, stream: Stream, max_bytes: int) -> bytes:
+        """What comes on a stream, as its `receive_some`, which it may be quicker than."""
+        ...
+
     async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
         """Send a range of a file, without a copy where the system can (`sendfile`)."""
         ...

@@ -125,6 +125,31 @@ class RealNetwork:
         except OSError:
             return 0
 
+    def try_receive(self, stream: Stream, max_bytes: int) -> bytes:
+        """What is in the socket's buffer; only of a plain socket."""
+        if type(stream) is not trio.SocketStream:
+            return b""
+        try:
+            return os.read(stream.socket.fileno(), max_bytes)
+        except OSError:
+            return b""
+
+    async def receive(self, stream: Stream, max_bytes: int) -> bytes:
+        """Wait first: trio tries first, in vain if `try_receive` has, and through five calls."""
+        if type(stream) is not trio.SocketStream:
+            return bytes(await stream.receive_some(max_bytes))
+        while stream.socket.fileno() >= 0:
+            await trio.lowlevel.wait_readable(stream.socket)
+            try:
+                # Asked again: meanwhile it may have been closed, and its number be another's.
+                return os.read(stream.socket.fileno(), max_bytes)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                if stream.socket.fileno() >= 0:
+                    raise trio.BrokenResourceError(f"reading failed: {error}") from error
+        raise trio.ClosedResourceError("this stream is closed")
+
     async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
         """Send a range of a file.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from rocketbed.client.connections import Connections
 from rocketbed.remoting.client import dial
@@ -74,6 +75,59 @@ async def test_a_stream_takes_what_it_has_room_for() -> None:
     await trio.aclose_forcefully(served)
     await listener.aclose()
     assert world.network.try_send(served, [b"x"]) == 0
+
+
+async def test_what_has_come_is_had_at_once_or_waited_for() -> None:
+    """Bytes, the end, a reset, and a stream that is closed under its reader."""
+    world = real_world("test")
+    network = world.network
+    listener = await network.listen("127.0.0.1", 0)
+
+    async def pair() -> tuple[trio.SocketStream, trio.SocketStream]:
+        client = await network.connect(*listener.address)
+        served = await listener.accept()
+        assert isinstance(client, trio.SocketStream)
+        assert isinstance(served, trio.SocketStream)
+        return client, served
+
+    client, served = await pair()
+    assert network.try_receive(served, 10) == b""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send_all, b"hello")
+        assert await network.receive(served, 3) == b"hel"
+    await trio.lowlevel.wait_readable(served.socket)
+    assert network.try_receive(served, 10) == b"lo"
+    await client.send_eof()
+    assert await network.receive(served, 10) == b""
+    assert network.try_receive(served, 10) == b""
+    await trio.aclose_forcefully(client)
+    await trio.aclose_forcefully(served)
+
+    client, served = await pair()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await trio.aclose_forcefully(client)
+    with pytest.raises(trio.BrokenResourceError):
+        await network.receive(served, 10)
+    await trio.aclose_forcefully(served)
+    with pytest.raises(trio.ClosedResourceError):
+        await network.receive(served, 10)
+    assert network.try_receive(served, 10) == b""
+
+    client, served = await pair()
+    with trio.move_on_after(0.01) as scope:
+        await network.receive(served, 10)
+    assert scope.cancelled_caught
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def reader() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await network.receive(served, 10)
+
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.aclose_forcefully(served)
+    await trio.aclose_forcefully(client)
+    await listener.aclose()
 
 
 async def test_peers_that_are_gone_before_they_are_accepted_do_no_harm() -> None:

@@ -48,6 +48,10 @@ def test_a_file_reads_back_what_was_written(run: Runner) -> None:
         assert file.read_at(11, 4) == b""
         assert file.read_at(50, 4) == b""
         assert file.read_cached(0, 5) == b"hello"
+        buffer = memoryview(bytearray(4))
+        assert file.fill_cached(1, buffer)
+        assert bytes(buffer) == b"ello"
+        assert not file.fill_cached(file.size() - 3, buffer), "there are not so many"
         assert file.size() == 11
         file.close()
         file.close()

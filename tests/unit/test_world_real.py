@@ -71,6 +71,8 @@ async def test_cold_data_is_told_read_and_sent(world: World, tmp_path: Path) -> 
     drop_from_cache(tmp_path / "a")
     file = world.disk.open(str(tmp_path / "a"))
     assert file.read_cached(0, 4096) in (None, content[:4096])  # a tmpfs drops nothing
+    buffer = memoryview(bytearray(4096))
+    assert not file.fill_cached(0, buffer) or buffer == content[:4096]
     assert (
         await send_and_receive(world, file, 1000, 2 * SEND_STEP)
         == content[1000 : 1000 + 2 * SEND_STEP]

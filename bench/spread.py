@@ -1,0 +1,118 @@
+"""What a message costs where there are many topics, or many connections.
+
+    python -m bench.spread PORT TOPICS CONNECTIONS IN_FLIGHT SECONDS
+
+is the generator: one process, sends of 1 KiB to all queues of all topics in turn, so many requests
+in flight on each connection. Prints one JSON line as bench/load.py does.
+"""
+
+import json
+import selectors
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+from bench.asker import Asker
+from bench.consumers import topic_fields
+from bench.frames import QUEUES, frame, send_frames
+from bench.load import Answers, connect
+from bench.processes import Bench, Broker, wait_serving
+
+Row = tuple[str, float, str]
+TOPICS = (1, 10, 100, 1000)
+CONNECTIONS = (1, 4, 16, 100)
+IN_FLIGHT = 64
+ROUNDS = 5
+FRAMES = 16_000
+"""As many as there are queues, twice: each is sent to in every round."""
+
+
+def spread(bench: Bench, seconds: float, *settings: str) -> Iterator[Row]:
+    """Rates and CPU by topics, by connections, and by connections with one request each."""
+    broker = bench.node(*settings)
+    wait_serving(broker)
+    with closing(Asker(broker.port)) as asker:
+        made = [frame(17, topic_fields(_topic(n), QUEUES), n) for n in range(max(TOPICS))]
+        asker.ask_all(made, 1)
+    plans = {f"{count} topics of {QUEUES} queues": (count, 1, IN_FLIGHT) for count in TOPICS}
+    plans |= {
+        f"{IN_FLIGHT} in flight on {count} connections": (1, count, -(-IN_FLIGHT // count))
+        for count in CONNECTIONS[1:]
+    }
+    plans["1 in flight on each of 100 connections, 100 topics"] = (100, 100, 1)
+    results: dict[str, list[dict[str, float]]] = {what: [] for what in plans}
+    _run(broker, (max(TOPICS), 1, IN_FLIGHT), seconds)
+    for _ in range(ROUNDS):
+        for what, plan in plans.items():
+            results[what].append(_run(broker, plan, seconds))
+    for what, found in results.items():
+        yield f"sends, {what}", statistics.median(one["rate"] for one in found), "messages/s"
+        yield "  CPU", statistics.median(one["cpu_us"] for one in found), "us/message"
+        yield "  CPU, least of the rounds", min(one["cpu_us"] for one in found), "us/message"
+    yield "  resident memory", broker.resident_bytes / (1 << 20), "MiB"
+    broker.kill()
+
+
+def _topic(number: int) -> str:
+    return f"Spread{number}"
+
+
+def _run(broker: Broker, plan: tuple[int, int, int], seconds: float) -> dict[str, float]:
+    before = broker.cpu_seconds
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "bench.spread", *map(str, (broker.port, *plan, seconds))],
+        capture_output=True,
+        timeout=seconds + 60,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the load generator failed: {done.stderr.decode()[-1000:]}")
+    result: dict[str, float] = json.loads(done.stdout)
+    result["rate"] = result["messages"] / result["seconds"]
+    result["cpu_us"] = 1e6 * (broker.cpu_seconds - before) / result["messages"]
+    return result
+
+
+def generate(
+    port: int, topics: int, count: int, in_flight: int, seconds: float
+) -> dict[str, float]:
+    """Send for some seconds; each connection gets as many new requests as it had answers."""
+    names = [_topic(number) for number in range(topics)]
+    frames = send_frames(FRAMES, topics=names)
+    connections = [connect(port) for _ in range(count)]
+    accepted = at = refused = 0
+    with selectors.DefaultSelector() as selector:
+
+        def send(connection: int, number: int) -> None:
+            nonlocal at
+            data = b"".join(frames[(at + i) % FRAMES] for i in range(number))
+            at = (at + number) % FRAMES
+            connections[connection].sendall(data)
+
+        answers = [Answers(connection) for connection in connections]
+        for index, connection in enumerate(connections):
+            selector.register(connection, selectors.EVENT_READ, index)
+        began = time.perf_counter()
+        for index in range(count):
+            send(index, in_flight)
+        while time.perf_counter() - began < seconds:
+            for key, _ in selector.select():
+                done = answers[key.data].receive()
+                accepted += done
+                send(key.data, done)
+        elapsed = time.perf_counter() - began
+    refused = sum(one.refused for one in answers)
+    return {"messages": accepted - refused, "seconds": elapsed, "refused": refused}
+
+
+def main() -> None:
+    """Run one load."""
+    port, topics, count, in_flight = map(int, sys.argv[1:5])
+    print(json.dumps(generate(port, topics, count, in_flight, float(sys.argv[5]))))
+
+
+if __name__ == "__main__":
+    main()
