@@ -15,6 +15,10 @@ from rocketbed.node.store.errors import BadStoreDirectory, StoreError, StoreFail
 from rocketbed.node.store.failure import Failure
 from rocketbed.world.api import File, World
 
+FILES_LEAST = 512
+"""Half of the usual limit of 1,024 descriptors a process; the rest is for connections and log."""
+CONNECTIONS = 8192
+"""Descriptors beyond that which connections have before files do."""
 OPEN_FILES_MAX = 16_384
 """More than a store has queues, where the process may: with fewer than are written in turn each
 message costs an open and a close (25 us in place of 11, 800 queues over 384 files)."""
@@ -24,7 +28,8 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 def store_files(descriptors: int) -> int:
     """Of a process's descriptors, those that a store keeps for its files."""
-    return min(OPEN_FILES_MAX, descriptors // 2)
+    wanted = max(FILES_LEAST, descriptors - CONNECTIONS)
+    return min(OPEN_FILES_MAX, wanted, descriptors // 2)
 
 
 def read_whole(world: World, path: str) -> bytes | None:
