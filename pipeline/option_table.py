@@ -15,6 +15,7 @@ from typing import Any, Final
 from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.option_values import (
     read_column,
+    read_ending,
     read_endpoint,
     read_flag,
     read_group,
@@ -24,6 +25,7 @@ from rocketbed.pipeline.option_values import (
     read_number,
     read_offset,
     read_one_of,
+    read_pattern,
     read_provider,
     read_starting,
     read_text,
@@ -98,6 +100,10 @@ TABLE: Final = (
     ),
     Option("view", read_one_of(*VIEWS), "`records`", "the table to read, see above"),
     Option("topics", read_names, "all", "comma-separated topic names"),
+    Option(
+        "topicsPattern", read_pattern, "",
+        "in place of `topics`: a regular expression (Python's) that whole names match",
+    ),
     Option("startOffset", read_offset, "", "physical offset of the first record", BATCH),
     Option("endOffset", read_offset, "", "physical offset: records that begin before it", BATCH),
     Option("startTimestamp", time_in_ms, "", "store time, inclusive"),
@@ -140,7 +146,13 @@ TABLE: Final = (
     Option("pushdown", read_flag, "`false`", "accept Spark's filters", BATCH),
     Option(
         "startingOffsets", read_starting, "`earliest`",
-        "where a stream without a checkpoint starts: `earliest`, `latest`, JSON", STREAM,
+        "where a stream without a checkpoint, or a batch read over `endpoints`, starts: `earliest`,"
+        " `latest`, JSON",
+    ),
+    Option(
+        "endingOffsets", read_ending, "`latest`",
+        "where a batch read over `endpoints` ends: `latest`, or JSON; then queues that it does not"
+        " name are not read", BATCH,
     ),
     Option(
         "maxBytesPerTrigger", read_number(1), "",

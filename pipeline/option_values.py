@@ -77,6 +77,16 @@ def read_names(text: str) -> frozenset[str]:
     return names
 
 
+def read_pattern(text: str) -> re.Pattern[str]:
+    """A regular expression for topics. Raises `ValueError` with what it takes."""
+    if not text.strip():
+        raise ValueError("a regular expression")
+    try:
+        return re.compile(text.strip())
+    except (re.error, RecursionError) as exc:
+        raise ValueError(f"a regular expression ({exc})") from None
+
+
 def read_one_of(*choices: str) -> Callable[[str], str]:
     """A reader of one of some words. It raises `ValueError` with what it takes."""
     by_name = {choice.lower(): choice for choice in choices}
@@ -130,15 +140,24 @@ def read_column(text: str) -> str:
 
 def read_starting(text: str) -> str:
     """The option `startingOffsets`, as it is given. Raises `ValueError` with what it takes."""
-    if text.strip().lower() not in ("earliest", "latest"):
+    return _read_offsets(text, "earliest", "latest")
+
+
+def read_ending(text: str) -> str:
+    """The option `endingOffsets`, as it is given. Raises `ValueError` with what it takes."""
+    return _read_offsets(text, "latest")
+
+
+def _read_offsets(text: str, *words: str) -> str:
+    if text.strip().lower() not in words:
         try:
             is_object = isinstance(json.loads(text), dict)
         except (ValueError, RecursionError):
             is_object = False
         if not is_object:
             raise ValueError(
-                'earliest, latest, or JSON: an offset of a checkpoint, {"broker": 4096} (over path)'
-                ' or {"broker|topic|3": 17} (over endpoints)'
+                f"{', '.join(words)}, or JSON: an offset of a checkpoint,"
+                ' {"broker": 4096} (over path) or {"broker|topic|3": 17} (over endpoints)'
             )
     return text
 

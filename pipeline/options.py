@@ -26,6 +26,8 @@ class Options:
     endpoints: str = ""
     view: str = "records"
     topics: frozenset[str] | None = None
+    topics_pattern: re.Pattern[str] | None = None
+    """In place of `topics`; whole names match."""
     start_offset: int | None = None
     end_offset: int | None = None
     start_timestamp: int | None = None
@@ -46,6 +48,7 @@ class Options:
     pushdown: bool = False
     """Needs spark.sql.python.filterPushdown.enabled=true."""
     starting_offsets: str = "earliest"
+    ending_offsets: str = "latest"
     max_bytes_per_trigger: int | None = None
     max_rows_per_trigger: int | None = None
     min_partitions: int = 1
@@ -64,6 +67,8 @@ class Options:
         return options
 
     def __post_init__(self) -> None:
+        if self.topics is not None and self.topics_pattern is not None:
+            raise OptionError("give topics or topicsPattern, not both")
         low, high = self.start_offset, self.end_offset
         if low is not None and high is not None and low > high:
             raise OptionError(f"startOffset {low} is after endOffset {high}")

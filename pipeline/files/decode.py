@@ -6,6 +6,7 @@ of offsets.
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -60,6 +61,8 @@ class Wanted:
     """Which records are asked for; None: all. Times in milliseconds, ends exclusive."""
 
     topics: frozenset[str] | None = None
+    pattern: re.Pattern[str] | None = None
+    """Of whole names of topics."""
     queue_ids: frozenset[int] | None = None
     start_offset: int | None = None
     end_offset: int | None = None
@@ -70,6 +73,7 @@ class Wanted:
     def of(cls, options: Options) -> "Wanted":
         return cls(
             topics=options.topics,
+            pattern=options.topics_pattern,
             start_offset=options.start_offset,
             end_offset=options.end_offset,
             start_ms=options.start_timestamp,
@@ -79,7 +83,12 @@ class Wanted:
     @property
     def content(self) -> tuple[object, ...]:
         """What is asked of a record's content, which nobody knows of a bad range."""
-        return self.topics, self.queue_ids, self.start_ms, self.end_ms
+        return self.topics, self.pattern, self.queue_ids, self.start_ms, self.end_ms
+
+    def has_topic(self, name: str) -> bool:
+        """Whether records of a topic may be asked for."""
+        is_named = self.topics is None or name in self.topics
+        return is_named and (self.pattern is None or self.pattern.fullmatch(name) is not None)
 
     @property
     def by_content(self) -> bool:
@@ -102,10 +111,13 @@ class Wanted:
                 masks.append(times < self.end_ms)
         if self.queue_ids is not None:
             masks.append(numpy.isin(frame.field("queue_id"), sorted(self.queue_ids)))
-        if self.topics is not None:
-            names = texts([name.encode() for name in sorted(self.topics)])
+        if self.topics is not None or self.pattern is not None:
             topics = slices(frame.data, frame.topic_at, frame.topic_size)
-            found = compute.is_in(topics, value_set=names)
+            names = sorted(self.topics or ())
+            if self.pattern is not None:
+                there = (name.as_py().decode(errors="replace") for name in compute.unique(topics))
+                names = [name for name in there if self.has_topic(name)]
+            found = compute.is_in(topics, value_set=texts([name.encode() for name in names]))
             masks.append(mask_of(found))
         if not masks:
             return None

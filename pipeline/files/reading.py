@@ -41,7 +41,12 @@ class Plan:
 
     @classmethod
     def of(cls, options: Options) -> "Plan":
-        """The plan that the options ask for."""
+        """The plan that the options ask for. Raises `OptionError`."""
+        if (options.starting_offsets, options.ending_offsets) != ("earliest", "latest"):
+            raise OptionError(
+                "startingOffsets and endingOffsets of a batch read are for endpoints; over path"
+                " give startOffset, endOffset"
+            )
         return cls(options, Wanted.of(options))
 
     def splits(self) -> list[Any]:
@@ -59,9 +64,9 @@ class Plan:
             logger.warning("%s: the log is empty%s", replica.root, self._so(replica, replicas))
         if options.view != "records":
             parts = plan_view(options, wanted, ends)
-            check_topics(replicas, options.topics, empty)
+            check_topics(replicas, options.topics, options.topics_pattern, empty)
             return parts
-        check_topics(replicas, options.topics, empty)
+        check_topics(replicas, options.topics, options.topics_pattern, empty)
         found: list[Split] = []
         split_bytes = self._split_bytes(ends)
         for replica, end in ends:

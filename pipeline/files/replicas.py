@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -42,9 +43,12 @@ class Replica(NamedTuple):
 
 
 def check_topics(
-    replicas: Sequence[Replica], asked: Iterable[str] | None, empty: Container[Replica] = ()
+    replicas: Sequence[Replica],
+    asked: Iterable[str] | None,
+    pattern: re.Pattern[str] | None = None,
+    empty: Container[Replica] = (),
 ) -> None:
-    """Raises `OptionError` for a topic that none of the stores knows.
+    """Raises `OptionError` for a topic, or a pattern of them, that none of the stores knows.
 
     A log with neither queues nor a topic table, a copy for instance, may hold records of any
     topic, unless it is one of the `empty`: that is told.
@@ -53,7 +57,7 @@ def check_topics(
     for replica in replicas:
         here = known_topics(replica)
         known |= here
-        if asked and not here and replica not in empty:
+        if (asked or pattern) and not here and replica not in empty:
             logger.warning(
                 "%s: neither queues nor config/topics.json say which topics its log holds, so a"
                 " topic that it does not hold gives no rows and no error",
@@ -61,10 +65,13 @@ def check_topics(
             )
             return
     missing = sorted(set(asked or ()) - known)
+    if pattern is not None and not any(map(pattern.fullmatch, known)):
+        missing = [f"a topic that matches {pattern.pattern}"]
     if missing:
+        option = "topics" if asked else "topicsPattern"
         there = ", ".join(sorted(known)[:20]) or "none, nothing is stored yet"
         raise OptionError(
-            f"option topics: no store of the path has {', '.join(missing)}; topics there:"
+            f"option {option}: no store of the path has {', '.join(missing)}; topics there:"
             f" {there}{' ...' if len(known) > 20 else ''}. For records of a topic that was deleted"
             " leave the option out and filter by the column topic",
             Condition.UNKNOWN_TOPIC,

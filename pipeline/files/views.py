@@ -58,7 +58,7 @@ def plan_view(options: Options, wanted: Wanted, ends: Sequence[tuple[Replica, in
     Raises `OptionError` for a filter that the view has no column for.
     """
     given = {
-        "topics": options.topics is not None,
+        "topics": options.topics is not None or options.topics_pattern is not None,
         "offsets": options.start_offset is not None or options.end_offset is not None,
         "times": options.start_timestamp is not None or options.end_timestamp is not None,
     }
@@ -121,8 +121,9 @@ def _mask(batch: pyarrow.RecordBatch, wanted: Wanted) -> pyarrow.Array | None:
     """Rows that are asked for, by the columns that the view has."""
     names = set(batch.schema.names)
     conditions = []
-    if "topic" in names and wanted.topics is not None:
-        values = pyarrow.array(sorted(wanted.topics), pyarrow.string())
+    if "topic" in names and not (wanted.topics is None and wanted.pattern is None):
+        there = batch.column("topic").unique().to_pylist()
+        values = pyarrow.array([name for name in there if wanted.has_topic(name)], pyarrow.string())
         conditions.append(compute.is_in(batch.column("topic"), value_set=values))
     if "queue_id" in names and wanted.queue_ids is not None:
         values = pyarrow.array(sorted(wanted.queue_ids), pyarrow.int32())
@@ -170,7 +171,7 @@ def _queue_parts(replicas: Sequence[Replica], wanted: Wanted) -> list[QueuePart]
         for kind in ("consumequeue", "batchconsumequeue"):
             root = os.path.join(replica.root, kind)
             for topic in storage.folders(root):
-                if wanted.topics is not None and topic not in wanted.topics:
+                if not wanted.has_topic(topic):
                     continue
                 for name in storage.folders(os.path.join(root, topic)):
                     if name.isascii() and name.isdigit():

@@ -24,8 +24,10 @@ PHYSICAL: Final = "physical"
 QUEUE: Final = "queue"
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-QUEUES_MAX: Final = 10_000
-"""Queues of one stream: Spark writes the whole offset twice for each batch."""
+NEWEST: Final = -1
+"""In an option, for the end of a log or a queue; Kafka's."""
+OLDEST: Final = -2
+"""And for its beginning."""
 
 
 class StreamError(PipelineError):
@@ -94,21 +96,22 @@ class StreamOffset:
 _NAMES: Final = {PHYSICAL: ("brokers", "pos"), QUEUE: ("queues", "off")}
 
 
-def parse_starting(text: str, kind: str) -> str | StreamOffset:
-    """The option `startingOffsets`: `earliest`, `latest`, or JSON.
+def parse_offsets(text: str, kind: str, option: str = "startingOffsets") -> str | StreamOffset:
+    """The option `startingOffsets` or `endingOffsets`: `earliest`, `latest`, or JSON.
 
     JSON is an offset as it stands in a checkpoint, or just names and numbers
-    (`{"broker-a": 4096}`, `{"broker-a|T|3": 17}`). Raises `StreamError`.
+    (`{"broker-a": 4096}`, `{"broker-a|T|3": 17}`), also `NEWEST` and `OLDEST`. Raises
+    `StreamError`.
     """
     if text.strip().lower() in (EARLIEST, LATEST):
         return text.strip().lower()
-    what = "option startingOffsets"
+    what = f"option {option}"
     try:
         value = json.loads(text)
     except ValueError:
         raise StreamError(f"{what} must be earliest, latest or JSON, not {text!r}") from None
     if isinstance(value, dict) and value and all(type(at) is int for at in value.values()):
-        return StreamOffset(kind, {name: Mark(_natural(at, what)) for name, at in value.items()})
+        return StreamOffset(kind, {name: Mark(_place(at, what)) for name, at in value.items()})
     return StreamOffset.parse(value, kind, where=what)
 
 
@@ -150,7 +153,7 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _natural(value: int, what: str) -> int:
-    if value < 0:
-        raise StreamError(f"{what}: {value} is negative")
+def _place(value: int, what: str) -> int:
+    if value < OLDEST:
+        raise StreamError(f"{what}: {value} is no offset; {NEWEST} is latest, {OLDEST} earliest")
     return value

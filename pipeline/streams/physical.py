@@ -33,12 +33,14 @@ from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
     EARLIEST,
     LATEST,
+    NEWEST,
+    OLDEST,
     PHYSICAL,
     Mark,
     StreamError,
     StreamOffset,
     check_names,
-    parse_starting,
+    parse_offsets,
     shares,
 )
 from rocketbed.pipeline.streams.replicas import (
@@ -106,7 +108,7 @@ class PhysicalLog:
 
     def initial(self) -> StreamOffset:
         """Where a stream without a checkpoint begins. Raises `StreamError`."""
-        starting = parse_starting(self.options.starting_offsets, PHYSICAL)
+        starting = parse_offsets(self.options.starting_offsets, PHYSICAL)
         if isinstance(starting, StreamOffset):
             check_names(starting.marks, set(self._brokers), "set of brokers (startingOffsets)")
             return StreamOffset(
@@ -255,6 +257,10 @@ class PhysicalLog:
 
     def _given(self, name: str, mark: Mark) -> Mark:
         """A mark of the user's: a record has to begin there. Raises `StreamError`."""
+        if mark.at == OLDEST:
+            return self._earliest(name)
+        if mark.at == NEWEST:
+            return self._mark(name, self._patiently(name, self._end))
         if not any(self._asked(lambda one: may_begin(one, mark.at), self._brokers[name])):
             raise StreamError(
                 f"startingOffsets: no record of broker {name} begins at {mark.at}; use a "

@@ -7,53 +7,34 @@ checkpoint before it runs. See `pipeline.wire.log` for what a classic cluster ca
 import logging
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
-import trio
-
-from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
-    EARLIEST,
-    LATEST,
     QUEUE,
-    QUEUES_MAX,
     DataLoss,
     Mark,
     StreamError,
     StreamOffset,
-    parse_starting,
-    queue_name,
+    parse_offsets,
     shares,
     topic_of,
 )
-from rocketbed.pipeline.wire.log import QueueBounds, TopicGone, WireLog, describe
-from rocketbed.pipeline.wire.plan import QueueRange, WirePlan, read_range
-from rocketbed.portal import Portal
-from rocketbed.wire.bodies import MessageQueue
+from rocketbed.pipeline.wire.cluster import Cluster, Seen
+from rocketbed.pipeline.wire.kept import KeptLog
+from rocketbed.pipeline.wire.log import WireLog
+from rocketbed.pipeline.wire.plan import QueueRange, Share, WirePlan, read_share, shared
+from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
 
 if TYPE_CHECKING:
     import pyarrow
-
-T = TypeVar("T")
 
 LOG: Final = logging.getLogger("rocketbed.pipeline.streams.reader")
 LOOK_S: Final = 0.2
 SAMPLE: Final = 32
 """Records that are looked at to learn how long records are."""
-ASKED_AT_ONCE: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The cluster's queues at one moment."""
-
-    queues: Mapping[str, MessageQueue]
-    bounds: Mapping[str, QueueBounds]
 
 
 class QueueLog:
@@ -63,48 +44,33 @@ class QueueLog:
         """Raises `OptionError`."""
         WirePlan.of(options)
         self.options = options
-        self._topics = sorted(options.topics or ())
+        self._cluster = Cluster(options)
         self._target: dict[str, int] | None = None
         self._held_up: dict[str, float] = {}
         self._compared: set[str] = set()
-        self._portal: Portal | None = None
-        self._log: WireLog | None = None
+        self._log = KeptLog(options)
 
     def close(self) -> None:
         """End the connections; the next question opens others."""
-        portal, self._portal = self._portal, None
-        if portal is not None:
-            portal.close()
-
-    def _call(self, question: Callable[[WireLog], Awaitable[T]]) -> T:
-        """Ask the cluster, over connections that stay open between batches."""
-        if self._portal is None:
-            log = self._log = WireLog(self.options.endpoints, limit_s=self.options.limit_s)
-            self._portal = Portal(log)
-            self._portal.open()
-        assert self._log is not None
-        return self._portal.call(partial(question, self._log))
+        self._log.close()
 
     # --- offsets
 
     def initial(self) -> StreamOffset:
         """Where a stream without a checkpoint begins. Raises `StreamError`, `WireError`."""
-        starting = parse_starting(self.options.starting_offsets, QUEUE)
-        if isinstance(starting, StreamOffset):
+        starting = parse_offsets(self.options.starting_offsets, QUEUE, "startingOffsets")
+        if isinstance(starting, StreamOffset) and all(
+            mark.at >= 0 for mark in starting.marks.values()
+        ):
             return starting
-        seen = self._call(self._ask)
-        assert starting in (EARLIEST, LATEST)
-        return StreamOffset(
-            QUEUE,
-            {
-                name: Mark(bounds.first if starting == EARLIEST else self._end(bounds))
-                for name, bounds in seen.bounds.items()
-            },
-        )
+        seen = self._log.call(lambda log: self._cluster.look(log, fresh=True))
+        places = self._cluster.places(starting, seen, "startingOffsets")
+        return StreamOffset(QUEUE, {name: Mark(at) for name, at in places.items()})
 
     def ends(self) -> dict[str, int]:
         """Where each queue ends now. Raises `WireError`."""
-        return {name: self._end(one) for name, one in self._call(self._ask).bounds.items()}
+        seen = self._log.call(lambda log: self._cluster.look(log, fresh=True))
+        return {name: self._cluster.end(one) for name, one in seen.bounds.items()}
 
     def freeze(self) -> None:
         """From now on nothing behind the present ends is given (`Trigger.AvailableNow`)."""
@@ -115,7 +81,7 @@ class QueueLog:
     ) -> StreamOffset:
         """Where the batch that begins at `start` ends. Raises `StreamError`, `WireError`."""
         while True:
-            found, is_held_up = self._call(
+            found, is_held_up = self._log.call(
                 lambda log: self._latest(log, start, bytes_max, rows_max)
             )
             if self._target is None or not is_held_up or found.marks != start.marks:
@@ -126,7 +92,7 @@ class QueueLog:
         self, log: WireLog, start: StreamOffset, bytes_max: int | None, rows_max: int | None
     ) -> tuple[StreamOffset, bool]:
         """The end of a batch, and whether any queue holds the stream up."""
-        seen = await self._ask(log)
+        seen = await self._cluster.look(log)
         self._check_names(start, seen)
         await self._compare(log, start, seen)
         marks = {name: Mark(bounds.first) for name, bounds in seen.bounds.items()} | dict(
@@ -145,10 +111,12 @@ class QueueLog:
         if limit is not None:
             taken = shares(backlog, limit)
             ends = {name: begins[name] + taken.get(name, 0) for name in marks}
-        found = {}
-        for name, mark in marks.items():
-            is_same = ends[name] == mark.at
-            found[name] = mark if is_same else await self._mark(log, seen, name, ends[name])
+        found = dict(marks)
+
+        async def ask(name: str) -> None:
+            found[name] = await self._mark(log, seen, name, ends[name])
+
+        await together(ask, [name for name, mark in marks.items() if ends[name] != mark.at])
         return StreamOffset(QUEUE, found), bool(self._held_up)
 
     def _stretch(self, name: str, mark: Mark, bounds: QueueBounds | None) -> tuple[int, int]:
@@ -167,11 +135,11 @@ class QueueLog:
             if not self._hold_up(name, f"it ends at {bounds.longest}, the stream is at {begin}"):
                 return begin, begin
             begin = bounds.longest
-        elif begin > self._end(bounds):
+        elif begin > self._cluster.end(bounds):
             self._hold_up(name, f"a member ends at {bounds.end}, the stream is at {begin}")
             return begin, begin
         self._held_up.pop(name, None)
-        end = self._end(bounds)
+        end = self._cluster.end(bounds)
         if self._target is not None:
             end = min(end, self._target.get(name, begin))
         return begin, max(begin, end)
@@ -193,76 +161,23 @@ class QueueLog:
             raise DataLoss(f"{what}; failOnDataLoss=false goes on with what is there")
         LOG.warning("stream.data_lost %s", what)
 
-    def _end(self, bounds: QueueBounds) -> int:
-        return bounds.longest if self.options.read_uncommitted else bounds.end
-
     # --- asking the cluster
 
-    async def _ask_until_there(
-        self, log: WireLog, changed: Mapping[str, tuple[Mark | None, Mark]]
-    ) -> Seen:
-        """The queues, once they are as long as a batch; or as they are when the limit is over.
-
-        A broker that has just started may not know all of its queues yet.
-        """
-        deadline = trio.current_time() + self.options.limit_s
-        while True:
-            seen = await self._ask(log)
-            short = [
-                name
-                for name, (_, mark) in changed.items()
-                if name not in seen.bounds or seen.bounds[name].longest < mark.at
-            ]
-            if not short or trio.current_time() >= deadline:
-                return seen
-            for name in short:
-                log.distrust(topic_of(name))
-            await trio.sleep(LOOK_S)
-
-    async def _ask(self, log: WireLog) -> Seen:
-        queues: dict[str, MessageQueue] = {}
-        for topic in self._topics:
-            try:
-                found = await log.queues(topic)
-            except TopicGone:
-                if self.options.fail_on_data_loss:
-                    raise
-                continue
-            for queue in found:
-                queues[queue_name(queue.broker_name, topic, queue.queue_id)] = queue
-        if len(queues) > QUEUES_MAX:
-            raise StreamError(
-                f"{len(queues)} queues are more than one stream can keep in its checkpoint "
-                f"({QUEUES_MAX}): read the files (option path), or fewer topics in each stream",
-                Condition.ILLEGAL_OPTION,
-            )
-        bounds: dict[str, QueueBounds] = {}
-        limiter = trio.CapacityLimiter(ASKED_AT_ONCE)
-
-        async def ask(name: str, queue: MessageQueue) -> None:
-            async with limiter:
-                bounds[name] = await log.bounds(queue)
-
-        failure: BaseException | None = None
-        try:
-            async with trio.open_nursery() as nursery:
-                for name, queue in queues.items():
-                    nursery.start_soon(ask, name, queue)
-        except BaseExceptionGroup as group:
-            failure = group.exceptions[0]
-        if failure is not None:
-            raise failure
-        return Seen(queues, bounds)
+    @property
+    def _asked(self) -> str:
+        if self.options.topics_pattern is not None:
+            return f"that match {self.options.topics_pattern.pattern}"
+        return ", ".join(sorted(self.options.topics or ()))
 
     def _check_names(self, start: StreamOffset, seen: Seen) -> None:
         """Refuse the offsets of another cluster or of other topics."""
         brokers = {queue.broker_name for queue in seen.queues.values()}
         for name in start.marks:
             broker = name.partition("|")[0]
-            if topic_of(name) not in self._topics:
+            if not Wanted.of(self.options).has_topic(topic_of(name)):
                 raise StreamError(
                     f"the checkpoint has an offset of {name}, but this stream reads topics "
-                    f"{', '.join(self._topics)}: give each stream its own checkpointLocation"
+                    f"{self._asked}: give each stream its own checkpointLocation"
                 )
             if brokers and broker not in brokers:
                 raise StreamError(
@@ -274,12 +189,9 @@ class QueueLog:
 
     async def _compare(self, log: WireLog, start: StreamOffset, seen: Seen) -> None:
         """Once a run: what lies before each mark has to be what lay there."""
-        for name, mark in start.marks.items():
-            bounds = seen.bounds.get(name)
-            if name in self._compared or bounds is None or mark.crc == 0:
-                continue
-            if not bounds.first < mark.at <= bounds.end:
-                continue
+
+        async def ask(name: str) -> None:
+            mark = start.marks[name]
             crc = (await self._mark(log, seen, name, mark.at)).crc
             if crc not in (0, mark.crc):
                 raise StreamError(
@@ -288,6 +200,20 @@ class QueueLog:
                     f"start with a new checkpointLocation"
                 )
             self._compared.add(name)
+
+        comparable = (
+            name
+            for name, mark in start.marks.items()
+            if mark.crc and name not in self._compared and name in seen.bounds
+        )
+        await together(
+            ask,
+            [
+                name
+                for name in comparable
+                if seen.bounds[name].first < start.marks[name].at <= seen.bounds[name].end
+            ],
+        )
 
     async def _mark(self, log: WireLog, seen: Seen, name: str, at: int) -> Mark:
         """The mark of an offset: a checksum of the stored record before it."""
@@ -318,8 +244,8 @@ class QueueLog:
 
     # --- batches
 
-    def plan(self, start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
-        """Ranges of the batch between two offsets. Raises `StreamError`, `WireError`."""
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[Share]:
+        """Shares of the batch between two offsets. Raises `StreamError`, `WireError`."""
         changed = {
             name: (start.marks.get(name), mark)
             for name, mark in end.marks.items()
@@ -327,7 +253,8 @@ class QueueLog:
         }
         if not changed:
             return []
-        seen = self._call(lambda log: self._ask_until_there(log, changed))
+        ends = {name: mark.at for name, (_, mark) in changed.items()}
+        seen = self._log.call(lambda log: self._cluster.look_until(log, ends))
         self._check_names(end, seen)
         found: list[QueueRange] = []
         for name, (begin, mark) in sorted(changed.items()):
@@ -344,13 +271,11 @@ class QueueLog:
             last = min(mark.at, bounds.longest)
             if first < last:
                 found.append(QueueRange(seen.queues[name], first, last))
-        total = sum(one.end - one.start for one in found)
-        count = max(-(-total // self.options.min_partitions), 1)
-        return [piece for one in found for piece in one.cut(count)]
+        return shared(found, self.options.min_partitions)
 
 
 def read_part(
-    part: QueueRange, schema: "pyarrow.Schema", options: Options
+    part: Share, schema: "pyarrow.Schema", options: Options
 ) -> "Iterator[pyarrow.RecordBatch]":
-    """Rows of a range. Raises `WireError`, `TopicGone`."""
-    return read_range(part, schema, options, Wanted.of(options))
+    """Rows of a share. Raises `WireError`, `TopicGone`."""
+    return read_share(part, schema, options, Wanted.of(options))

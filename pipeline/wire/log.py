@@ -9,28 +9,34 @@ long as its shortest copy on the members that answer; a slave that is away is no
 master is lost while a slave is away, what only the master had may be gone although it was read.
 """
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import trio
 
 from rocketbed.client.errors import ClientError, NoBroker, NoNameserver, NoRoute, RequestRefused
-from rocketbed.client.routes import MASTER_ID, Route
+from rocketbed.client.routes import MASTER_ID
 from rocketbed.client.session import Session
 from rocketbed.pipeline.errors import Condition, PipelineError
+from rocketbed.pipeline.wire.questions import (
+    ANSWER_S,
+    QueueBounds,
+    bounds_now,
+    describe,
+    number,
+    together,
+)
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.bodies import MessageQueue, TopicList
 from rocketbed.wire.codes import ResponseCode
-from rocketbed.wire.command import Command, RequestCode, request
+from rocketbed.wire.command import RequestCode, request
 from rocketbed.wire.errors import ProtocolError
 from rocketbed.wire.headers import (
-    MaxOffsetRequest,
-    OffsetResponse,
     PullMessageRequest,
     PullMessageResponse,
-    QueueRequest,
     SearchOffsetRequest,
 )
 from rocketbed.world.api import Address
@@ -38,8 +44,6 @@ from rocketbed.world.api import Address
 T = TypeVar("T")
 
 GROUP: Final = "rocketbed_pipeline_reader"
-ANSWER_S: Final = 5.0
-"""For one request; then it is tried again."""
 PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 PULL_BYTES: Final = 4 * 1024 * 1024
@@ -78,17 +82,6 @@ class TopicGone(WireError):
     condition = Condition.UNKNOWN_TOPIC
 
 
-class QueueBounds(NamedTuple):
-    """Offsets of a queue, in messages."""
-
-    first: int
-    """The first one that is still there."""
-    end: int
-    """Behind the last one that every answering member has."""
-    longest: int
-    """Behind the last one that any of them has."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawPull:
     records: bytes
@@ -122,11 +115,42 @@ class WireLog:
     ) -> None:
         await self._session.__aexit__(kind, error, traceback)
 
+    async def topics(self, pattern: re.Pattern[str] | None = None) -> list[str]:
+        """All topics that the nameservers know, system topics too, or those whose whole name
+        matches; sorted. Raises `WireError`, `TopicGone` when none came to match."""
+
+        async def ask() -> list[str]:
+            answer = await self._session.nameservers.request(
+                request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                raise RequestRefused("list of topics", "nameserver", answer.code, answer.remark)
+            names = sorted(TopicList.decode(answer.body).topic_list)
+            if pattern is None:
+                return names
+            found = [name for name in names if pattern.fullmatch(name)]
+            if not found:
+                raise NoRoute(f"none of {len(names)} topics matches {pattern.pattern}")
+            return found
+
+        return await self._patiently("list of topics", "", ask)
+
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of a topic that can be read. Raises `WireError`, `TopicGone`."""
 
         async def ask() -> tuple[MessageQueue, ...]:
             return (await self._session.routes.get(topic)).readable
+
+        return await self._patiently(f"route of topic {topic}", topic, ask)
+
+    async def queues_now(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The same of a topic that may be gone already: none then."""
+
+        async def ask() -> tuple[MessageQueue, ...]:
+            try:
+                return (await self._session.routes.get(topic)).readable
+            except NoRoute:
+                return ()
 
         return await self._patiently(f"route of topic {topic}", topic, ask)
 
@@ -140,9 +164,26 @@ class WireLog:
 
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
         """Where a queue begins and ends. Raises `WireError`, `TopicGone`."""
-        return await self._patiently(
-            f"ends of {describe(queue)}", queue.topic, lambda: self._bounds(queue)
-        )
+        return (await self.bounds_of([queue]))[queue]
+
+    async def bounds_of(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, QueueBounds]:
+        """The same of many, by few questions for each topic and broker, however many queues."""
+        places: dict[tuple[str, str], list[MessageQueue]] = {}
+        for queue in queues:
+            places.setdefault((queue.topic, queue.broker_name), []).append(queue)
+        found: dict[MessageQueue, QueueBounds] = {}
+
+        async def ask(own: list[MessageQueue]) -> None:
+            what = describe(own[0]) if len(own) == 1 else f"the queues beside {describe(own[0])}"
+
+            async def now() -> dict[MessageQueue, QueueBounds]:
+                route = await self._session.routes.get(own[0].topic)
+                return await bounds_now(self._session, route, own)
+
+            found.update(await self._patiently(f"ends of {what}", own[0].topic, now))
+
+        await together(ask, places.values())
+        return found
 
     async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
         """The first offset that was stored at or after a time. Raises `WireError`."""
@@ -156,9 +197,8 @@ class WireLog:
 
         async def ask() -> int:
             _, address = await self._member(queue)
-            return await self._number(
-                queue, address, request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
-            )
+            command = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
+            return await number(self._session, queue, address, command)
 
         return await self._patiently(f"offset by time of {describe(queue)}", queue.topic, ask)
 
@@ -210,49 +250,12 @@ class WireLog:
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
-    async def _route(self, queue: MessageQueue) -> Route:
-        return await self._session.routes.get(queue.topic)
-
     async def _member(self, queue: MessageQueue) -> tuple[int, Address]:
-        route = await self._route(queue)
+        route = await self._session.routes.get(queue.topic)
         member = route.member(queue.broker_name, self._suggested.get(queue, MASTER_ID))
         if member is None:
             raise NoBroker(f"no broker serves {describe(queue)} now")
         return member
-
-    async def _bounds(self, queue: MessageQueue) -> QueueBounds:
-        route = await self._route(queue)
-        members = sorted(route.brokers.get(queue.broker_name, {}).items())
-        first: list[int] = []
-        ends: list[int] = []
-        failure: Exception | None = None
-        for _, address in members:
-            least = QueueRequest(topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name)
-            most = MaxOffsetRequest(
-                topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name
-            )
-            try:
-                one = await self._number(
-                    queue, address, request(RequestCode.GET_MIN_OFFSET, least.encode())
-                )
-                two = await self._number(
-                    queue, address, request(RequestCode.GET_MAX_OFFSET, most.encode())
-                )
-            except (RemotingError, RequestRefused) as exc:
-                failure = exc
-                continue
-            first.append(max(one, 0))
-            ends.append(max(two, 0))
-        if not ends:
-            raise failure or NoBroker(f"no broker serves {describe(queue)} now")
-        return QueueBounds(min(first), min(ends), max(ends))
-
-    async def _number(self, queue: MessageQueue, address: Address, command: Command) -> int:
-        answer = await self._session.ask(address, command, timeout_s=ANSWER_S)
-        if answer.code != ResponseCode.SUCCESS:
-            peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
-            raise RequestRefused(describe(queue), peer, answer.code, answer.remark)
-        return OffsetResponse.decode(answer.raw_fields).offset
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int) -> RawPull:
         broker_id, address = await self._member(queue)
@@ -289,11 +292,6 @@ class WireLog:
             end=found.maxOffset,
             broker_id=broker_id,
         )
-
-
-def describe(queue: MessageQueue) -> str:
-    """`queue 3 of topic T at broker-a`."""
-    return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"
 
 
 def _is_gone(failure: Exception) -> bool:

@@ -2,12 +2,14 @@
 
 The queues' ends are asked for once, when the read is planned: what arrives later is not read. A
 range is pulled chunk by chunk by a thread beside the one that makes rows, so that the next chunk is
-on its way while rows are made of the last; a chunk is what bounds memory.
+on its way while rows are made of the last; a chunk is what bounds memory. All tasks of a process
+pull through one client, which stays when they end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -17,12 +19,24 @@ from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.files.splits import CLOCK_MARGIN_MS
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog, describe
+from rocketbed.pipeline.streams.offsets import (
+    EARLIEST,
+    QUEUE,
+    DataLoss,
+    StreamOffset,
+    parse_offsets,
+)
+from rocketbed.pipeline.wire.cluster import Cluster
+from rocketbed.pipeline.wire.kept import kept_log
+from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog
+from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
 from rocketbed.wire.bodies import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow
 
+TASKS_MAX: Final = 1000
+"""Of a read, unless more are asked for: a cluster may have tens of thousands of queues."""
 CHUNK_BYTES: Final = 8 << 20
 """Bytes of records that are pulled before rows are made of them."""
 COUNT_MAX: Final = 4096
@@ -50,6 +64,31 @@ class QueueRange:
         ]
 
 
+Share = tuple[QueueRange, ...]
+"""What one task reads."""
+
+
+def shared(ranges: Sequence[QueueRange], at_least: int) -> list[Share]:
+    """Ranges as shares, cut and put together: at least so many, and not one for each of thousands
+    of queues."""
+    total = sum(one.end - one.start for one in ranges)
+    count = max(-(-total // at_least), 1)
+    pieces = [piece for one in ranges for piece in one.cut(count)]
+    if len(pieces) <= max(TASKS_MAX, at_least):
+        return [(piece,) for piece in pieces]
+    full = -(-total // max(TASKS_MAX, at_least))
+    found: list[Share] = []
+    held: list[QueueRange] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += piece.end - piece.start
+        if size >= full:
+            found.append(tuple(held))
+            held, size = [], 0
+    return [*found, tuple(held)] if held else found
+
+
 @dataclass(frozen=True, slots=True)
 class WirePlan:
     """What is to be read, and what is wanted of it."""
@@ -64,58 +103,94 @@ class WirePlan:
             raise OptionError("give path or endpoints, not both")
         if options.view != "records":
             raise OptionError(f"view={options.view} needs the files: give path, not endpoints")
-        if options.topics is None:
-            raise OptionError("endpoints requires the option topics: a cluster is read by queue")
         return cls(options, Wanted.of(options))
 
-    def splits(self) -> list[QueueRange]:
-        """Ranges of all queues up to what every answering member has. Raises `WireError`."""
-        found = trio.run(self._ranges)
-        total = sum(one.end - one.start for one in found)
-        count = max(-(-total // self.options.min_partitions), 1)
-        return [piece for one in found for piece in one.cut(count)]
+    def splits(self) -> list[Share]:
+        """Ranges of all queues up to what every answering member has, or as the options say.
 
-    def read(self, split: QueueRange, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
-        """The rows of one range. Raises `WireError`, `TopicGone`."""
-        return read_range(split, schema, self.options, self.wanted)
+        Raises `WireError`, `StreamError`.
+        """
+        starting = parse_offsets(self.options.starting_offsets, QUEUE, "startingOffsets")
+        ending = parse_offsets(self.options.ending_offsets, QUEUE, "endingOffsets")
+        return shared(trio.run(self._ranges, starting, ending), self.options.min_partitions)
 
-    async def _ranges(self) -> list[QueueRange]:
-        found: list[QueueRange] = []
-        asked = self.options.topics or frozenset()
-        if self.wanted.topics is not None:
-            asked &= self.wanted.topics
+    def read(self, split: Share, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
+        """The rows of one share. Raises `WireError`, `TopicGone`."""
+        return read_share(split, schema, self.options, self.wanted)
+
+    async def _ranges(
+        self, starting: str | StreamOffset, ending: str | StreamOffset
+    ) -> list[QueueRange]:
+        cluster = Cluster(self.options)
+        wanted_ends: dict[str, int] = {}
+        for given in (starting, ending):
+            if isinstance(given, StreamOffset):
+                wanted_ends |= {name: mark.at for name, mark in given.marks.items()}
         async with WireLog(self.options.endpoints, limit_s=self.options.limit_s) as log:
-            for topic in sorted(asked):
-                queues = await log.queues(topic)
-                found += [await self._range(log, queue) for queue in queues]
-        return [one for one in found if one.start < one.end]
-
-    async def _range(self, log: WireLog, queue: MessageQueue) -> QueueRange:
-        bounds = await log.bounds(queue)
-        start, end = bounds.first, bounds.end
-        wanted = self.wanted
-        if self.options.read_uncommitted:
-            end = bounds.longest
-        if wanted.start_ms is not None:
-            start = max(
-                start, await log.offset_at(queue, max(wanted.start_ms - CLOCK_MARGIN_MS, 0))
+            seen = await cluster.look_until(log, wanted_ends)
+            starts = cluster.places(EARLIEST, seen, "") | cluster.places(
+                starting, seen, "startingOffsets"
             )
+            ends = cluster.places(ending, seen, "endingOffsets")
+            found: list[QueueRange] = []
+
+            async def ask(name: str) -> None:
+                queue, bounds = seen.queues[name], seen.bounds[name]
+                start = self._there(queue, starts[name], bounds)
+                end = self._there(queue, ends[name], bounds, start=start)
+                if start < end:
+                    found.append(await self._timed(log, QueueRange(queue, start, end)))
+
+            await together(
+                ask, [name for name in ends if self.wanted.has_topic(seen.queues[name].topic)]
+            )
+        in_order = sorted(found, key=lambda one: one.queue)
+        return [one for one in in_order if one.start < one.end]
+
+    def _there(
+        self, queue: MessageQueue, at: int, bounds: QueueBounds, *, start: int | None = None
+    ) -> int:
+        """A place, or the nearest one that is there. Raises `DataLoss`."""
+        low = bounds.first if start is None else start
+        near = max(min(at, bounds.longest), low)
+        is_lost = at > bounds.longest or (start is None and at < low)
+        if is_lost and self.options.fail_on_data_loss:
+            raise DataLoss(
+                f"{describe(queue)} has {bounds.first} to {bounds.longest}, and {at} was asked for;"
+                f" failOnDataLoss=false goes on with what is there"
+            )
+        return near
+
+    async def _timed(self, log: WireLog, one: QueueRange) -> QueueRange:
+        """A range without most of what was stored before and after the times."""
+        start, end, wanted = one.start, one.end, self.wanted
+        if wanted.start_ms is not None:
+            since = max(wanted.start_ms - CLOCK_MARGIN_MS, 0)
+            start = max(start, await log.offset_at(one.queue, since))
         if wanted.end_ms is not None:
-            end = min(end, await log.offset_at(queue, max(wanted.end_ms + CLOCK_MARGIN_MS, 0)))
-        return QueueRange(queue, start, end)
+            until = max(wanted.end_ms + CLOCK_MARGIN_MS, 0)
+            end = min(end, await log.offset_at(one.queue, until))
+        return QueueRange(one.queue, start, end)
 
 
-def read_range(
+def read_share(
+    share: Share, schema: "pyarrow.Schema", options: Options, wanted: Wanted
+) -> "Iterator[pyarrow.RecordBatch]":
+    """Rows of ranges, each in the order of its queue. Raises `WireError`, `TopicGone`."""
+    for one in share:
+        yield from _read_range(one, schema, options, wanted)
+
+
+def _read_range(
     wanted_range: QueueRange, schema: "pyarrow.Schema", options: Options, wanted: Wanted
 ) -> "Iterator[pyarrow.RecordBatch]":
-    """Rows of a range, in the order of the queue. Raises `WireError`, `TopicGone`."""
     from rocketbed.pipeline.wire.rows import WireDecoder
 
     decoder = WireDecoder(wanted_range.queue, schema, options, wanted)
     with ThreadPoolExecutor(1, "rocketbed pull") as threads:
 
         def ask(start: int) -> "list[RawPull]":
-            return trio.run(_chunk, options, wanted_range, start)
+            return kept_log(options).call(partial(_chunk, options, wanted_range, start))
 
         coming = threads.submit(ask, wanted_range.start)
         while True:
@@ -134,29 +209,28 @@ def read_range(
                 return
 
 
-async def _chunk(options: Options, wanted: QueueRange, start: int) -> list[RawPull]:
+async def _chunk(options: Options, wanted: QueueRange, start: int, log: WireLog) -> list[RawPull]:
     """Answers from `start` on until there are bytes enough or the range is over."""
     found: list[RawPull] = []
     size, offset, stalled, step = 0, start, 0, 0
-    async with WireLog(options.endpoints, limit_s=options.limit_s) as log:
-        while offset < wanted.end and size < CHUNK_BYTES:
-            for pulled in await _pulls(log, wanted, offset, step):
-                lost = _lost(pulled, offset, wanted)
-                if lost and options.fail_on_data_loss:
-                    raise WireError(
-                        f"{describe(wanted.queue)}: messages {offset} to {lost} were deleted while "
-                        f"they were being read; failOnDataLoss=false continues after them",
-                        Condition.DATA_LOSS,
-                    )
-                if not pulled.records and pulled.next_offset <= offset:
-                    stalled += 1
-                    await _stand_still(log, wanted, pulled, offset, stalled)
-                    break
-                stalled = 0
-                found.append(pulled)
-                size += len(pulled.records)
-                step = pulled.next_offset - offset
-                offset = pulled.next_offset
+    while offset < wanted.end and size < CHUNK_BYTES:
+        for pulled in await _pulls(log, wanted, offset, step):
+            lost = _lost(pulled, offset, wanted)
+            if lost and options.fail_on_data_loss:
+                raise WireError(
+                    f"{describe(wanted.queue)}: messages {offset} to {lost} were deleted while "
+                    f"they were being read; failOnDataLoss=false continues after them",
+                    Condition.DATA_LOSS,
+                )
+            if not pulled.records and pulled.next_offset <= offset:
+                stalled += 1
+                await _stand_still(log, wanted, pulled, offset, stalled)
+                break
+            stalled = 0
+            found.append(pulled)
+            size += len(pulled.records)
+            step = pulled.next_offset - offset
+            offset = pulled.next_offset
     return found
 
 
@@ -174,15 +248,7 @@ async def _pulls(log: WireLog, wanted: QueueRange, offset: int, step: int) -> li
     async def ask(at: int) -> None:
         answers[at] = await log.pull(wanted.queue, at, count=min(wanted.end - at, step))
 
-    failures: tuple[BaseException, ...] = ()
-    try:
-        async with trio.open_nursery() as nursery:
-            for at in starts:
-                nursery.start_soon(ask, at)
-    except BaseExceptionGroup as group:
-        failures = group.exceptions
-    if failures:
-        raise failures[0]
+    await together(ask, starts)
     found = [answers[offset]]
     while found[-1].records and found[-1].next_offset in answers:
         found.append(answers[found[-1].next_offset])

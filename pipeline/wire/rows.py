@@ -19,7 +19,8 @@ from rocketbed.pipeline.files.segments import PADDING
 from rocketbed.pipeline.files.splits import Replica, Split
 from rocketbed.pipeline.files.walk import Positions, walk
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.wire.log import WireError, describe
+from rocketbed.pipeline.wire.log import WireError
+from rocketbed.pipeline.wire.questions import describe
 from rocketbed.wire.bodies import MessageQueue
 
 _PHYSICAL_AT: Final = 28

@@ -1,11 +1,10 @@
 """The pipeline's writers and readers on a live cluster, called without Spark."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
 import trio
 
@@ -17,65 +16,28 @@ from rocketbed.pipeline.schema import RECORDS, arrow_schema
 from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs, read_committed
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.marking import is_marked
-from rocketbed.pipeline.sink.options import SinkError, SinkOptions
+from rocketbed.pipeline.sink.options import SinkError
 from rocketbed.pipeline.sink.rows import outgoing
 from rocketbed.pipeline.sink.sending import TaskSender
-from rocketbed.pipeline.sink.writer import TaskCommit, finish, send_partition
+from rocketbed.pipeline.sink.writer import finish
+from rocketbed.pipeline.source import plan_of
 from rocketbed.pipeline.streams import physical as stream_physical
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
 from rocketbed.pipeline.streams.physical import PhysicalLog
 from rocketbed.pipeline.streams.queues import QueueLog, read_part
 from rocketbed.pipeline.wire.log import TopicGone, WireError
 from rocketbed.pipeline.wire.plan import WirePlan
+from tests.support.pipeline_live import Start, clusters_in, reading, send, sink, table
 
 pytestmark = pytest.mark.process
-SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}
 GONE_MS = 2000
 """How long a topic has to be away to be gone. What is there has to answer within it."""
-Start = Callable[..., LocalCluster]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    running: list[LocalCluster] = []
-
-    def begin(name: str = "c", *, slaves: int = 0, **settings: str) -> LocalCluster:
-        cluster = LocalCluster.create(
-            tmp_path / name, slaves=slaves, settings=SETTINGS | settings, tied=True
-        )
-        running.append(cluster)
-        trio.run(cluster.start)
-        return cluster
-
-    yield begin
-    for cluster in running:
-        trio.run(cluster.close)
-
-
-def sink(cluster: LocalCluster, **given: str) -> SinkOptions:
-    options = {"endpoints": cluster.nameserver_address, "topic": "T", **given}
-    return SinkOptions.parse(options, streaming=False)
-
-
-def send(
-    options: SinkOptions, first: int, end: int, *, batch: int = 0, size: int = 8
-) -> TaskCommit:
-    bodies = [str(number).encode().ljust(size) for number in range(first, end)]
-    rows = pyarrow.record_batch({"body": bodies})
-    key = TaskKey(job=options.job or "query", batch=batch, partition=first)
-    return send_partition(options, key, iter([rows]))
-
-
-def reading(cluster: LocalCluster, **given: Any) -> Options:
-    options = {"endpoints": cluster.nameserver_address, "topics": "T", **given}
-    return Options.parse({name: str(value) for name, value in options.items()})
-
-
-def table(plan: Plan | WirePlan, columns: Sequence[str]) -> list[dict[str, Any]]:
-    schema = arrow_schema("records", columns)
-    batches = [batch for split in plan.splits() for batch in plan.read(split, schema)]
-    rows: list[dict[str, Any]] = pyarrow.Table.from_batches(batches, schema).to_pylist()
-    return sorted(rows, key=lambda row: row["physical_offset"])
+    with clusters_in(tmp_path) as begin:
+        yield begin
 
 
 def numbers(options: Options) -> list[int]:
@@ -115,12 +77,13 @@ def test_a_clusters_rows_are_those_of_its_files(start: Start) -> None:
 def test_options_of_a_wire_read(start: Start) -> None:
     endpoints = "127.0.0.1:1"
     for given, reason in (
-        ({"endpoints": endpoints}, "requires the option topics"),
+        ({"endpoints": endpoints, "topics": "T", "topicsPattern": "T.*"}, "not both"),
+        ({"path": "/x", "endingOffsets": "{}"}, "are for endpoints"),
         ({"endpoints": endpoints, "topics": "T", "view": "blocks"}, "needs the files"),
         ({"endpoints": endpoints, "topics": "T", "path": "/x"}, "not both"),
     ):
         with pytest.raises(OptionError, match=reason):
-            WirePlan.of(Options.parse(given))
+            plan_of(Options.parse(given))
     alone = {"endpoints": endpoints, "topics": "T", "retryTimeoutMs": "200"}
     with pytest.raises(WireError, match=r"after 0\.2 s still: no (nameserver answered|answer)"):
         WirePlan.of(Options.parse(alone)).splits()

@@ -16,7 +16,8 @@ from rocketbed.client.routes import Route, route_of
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import WrongUsage
 from rocketbed.pipeline.sink.markers import TOPIC_PREFIX
-from rocketbed.pipeline.wire.log import WireLog, describe
+from rocketbed.pipeline.wire.log import WireLog
+from rocketbed.pipeline.wire.questions import describe
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.errors import ProtocolError

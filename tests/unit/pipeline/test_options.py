@@ -58,7 +58,7 @@ def test_topics_are_a_list() -> None:
 @pytest.mark.parametrize(
     ("use", "name", "says"),
     [
-        (Use.BATCH, "startingOffsets", "is for streams, not batch reads"),
+        (Use.STREAM, "endingOffsets", "is for batch reads, not streams"),
         (Use.BATCH, "maxRowsPerTrigger", "is for streams, not batch reads"),
         (Use.BATCH, "topic", r"is for batch writes and stream writes.*\(is topics meant\?\)"),
         (Use.STREAM, "topic", r"\(is topics meant\?\)"),

@@ -16,7 +16,7 @@ from rocketbed.pipeline.streams.offsets import (
     StreamError,
     StreamOffset,
     check_names,
-    parse_starting,
+    parse_offsets,
     queue_name,
     shares,
 )
@@ -82,20 +82,20 @@ def test_offsets_of_another_cluster_are_refused() -> None:
 
 
 def test_starting_offsets() -> None:
-    assert parse_starting("EARLIEST", PHYSICAL) == "earliest"
-    assert parse_starting(" latest ", QUEUE) == "latest"
-    plain = parse_starting('{"broker-a": 4096}', PHYSICAL)
+    assert parse_offsets("EARLIEST", PHYSICAL) == "earliest"
+    assert parse_offsets(" latest ", QUEUE) == "latest"
+    plain = parse_offsets('{"broker-a": 4096}', PHYSICAL)
     assert plain == StreamOffset(PHYSICAL, {"broker-a": Mark(4096)})
     whole = StreamOffset(QUEUE, {"a|T|0": Mark(3, 9)})
-    assert parse_starting(json.dumps(whole.as_json()), QUEUE) == whole
+    assert parse_offsets(json.dumps(whole.as_json()), QUEUE) == whole
     for text, reason in (
         ("tomorrow", "earliest, latest or JSON"),
-        ('{"broker-a": -1}', "negative"),
+        ('{"broker-a": -3}', "-3 is no offset"),
         ('{"broker-a": "x"}', "does not contain a rocketbed offset"),
         ("[1]", "does not contain a rocketbed offset"),
     ):
         with pytest.raises(StreamError, match=reason):
-            parse_starting(text, PHYSICAL)
+            parse_offsets(text, PHYSICAL)
 
 
 @given(st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10**6)), st.integers(1, 10**6))

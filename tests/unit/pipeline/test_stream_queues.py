@@ -7,8 +7,8 @@ import pytest
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, queue_name, topic_of
 from rocketbed.pipeline.streams.queues import QueueLog
-from rocketbed.pipeline.wire.log import QueueBounds
 from rocketbed.pipeline.wire.plan import QueueRange
+from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
 
 NAME = "broker-a|T|0"

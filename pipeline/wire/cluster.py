@@ -1,0 +1,119 @@
+"""Which queues of a live cluster are asked for, and where they begin and end now."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import (
+    EARLIEST,
+    LATEST,
+    NEWEST,
+    OLDEST,
+    StreamError,
+    StreamOffset,
+    queue_name,
+    topic_of,
+)
+from rocketbed.pipeline.wire.log import TopicGone, WireLog
+from rocketbed.pipeline.wire.questions import QueueBounds, together
+from rocketbed.wire.bodies import MessageQueue
+
+LOOK_S: Final = 0.2
+DISCOVERED_S: Final = 5.0
+"""So old may a list of all topics be: a stream asks many times a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The cluster's queues at one moment, by `queue_name`."""
+
+    queues: Mapping[str, MessageQueue]
+    bounds: Mapping[str, QueueBounds]
+
+
+class Cluster:
+    """Looks at the topics that the options name, that match their pattern, or at all."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._topics: list[str] = []
+        """What was discovered, if it was."""
+        self._discovered_at = -DISCOVERED_S
+
+    def end(self, bounds: QueueBounds) -> int:
+        """Up to where a queue is read."""
+        return bounds.longest if self.options.read_uncommitted else bounds.end
+
+    async def look(self, log: WireLog, *, fresh: bool = False) -> Seen:
+        """All queues now; `fresh`: with topics that were made a moment ago.
+
+        Raises `WireError`, `TopicGone`.
+        """
+        found: dict[str, MessageQueue] = {}
+
+        async def ask(topic: str) -> None:
+            for queue in await self._queues(log, topic):
+                found[queue_name(queue.broker_name, topic, queue.queue_id)] = queue
+
+        await together(ask, await self._asked(log, fresh=fresh))
+        queues = dict(sorted(found.items()))
+        bounds = await log.bounds_of(queues.values())
+        return Seen(queues, {name: bounds[queue] for name, queue in queues.items()})
+
+    async def look_until(self, log: WireLog, ends: Mapping[str, int]) -> Seen:
+        """All queues, once they are as long as that; or as they are when the limit is over: a
+        broker that has just started may not know all of its queues yet."""
+        deadline = trio.current_time() + self.options.limit_s
+        while True:
+            seen = await self.look(log)
+            short = [
+                name
+                for name, end in ends.items()
+                if name not in seen.bounds or seen.bounds[name].longest < end
+            ]
+            if not short or trio.current_time() >= deadline:
+                return seen
+            for name in short:
+                log.distrust(topic_of(name))
+            await trio.sleep(LOOK_S)
+
+    def places(self, given: str | StreamOffset, seen: Seen, option: str) -> dict[str, int]:
+        """Where queues are, as the value of an option says. Raises `StreamError` for a queue that
+        is not there."""
+        if given == EARLIEST:
+            return {name: bounds.first for name, bounds in seen.bounds.items()}
+        if given == LATEST:
+            return {name: self.end(bounds) for name, bounds in seen.bounds.items()}
+        assert isinstance(given, StreamOffset)
+        if strange := sorted(given.marks.keys() - seen.bounds.keys()):
+            raise StreamError(
+                f"option {option} names {strange[0]}, which is no queue of these topics; there are"
+                f" {', '.join(list(seen.bounds)[:10]) or 'none'}"
+            )
+        found = {}
+        for name, mark in given.marks.items():
+            bounds = seen.bounds[name]
+            found[name] = {NEWEST: self.end(bounds), OLDEST: bounds.first}.get(mark.at, mark.at)
+        return found
+
+    async def _asked(self, log: WireLog, *, fresh: bool) -> list[str]:
+        if self.options.topics is not None:
+            return sorted(self.options.topics)
+        now = trio.current_time()
+        if fresh or now - self._discovered_at >= DISCOVERED_S:
+            self._topics = await log.topics(self.options.topics_pattern)
+            self._discovered_at = now
+        return self._topics
+
+    async def _queues(self, log: WireLog, topic: str) -> tuple[MessageQueue, ...]:
+        if self.options.topics is None:
+            return await log.queues_now(topic)
+        try:
+            return await log.queues(topic)
+        except TopicGone:
+            if self.options.fail_on_data_loss:
+                raise
+            return ()

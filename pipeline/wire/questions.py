@@ -1,0 +1,124 @@
+"""Questions to brokers about queues: where they begin and end, asked for many at once."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import trio
+
+from rocketbed.client.errors import NoBroker, RequestRefused
+from rocketbed.client.routes import Route
+from rocketbed.client.session import Session
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.bodies_admin import TopicStatsTable
+from rocketbed.wire.codes import ResponseCode
+from rocketbed.wire.command import Command, RequestCode, request
+from rocketbed.wire.headers import MaxOffsetRequest, OffsetResponse, QueueRequest
+from rocketbed.wire.headers_admin import TopicRequest
+from rocketbed.world.api import Address
+
+T = TypeVar("T")
+
+ANSWER_S: Final = 5.0
+"""For one request; then it is tried again."""
+AT_ONCE: Final = 16
+"""Questions to a cluster under way at once."""
+
+
+class QueueBounds(NamedTuple):
+    """Offsets of a queue, in messages."""
+
+    first: int
+    """The first one that is still there."""
+    end: int
+    """Behind the last one that every answering member has."""
+    longest: int
+    """Behind the last one that any of them has."""
+
+
+async def bounds_now(
+    session: Session, route: Route, queues: Sequence[MessageQueue]
+) -> dict[MessageQueue, QueueBounds]:
+    """Of queues of one topic at one broker. Raises `RequestRefused`, `RemotingError`, `NoBroker`
+    when no member answers."""
+    seen: list[dict[MessageQueue, tuple[int, int]]] = []
+    failure: Exception | None = None
+    for _, address in sorted(route.brokers.get(queues[0].broker_name, {}).items()):
+        try:
+            seen.append(await _extents(session, queues, address))
+        except (RemotingError, RequestRefused) as exc:
+            failure = exc
+    if not seen:
+        raise failure or NoBroker(f"no broker serves {describe(queues[0])} now")
+    found = {}
+    for queue in queues:
+        ends = [extents[queue][1] for extents in seen]
+        first = min(extents[queue][0] for extents in seen)
+        found[queue] = QueueBounds(first, min(ends), max(ends))
+    return found
+
+
+async def number(session: Session, queue: MessageQueue, address: Address, command: Command) -> int:
+    """The offset that a broker answers with. Raises `RequestRefused`, `RemotingError`."""
+    answer = await session.ask(address, command, timeout_s=ANSWER_S)
+    if answer.code != ResponseCode.SUCCESS:
+        peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
+        raise RequestRefused(describe(queue), peer, answer.code, answer.remark)
+    return OffsetResponse.decode(answer.raw_fields).offset
+
+
+async def together(ask: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
+    """Ask about each, some at once. Raises the first error as it is."""
+    limiter = trio.CapacityLimiter(AT_ONCE)
+
+    async def one(item: T) -> None:
+        async with limiter:
+            await ask(item)
+
+    failure: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            for item in items:
+                nursery.start_soon(one, item)
+    except BaseExceptionGroup as group:
+        failure = group.exceptions[0]
+    if failure is not None:
+        raise failure
+
+
+def describe(queue: MessageQueue) -> str:
+    """`queue 3 of topic T at broker-a`."""
+    return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"
+
+
+async def _extents(
+    session: Session, queues: Sequence[MessageQueue], address: Address
+) -> dict[MessageQueue, tuple[int, int]]:
+    """Where queues begin and end at one member. The first is asked for by itself, which a member
+    that must not serve readers refuses; the others stand in the topic's table."""
+    found = {queues[0]: await _extent(session, queues[0], address)}
+    if len(queues) > 1:
+        command = request(
+            RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=queues[0].topic).encode()
+        )
+        answer = await session.ask(address, command, timeout_s=ANSWER_S)
+        if answer.code == ResponseCode.SUCCESS:
+            table = TopicStatsTable.decode(answer.body).offset_table
+            found |= {
+                queue: (max(table[queue].min_offset, 0), max(table[queue].max_offset, 0))
+                for queue in queues[1:]
+                if queue in table
+            }
+    for queue in queues:
+        if queue not in found:  # nobody writes to it, or the member does not know the topic yet
+            found[queue] = await _extent(session, queue, address)
+    return found
+
+
+async def _extent(session: Session, queue: MessageQueue, address: Address) -> tuple[int, int]:
+    topic, number_, broker = queue.topic, queue.queue_id, queue.broker_name
+    least = QueueRequest(topic=topic, queueId=number_, bname=broker).encode()
+    most = MaxOffsetRequest(topic=topic, queueId=number_, bname=broker).encode()
+    first = await number(session, queue, address, request(RequestCode.GET_MIN_OFFSET, least))
+    last = await number(session, queue, address, request(RequestCode.GET_MAX_OFFSET, most))
+    return max(first, 0), max(last, 0)

@@ -1,0 +1,167 @@
+"""Which topics and queues of a live cluster the pipeline reads, and from where to where."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.pipeline.files.reading import Plan
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import DataLoss, StreamError
+from rocketbed.pipeline.streams.queues import QueueLog
+from rocketbed.pipeline.wire.kept import kept_log
+from rocketbed.pipeline.wire.log import TopicGone, WireLog
+from rocketbed.pipeline.wire.plan import TASKS_MAX, WirePlan
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.command import RequestCode
+from tests.support.pipeline_live import Start, clusters_in, reading, send, sink, table
+
+pytestmark = pytest.mark.process
+GONE_MS = 2000
+QUEUES = 3000
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with clusters_in(tmp_path) as begin:
+        yield begin
+
+
+def make(cluster: LocalCluster, topic: str, queues: int = 4) -> None:
+    async def ask() -> None:
+        async with cluster.admin() as admin:
+            await admin.create_topic(topic, queues=queues)
+
+    trio.run(ask)
+
+
+def sent(cluster: LocalCluster, topic: str, first: int, end: int) -> None:
+    send(sink(cluster, topic=topic, requestBytes="200"), first, end)
+
+
+def topics_of(plan: Plan | WirePlan) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row in table(plan, ["topic", "physical_offset"]):
+        found[row["topic"]] = found.get(row["topic"], 0) + 1
+    return found
+
+
+def test_all_topics_or_those_of_a_pattern_are_those_of_the_files(start: Start) -> None:
+    cluster = start(slaves=1)
+    for topic, count in (("Orders", 40), ("Orders-old", 20), ("Trades", 30)):
+        sent(cluster, topic, 0, count)
+    path = f"broker-a/0={cluster.member_directory('master')}/store"
+    for given in ({}, {"topicsPattern": "Ord.*"}, {"topicsPattern": "Orders|T.*s"}):
+        wire = topics_of(WirePlan.of(reading(cluster, topics=None, **given)))
+        assert wire == topics_of(Plan.of(Options.parse({"path": path, **given})))
+    assert wire == {"Orders": 40, "Trades": 30}
+    with pytest.raises(TopicGone, match=r"none of \d+ topics matches Nothing\.\*"):
+        WirePlan.of(
+            reading(cluster, topics=None, topicsPattern="Nothing.*", retryTimeoutMs=300)
+        ).splits()
+
+
+def test_a_stream_of_a_pattern_finds_new_topics(start: Start) -> None:
+    cluster = start()
+    sent(cluster, "Orders", 0, 10)
+    log = QueueLog(reading(cluster, topics=None, topicsPattern="Orders.*"))
+    try:
+        begin = log.initial()
+        sent(cluster, "Orders-2", 0, 10)
+        sent(cluster, "Trades", 0, 10)
+        wanted = {"Orders", "Orders-2"}
+        found: set[str] = set()
+        while found != wanted:
+            stop = log.latest(begin, bytes_max=None, rows_max=None)
+            found = {name.split("|")[1] for name in stop.marks}
+        rows = sum(one.end - one.start for share in log.plan(begin, stop) for one in share)
+        while rows < 20:
+            stop = log.latest(begin, bytes_max=None, rows_max=None)
+            rows = sum(one.end - one.start for share in log.plan(begin, stop) for one in share)
+        assert rows == 20
+        foreign = QueueLog(reading(cluster, topics=None, topicsPattern="Trades.*"))
+        with pytest.raises(StreamError, match=r"this stream reads topics that match Trades\.\*"):
+            foreign.latest(stop, bytes_max=None, rows_max=None)
+        foreign.close()
+    finally:
+        log.close()
+
+
+def test_queues_are_read_from_and_to_where_the_options_say(start: Start) -> None:
+    cluster = start()
+    sent(cluster, "T", 0, 200)
+    plan = WirePlan.of(reading(cluster))
+    ends = {one.queue.queue_id: one.end for (one,) in plan.splits()}
+    assert sorted(ends) == [0, 1, 2, 3]
+
+    def ranges(**given: object) -> dict[int, tuple[int, int]]:
+        texts = {name: json.dumps(value) for name, value in given.items()}
+        shares = WirePlan.of(reading(cluster, retryTimeoutMs=GONE_MS, **texts)).splits()
+        return {one.queue.queue_id: (one.start, one.end) for (one,) in shares}
+
+    starts = {"broker-a|T|0": 5, "broker-a|T|1": -1, "broker-a|T|2": -2}
+    assert ranges(startingOffsets=starts) == {
+        0: (5, ends[0]),
+        2: (0, ends[2]),
+        3: (0, ends[3]),
+    }
+    assert ranges(endingOffsets={"broker-a|T|0": 7, "broker-a|T|2": -1}) == {
+        0: (0, 7),
+        2: (0, ends[2]),
+    }
+    with pytest.raises(StreamError, match=r"startingOffsets names broker-a\|T\|9, which is no"):
+        ranges(startingOffsets={"broker-a|T|9": 1})
+    with pytest.raises(DataLoss, match=rf"has 0 to {ends[0]}, and 9999 was asked for"):
+        ranges(endingOffsets={"broker-a|T|0": 9999})
+    last = WirePlan.of(reading(cluster, startingOffsets="latest"))
+    assert last.splits() == []
+
+
+def test_thousands_of_queues_cost_few_questions_and_tasks(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = start()
+    make(cluster, "T", QUEUES)
+    asked: list[int] = []
+    ask = WireLog.bounds_of
+
+    async def counting(self: WireLog, queues: list[MessageQueue]) -> object:
+        connections = self._session.ask
+
+        async def one(address: object, command: object, *, timeout_s: float) -> object:
+            asked.append(command.code)  # type: ignore[attr-defined]
+            return await connections(address, command, timeout_s=timeout_s)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(self._session, "ask", one)
+        return await ask(self, queues)
+
+    monkeypatch.setattr(WireLog, "bounds_of", counting)
+    log = QueueLog(reading(cluster))
+    try:
+        assert len(log.ends()) == QUEUES
+    finally:
+        log.close()
+    assert asked.count(RequestCode.GET_TOPIC_STATS_INFO) == 1
+    assert len(asked) == 3
+    monkeypatch.undo()
+    send(sink(cluster, requestBytes="0"), 0, 2 * QUEUES)
+    plan = WirePlan.of(reading(cluster))
+    shares = plan.splits()
+    assert len({one.queue for share in shares for one in share}) > TASKS_MAX >= len(shares)
+    assert len(table(plan, ["physical_offset"])) == 2 * QUEUES
+
+
+def test_tasks_of_a_process_share_a_client(start: Start) -> None:
+    cluster = start()
+    sent(cluster, "T", 0, 50)
+    options = reading(cluster)
+    assert len(table(WirePlan.of(options), ["physical_offset"])) == 50
+    kept = kept_log(options)
+    opened = kept._open
+    assert opened is not None
+    assert len(table(WirePlan.of(options), ["physical_offset"])) == 50
+    assert kept_log(options) is kept
+    assert kept._open is opened
