@@ -57,7 +57,7 @@ class RemoteStorage(Storage):
     def _listed(self, directory: str) -> list[Entry]:
         from pyarrow.fs import FileSelector, FileType
 
-        place, inner = self._at(directory)
+        place, inner = self.at(directory)
         found = place.get_file_info(FileSelector(inner, allow_not_found=True))
         return sorted(
             Entry(
@@ -86,7 +86,7 @@ class RemoteStorage(Storage):
         return bool(self._type(path) == FileType.File)
 
     def content(self, path: str, size: int) -> bytes:
-        place, inner = self._at(path)
+        place, inner = self.at(path)
         with place.open_input_stream(inner) as file:
             return bytes(file.read(size))
 
@@ -100,10 +100,10 @@ class RemoteStorage(Storage):
         return self.scheme, path
 
     def _type(self, path: str) -> Any:
-        place, inner = self._at(path)
+        place, inner = self.at(path)
         return place.get_file_info(inner).type
 
-    def _at(self, path: str) -> "tuple[FileSystem, str]":
+    def at(self, path: str) -> "tuple[FileSystem, str]":
         """The file system, and the path in it."""
         inner = path.partition("://")[2].rstrip("/")
         place, is_by_bucket = _file_system(self.scheme, self.authority, self.settings)
@@ -115,7 +115,7 @@ class _RemoteFile:
 
     def __init__(self, storage: RemoteStorage, path: str) -> None:
         self._path = path
-        self._place, self._inner = storage._at(path)
+        self._place, self._inner = storage.at(path)
         self._file = self._place.open_input_file(self._inner)
         self._opened = self._info()
 
@@ -200,7 +200,7 @@ class RemotePool(FilePool):
         """The open file; None when it is not there."""
         if path not in self._files:
             try:
-                place, inner = self._storage._at(path)
+                place, inner = self._storage.at(path)
                 self._files[path] = place.open_input_file(inner)
             except FileNotFoundError:
                 return None

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -49,6 +49,8 @@ class JobSettings:
     """Store directories, `root` or `broker/replica=root`."""
     endpoints: str = ""
     """Name servers of a live cluster, instead of stores."""
+    topics_pattern: str = ""
+    """A regular expression for topics, instead of names."""
     out: Path | None = None
     master: str = "local[*]"
     remote: str = ""
@@ -74,6 +76,21 @@ class JobSettings:
             raise WrongUsage(f"--endpoints {self.endpoints}: expected {exc}") from None
         where = {"endpoints": self.endpoints} if self.endpoints else {"path": ",".join(self.stores)}
         return {**where, "mode": self.mode, **dict(self.file_systems)}
+
+    def topic_options(self, topics: Sequence[str]) -> dict[str, str]:
+        """Options of a read of topics that a job was given, or that match the pattern; none for
+        all. Raises `WrongUsage`."""
+        from rocketbed.pipeline.option_values import read_pattern
+
+        if not self.topics_pattern:
+            return {"topics": ",".join(topics)} if topics else {}
+        if topics:
+            raise WrongUsage("--topic and --topics-pattern cannot be combined: give one of them")
+        try:
+            read_pattern(self.topics_pattern)
+        except ValueError as exc:
+            raise WrongUsage(f"--topics-pattern {self.topics_pattern}: expected {exc}") from None
+        return {"topicsPattern": self.topics_pattern}
 
     @property
     def file_systems(self) -> "Settings":
@@ -136,9 +153,17 @@ class Job:
 
     def staging(self, place: Path) -> Path:
         """A new directory that goes when the job ends, unless it was renamed. Raises `OSError`."""
-        self._staging.append(place)  # first: an interrupt may come any moment
+        self.half_made(place)  # first: an interrupt may come any moment
         place.mkdir(parents=True)
         return place
+
+    def half_made(self, place: Path) -> None:
+        """A directory that goes when the job ends, unless it is kept."""
+        self._staging.append(place)
+
+    def keep(self, place: Path) -> None:
+        """Let such a directory stay: it is whole."""
+        self._staging.remove(place)
 
     def _take_interrupts(self) -> None:
         """Ctrl-C ends the job: pyspark's own handler only cancels, and the error of that call may

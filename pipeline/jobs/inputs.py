@@ -1,5 +1,8 @@
 """What a job reads: replicas of brokers, how far their logs go, and how much that is."""
 
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +12,8 @@ from rocketbed.pipeline.report import Report
 
 if TYPE_CHECKING:
     from rocketbed.pipeline.files.splits import Replica
+    from rocketbed.pipeline.streams.queues import QueueLog
+    from rocketbed.pipeline.wire.cluster import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,56 @@ def broker_logs(settings: JobSettings) -> list[BrokerLog]:
     for replica in parse_paths(",".join(settings.stores), settings.file_systems):
         by_broker.setdefault(replica.broker, []).append(replica)
     return [_broker_log(name, replicas) for name, replicas in sorted(by_broker.items())]
+
+
+@contextmanager
+def live_log(settings: JobSettings, topics: Sequence[str]) -> "Iterator[QueueLog]":
+    """The queues of the cluster that was named. Raises `WrongUsage`."""
+    from rocketbed.pipeline.options import Options
+    from rocketbed.pipeline.streams.queues import QueueLog
+
+    log = QueueLog(Options.parse(settings.source_options() | settings.topic_options(topics)))
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def note_queues(report: Report, settings: JobSettings, seen: "Seen") -> None:
+    """Enter in the report which queues of a live cluster are read."""
+    report.inputs.append(
+        {
+            "endpoints": settings.endpoints,
+            "topics": sorted({queue.topic for queue in seen.queues.values()}),
+            "queues": len(seen.queues),
+            "messages": sum(one.end - one.first for one in seen.bounds.values()),
+        }
+    )
+
+
+def sources_now(
+    settings: JobSettings, report: Report, topics: Sequence[str]
+) -> list[dict[str, str]]:
+    """Options of reads of all that is stored now, and is the same in each of them: one for a
+    broker's log, or one for a live cluster. They are noted. Raises `PipelineError`, `WrongUsage`.
+    """
+    asked = settings.topic_options(topics)
+    if not settings.endpoints:
+        logs = broker_logs(settings)
+        note_inputs(report, logs)
+        common = asked | {"mode": settings.mode}
+        return [common | log.replicas[0].source | {"endOffset": str(log.end)} for log in logs]
+    seen = queues_now(settings, report, topics)
+    ends = {name: bounds.end for name, bounds in seen.bounds.items()}
+    return [asked | settings.source_options() | {"endingOffsets": json.dumps(ends)}]
+
+
+def queues_now(settings: JobSettings, report: Report, topics: Sequence[str]) -> "Seen":
+    """The queues of a live cluster, noted. Raises `PipelineError`, `WrongUsage`."""
+    with live_log(settings, topics) as log:
+        seen = log.look()
+    note_queues(report, settings, seen)
+    return seen
 
 
 def note_inputs(report: Report, logs: list[BrokerLog]) -> None:

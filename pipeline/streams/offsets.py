@@ -110,7 +110,7 @@ def parse_offsets(text: str, kind: str, option: str = "startingOffsets") -> str 
         value = json.loads(text)
     except ValueError:
         raise StreamError(f"{what} must be earliest, latest or JSON, not {text!r}") from None
-    if isinstance(value, dict) and value and all(type(at) is int for at in value.values()):
+    if isinstance(value, dict) and all(type(at) is int for at in value.values()):
         return StreamOffset(kind, {name: Mark(_place(at, what)) for name, at in value.items()})
     return StreamOffset.parse(value, kind, where=what)
 

@@ -63,14 +63,16 @@ class QueueLog:
             mark.at >= 0 for mark in starting.marks.values()
         ):
             return starting
-        seen = self._log.call(lambda log: self._cluster.look(log, fresh=True))
-        places = self._cluster.places(starting, seen, "startingOffsets")
+        places = self._cluster.places(starting, self.look(), "startingOffsets")
         return StreamOffset(QUEUE, {name: Mark(at) for name, at in places.items()})
+
+    def look(self) -> Seen:
+        """All queues now, with topics that were made a moment ago. Raises `WireError`."""
+        return self._log.call(lambda log: self._cluster.look(log, fresh=True))
 
     def ends(self) -> dict[str, int]:
         """Where each queue ends now. Raises `WireError`."""
-        seen = self._log.call(lambda log: self._cluster.look(log, fresh=True))
-        return {name: self._cluster.end(one) for name, one in seen.bounds.items()}
+        return {name: self._cluster.end(one) for name, one in self.look().bounds.items()}
 
     def freeze(self) -> None:
         """From now on nothing behind the present ends is given (`Trigger.AvailableNow`)."""

@@ -34,6 +34,8 @@ class QueueBounds(NamedTuple):
     """Behind the last one that every answering member has."""
     longest: int
     """Behind the last one that any of them has."""
+    members: int = 1
+    """How many answered."""
 
 
 async def bounds_now(
@@ -54,7 +56,7 @@ async def bounds_now(
     for queue in queues:
         ends = [extents[queue][1] for extents in seen]
         first = min(extents[queue][0] for extents in seen)
-        found[queue] = QueueBounds(first, min(ends), max(ends))
+        found[queue] = QueueBounds(first, min(ends), max(ends), len(ends))
     return found
 
 

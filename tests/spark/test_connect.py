@@ -14,7 +14,7 @@ import pyarrow.dataset
 import pytest
 
 from rocketbed.pipeline.errors import EXIT_GOOD
-from rocketbed.pipeline.jobs.export import MANIFEST
+from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"

@@ -12,7 +12,9 @@ from pyspark.sql import SparkSession
 
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.export import MANIFEST, ExportOptions, export
+from rocketbed.pipeline.jobs.export.job import ExportOptions, export
+from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
+from rocketbed.pipeline.jobs.export.writing import Form
 from rocketbed.pipeline.report import Report
 
 pytestmark = pytest.mark.spark
@@ -37,7 +39,7 @@ def run(spark: SparkSession, store: Path | str, out: Path, **options: Any) -> Re
     settings = JobSettings(stores=(str(store),), out=out)
     job = Job("export", settings, spark=spark)
     try:
-        export(job, ExportOptions(**options))
+        export(job, ExportOptions(form=Form(**options)))
     finally:
         job.close()
     return job.report

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from rocketbed import pipeline
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings
-from rocketbed.pipeline.jobs.export import MANIFEST, ExportOptions, export
+from rocketbed.pipeline.jobs.export.job import ExportOptions, export
+from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
 from rocketbed.pipeline.jobs.verify.job import VerifyOptions, verify
 from tests.support.s3 import BUCKET, S3Server, s3_server
 

@@ -192,8 +192,8 @@ def test_columns_are_found_in_any_case_and_called_as_they_were_asked_for(
 
 
 def test_an_option_of_streams_is_refused_by_a_batch(spark: SparkSession, log: Log) -> None:
-    reader = spark.read.format("rocketbed").option("startingOffsets", "latest")
-    with pytest.raises(AnalysisException, match="startingOffsets is for streams, not batch reads"):
+    reader = spark.read.format("rocketbed").option("maxRowsPerTrigger", "5")
+    with pytest.raises(AnalysisException, match="PerTrigger is for streams, not batch"):
         reader.load(str(log.root)).collect()
 
 

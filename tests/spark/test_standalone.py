@@ -19,7 +19,7 @@ import pyspark
 import pytest
 
 from rocketbed.pipeline.java import REAL_HOME, WRAPPED_HOME, prepare_java
-from rocketbed.pipeline.jobs.export import MANIFEST
+from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
 from rocketbed.pipeline.jobs.audit.page import write_page
 from rocketbed.pipeline.jobs.common import Job
-from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
+from rocketbed.pipeline.jobs.inputs import sources_now
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -61,12 +61,11 @@ class Audit:
 def audit(job: Job, options: AuditOptions) -> None:
     """Read the log four times, for few columns each. Raises `PipelineError`, `WrongUsage`."""
     out = job.settings.out or Path("out/audit")
-    logs = broker_logs(job.settings)
-    note_inputs(job.report, logs)
+    sources = sources_now(job.settings, job.report, options.topics)
     job.spark  # noqa: B018 (its start is a phase of its own)
 
     def records(*columns: str) -> "DataFrame":
-        return _records(job, logs, options.topics, columns)
+        return _records(job, sources, columns)
 
     with job.phase("topics"):
         topics = _topics(records(*COLUMNS))
@@ -98,25 +97,13 @@ def bucket_of(seconds: float) -> int:
     return next(fitting, BUCKETS_S[-1])
 
 
-def _records(
-    job: Job, logs: Sequence[BrokerLog], topics: Sequence[str], columns: Sequence[str]
-) -> "DataFrame":
-    """One replica of each broker, up to what all replicas hold. A bad record has no topic."""
+def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]) -> "DataFrame":
+    """Each message once, up to what all replicas hold. A bad record has no topic."""
     from rocketbed.pipeline.schema import records_ddl
 
-    frames = []
     needed = list(dict.fromkeys(["topic", *columns]))
-    for log in logs:
-        reader = job.spark.read.format("rocketbed").schema(records_ddl(needed))
-        source = {
-            **log.replicas[0].source,
-            "endOffset": str(log.end),
-            "mode": job.settings.mode,
-            "verifyCrc": "false",
-        }
-        if topics:
-            source["topics"] = ",".join(topics)
-        frames.append(reader.options(**source).load())
+    reader = job.spark.read.format("rocketbed").schema(records_ddl(needed))
+    frames = [reader.options(**source, verifyCrc="false").load() for source in sources]
     return reduce(lambda one, other: one.unionAll(other), frames)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
-from rocketbed.pipeline.jobs.export import exported_columns
+from rocketbed.pipeline.jobs.export.writing import exported_columns
 from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
 from rocketbed.pipeline.jobs.tail.lines import json_line, text_line
 
@@ -52,7 +52,7 @@ class TailOptions:
     """Options of `tail` beyond the common ones."""
 
     topics: tuple[str, ...] = ()
-    """Only these; empty for all, which needs store directories."""
+    """Only these; empty for all, or those of the settings' pattern."""
     start: str = "latest"
     """`earliest` or `latest`; a checkpoint counts more."""
     once: bool = False
@@ -156,29 +156,30 @@ def _source(job: Job, options: TailOptions) -> dict[str, str]:
     source = settings.source_options()
     if options.start not in STARTS:
         raise WrongUsage(f"--from must be {' or '.join(STARTS)}, not {options.start!r}")
-    if settings.endpoints and not options.topics:
-        raise WrongUsage("a live cluster is read by topic: give --topic NAME (repeatable)")
     if settings.out is None and options.checkpoint is not None:
         raise WrongUsage("--checkpoint needs --out: printed messages have no checkpoint")
     if settings.out is None and settings.remote:
         raise WrongUsage("printing needs a local driver: with --remote give --out DIR")
-    if options.topics:
-        source["topics"] = ",".join(options.topics)
+    source |= settings.topic_options(options.topics)
     source["startingOffsets"] = options.start
     if settings.out is None:
         source |= {"maxRowsPerTrigger": str(ROWS_MAX), "maxBytesPerTrigger": BYTES_MAX}
     else:
         source["maxBytesPerTrigger"] = FILE_BYTES_MAX
     if settings.endpoints:
-        job.report.inputs.append({"endpoints": settings.endpoints, "topics": list(options.topics)})
+        topics = list(options.topics) or settings.topics_pattern or "all"
+        job.report.inputs.append({"endpoints": settings.endpoints, "topics": topics})
     else:
         from rocketbed.pipeline.files.replicas import check_topics
         from rocketbed.pipeline.option_table import OptionError
+        from rocketbed.pipeline.options import Options
 
         logs = broker_logs(settings)
         note_inputs(job.report, logs)  # a stream would wait for a missing store
         try:
-            check_topics([one.replica for log in logs for one in log.replicas], options.topics)
+            pattern = Options.parse(source).topics_pattern
+            replicas = [one.replica for log in logs for one in log.replicas]
+            check_topics(replicas, options.topics, pattern)
         except OptionError as exc:
             job.report.notes.append(f"{exc}")
     return source

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.pipeline.checks.found import Answer, Check, answer, not_applicable
 from rocketbed.pipeline.checks.keys import LOST, KeyTables, key_checks
-from rocketbed.pipeline.checks.log import checksums, whole_chain
+from rocketbed.pipeline.checks.log import CHAIN, checksums, whole_chain
 from rocketbed.pipeline.checks.order import ORDER, dense_queues, send_order
 from rocketbed.pipeline.checks.queue_sums import entry_sums
 from rocketbed.pipeline.checks.queues import QUEUES, QueueSide, queue_entries, unequal_sides
@@ -27,13 +27,22 @@ from rocketbed.pipeline.checks.tables import SYS_INNER_BATCH, send_table
 from rocketbed.pipeline.errors import EXIT_FINDING
 from rocketbed.pipeline.histories import Names, check_history, kind_of, read_histories
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
-from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog, broker_logs, note_inputs
+from rocketbed.pipeline.jobs.inputs import (
+    BrokerLog,
+    ReplicaLog,
+    broker_logs,
+    note_inputs,
+    queues_now,
+)
 from rocketbed.pipeline.jobs.verify.inputs import Requirement, read_requirement, read_run
 from rocketbed.pipeline.jobs.verify.logs import (
+    LiveQueues,
     compare_replicas,
     firm_end,
     has_abort,
+    live_starts,
     read_entries,
+    read_live,
     read_records,
     topic_table,
 )
@@ -43,6 +52,7 @@ if TYPE_CHECKING:
 
 BY_KEY: Final = ("V1", "V3", "V11", "V12")
 NO_HISTORY: Final = "no history was given"
+ON_DISK: Final = "this is to be seen in the files of the stores: give --store"
 UNPACKED: Final = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
 """Kept tables are read few times: packing them costs more than it saves."""
 SMALL_ROWS: Final = 200_000
@@ -103,7 +113,13 @@ def verify(job: Job, options: VerifyOptions) -> None:
         required = read_requirement(options.requirement)
     from rocketbed.pipeline.files.remote import need_local
 
-    logs = broker_logs(job.settings)
+    live = None
+    if job.settings.endpoints:
+        if options.leaders:
+            raise WrongUsage("--leader is for stores: a live cluster says who its masters are")
+        seen = queues_now(job.settings, job.report, ())
+        live = LiveQueues.of(job.settings.source_options(), seen, options.copies)
+    logs = [] if live else broker_logs(job.settings)
     need_local((one.replica.root for log in logs for one in log.replicas), "verify")
     truth = choose_truth(logs, options.leaders)
     note_inputs(job.report, list(truth.brokers))
@@ -111,7 +127,7 @@ def verify(job: Job, options: VerifyOptions) -> None:
     by_value = any(kind_of(path) == "testbed" for path in options.histories)
     if by_value and not all(kind_of(path) == "testbed" for path in options.histories):
         raise WrongUsage("a history of the testbed and other histories cannot be checked together")
-    work = Work(job, options, required, truth, by_value=by_value)
+    work = Work(job, options, required, truth, live, by_value=by_value)
     with configured(job.spark, UNPACKED):
         tell(job, work.answers(names))
 
@@ -125,6 +141,7 @@ class Work:
         options: VerifyOptions,
         required: Requirement,
         truth: Truth,
+        live: LiveQueues | None,
         *,
         by_value: bool,
     ) -> None:
@@ -132,6 +149,10 @@ class Work:
         self.options = options
         self.required = required
         self.truth = truth
+        self.live = live
+        """What is read in place of the truth's logs, which are none then."""
+        self.starts = truth.starts
+        """By broker where its log begins, if it lost its beginning to retention."""
         self.by_value = by_value
         """Whether messages are known by what their body says: those of a testbed."""
         self.with_properties = False
@@ -175,7 +196,8 @@ class Work:
             interpreted(self.job.spark, is_small=self._is_small()),
         ):
             checks = self._checks(history, records, extras)
-            entries, queues = self._of_queues(records, extras) if self.options.queues else ([], [])
+            has_queues = self.options.queues and self.live is None
+            entries, queues = self._of_queues(records, extras) if has_queues else ([], [])
             found = [*queues, *answer([*checks, *entries])]
         records.unpersist()
         return found
@@ -190,6 +212,8 @@ class Work:
 
         leaders = [*self.truth.leaders.values()]
         records = self._records(leaders).persist()
+        if self.live is not None:
+            self.starts = live_starts(records, self.live.shortened)
         batched = f.count_if(f.col("sys_flag").bitwiseAND(SYS_INNER_BATCH) != 0)
         count, several = records.agg(f.count("*"), batched).collect()[0]
         self.job.report.counts["records"] = count
@@ -200,18 +224,18 @@ class Work:
         return self._records(leaders).persist()
 
     def _records(self, logs: Sequence[ReplicaLog]) -> "DataFrame":
+        how = {
+            "by_value": self.by_value,
+            "by_broker": self.by_broker,
+            "with_properties": self.with_properties,
+        }
+        if self.live is not None:
+            return read_live(self.job.spark, self.live, **how)
         firm = {
             log.broker: firm_end([one.end for one in log.replicas], self.options.copies)
             for log in self.truth.brokers
         }
-        return read_records(
-            self.job.spark,
-            logs,
-            firm=firm,
-            by_value=self.by_value,
-            by_broker=self.by_broker,
-            with_properties=self.with_properties,
-        )
+        return read_records(self.job.spark, logs, firm=firm, **how)
 
     def _extras(self, differing: list[Divergence]) -> dict[str, "DataFrame"]:
         """Logs that are not simply the truth's, or a part of it: by name, their rows."""
@@ -237,7 +261,7 @@ class Work:
             excused=self._excused(),
             is_whole=self.by_value,
             copies=self.options.copies,
-            log_starts=self.truth.starts,
+            log_starts=self.starts,
         )
         by_key, suspects = key_checks(tables)
         checks += by_key
@@ -251,11 +275,9 @@ class Work:
         return checks
 
     def _of_log(self, records: "DataFrame", label: str) -> list[Check]:
-        found = [
-            whole_chain(records),
-            dense_queues(records, self.truth.starts),
-            checksums(records, self.required.damaged),
-        ]
+        found = [dense_queues(records, self.starts), checksums(records, self.required.damaged)]
+        if self.live is None:
+            found.insert(0, whole_chain(records))
         return [replace(check, title=check.title + label) for check in found]
 
     def _of_readers(self, history: "DataFrame", records: "DataFrame") -> list[Check]:
@@ -308,18 +330,23 @@ class Work:
         return self.job.spark.createDataFrame(rows, "uniq_key string")
 
     def _replicas(self, differing: list[Divergence]) -> Answer:
+        if self.live is not None:
+            return not_applicable(*DIVERGED, ON_DISK)
         if all(len(broker.replicas) < 2 for broker in self.truth.brokers):
             return not_applicable(*DIVERGED, "no broker has two replicas here")
         return diverged(differing, self.required.agreed, self.required.damaged)
 
     def _left_out(self, history: "DataFrame | None") -> list[Answer]:
+        found = []
+        if self.live is not None:
+            found = [not_applicable(*title, ON_DISK) for title in (CHAIN, QUEUES)]
         if history is None:
-            return [not_applicable(*title, NO_HISTORY) for title in (LOST, ORDER, SKIPPED)]
-        if not self.job.report.counts.get("reads"):
-            return [not_applicable(*SKIPPED, "the history holds no reads")]
-        if not (self.required.ordered_topics or self.options.ordered_topics):
-            return [not_applicable(*DISORDER, "no topic is ordered")]
-        return []
+            found += [not_applicable(*title, NO_HISTORY) for title in (LOST, ORDER, SKIPPED)]
+        elif not self.job.report.counts.get("reads"):
+            found.append(not_applicable(*SKIPPED, "the history holds no reads"))
+        elif not (self.required.ordered_topics or self.options.ordered_topics):
+            found.append(not_applicable(*DISORDER, "no topic is ordered"))
+        return found
 
 
 def interpreted(spark: "SparkSession", *, is_small: bool) -> AbstractContextManager[None]:

@@ -1,7 +1,8 @@
-"""Reads what `verify` looks at in store directories, through the data source."""
+"""Reads what `verify` looks at through the data source: store directories, or a live cluster."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -9,6 +10,7 @@ from rocketbed.pipeline.checks.replicas import Divergence, first_difference, une
 from rocketbed.pipeline.checks.tables import RECORD_COLUMNS, first_key, key_in_body, record_table
 from rocketbed.pipeline.files.splits import log_files
 from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog
+from rocketbed.pipeline.wire.cluster import Seen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,21 +36,85 @@ def read_records(
     """
     from pyspark.sql import functions as f
 
-    from rocketbed.pipeline.schema import records_ddl
-
-    key = "body" if by_value else "uniq_key"
-    columns = [*RECORD_COLUMNS, key, *(["properties"] if with_properties else [])]
-    reader = spark.read.format("rocketbed").schema(records_ddl(columns)).options(**READ)
-    rows = reader.load(",".join(log.path for log in logs))
-    if with_properties and not by_value:
-        rows = rows.withColumn("uniq_key", first_key())
-    if by_value:
-        rows = rows.withColumn("uniq_key", key_in_body()).drop("body")
+    source = READ | {"path": ",".join(log.path for log in logs)}
+    rows = _rows(spark, source, by_value=by_value, with_properties=with_properties)
     is_firm = f.lit(False)
     for broker, end in firm.items():
         inside = f.col("physical_offset") + f.col("size") <= end
         is_firm = is_firm | ((f.col("broker") == broker) & inside)
     return record_table(rows, f.coalesce(is_firm, f.lit(False)), by_broker=by_broker)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveQueues:
+    """The queues of a live cluster, up to where they ended when they were looked at."""
+
+    source: dict[str, str]
+    """Options of a read."""
+    firm: tuple[str, ...]
+    """Brokers of which as many members answered as must hold a message."""
+    shortened: tuple[str, ...]
+    """Brokers whose queues lost their beginning to retention."""
+
+    @classmethod
+    def of(cls, source: Mapping[str, str], seen: Seen, copies: int) -> "LiveQueues":
+        """Where one copy is enough, what any member has counts."""
+        members: dict[str, int] = {}
+        for name, queue in seen.queues.items():
+            known = members.get(queue.broker_name, copies)
+            members[queue.broker_name] = min(known, seen.bounds[name].members)
+        ends = {
+            name: bounds.longest if copies == 1 else bounds.end
+            for name, bounds in seen.bounds.items()
+        }
+        return cls(
+            {**source, "endingOffsets": json.dumps(ends)},
+            tuple(sorted(name for name, count in members.items() if count >= copies)),
+            tuple(sorted({one.broker_name for n, one in seen.queues.items() if seen.bounds[n][0]})),
+        )
+
+
+def read_live(
+    spark: "SparkSession",
+    live: LiveQueues,
+    *,
+    by_value: bool,
+    by_broker: bool,
+    with_properties: bool = False,
+) -> "DataFrame":
+    """The same of a live cluster, as one log of each broker, whichever member answers."""
+    from pyspark.sql import functions as f
+
+    source = READ | live.source
+    rows = _rows(spark, source, by_value=by_value, with_properties=with_properties)
+    rows = rows.withColumn("replica", f.lit("live"))
+    return record_table(rows, f.col("broker").isin(*live.firm), by_broker=by_broker)
+
+
+def live_starts(records: "DataFrame", brokers: Sequence[str]) -> dict[str, int]:
+    """By broker about where its log begins: with the first message that a queue still has."""
+    from pyspark.sql import functions as f
+
+    if not brokers:
+        return {}
+    rows = records.where(f.col("broker").isin(*brokers)).groupBy("broker").agg(f.min("at"))
+    return {row[0]: row[1] for row in rows.collect()}
+
+
+def _rows(
+    spark: "SparkSession", source: Mapping[str, str], *, by_value: bool, with_properties: bool
+) -> "DataFrame":
+    from rocketbed.pipeline.schema import records_ddl
+
+    key = "body" if by_value else "uniq_key"
+    columns = [*RECORD_COLUMNS, key, *(["properties"] if with_properties else [])]
+    reader = spark.read.format("rocketbed").schema(records_ddl(columns)).options(**source)
+    rows = reader.load()
+    if with_properties and not by_value:
+        rows = rows.withColumn("uniq_key", first_key())
+    if by_value:
+        rows = rows.withColumn("uniq_key", key_in_body()).drop("body")
+    return rows
 
 
 def read_entries(spark: "SparkSession", log: ReplicaLog) -> "DataFrame":

@@ -1,17 +1,26 @@
-"""`rocketbed pipeline export`: stored messages as Parquet."""
+"""`rocketbed pipeline export`: stored messages in any format of Spark's."""
 
 from typing import Any
 
 import click
 
 from rocketbed.cli.pipeline.options import do_job, job_options, settings_of
-from rocketbed.pipeline.jobs.export import RECORDS_PER_FILE, ExportOptions
-from rocketbed.pipeline.jobs.export import export as export_job
+from rocketbed.pipeline.jobs.export.job import ExportOptions
+from rocketbed.pipeline.jobs.export.job import export as export_job
+from rocketbed.pipeline.jobs.export.writing import RECORDS_PER_FILE, Form
 
 
 @click.command()
-@job_options("store", "mode", "columns")
+@job_options("store", "endpoints", "topics", "mode", "columns")
 @click.option("--topic", multiple=True, help="Only this topic; repeatable.")
+@click.option(
+    "--format", "format_", metavar="NAME", default="parquet", show_default=True,
+    help="A format of Spark's: parquet, orc, json, csv, and with their jars delta, iceberg, ...",
+)  # fmt: skip
+@click.option(
+    "--partition-by", metavar="NAME,...", default="topic,date", show_default=True,
+    help="Columns that directories are named after; '' for none.",
+)  # fmt: skip
 @click.option(
     "--compact", is_flag=True, help="Write fewer files, at the cost of a shuffle of all rows."
 )
@@ -23,20 +32,31 @@ from rocketbed.pipeline.jobs.export import export as export_job
     help="Maximum number of rows in a file.",
 )
 @click.option(
-    "--compression",
-    type=click.Choice(["zstd", "snappy", "gzip", "none"]),
-    default="zstd",
-    show_default=True,
-)
+    "--compression", metavar="CODEC", default="",
+    help="Of the files, as Spark calls it; default: zstd for parquet and orc, none for others.",
+)  # fmt: skip
 def export(
-    topic: tuple[str, ...], compact: bool, records_per_file: int, compression: str, **common: Any
+    topic: tuple[str, ...],
+    format_: str,
+    partition_by: str,
+    compact: bool,
+    records_per_file: int,
+    compression: str,
+    **common: Any,
 ) -> int:
-    """Export stored messages as Parquet, by topic and date; a second run adds new messages."""
-    settings = settings_of(common)
-    options = ExportOptions(
-        topics=topic,
+    """Export stored messages, by topic and date; a second run adds new messages.
+
+    --out may be any directory that Spark can write to, with its scheme: s3a://BUCKET/DIR.
+    """
+    out = common.pop("out") or ""
+    settings = settings_of({**common, "out": None})
+    names = tuple(name.strip() for name in partition_by.split(",") if name.strip())
+    form = Form(
+        format=format_.strip().lower(),
+        partition_by=names,
         compact=compact,
         records_per_file=records_per_file,
-        compression=compression,
+        compression=compression.strip().lower(),
     )
+    options = ExportOptions(topics=topic, out=out, form=form)
     return do_job("export", settings, lambda job: export_job(job, options))

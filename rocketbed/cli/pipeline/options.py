@@ -34,7 +34,8 @@ def settings_of(given: dict[str, Any]) -> JobSettings:
     return JobSettings(
         stores=given.pop("store", ()),
         endpoints=given.pop("endpoints", None) or "",
-        out=given.pop("out"),
+        topics_pattern=given.pop("topics_pattern", None) or "",
+        out=_directory(given.pop("out")),
         master=given.pop("master"),
         remote=given.pop("remote") or "",
         conf=dict(_setting(text) for text in given.pop("conf")),
@@ -84,6 +85,14 @@ def _setting(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _directory(text: str | None) -> Path | None:
+    if text is None:
+        return None
+    if "://" in text:
+        raise click.UsageError(f"--out {text}: expected a directory of this machine")
+    return Path(text)
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
@@ -98,6 +107,11 @@ _READING: dict[str, Callable[[Any], Any]] = {
     "endpoints": click.option(
         "--endpoints", metavar="HOST:PORT,...", help="Nameservers of a live cluster."
     ),
+    "topics": click.option(
+        "--topics-pattern",
+        metavar="REGEX",
+        help="Instead of --topic: topics whose whole name matches.",
+    ),
     "mode": click.option(
         "--mode",
         type=click.Choice(MODES, case_sensitive=False),
@@ -110,9 +124,7 @@ _READING: dict[str, Callable[[Any], Any]] = {
     ),
 }
 _OPTIONS: list[Callable[[Any], Any]] = [
-    click.option(
-        "--out", type=click.Path(path_type=Path), metavar="DIR", help="Directory for the results."
-    ),
+    click.option("--out", metavar="DIR", help="Directory for the results."),
     click.option(
         "--master",
         default="local[*]",

@@ -13,7 +13,7 @@ _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
 
 @click.command()
-@job_options("store")
+@job_options("store", "endpoints")
 @click.option(
     "--run",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
@@ -60,8 +60,10 @@ def verify(
 ) -> int:
     """Check acknowledged messages against every replica, and the replicas against each other."""
     settings = settings_of(common)
-    if run is not None and (settings.stores or history):
-        raise click.UsageError("--run names stores and history: it excludes --store and --history")
+    if run is not None and (settings.stores or settings.endpoints or history):
+        raise click.UsageError(
+            "--run names stores and history: it excludes --store, --endpoints and --history"
+        )
     options = VerifyOptions(
         run=run,
         histories=history,

@@ -2,30 +2,32 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import WrongUsage
-from rocketbed.pipeline.jobs.export import (
-    MANIFEST,
-    exported_columns,
-    locked,
-    next_range,
-    open_manifest,
-)
+from rocketbed.pipeline.jobs.export.manifest import NAME, Manifest, Part
+from rocketbed.pipeline.jobs.export.new import next_range
+from rocketbed.pipeline.jobs.export.place import Place
+from rocketbed.pipeline.jobs.export.writing import Form, exported_columns
 from rocketbed.pipeline.jobs.inputs import BrokerLog
 
-ASKED = {"columns": ["topic"], "topics": [], "mode": "PERMISSIVE"}
+ASKED = {"columns": ["topic"], "topics": [], "mode": "PERMISSIVE", "source": "logs"}
+
+
+def opened(out: Path, asked: dict[str, Any] | None = None) -> Manifest:
+    return Manifest(Place.of(str(out), ()), ASKED if asked is None else asked)
 
 
 def log(start: int, end: int) -> BrokerLog:
     return BrokerLog("b", (), start, end)
 
 
-def manifest_of(*ranges: tuple[int, int]) -> dict[str, object]:
-    parts = [{"broker": "b", "start": start, "end": end} for start, end in ranges]
-    return {"parts": [*parts, {"broker": "other", "start": 0, "end": 900}]}
+def parts_of(*ranges: tuple[int, int]) -> list[Part]:
+    parts = [Part("p", "b", start, end) for start, end in ranges]
+    return [*parts, Part("q", "other", 0, 900)]
 
 
 @pytest.mark.parametrize(
@@ -43,55 +45,107 @@ def manifest_of(*ranges: tuple[int, int]) -> dict[str, object]:
 def test_only_what_is_new_is_exported(
     ranges: list[tuple[int, int]], of_log: BrokerLog, expected: tuple[int, int] | None
 ) -> None:
-    assert next_range(manifest_of(*ranges), of_log) == expected
+    assert next_range(parts_of(*ranges), of_log) == expected
 
 
 def test_a_log_that_lost_its_end_is_refused() -> None:
     with pytest.raises(PipelineError, match="this is another log"):
-        next_range(manifest_of((0, 100)), log(0, 90))
+        next_range(parts_of((0, 100)), log(0, 90))
 
 
 def test_a_new_directory_gets_a_manifest_at_once(tmp_path: Path) -> None:
-    assert open_manifest(tmp_path, ASKED)["parts"] == []
-    assert json.loads((tmp_path / MANIFEST).read_text())["columns"] == ["topic"]
-    assert open_manifest(tmp_path, ASKED) == {"format": 1, **ASKED, "parts": []}
+    assert opened(tmp_path).parts == []
+    assert json.loads((tmp_path / NAME).read_text())["columns"] == ["topic"]
+    assert opened(tmp_path).parts == []
+
+
+def test_a_part_is_pending_until_it_is_whole(tmp_path: Path) -> None:
+    manifest = opened(tmp_path)
+    part = Part("part=b-0-9", "b", 0, 9, mark=7)
+    manifest.begin(part)
+    again = opened(tmp_path)
+    assert (again.parts, again.pending) == ([], [part])
+    again.begin(again.pending[0])  # it is written once more, over what is there
+    again.end(again.pending[0])
+    last = opened(tmp_path)
+    assert (last.parts, last.pending) == ([part], [])
+
+
+def test_two_that_write_the_manifest_in_turn_are_told(tmp_path: Path) -> None:
+    """Where no lock keeps the second one out, its first write does."""
+    one, other = opened(tmp_path), opened(tmp_path)
+    one.begin(Part("p", "b", 0, 9))
+    with pytest.raises(PipelineError, match="was changed by another export meanwhile"):
+        other.begin(Part("p", "b", 0, 9))
+
+
+def test_a_manifest_of_an_older_export_goes_on(tmp_path: Path) -> None:
+    old = {"format": 1, "columns": ["topic"], "topics": [], "mode": "PERMISSIVE"}
+    part = {"name": "p", "broker": "b", "start": 0, "end": 9, "rows": 1, "files": []}
+    (tmp_path / NAME).write_text(json.dumps({**old, "parts": [part]}))
+    asked = {**ASKED, "format_of_files": "parquet", "partition_by": ["topic", "date"]}
+    assert opened(tmp_path, asked).parts == [Part("p", "b", 0, 9, rows=1)]
+    with pytest.raises(WrongUsage, match="was exported with format_of_files=parquet, not orc"):
+        opened(tmp_path, {**asked, "format_of_files": "orc"})
 
 
 def test_somebody_elses_directory_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(WrongUsage, match=r"holds thesis\.txt and no _rocketbed_manifest"):
-        open_manifest(tmp_path, ASKED)
+        opened(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_an_export_of_other_columns_is_not_mixed_in(tmp_path: Path) -> None:
-    open_manifest(tmp_path, ASKED)
+    opened(tmp_path)
     with pytest.raises(WrongUsage, match="was exported with columns"):
-        open_manifest(tmp_path, {**ASKED, "columns": ["topic", "body"]})
+        opened(tmp_path, {**ASKED, "columns": ["topic", "body"]})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 9, "columns": []}'])
 def test_a_broken_manifest_is_told(tmp_path: Path, text: str) -> None:
-    (tmp_path / MANIFEST).write_text(text)
+    (tmp_path / NAME).write_text(text)
     with pytest.raises(PipelineError, match="invalid manifest"):
-        open_manifest(tmp_path, ASKED)
+        opened(tmp_path)
 
 
 def test_two_exports_at_once_are_refused(tmp_path: Path) -> None:
+    place = Place.of(str(tmp_path / "out"), ())
     with (
-        locked(tmp_path / "out"),
+        place.locked(),
         pytest.raises(WrongUsage, match="another export"),
-        locked(tmp_path / "out"),
+        place.locked(),
     ):
         pass
-    with locked(tmp_path / "out"):  # the first one's lock went with it
+    with place.locked():  # the first one's lock went with it
         assert (tmp_path / "out").is_dir()
 
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PipelineError, match="cannot write to"), locked(tmp_path / "file" / "out"):
+    place = Place.of(str(tmp_path / "file" / "out"), ())
+    with pytest.raises(PipelineError, match="cannot write to"), place.locked():
         pass
+
+
+def test_places(tmp_path: Path) -> None:
+    assert Place.of(f"file:{tmp_path}/a/", ()).for_spark == f"file:{tmp_path}/a"
+    assert Place.of("s3a://b//c/", ()).for_spark == "s3a://b/c"
+    with pytest.raises(WrongUsage, match="expected a directory, or SCHEME"):
+        Place.of("s3a:/b/c", ())
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        (Form(format="par quet"), "--format par quet: expected"),
+        (Form(partition_by=("body",)), "--partition-by body: expected date or one of broker,"),
+        (Form(partition_by=("topic", "topic")), "stands twice"),
+    ],
+)
+def test_forms_that_cannot_be(form: Form, said: str) -> None:
+    with pytest.raises(WrongUsage, match=said):
+        form.check()
 
 
 def test_columns_are_those_asked_for_or_all() -> None:

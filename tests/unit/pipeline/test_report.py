@@ -219,7 +219,7 @@ def test_settings_name_what_to_read_once() -> None:
         ("verify --run / --store /s", "excludes --store"),
         ("verify --store /s --leader b1", "BROKER=REPLICA"),
         ("verify --store /s --copies 0", "--copies"),
-        ("verify --endpoints 127.0.0.1:1", "No such option"),
+        ("retention --endpoints 127.0.0.1:1", "No such option"),
         ("sideways", "No such command"),
     ],
 )

@@ -68,7 +68,12 @@ def test_json_has_every_column_and_every_byte() -> None:
     ("settings", "options", "said"),
     [
         ({}, {}, "no input: give"),
-        ({"endpoints": "h:1"}, {}, "give --topic"),
+        (
+            {"endpoints": "h:1", "topics_pattern": "("},
+            {},
+            "--topics-pattern .*: expected a regular",
+        ),
+        ({"stores": ("x",), "topics_pattern": "T"}, {"topics": ("T",)}, "cannot be combined"),
         ({"stores": ("x",)}, {"start": "yesterday"}, "earliest or latest"),
         ({"stores": ("x",)}, {"checkpoint": Path("c")}, "--checkpoint needs --out"),
         ({"stores": ("x",), "remote": "sc://h"}, {}, "with --remote give --out"),

@@ -1,0 +1,1 @@
+"""The job `rocketbed pipeline export`."""

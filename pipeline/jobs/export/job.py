@@ -1,0 +1,116 @@
+"""`export`: stored messages in any format of Spark's, partitioned, with a manifest.
+
+    OUT/_rocketbed_manifest.json                    what is whole: ranges, rows, files
+    OUT/part=<broker>-<start>-<end>/topic=T/date=D/*.parquet
+
+A part is one range of one broker's log, in bytes, or of all queues of a live cluster. A second run
+adds only new messages; one that has nothing to add changes nothing. What a part is of never
+changes, so neither does a part. See `manifest` for what a run that was killed leaves.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.export.manifest import Manifest, Part
+from rocketbed.pipeline.jobs.export.new import NewPart, of_logs, of_queues
+from rocketbed.pipeline.jobs.export.place import Place
+from rocketbed.pipeline.jobs.export.writing import Form, exported_columns, write_part
+from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """Options of `export` beyond the common ones."""
+
+    topics: tuple[str, ...] = ()
+    """Only these; empty for all, or those of the settings' pattern."""
+    out: str = ""
+    """Where to, with a scheme if not on this machine; empty for the settings' directory."""
+    form: Form = field(default_factory=Form)
+
+
+def export(job: Job, options: ExportOptions) -> None:
+    """Write what is new. Raises `PipelineError`, `WrongUsage`."""
+    settings = job.settings
+    out = options.out or str(settings.out or "")
+    if not out:
+        raise WrongUsage("no output: give --out DIR")
+    form = replace(options.form, columns=exported_columns(settings.columns))
+    form.check()
+    topics = settings.topic_options(options.topics)
+    settings.source_options()
+    logs = [] if settings.endpoints else broker_logs(settings)
+    note_inputs(job.report, logs)
+    for finding in job.report.findings:
+        if finding["id"] == "misnamed":
+            raise PipelineError(
+                f"{finding['title']}: mend this first, what is behind counts as done"
+            )
+    place = Place.of(out, settings.file_systems)
+    asked = {
+        "columns": list(form.columns),
+        "topics": list(options.topics),
+        "topics_pattern": settings.topics_pattern,
+        "mode": settings.mode,
+        "format_of_files": form.format,
+        "partition_by": list(form.partition_by),
+        "source": "queues" if settings.endpoints else "logs",
+    }
+    parts: list[Part] = []
+    with place.locked():
+        manifest = Manifest(place, asked)
+        if settings.endpoints:
+            news = of_queues(job, manifest, options.topics)
+        else:
+            news = of_logs(job, manifest, logs)
+        with closing(news):
+            for new in news:
+                _export(job, form, place, manifest, new, topics)
+                parts.append(new.part)
+    _tell(job, parts, manifest)
+
+
+def _export(
+    job: Job, form: Form, place: Place, manifest: Manifest, new: NewPart, topics: dict[str, str]
+) -> None:
+    part = new.part
+    job.spark  # noqa: B018 (its start is a phase of its own)
+    manifest.begin(part)
+    half = Path(place.at(part.name)) if place.is_local and form.is_of_files else None
+    with job.phase(f"exporting {new.label}"):
+        if half is not None:
+            job.half_made(half)
+        write_part(job, form, place, new, topics)
+        if half is not None:
+            job.keep(half)
+    manifest.end(part)
+
+
+def _tell(job: Job, parts: list[Part], manifest: Manifest) -> None:
+    report = job.report
+    report.counts |= {
+        "rows": sum(part.rows for part in parts),
+        "parts": len(parts),
+        "files": sum(len(part.files) for part in parts),
+        "bytes": sum(file["bytes"] for part in parts for file in part.files),
+        "rows_in_all": sum(part.rows for part in manifest.parts),
+    }
+    for part in manifest.pending:
+        report.notes.append(f"{part.name} is only half written: its log is not among these stores")
+    written = {part.name for part in parts}
+    for old in manifest.parts:
+        if old.malformed and old.name not in written:
+            title = f"{old.name} lacks {old.malformed} records that could not be read then"
+            report.findings.append({"id": "incomplete", "title": title, "count": 1})
+            report.exit_code = EXIT_FINDING
+    for part in parts:
+        for what, count in (("malformed", part.malformed), ("wrong_crc", part.wrong_crc)):
+            if count:
+                kind = "cannot be read" if what == "malformed" else "have a wrong checksum"
+                where = f"{part.broker} between {part.start} and {part.end}"
+                title = f"{count} records of {where if part.broker else part.name} {kind}"
+                report.findings.append({"id": what, "title": title, "count": count})
+                report.exit_code = EXIT_FINDING

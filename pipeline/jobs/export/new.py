@@ -1,0 +1,178 @@
+"""What is not exported yet: parts of logs, or of a cluster's queues, and how each is read."""
+
+import json
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.jobs.common import Job
+from rocketbed.pipeline.jobs.export.manifest import Manifest, Part
+from rocketbed.pipeline.jobs.inputs import BrokerLog, live_log, note_queues
+from rocketbed.pipeline.streams.offsets import QUEUE, DataLoss, Mark, StreamError, StreamOffset
+from rocketbed.pipeline.streams.queues import QueueLog
+
+
+class NewPart(NamedTuple):
+    part: Part
+    source: dict[str, str]
+    """Options of the read."""
+    label: str
+    """For people."""
+
+
+News = Generator[NewPart, None, None]
+
+
+def of_logs(job: Job, manifest: Manifest, logs: Iterable[BrokerLog]) -> News:
+    """Parts of these logs, one after the other: each has to be in the manifest before the next is
+    asked for. Raises `PipelineError`."""
+    for log in logs:
+        for part in [one for one in manifest.pending if one.broker == log.broker]:
+            check_same(log, part)
+            yield _of_log(job, log, part)
+        wanted = next_range(manifest.parts, log)
+        if wanted is None:
+            job.report.notes.append(f"{log.broker}: already exported up to {log.end}; nothing new")
+            continue
+        start, end = wanted
+        ends = [part.end for part in manifest.parts if part.broker == log.broker]
+        if ends and max(ends) < start:
+            note_deleted(job, f"{log.broker}: {max(ends)} to {start}")
+        name = f"part={quote(log.broker, safe='')}-{start}-{end}"
+        yield _of_log(job, log, Part(name, log.broker, start, end, mark=mark_of(log, end)))
+
+
+def of_queues(job: Job, manifest: Manifest, topics: Sequence[str]) -> News:
+    """The same of a live cluster's queues. Raises `PipelineError`, `WrongUsage`."""
+    common = job.settings.source_options() | job.settings.topic_options(topics)
+    with live_log(job.settings, topics) as log:
+        note_queues(job.report, job.settings, log.look())
+        for part in [one for one in manifest.pending if one.end_at is not None]:
+            begin = _still_there(job, log, _offset(part, part.begin_at))
+            end = _offset(part, part.end_at)
+            yield _of_queues(part, begin, end, common)
+        begin, end = _next_offsets(job, log, _exported(manifest.parts))
+        if not end.marks:
+            job.report.notes.append("already exported up to the end of all queues; nothing new")
+            return
+        number = sum(part.end_at is not None for part in manifest.parts)
+        part = Part(f"part=queues-{number}", begin_at=begin.as_json(), end_at=end.as_json())
+        yield _of_queues(part, begin, end, common)
+
+
+def next_range(parts: Sequence[Part], log: BrokerLog) -> tuple[int, int] | None:
+    """What of a broker's log is not exported yet, bytes; None: nothing.
+
+    Raises `PipelineError` when the log ends before what was exported, or has other bytes there: it
+    is another log.
+    """
+    ours = [part for part in parts if part.broker == log.broker]
+    last = max(ours, key=lambda part: part.end, default=None)
+    if last is not None:
+        check_same(log, last)
+    start = max(log.start, last.end if last else 0)
+    return (start, log.end) if start < log.end else None
+
+
+def check_same(log: BrokerLog, part: Part) -> None:
+    """Raises `PipelineError` when a log is not the one that a part is of."""
+    told = ""
+    if log.end < part.end:
+        told = f"ends at {log.end}, and {part.end} bytes of it were exported"
+    elif part.mark and mark_of(log, part.end) not in (0, part.mark):
+        told = f"has other bytes before {part.end} than those that were exported"
+    if told:
+        raise PipelineError(
+            f"the log of {log.broker} {told}: this is another log, or one that lost its end; give"
+            " another --out"
+        )
+
+
+def mark_of(log: BrokerLog, end: int) -> int:
+    from rocketbed.pipeline.streams.replicas import mark_at
+
+    return mark_at(log.replicas[0].replica, end).crc
+
+
+def note_deleted(job: Job, what: str) -> None:
+    """A finding: messages were gone before they were exported."""
+    title = f"{what} were deleted before they were exported"
+    job.report.findings.append({"id": "deleted", "title": title, "count": 1})
+    job.report.exit_code = EXIT_FINDING
+
+
+def _of_log(job: Job, log: BrokerLog, part: Part) -> NewPart:
+    source = {
+        **log.replicas[0].source,  # up to `end` they are all the same
+        "startOffset": str(part.start),
+        "endOffset": str(part.end),
+        "mode": job.settings.mode,
+    }
+    return NewPart(part, source, f"{log.broker} {part.start} to {part.end}")
+
+
+def _of_queues(
+    part: Part, begin: StreamOffset, end: StreamOffset, common: dict[str, str]
+) -> NewPart:
+    there = {name: mark for name, mark in end.marks.items() if name in begin.marks}
+    source = {
+        **common,
+        "startingOffsets": json.dumps({name: mark.at for name, mark in begin.marks.items()}),
+        "endingOffsets": json.dumps({name: mark.at for name, mark in there.items()}),
+    }
+    return NewPart(part, source, f"{len(there)} queues")
+
+
+def _offset(part: Part, row: Any) -> StreamOffset:
+    return StreamOffset.parse(row, QUEUE, where=f"the manifest's {part.name}")
+
+
+def _exported(parts: Iterable[Part]) -> StreamOffset:
+    """How far each queue is exported."""
+    marks: dict[str, Mark] = {}
+    for part in parts:
+        if part.end_at is not None:
+            marks |= _offset(part, part.end_at).marks
+    return StreamOffset(QUEUE, marks)
+
+
+def _still_there(job: Job, log: QueueLog, begin: StreamOffset) -> StreamOffset:
+    """Offsets without queues that are gone, none before what a queue still has; notes both."""
+    bounds = log.look().bounds
+    marks: dict[str, Mark] = {}
+    gone = sorted(begin.marks.keys() - bounds.keys())
+    if gone:
+        more = f" and {len(gone) - 1} other queues" if len(gone) > 1 else ""
+        job.report.notes.append(f"{gone[0]}{more}: not there now; what was exported of it stays")
+    for name, mark in begin.marks.items():
+        if name in bounds and mark.at < bounds[name].first:
+            note_deleted(job, f"{name}: messages {mark.at} to {bounds[name].first}")
+            marks[name] = Mark(bounds[name].first)
+        elif name in bounds:
+            marks[name] = mark
+    return StreamOffset(QUEUE, marks)
+
+
+def _next_offsets(
+    job: Job, log: QueueLog, exported: StreamOffset
+) -> tuple[StreamOffset, StreamOffset]:
+    """Where queues that have something new begin and end. Raises `PipelineError`."""
+    known = _still_there(job, log, exported)
+    firsts = {name: bounds.first for name, bounds in log.look().bounds.items()}
+    log.freeze()
+    try:
+        latest = log.latest(known, bytes_max=None, rows_max=None)
+    except StreamError as error:
+        what = "lost messages" if isinstance(error, DataLoss) else "is not the one"
+        raise PipelineError(
+            f"the cluster at {job.settings.endpoints} {what} that was exported: {error}; give"
+            " another --out",
+            error.condition,
+        ) from error
+    begins = {name: known.marks.get(name, Mark(firsts.get(name, 0))) for name in latest.marks}
+    new = [name for name, mark in latest.marks.items() if begins[name].at < mark.at]
+    return (
+        StreamOffset(QUEUE, {name: begins[name] for name in new}),
+        StreamOffset(QUEUE, {name: latest.marks[name] for name in new}),
+    )

@@ -1,0 +1,91 @@
+"""Where an export goes: a directory of this machine, or one behind a scheme.
+
+Spark writes the messages, and pyarrow the manifest: both have to know the scheme.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.files.remote import RemoteStorage, storage_of
+from rocketbed.pipeline.files.storage import Storage, plain_path
+from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.option_table import Settings
+from rocketbed.pipeline.report import write_whole
+
+LOCK: Final = "_rocketbed_lock"
+SIZE_MAX: Final = 1 << 30
+"""Bytes of a manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory that is written to."""
+
+    path: str
+    storage: Storage
+
+    @classmethod
+    def of(cls, text: str, settings: Settings) -> "Place":
+        """Raises `StorageError`, `WrongUsage`."""
+        path = plain_path(text).rstrip("/") or "/"
+        storage = storage_of(path, settings)
+        if ":" in path.partition("/")[0] and storage.is_local:
+            raise WrongUsage(f"--out {text}: expected a directory, or SCHEME://... as Spark has it")
+        return cls(path if not storage.is_local else str(Path(path).absolute()), storage)
+
+    @property
+    def is_local(self) -> bool:
+        return self.storage.is_local
+
+    @property
+    def for_spark(self) -> str:
+        """As Spark takes it, whatever its default file system is."""
+        return f"file:{self.path}" if self.is_local else self.path
+
+    def at(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}"
+
+    def names(self) -> list[str]:
+        """What is in it. Raises `OSError`."""
+        return [entry.name for entry in self.storage.entries(self.path) if entry.name != LOCK]
+
+    def read(self, name: str) -> bytes | None:
+        """A file of it; None when it is not there. Raises `OSError`."""
+        with suppress(FileNotFoundError):
+            return self.storage.content(self.at(name), SIZE_MAX)
+        return None
+
+    def write(self, name: str, text: str) -> None:
+        """Put a file in place. Raises `OSError`."""
+        if isinstance(self.storage, RemoteStorage):
+            system, inner = self.storage.at(self.at(name))
+            with system.open_output_stream(inner) as file:
+                file.write(text.encode())
+        else:
+            write_whole(Path(self.at(name)), text)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else exports to it; elsewhere nobody can tell before the manifest is written.
+
+        Raises `WrongUsage`, `PipelineError`.
+        """
+        if not self.is_local:
+            yield
+            return
+        try:
+            Path(self.path).mkdir(parents=True, exist_ok=True)
+            file = open(self.at(LOCK), "w")  # noqa: SIM115 (closed below)
+        except OSError as error:
+            raise PipelineError(f"cannot write to {self.path}: {error.strerror}") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise WrongUsage(f"another export is writing to {self.path}") from error
+            yield

@@ -1,0 +1,191 @@
+"""Writes one part with Spark, and counts what came out.
+
+    OUT/part=NAME/topic=T/date=D/*                  formats of files
+    OUT, with a column `part` before the others     formats of tables: Delta, Iceberg
+
+A part that is written once more takes the place of what is there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.export.manifest import Part
+from rocketbed.pipeline.jobs.export.new import NewPart
+from rocketbed.pipeline.jobs.export.place import Place
+from rocketbed.pipeline.jobs.failures import SparkFailed, explain
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, DataFrameWriter
+
+FILES: Final = ("parquet", "orc", "json", "csv", "avro", "xml")
+"""Formats whose files lie in directories; each other one is taken for a format of tables."""
+PACKED: Final = ("parquet", "orc")
+"""Those that are compressed if nothing else is said."""
+NEED_JARS: Final = {"delta": "io.delta:delta-spark", "iceberg": "org.apache.iceberg:iceberg-spark"}
+DATE: Final = "date"
+PART: Final = "part"
+RECORDS_PER_FILE: Final = 1_000_000
+LEFT_OUT: Final = ("_corrupt", "headers")
+BY: Final = ("string", "int", "bigint", "boolean")
+"""Types of columns that may be parts of a path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How the messages are written."""
+
+    format: str = "parquet"
+    partition_by: tuple[str, ...] = ("topic", DATE)
+    columns: tuple[str, ...] = ()
+    compact: bool = False
+    """Bring what is in one partition together first: a shuffle, for fewer files."""
+    records_per_file: int = RECORDS_PER_FILE
+    compression: str = ""
+
+    def check(self) -> None:
+        """Raises `WrongUsage`."""
+        from rocketbed.pipeline.schema import RECORDS
+
+        if not self.format.isidentifier():
+            raise WrongUsage(f"--format {self.format}: expected a format of Spark's, as parquet")
+        valid = [name for name, one in RECORDS.items() if one.type in BY and name[0] != "_"]
+        if wrong := [name for name in self.partition_by if name not in (*valid, DATE)]:
+            raise WrongUsage(
+                f"--partition-by {wrong[0]}: expected {DATE} or one of {', '.join(valid)}"
+            )
+        if len(set(self.partition_by)) < len(self.partition_by):
+            raise WrongUsage(f"--partition-by {','.join(self.partition_by)}: a column stands twice")
+
+    @property
+    def is_of_files(self) -> bool:
+        return self.format in FILES
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Of Spark's writer."""
+        found = {"maxRecordsPerFile": str(self.records_per_file)}
+        packed = self.compression or ("zstd" if self.format in PACKED else "")
+        if packed:
+            found["compression"] = packed
+        return found | ({"header": "true"} if self.format == "csv" else {})
+
+
+def exported_columns(chosen: Sequence[str]) -> tuple[str, ...]:
+    """The columns of the files: those chosen, or all. Raises `WrongUsage` for one that is not."""
+    from rocketbed.pipeline.schema import RECORDS
+
+    if unknown := [name for name in chosen if name not in RECORDS]:
+        raise WrongUsage(f"unknown column {unknown[0]!r}; available columns: {', '.join(RECORDS)}")
+    return tuple(chosen) or tuple(name for name in RECORDS if name not in LEFT_OUT)
+
+
+def write_part(job: Job, form: Form, place: Place, new: NewPart, topics: Mapping[str, str]) -> None:
+    """Write a part, and enter in it what was counted. Raises `PipelineError`."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    part = new.part
+    seen = Observation("export")
+    rows = _rows(job, form, new.source | dict(topics)).observe(seen, *_measures())
+    rows = rows.where(f.col("topic").isNotNull()).withColumn(DATE, f.to_date("store_timestamp"))
+    kept = [name for name in form.columns if name not in form.partition_by]
+    rows = rows.select(*kept, *form.partition_by)
+    if form.compact and form.partition_by:
+        rows = rows.repartition(*form.partition_by)
+    target = place.for_spark
+    if form.is_of_files:
+        target += f"/{part.name}"
+        _writer(rows, form, form.partition_by).save(target)
+    else:
+        _into_table(rows, form, part, target)
+    counts = seen.get
+    part.rows, part.malformed = counts["rows"], counts["malformed"]
+    part.wrong_crc, part.crc = counts["wrong_crc"], counts["crc"] or 0
+    written = _written(job, form, part, rows, target)
+    if written != part.rows:
+        raise PipelineError(
+            f"{target} holds {written} rows and {part.rows} were read: run the export again"
+        )
+
+
+def _into_table(rows: "DataFrame", form: Form, part: Part, target: str) -> None:
+    """Raises `PipelineError`."""
+    from pyspark.sql import functions as f
+
+    whole = rows.select(f.lit(_value(part)).alias(PART), "*")
+    # Only the partitions that are written are replaced; the first name is Delta's, the other
+    # Iceberg's.
+    dynamic = {"partitionOverwriteMode": "dynamic", "overwrite-mode": "dynamic"}
+    writer = _writer(whole, form, (PART, *form.partition_by)).options(**dynamic)
+    try:
+        writer.save(target)
+    except Exception as error:
+        known = explain(error)
+        if known is None or form.format not in NEED_JARS:
+            raise
+        raise SparkFailed(
+            f"{known}. The format {form.format} needs the jars of {NEED_JARS[form.format]} that"
+            " were made for this version of Spark: --conf spark.jars.packages=..."
+        ) from error
+
+
+def _writer(rows: "DataFrame", form: Form, by: Sequence[str]) -> "DataFrameWriter":
+    writer = rows.write.mode("overwrite").format(form.format).options(**form.options)
+    return writer.partitionBy(*by) if by else writer
+
+
+def _value(part: Part) -> str:
+    return part.name.partition("=")[2]
+
+
+def _rows(job: Job, form: Form, source: Mapping[str, str]) -> "DataFrame":
+    from rocketbed.pipeline.schema import RECORDS, records_ddl
+
+    by = [name for name in form.partition_by if name in RECORDS]
+    needed = dict.fromkeys(
+        [*form.columns, *by, "topic", "store_timestamp", "physical_offset", "body_crc"]
+    )
+    needed |= dict.fromkeys(["crc_ok", "_corrupt"])
+    reader = job.spark.read.format("rocketbed").schema(records_ddl(list(needed)))
+    return reader.options(**source).load()
+
+
+def _measures() -> "list[Column]":
+    from pyspark.sql import functions as f
+
+    unframed = f.col("topic").isNull()
+    return [
+        f.count_if(~unframed).alias("rows"),
+        f.count_if(unframed).alias("malformed"),
+        f.count_if(~unframed & (f.col("crc_ok") == f.lit(False))).alias("wrong_crc"),
+        f.bit_xor(f.when(~unframed, f.xxhash64("physical_offset", "body_crc"))).alias("crc"),
+    ]
+
+
+def _written(job: Job, form: Form, part: Part, rows: "DataFrame", target: str) -> int:
+    """How many rows are there now; enters the files, of a format that has any."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    reader = job.spark.read.format(form.format)
+    if not form.is_of_files:
+        return reader.load(target).where(f.col(PART) == _value(part)).count()
+    schema = StructType([one for one in rows.schema if one.name not in form.partition_by])
+    there = reader.schema(schema).options(**form.options).load(target)
+    counted = there.groupBy("_metadata.file_path", "_metadata.file_size").count()
+    part.files = [
+        {"path": _below(row["file_path"], part.name), "rows": row["count"], "bytes": row[1]}
+        for row in counted.collect()
+    ]
+    part.files.sort(key=lambda file: str(file["path"]))
+    return sum(file["rows"] for file in part.files)
+
+
+def _below(url: str, name: str) -> str:
+    """The path of a file below OUT."""
+    path = unquote(url)
+    return path[path.rindex(f"/{name}/") + 1 :]
