@@ -3,15 +3,15 @@
 Importing this package imports no Spark: the node, the client and the testbed never need it.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rocketbed.pipeline.errors import user_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read"]
+__all__ = ["lag", "read"]
 
 
 @user_errors
@@ -47,6 +47,25 @@ def read(
         corrupt = lower.get("columnnameofcorruptrecord", "_corrupt")
         reader = reader.schema(view_ddl(view, columns, corrupt))
     return reader.load()
+
+
+def lag(progress: Mapping[str, Any] | None) -> dict[str, int]:
+    """How far a streaming query is behind, from its `lastProgress`: messages by queue, named
+    `broker|topic|number`, or bytes of log by broker. Empty before the first batch, and of a query
+    that reads something else."""
+    import json
+
+    from rocketbed.pipeline.streams.offsets import KINDS, StreamOffset, lags
+
+    found: dict[str, int] = {}
+    for source in progress["sources"] if progress else ():
+        at, newest = (
+            json.loads(one) if isinstance(one, str) else one
+            for one in (source["endOffset"], source["latestOffset"])
+        )
+        if newest and isinstance(at, dict) and at.get("kind") in KINDS:
+            found |= lags(*(StreamOffset.parse(one, at["kind"]) for one in (at, newest)))
+    return found
 
 
 def _text(value: object) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.option_values import (
     read_column,
+    read_duration,
     read_ending,
     read_endpoint,
     read_flag,
@@ -150,6 +151,11 @@ TABLE: Final = (
         " `latest`, JSON",
     ),
     Option(
+        "startingTimestamp", time_in_ms, "",
+        "in place of it: what was stored then or later; a stream starts with the first such message"
+        " of each queue or log", STREAM,
+    ),
+    Option(
         "endingOffsets", read_ending, "`latest`",
         "where a batch read over `endpoints` ends: `latest`, or JSON; then queues that it does not"
         " name are not read", BATCH,
@@ -162,6 +168,14 @@ TABLE: Final = (
     Option(
         "maxRowsPerTrigger", read_number(1), "",
         "the same in records; over `path` those of all topics count", STREAM,
+    ),
+    Option(
+        "minOffsetsPerTrigger", read_number(1), "",
+        "over `endpoints`: a micro-batch waits for so many new messages", STREAM,
+    ),
+    Option(
+        "maxTriggerDelay", read_duration, "`15m`", "but no longer than this after the last one",
+        STREAM,
     ),
     Option("minPartitions", read_number(1), "1", "split a batch into at least this many tasks"),
     Option(

@@ -10,6 +10,9 @@ from rocketbed.pipeline.schema import CORRUPT, VIEWS
 
 NUMBER_MAX: Final = 1 << 60
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
+_DURATIONS: Final = {
+    "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
+}  # fmt: skip
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -60,6 +63,15 @@ def read_number(least: int, most: int = NUMBER_MAX) -> Callable[[str], int]:
         return value
 
     return read
+
+
+def read_duration(text: str) -> int:
+    """Milliseconds of a number of them, or of `90s`, `15m`, `1h`. Raises `ValueError` with what it
+    takes."""
+    match = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|min|h|d)?", text.strip().lower())
+    if match is None or not int(match[1]):
+        raise ValueError("a duration such as 500ms, 90s, 15m or 1h")
+    return int(match[1]) * _DURATIONS[match[2] or "ms"]
 
 
 def read_offset(text: str) -> int:

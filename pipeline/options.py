@@ -49,6 +49,9 @@ class Options:
     """Needs spark.sql.python.filterPushdown.enabled=true."""
     starting_offsets: str = "earliest"
     ending_offsets: str = "latest"
+    starting_timestamp: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay: int = 900_000
     max_bytes_per_trigger: int | None = None
     max_rows_per_trigger: int | None = None
     min_partitions: int = 1
@@ -69,6 +72,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.topics is not None and self.topics_pattern is not None:
             raise OptionError("give topics or topicsPattern, not both")
+        if self.starting_timestamp is not None and self.starting_offsets != "earliest":
+            raise OptionError("give startingOffsets or startingTimestamp, not both")
+        if self.min_offsets_per_trigger is not None and not self.endpoints:
+            raise OptionError("minOffsetsPerTrigger is for endpoints: over path offsets are bytes")
         low, high = self.start_offset, self.end_offset
         if low is not None and high is not None and low > high:
             raise OptionError(f"startOffset {low} is after endOffset {high}")

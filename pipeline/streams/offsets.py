@@ -22,6 +22,7 @@ from rocketbed.pipeline.errors import Condition, PipelineError
 FORMAT: Final = 1
 PHYSICAL: Final = "physical"
 QUEUE: Final = "queue"
+KINDS: Final = (PHYSICAL, QUEUE)
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 NEWEST: Final = -1
@@ -136,6 +137,15 @@ def shares(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
     if total <= limit:
         return waiting
     return {name: max(size * limit // total, 1) for name, size in waiting.items()}
+
+
+def lags(at: StreamOffset, newest: StreamOffset) -> dict[str, int]:
+    """By broker (bytes) or queue (messages) what lies between; of a new queue all that it has."""
+    known = at.marks
+    return {
+        name: max(mark.at - (known[name].at if name in known else 0), 0)
+        for name, mark in newest.marks.items()
+    }
 
 
 def queue_name(broker: str, topic: str, queue_id: int) -> str:

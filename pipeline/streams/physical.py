@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from rocketbed.pipeline.errors import Condition
@@ -94,6 +94,8 @@ class PhysicalLog:
         for replica in parse_paths(options.path, options.fs):
             self._brokers.setdefault(replica.broker, []).append(replica)
         self._target: dict[str, int] | None = None
+        self.newest: StreamOffset | None = None
+        """Where logs ended when the last batch was planned."""
         self._held_up: dict[str, float] = {}
         self._seen: dict[Replica, _Seen] = {}
         self._suspect: dict[Replica, Behind] = {}
@@ -113,6 +115,11 @@ class PhysicalLog:
             check_names(starting.marks, set(self._brokers), "set of brokers (startingOffsets)")
             return StreamOffset(
                 PHYSICAL, {name: self._given(name, mark) for name, mark in starting.marks.items()}
+            )
+        if self.options.starting_timestamp is not None:
+            places = {name: self._patiently(name, self._since) for name in self._brokers}
+            return StreamOffset(
+                PHYSICAL, {name: self._mark(name, at) for name, at in places.items()}
             )
         if starting == EARLIEST:
             return StreamOffset(PHYSICAL, {name: self._earliest(name) for name in self._brokers})
@@ -136,6 +143,8 @@ class PhysicalLog:
         while True:
             marks = {name: start.marks.get(name) or self._earliest(name) for name in self._brokers}
             standings = {name: self._standing(name, mark) for name, mark in marks.items()}
+            ends = {name: Mark(standing.end) for name, standing in standings.items()}
+            self.newest = StreamOffset(PHYSICAL, ends)
             found = StreamOffset(
                 PHYSICAL, self._admit(marks, standings, bytes_max=bytes_max, rows_max=rows_max)
             )
@@ -280,6 +289,16 @@ class PhysicalLog:
             except NotAStore:
                 continue
         return Mark(at)
+
+    def _since(self, replicas: Sequence[Replica]) -> int:
+        """Where the first record begins that was stored at `startingTimestamp` or later."""
+        end, since_ms = self._end(replicas), self.options.starting_timestamp
+        asked = replace(self.options, mode="DROPMALFORMED", start_timestamp=since_ms)
+        replica = min(replicas, key=first_offset)
+        for split in plan_splits([replica], end=end, durable=end, start_ms=since_ms):
+            for batch in batches(split, ["physical_offset"], asked):
+                return int(batch.column(0)[0].as_py())
+        return end
 
     def _earliest(self, name: str) -> Mark:
         return Mark(self._patiently(name, lambda replicas: min(map(first_offset, replicas))))

@@ -49,6 +49,8 @@ class QueueLog:
         self._held_up: dict[str, float] = {}
         self._compared: set[str] = set()
         self._log = KeptLog(options)
+        self.newest: StreamOffset | None = None
+        """Where queues ended when the last batch was planned."""
 
     def close(self) -> None:
         """End the connections; the next question opens others."""
@@ -63,7 +65,10 @@ class QueueLog:
             mark.at >= 0 for mark in starting.marks.values()
         ):
             return starting
-        places = self._cluster.places(starting, self.look(), "startingOffsets")
+        seen, time_ms = self.look(), self.options.starting_timestamp
+        places = self._cluster.places(starting, seen, "startingOffsets")
+        if time_ms is not None:
+            places = self._log.call(lambda log: self._cluster.since(log, seen, time_ms))
         return StreamOffset(QUEUE, {name: Mark(at) for name, at in places.items()})
 
     def look(self) -> Seen:
@@ -97,6 +102,9 @@ class QueueLog:
         seen = await self._cluster.look(log)
         self._check_names(start, seen)
         await self._compare(log, start, seen)
+        self.newest = StreamOffset(
+            QUEUE, {name: Mark(self._cluster.end(one)) for name, one in seen.bounds.items()}
+        )
         marks = {name: Mark(bounds.first) for name, bounds in seen.bounds.items()} | dict(
             start.marks
         )

@@ -16,7 +16,9 @@ had, and a failover may take that away again. Micro-batches only: Spark has no c
 sources in Python.
 """
 
+import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -31,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 from rocketbed.pipeline.errors import PipelineError, shown, user_errors
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import renamed
-from rocketbed.pipeline.streams.offsets import PHYSICAL, QUEUE, StreamOffset
+from rocketbed.pipeline.streams.offsets import PHYSICAL, QUEUE, StreamOffset, lags
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,6 +60,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.kind = QUEUE if options.endpoints else PHYSICAL
         self.log = log_of(options)
+        self._is_ending = False
+        self._last_batch_s = -inf
+        """When the last one began that had something; the first one does not wait."""
 
     @user_errors
     def initialOffset(self) -> dict[str, Any]:
@@ -75,6 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @user_errors
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends where the log ends now."""
+        self._is_ending = True
         self.log.freeze()
 
     @user_errors
@@ -86,7 +92,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif isinstance(limit, ReadMaxRows):
             bytes_max, rows_max = self.options.max_bytes_per_trigger, limit.max_rows
         begin = StreamOffset.parse(start, self.kind)
-        return self.log.latest(begin, bytes_max=bytes_max, rows_max=rows_max).as_json()
+        found = self.log.latest(begin, bytes_max=bytes_max, rows_max=rows_max)
+        return (begin if self._waits(begin, found) else found).as_json()
+
+    def _waits(self, begin: StreamOffset, found: StreamOffset) -> bool:
+        """Whether a batch is too small yet: `minOffsetsPerTrigger`, `maxTriggerDelay`."""
+        least, newest = self.options.min_offsets_per_trigger, self.log.newest
+        now = time.monotonic()
+        if least is None or self._is_ending or newest is None or found == begin:
+            return False
+        is_due = now - self._last_batch_s >= self.options.max_trigger_delay / 1000
+        if not is_due and sum(lags(begin, newest).values()) < least:
+            return True
+        self._last_batch_s = now
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the logs or queues ended when the last batch was planned: the progress of a query
+        shows it as `latestOffset`, see `pipeline.lag`."""
+        return None if self.log.newest is None else self.log.newest.as_json()
 
     @user_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -138,6 +162,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     getDefaultReadLimit = prepareForTriggerAvailableNow = initialOffset = refuse
     latestOffset: Any = refuse
+    reportLatestOffset: Any = refuse
     partitions: Any = refuse
     read: Any = refuse
 

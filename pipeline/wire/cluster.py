@@ -99,6 +99,18 @@ class Cluster:
             found[name] = {NEWEST: self.end(bounds), OLDEST: bounds.first}.get(mark.at, mark.at)
         return found
 
+    async def since(self, log: WireLog, seen: Seen, time_ms: int) -> dict[str, int]:
+        """Where each queue's first message stored at or after a time is, or will be."""
+        found: dict[str, int] = {}
+
+        async def ask(name: str) -> None:
+            bounds = seen.bounds[name]
+            at = await log.offset_at(seen.queues[name], max(time_ms, 0))
+            found[name] = max(min(at, self.end(bounds)), bounds.first)
+
+        await together(ask, seen.queues)
+        return found
+
     async def _asked(self, log: WireLog, *, fresh: bool) -> list[str]:
         if self.options.topics is not None:
             return sorted(self.options.topics)

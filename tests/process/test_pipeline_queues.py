@@ -2,16 +2,21 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.streams.offsets import DataLoss, StreamError
 from rocketbed.pipeline.streams.queues import QueueLog
+from rocketbed.pipeline.streams.reader import StreamReader
 from rocketbed.pipeline.wire.kept import kept_log
 from rocketbed.pipeline.wire.log import TopicGone, WireLog
 from rocketbed.pipeline.wire.plan import TASKS_MAX, WirePlan
@@ -118,6 +123,77 @@ def test_queues_are_read_from_and_to_where_the_options_say(start: Start) -> None
         ranges(endingOffsets={"broker-a|T|0": 9999})
     last = WirePlan.of(reading(cluster, startingOffsets="latest"))
     assert last.splits() == []
+
+
+def test_a_stream_starts_at_a_time_or_at_offsets(start: Start) -> None:
+    cluster = start()
+    sent(cluster, "T", 0, 60)
+    columns = ["queue_id", "queue_offset", "store_timestamp", "physical_offset"]
+    rows = table(WirePlan.of(reading(cluster)), columns)
+    time_ms = int(rows[40]["store_timestamp"].timestamp() * 1000)
+    ends = {row["queue_id"]: row["queue_offset"] + 1 for row in rows}
+
+    def initial(**given: object) -> dict[str, int]:
+        log = QueueLog(reading(cluster, **given))
+        try:
+            return {name: mark.at for name, mark in log.initial().marks.items()}
+        finally:
+            log.close()
+
+    since = initial(startingTimestamp=time_ms)
+    for queue in range(4):
+        earlier = [
+            row["queue_offset"]
+            for row in rows
+            if row["queue_id"] == queue and row["store_timestamp"].timestamp() * 1000 < time_ms
+        ]
+        assert since[f"broker-a|T|{queue}"] == max(earlier, default=-1) + 1
+    at = json.dumps({"broker-a|T|0": -1, "broker-a|T|1": -2, "broker-a|T|2": 3})
+    assert initial(startingOffsets=at) == {
+        "broker-a|T|0": ends[0],
+        "broker-a|T|1": 0,
+        "broker-a|T|2": 3,
+    }
+
+
+def test_small_batches_wait_for_more_or_for_their_time(start: Start) -> None:
+    cluster = start()
+    sent(cluster, "T", 0, 20)
+    given = {"endpoints": cluster.nameserver_address, "topics": "T"}
+    given |= {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1h"}
+    schema = arrow_schema("records", ["body"])
+    reader = StreamReader(schema, Options.parse(given), ["body"])
+
+    def latest(at: dict[str, Any], count: int) -> dict[str, Any]:
+        """The end of the next batch, once so many messages are there."""
+        while True:
+            found = reader.latestOffset(at, ReadAllAvailable())
+            newest = reader.reportLatestOffset()
+            assert newest is not None
+            if sum(queue["off"] for queue in newest["queues"].values()) == count:
+                return found
+
+    try:
+        begin = reader.initialOffset()
+        assert reader.reportLatestOffset() is None
+        first = latest(begin, 20)
+        assert sum(queue["off"] for queue in first["queues"].values()) == 20
+        sent(cluster, "T", 20, 25)
+        assert latest(first, 25) == first  # too few
+        sent(cluster, "T", 25, 32)
+        second = latest(first, 32)
+        assert second != first
+        sent(cluster, "T", 32, 33)
+        reader.options = replace(reader.options, max_trigger_delay=0)
+        third = latest(second, 33)
+        assert third != second
+        reader.options = replace(reader.options, max_trigger_delay=3_600_000)
+        sent(cluster, "T", 33, 34)
+        assert latest(third, 34) == third
+        reader.prepareForTriggerAvailableNow()
+        assert latest(third, 34) != third  # the last batch of a query may be small
+    finally:
+        reader.stop()
 
 
 def test_thousands_of_queues_cost_few_questions_and_tasks(

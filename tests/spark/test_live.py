@@ -8,6 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from rocketbed.pipeline import lag
 from tests.support.spark_live import FORMAT, bodies, cluster_in, read, replicas
 
 pytestmark = pytest.mark.spark
@@ -40,13 +41,19 @@ def test_writing_and_reading_a_live_cluster(spark: SparkSession, tmp_path: Path)
         source = {"path": replicas(cluster), "topics": "T", "maxRowsPerTrigger": "150"}
         stored, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
 
+        left: list[int] = []
+
         def run() -> list[int]:
             rows = spark.readStream.format(FORMAT).schema("body binary").options(**source).load()
             sink = rows.writeStream.format("parquet").trigger(availableNow=True)
-            return done(sink.start(stored, checkpointLocation=checkpoint))
+            query = sink.start(stored, checkpointLocation=checkpoint)
+            found = done(query)
+            left.extend(lag(progress)["broker-a"] for progress in query.recentProgress)
+            return found
 
         first = run()
         assert sum(first) == 200
+        assert left[-1] == 0 < left[0]
         assert max(first) <= 150
         write(200, 250)
         assert sum(run()) == 50

@@ -14,6 +14,28 @@ from rocketbed.pipeline.option_values import size_in_bytes, time_in_ms
 from rocketbed.pipeline.options import Options
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"path": "x", "startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
+        ({"path": "x", "minOffsetsPerTrigger": "5"}, "is for endpoints"),
+        ({"path": "x", "topics": "T", "topicsPattern": "T"}, "not both"),
+        ({"path": "x", "topicsPattern": "("}, "a regular expression"),
+        ({"endpoints": "h:1", "maxTriggerDelay": "soon"}, "a duration such as"),
+    ],
+)
+def test_options_that_exclude_each_other(given: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        Options.parse(given)
+
+
+def test_durations() -> None:
+    given = {"endpoints": "h:1", "minOffsetsPerTrigger": "1k"}
+    assert Options.parse(given).max_trigger_delay == 15 * 60_000
+    for text, expected in (("250", 250), ("90s", 90_000), ("2 h", 7_200_000), ("1min", 60_000)):
+        assert Options.parse({**given, "maxTriggerDelay": text}).max_trigger_delay == expected
+
+
 def test_names_are_case_insensitive_and_have_defaults() -> None:
     options = Options.parse({"PATH": "/a", "SplitBytes": "64m", "MODE": "failfast"})
     assert (options.path, options.split_bytes, options.mode) == ("/a", 64 << 20, "FAILFAST")

@@ -15,10 +15,10 @@ from rocketbed.pipeline.files import decode
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.splits import Split
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
+from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset, lags
 from rocketbed.pipeline.streams.physical import LogPart, PhysicalLog, read_part
 from tests.support.logs import Log, messages
-from tests.support.stores import Spec, manifest, some, unpack, write_log
+from tests.support.stores import STORE_MS, Spec, manifest, some, unpack, write_log
 
 SEGMENT = 4096
 SPECS = some(200)
@@ -51,6 +51,29 @@ def two_replicas(tmp_path: Path, counts: Sequence[int]) -> str:
         shutil.rmtree(root, ignore_errors=True)
         write_log(root, SPECS[:count], segment=SEGMENT)
     return ",".join(f"a/{number}={tmp_path / str(number)}" for number in range(len(counts)))
+
+
+def test_a_stream_starts_at_a_time_or_at_either_end(tmp_path: Path) -> None:
+    offsets = write_log(tmp_path / "a", SPECS, segment=SEGMENT)
+    for number in (0, 1, 77, 199):
+        stream = log(f"a/0={tmp_path / 'a'}", startingTimestamp=STORE_MS + 1000 * number - 1)
+        assert stream.initial().marks["a"].at == offsets[number]
+    late = log(f"a/0={tmp_path / 'a'}", startingTimestamp="2031-01-01T00:00:00Z").initial()
+    newest = log(f"a/0={tmp_path / 'a'}", startingOffsets='{"a": -1}').initial()
+    assert late == newest == log(f"a/0={tmp_path / 'a'}", startingOffsets="latest").initial()
+    assert log(f"a/0={tmp_path / 'a'}", startingOffsets='{"a": -2}').initial().marks["a"].at == 0
+
+
+def test_a_stream_knows_how_far_it_is_behind(tmp_path: Path) -> None:
+    offsets = write_log(tmp_path / "a", SPECS, segment=SEGMENT)
+    stream = log(f"a/0={tmp_path / 'a'}")
+    assert stream.newest is None
+    start = stream.initial()
+    first = end(stream, start, rows_max=50)
+    assert stream.newest is not None
+    (behind,) = lags(first, stream.newest).values()
+    assert first.marks["a"].at == offsets[50]
+    assert behind == stream.newest.marks["a"].at - offsets[50] > 0
 
 
 def test_a_stream_reads_what_every_replica_holds(tmp_path: Path) -> None:
