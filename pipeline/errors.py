@@ -33,7 +33,7 @@ class Condition(Enum):
     CORRUPT_RECORD = "`mode=FAILFAST` met bytes that are no record"
     DATA_LOSS = "what was to be read was deleted meanwhile, or truncated"
     CLUSTER_UNAVAILABLE = "brokers or name servers did not answer in time, or refused"
-    ILLEGAL_OFFSET = "a checkpoint or `startingOffsets` does not fit what the stream reads"
+    ILLEGAL_OFFSET = "a checkpoint, `startingOffsets` or `endingOffsets` does not fit what is read"
     ILLEGAL_ROW = "a row that cannot be a message"
     NOT_WRITTEN = "rows, or the marker of their batch, were not accepted in time"
     BAD_MARKER = "a marker topic holds something else, so nobody knows what is committed"

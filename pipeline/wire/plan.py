@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 TASKS_MAX: Final = 1000
-"""Of a read, unless more are asked for: a cluster may have tens of thousands of queues."""
+"""Of a read, about, unless more are asked for: a cluster may have tens of thousands of queues."""
 CHUNK_BYTES: Final = 8 << 20
 """Bytes of records that are pulled before rows are made of them."""
 COUNT_MAX: Final = 4096
@@ -74,19 +74,19 @@ def shared(ranges: Sequence[QueueRange], at_least: int) -> list[Share]:
     total = sum(one.end - one.start for one in ranges)
     count = max(-(-total // at_least), 1)
     pieces = [piece for one in ranges for piece in one.cut(count)]
-    if len(pieces) <= max(TASKS_MAX, at_least):
+    if len(pieces) <= TASKS_MAX:
         return [(piece,) for piece in pieces]
-    full = -(-total // max(TASKS_MAX, at_least))
-    found: list[Share] = []
-    held: list[QueueRange] = []
-    size = 0
+    full = min(count, -(-total // TASKS_MAX))
+    found: list[list[QueueRange]] = []
+    size = full
     for piece in pieces:
-        held.append(piece)
-        size += piece.end - piece.start
-        if size >= full:
-            found.append(tuple(held))
-            held, size = [], 0
-    return [*found, tuple(held)] if held else found
+        length = piece.end - piece.start
+        if size + length > full:
+            found.append([])
+            size = 0
+        found[-1].append(piece)
+        size += length
+    return [tuple(each) for each in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,11 @@ FILES: Final = ("parquet", "orc", "json", "csv", "avro", "xml")
 PACKED: Final = ("parquet", "orc")
 """Those that are compressed if nothing else is said."""
 NEED_JARS: Final = {"delta": "io.delta:delta-spark", "iceberg": "org.apache.iceberg:iceberg-spark"}
+OF_JARS: Final = (
+    *("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "NoClassDefFoundError"),
+    *("NoSuchMethodError", "IncompatibleClassChangeError", "AbstractMethodError"),
+)
+"""In errors of jars that are not there, or were made for another Spark."""
 DATE: Final = "date"
 PART: Final = "part"
 RECORDS_PER_FILE: Final = 1_000_000
@@ -125,7 +130,8 @@ def _into_table(rows: "DataFrame", form: Form, part: Part, target: str) -> None:
         writer.save(target)
     except Exception as error:
         known = explain(error)
-        if known is None or form.format not in NEED_JARS:
+        is_of_jars = any(word in str(error) for word in OF_JARS)
+        if known is None or not is_of_jars or form.format not in NEED_JARS:
             raise
         raise SparkFailed(
             f"{known}. The format {form.format} needs the jars of {NEED_JARS[form.format]} that"

@@ -1,5 +1,6 @@
 """The option `path`: what its directories are called, and topics that none of them has."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -66,6 +67,9 @@ def test_a_topic_that_no_store_has_is_named(tmp_path: Path) -> None:
     check_topics(stores, None)
     with pytest.raises(OptionError, match=r"no store of the path has t, x; topics there: T, U"):
         check_topics(stores, {"t", "x", "T"})
+    check_topics(stores, None, re.compile("[A-T]"))
+    with pytest.raises(OptionError, match=r"topicsPattern: no store .* has a topic that matches X"):
+        check_topics(stores, None, re.compile("X.*"))
     check_topics(parse_paths(str(tmp_path / "c")), {"x"})  # a log whose queues are lost
 
 

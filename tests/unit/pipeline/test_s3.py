@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.files.corrupt import DataLost, RocketbedCorrupt
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.files.remote import BLOCK, RemoteStorage, storage_of
 from rocketbed.pipeline.files.replicas import log_files
 from rocketbed.pipeline.files.storage import StorageError
+from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.jobs.export.manifest import Manifest, Part
+from rocketbed.pipeline.jobs.export.place import Place
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
@@ -171,3 +175,25 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     assert replica.storage == storage_of("s3a://gone/store", tuple(options.items()))
     with pytest.raises(OSError, match="NETWORK_CONNECTION"):
         rows("s3a://gone/store", **options, **{"fs.s3a.access.key": "k", "fs.s3a.secret.key": "s"})
+
+
+def test_the_manifest_of_an_export(s3: S3Server, tmp_path: Path) -> None:
+    settings = tuple(sorted(s3.options.items()))
+    asked = {"columns": ["topic"], "source": "logs"}
+
+    def opened(name: str) -> Manifest:
+        return Manifest(Place.of(f"s3a://{BUCKET}/{name}", settings), asked)
+
+    one = opened("export")
+    other = opened("export")
+    part = Part("part=b-0-9", "b", 0, 9)
+    one.begin(part)
+    assert opened("export").pending == [part]
+    with pytest.raises(PipelineError, match="was changed by another export meanwhile"):
+        other.begin(part)
+    one.end(part)
+    again = opened("export")
+    assert (again.parts, again.pending) == ([part], [])
+    s3.put(healthy(tmp_path).root, "theirs")
+    with pytest.raises(WrongUsage, match="holds commitlog and no _rocketbed_manifest"):
+        opened("theirs")

@@ -104,6 +104,7 @@ def test_consume_queues(root: Path, store: StoreDirectory) -> None:
             for row in found
         ) == sorted(expected)
     narrowed = rows(root, view="consumequeue", topics="FxPlain", endOffset=50_000)
+    assert rows(root, view="consumequeue", topicsPattern="FxPl.*", endOffset=50_000) == narrowed
     assert narrowed == [
         row for row in found if row["topic"] == "FxPlain" and row["physical_offset"] < 50_000
     ]
