@@ -11,7 +11,7 @@ _COPY = "rocketbed.node.broker.send_back:add_again"
     "M24",
     "delay table believed",
     "rocketbed.node.broker.delivered:Delivered.settle",
-    "cc0c9c6b984d7eed",
+    "4ae783f66fb0d987",
     bug="after a crash a delayed message comes twice, or never (T21)",
     edit="a master goes on where `delayOffset.json` says, whatever was delivered by the log",
     caught_by=("A42", "A27"),

@@ -4,19 +4,26 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from rocketbed.chaos.sessions.again import run_again
 from rocketbed.chaos.sessions.beginnings import run_beginnings
+from rocketbed.chaos.sessions.behind import run_behind
 from rocketbed.chaos.sessions.broker import run_broker
+from rocketbed.chaos.sessions.cuts import run_cuts
 from rocketbed.chaos.sessions.damage import run_damage
 from rocketbed.chaos.sessions.feeding import run_feeding
+from rocketbed.chaos.sessions.figures import run_figures
 from rocketbed.chaos.sessions.following import run_following
 from rocketbed.chaos.sessions.groups import run_groups
+from rocketbed.chaos.sessions.leaders import run_leaders
 from rocketbed.chaos.sessions.leading import run_leading
 from rocketbed.chaos.sessions.led import run_led
 from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
+from rocketbed.chaos.sessions.questions import run_questions
 from rocketbed.chaos.sessions.register import run_register
+from rocketbed.chaos.sessions.registered import run_registered
 from rocketbed.chaos.sessions.replica_lives import run_replica_lives
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
@@ -40,11 +47,17 @@ def sessions(seed: int) -> Mapping[str, Session]:
     """Some seconds of processor time each; other seeds for another `seed`."""
     found: dict[str, Session] = {
         f"broker/{seed}": partial(run_broker, seed),
+        f"broker-again/{seed}": partial(_each, run_again, seed * 1000),
+        f"broker-figures/{seed}": partial(run_figures, seed),
         f"broker-groups/{seed}": partial(run_groups, seed),
+        f"broker-questions/{seed}": partial(run_questions, seed),
+        f"broker-registered/{seed}": partial(run_registered, seed),
         f"broker-sends/{seed}": partial(_each, run_sends, seed * 1000),
         f"broker-tables/{seed}": partial(run_tables, seed),
         f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
+        f"failover-behind/{seed}": partial(run_behind, seed),
+        f"failover-leaders/{seed}": partial(run_leaders, seed),
         f"failover-leading/{seed}": partial(run_leading, seed),
         f"failover-led/{seed}": partial(run_led, seed),
         f"failover-lives/{seed}": partial(run_replica_lives, seed),
@@ -56,6 +69,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"replication-parting/{seed}": partial(run_parting, seed),
         f"store-beginnings/{seed}": partial(run_beginnings, seed),
         f"store-taken-over/{seed}": partial(run_taken_over, seed),
+        f"store-cuts/{seed}": partial(_each, run_cuts, seed * 1000),
         f"store-damage/{seed}": partial(_each, run_damage, seed * 1000),
         f"store-limits/{seed}": partial(run_limits, seed),
         f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),

@@ -19,6 +19,7 @@ from rocketbed.wire.bodies import (
     TopicConfig,
     TopicConfigTable,
 )
+from rocketbed.wire.bodies_admin import RequestMode, RequestModeTable
 from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.headers_admin import TopicRequest
 
@@ -94,6 +95,9 @@ def _begins(
         _catches_up(stage, master)
         stage.ready("slave", ResponseCode.SUCCESS, "")
         ensure(not master.wrong, "reported", "; ".join(master.wrong[:3]))
+        unknown = [str(one["reason"]) for one in stage.told("slave", "replication.start_unknown")]
+        is_told = any("does not give its first message" in one for one in unknown)
+        ensure(is_told == (not master.gives_first), "told", f"{unknown}")
         low, held = stage.log("slave")
         ensure((low, held) == (master.low, master.log), "log", f"from {low}: other bytes")
         return stage.simulation.digest()
@@ -176,8 +180,13 @@ def _tables(number: int, deleted: dict[str, int] | None = None) -> dict[int, byt
         43: ConsumerOffsetTable(offset_table={"T@g": {0: number, 1: 7}}).encode(),
         45: b'{"offsetTable":{1:%d}}' % number,
         201: groups.encode(),
-        402: b"",
+        402: RequestModeTable(message_request_mode_map=_modes(number)).encode(),
     }
+
+
+def _modes(number: int) -> dict[str, dict[str, RequestMode]]:
+    mode = RequestMode(topic="T", consumer_group=f"g-{number}", pop_share_queue_num=number)
+    return {"T": {f"g-{number}": mode}}
 
 
 def _copies(seed: int, log: bytes) -> str:
@@ -228,6 +237,8 @@ def _has_tables(node: Any, number: int) -> None:
     ensure(offsets == {"T@g": {0: number, 1: 7}}, "tables", f"positions {offsets}")
     groups = set(node.tables.groups.body().subscription_group_table)
     ensure(groups == {f"g-{number}"}, "tables", f"groups {groups}")
+    modes = node.tables.modes.body().message_request_mode_map
+    ensure(modes == _modes(number), "tables", f"modes {modes}")
 
 
 def _learns_deletions(seed: int, random: Random) -> str:

@@ -26,7 +26,12 @@ from rocketbed.wire.bodies import (
 from rocketbed.wire.bodies_admin import QueueOffsets
 from rocketbed.wire.command import ResponseCode
 from rocketbed.wire.headers import UnregisterClientRequest
-from rocketbed.wire.headers_admin import DeleteGroupRequest, ResetOffsetRequest, TopicRequest
+from rocketbed.wire.headers_admin import (
+    CloneOffsetRequest,
+    DeleteGroupRequest,
+    ResetOffsetRequest,
+    TopicRequest,
+)
 from rocketbed.world.api import World
 
 STEPS: Final = 120
@@ -53,7 +58,7 @@ async def _serve(world: World, model: Model, seed: str) -> None:
     config, _ = make_config(settings_from_options([*SETTINGS, flush]))
     async with trio.open_nursery() as nursery:
         await nursery.start(run_node, world, config)
-        clients = _Clients(world, nursery, random, model)
+        clients = Acts(world, nursery, random, model)
         await clients.run()
         if random.random() < 0.5:
             world.process.stop_requested.set()
@@ -62,31 +67,40 @@ async def _serve(world: World, model: Model, seed: str) -> None:
             nursery.cancel_scope.cancel()
 
 
-class _Clients(Readers):
+class Acts(Readers):
     """What they do."""
 
     async def run(self) -> None:
+        await self.prepare()
+        await self.acts(STEPS)
+        await trio.sleep(SAVED_S)
+
+    async def prepare(self) -> None:
         operator = await self.peer("operator")
         for topic, count in QUEUES.items():
             await operator.create(topic=topic, readQueueNums=count, writeQueueNums=count)
         for group in GROUPS:
             await operator.put_group(group_name=group)
         await self.compare("start")
+
+    async def acts(self, steps: int) -> None:
+        """So many of them, as drawn."""
         acts: dict[Callable[[], Awaitable[None]], int] = {
             self.send: 10, self._join: 4, self._leave: 2, self._lock: 6, self._unlock: 3,
             self._commit: 8, self._reset: 4, self.pull: 8, self.hold: 3, self._delete_topic: 1,
-            self._delete_group: 1, self._rest: 2,
+            self._delete_group: 1, self.rest: 2, self._clone: 3,
         }  # fmt: skip
-        for act in self.random.choices(list(acts), list(acts.values()), k=STEPS):
+        for act in self.random.choices(list(acts), list(acts.values()), k=steps):
             await act()
             await self.compare(getattr(act, "__name__", ""))
-        await trio.sleep(SAVED_S)
 
     async def _join(self) -> None:
-        """A client of one or both groups; the other members of a group hear of a new one."""
+        """A client of one or both groups; the other members of a group hear of a new one, and of
+        other topics, which are the whole group's."""
         name, peer = await self.somebody()
         groups = self.random.sample(GROUPS, self.random.choice((1, 2)))
-        wanted = [SubscriptionData(topic=topic, sub_version=1) for topic in QUEUES]
+        topics = self.random.choice((list(QUEUES), list(QUEUES), *([topic] for topic in QUEUES)))
+        wanted = [SubscriptionData(topic=topic, sub_version=1) for topic in topics]
         data = HeartbeatData(
             client_id=name,
             consumer_data_set=[
@@ -95,14 +109,20 @@ class _Clients(Readers):
         )
         others = {other for group, other in self.model.members if group in groups and other != name}
         before = {other: self.peers[other].notices for other in others}
-        is_new = {group: (group, name) not in self.model.members for group in groups}
+        is_new = {
+            group: (group, name) not in self.model.members
+            or self.model.reads.get(group) != set(topics)
+            for group in groups
+        }
         await peer.ask(Code.HEART_BEAT, {}, 0, data.encode())
         self.model.members |= {(group, name): None for group in groups}
+        self.model.reads |= {group: set(topics) for group in groups}
         await trio.sleep(0.5)
         for other in others:
             mine = {group for group in groups if (group, other) in self.model.members}
             told = self.peers[other].notices > before[other]
-            ensure(told or not any(is_new[one] for one in mine), "notices", f"{other} of {name}")
+            is_due = any(is_new[one] for one in mine)
+            ensure(told == is_due, "notices", f"{other} of {name}: {told}, {topics}")
 
     async def _leave(self) -> None:
         """One group by a word, or all by the end of the connection; who stays hears of it."""
@@ -118,7 +138,7 @@ class _Clients(Readers):
             peer.close()
             del self.peers[name]
         for group in mine:
-            del self.model.members[group, name]
+            self.model.leave(group, name)
         await trio.sleep(0.5)
         for group, other in self.model.members:
             told = group not in mine or self.peers[other].notices > before[other]
@@ -130,11 +150,12 @@ class _Clients(Readers):
         places = {(group, *self.queue()) for _ in range(3)}
         now = trio.current_time()
         held = self.model.locks
+        places = {one for one in places if not self.model.is_doubtful(one, now)}
         want = {
             place for place in places if place not in held or held[place][0] == name
             or held[place][1] <= now
         }  # fmt: skip
-        answer = await peer.ask(Code.LOCK_BATCH_MQ, {}, 0, _queues(name, group, places))
+        answer = await peer.ask(Code.LOCK_BATCH_MQ, {}, 0, queues_of(name, group, places))
         got = LockedQueues.decode(answer.body).lock_ok_mq_set
         told = {(group, one.topic, one.queue_id) for one in got}
         ensure(told == want, "locks", f"{name} of {group} got {told} for {want}")
@@ -144,7 +165,7 @@ class _Clients(Readers):
         name, peer = await self.somebody()
         group = self.random.choice(GROUPS)
         places = {(group, *self.queue()) for _ in range(3)}
-        await peer.ask(Code.UNLOCK_BATCH_MQ, {}, 0, _queues(name, group, places))
+        await peer.ask(Code.UNLOCK_BATCH_MQ, {}, 0, queues_of(name, group, places))
         for place in places:
             if self.model.locks.get(place, ("", 0))[0] == name:
                 del self.model.locks[place]
@@ -185,6 +206,25 @@ class _Clients(Readers):
             self.model.stands[group, topic, one] = offset
             self.model.resets[group, topic, one] = (offset, float("inf"))
 
+    async def _clone(self) -> None:
+        """Another group's positions, of one topic or of all that it has or reads; for a group that
+        is to be online only of what it reads then."""
+        operator = await self.peer("operator")
+        source, other = self.random.sample(GROUPS, 2)
+        topic = self.random.choice((None, *QUEUES))
+        is_offline = self.random.random() < 0.5
+        header = CloneOffsetRequest(
+            srcGroup=source, destGroup=other, topic=topic, offline=is_offline
+        )
+        await operator.ask(Code.CLONE_GROUP_OFFSET, header.encode(), 0)
+        reads = QUEUES if is_offline else self.model.reads.get(other, ())
+        for (group, one, queue), offset in list(self.model.stands.items()):
+            place = other, one, queue
+            if group != source or one not in reads or topic not in (None, one):
+                continue
+            if place not in self.model.resets:
+                self.model.stands[place] = offset
+
     async def _delete_topic(self) -> None:
         """And make it again: nothing is in it, and nobody has a position there."""
         operator = await self.peer("operator")
@@ -205,18 +245,21 @@ class _Clients(Readers):
         if cleans:
             self.model.forget(lambda place: place[0] == "h")
 
-    async def _rest(self) -> None:
+    async def rest(self) -> None:
         """Members keep saying that they are there."""
         for _ in range(self.random.choice((1, 3))):
             await trio.sleep(25)
             for group, name in self.model.members:
-                data = HeartbeatData(
-                    client_id=name, consumer_data_set=[ConsumerData(group_name=group)]
-                )
+                wanted = [
+                    SubscriptionData(topic=topic, sub_version=1)
+                    for topic in sorted(self.model.reads[group])
+                ]
+                consumer = ConsumerData(group_name=group, subscription_data_set=wanted)
+                data = HeartbeatData(client_id=name, consumer_data_set=[consumer])
                 await self.peers[name].ask(Code.HEART_BEAT, {}, 0, data.encode())
 
 
-def _queues(name: str, group: str, places: set[Place]) -> bytes:
+def queues_of(name: str, group: str, places: set[Place]) -> bytes:
     wanted = [
         MessageQueue(topic=topic, broker_name="broker-a", queue_id=queue)
         for _, topic, queue in sorted(places)

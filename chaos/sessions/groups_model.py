@@ -35,8 +35,12 @@ class Model:
     pulled: dict[Place, int] = field(default_factory=dict)
     members: dict[tuple[str, str], None] = field(default_factory=dict)
     """Group and client."""
+    reads: dict[str, set[str]] = field(default_factory=dict)
+    """Topics of a group that has members, by its last heartbeat."""
     locks: dict[Place, tuple[str, float]] = field(default_factory=dict)
     """Client and end."""
+    lock_slack_s: float = 0.0
+    """By so much a lock may end earlier."""
 
     def end(self, topic: str, queue: int) -> int:
         return len(self.sent.get((topic, queue), ()))
@@ -48,9 +52,19 @@ class Model:
             for place in [one for one in table if which(one)]:
                 del table[place]
 
+    def is_doubtful(self, place: Place, now: float) -> bool:
+        """Whether a lock may have ended, or not."""
+        end = self.locks.get(place, ("", 0.0))[1]
+        return end - self.lock_slack_s <= now < end
+
+    def leave(self, group: str, client: str) -> None:
+        del self.members[group, client]
+        if not any(one == group for one, _ in self.members):
+            self.reads.pop(group, None)
+
     def started_again(self) -> None:
         """What is in memory only is gone, and no position is beyond its queue."""
-        for memory in (self.resets, self.pulled, self.members, self.locks):
+        for memory in (self.resets, self.pulled, self.members, self.reads, self.locks):
             memory.clear()
         for place, offset in self.stands.items():
             self.stands[place] = min(offset, self.end(*place[1:]))

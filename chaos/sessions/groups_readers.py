@@ -46,6 +46,8 @@ class Readers(Clients):
             known += [by_offset[offset] for offset in want]
 
     async def pull(self) -> None:
+        """With the position that it wants to be kept, or without; a pull that is sent elsewhere
+        keeps none."""
         _, peer = await self.somebody()
         place = group, topic, queue = self.place()
         end = self.model.end(topic, queue)
@@ -62,8 +64,12 @@ class Readers(Clients):
         fits = [body for body, one in some if tag in (one, "*")][:32]
         code = ResponseCode.SUCCESS if fits else ResponseCode.PULL_RETRY_IMMEDIATELY
         code = code if some else ResponseCode.PULL_NOT_FOUND
+        commits, at = self.random.random() < 0.5, self.random.randrange(-1, end + 2)
+        where |= {"sysFlag": 4 | commits, "commitOffset": at}
         answer = await peer.pull(code, queueOffset=offset, tags=tag, **where)
         self.model.pulled[place] = offset
+        if commits and at >= 0:
+            self.model.stands[place] = at
         bodies = [one.body for one in decode_messages(answer.body)] if fits else []
         ensure(bodies == fits, "pull", f"{place} from {offset}: {len(bodies)} for {len(fits)}")
 

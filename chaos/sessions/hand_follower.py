@@ -32,7 +32,7 @@ class HandFollower:
         self.number = number
         self.uuid = f"directory {number}"
         self.life = 1
-        self.log = b""
+        self.log = bytearray()
         """From 0 on."""
         self.history: tuple[tuple[int, int], ...] = ()
         """Of whom it followed last; its own as far as its log goes."""

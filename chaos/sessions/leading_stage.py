@@ -45,6 +45,9 @@ class LeadingStage:
         self.sent: list[tuple[int, Command]] = []
         """Of each send that was answered: its number, the answer."""
         self.number = 0
+        self.segment = SEGMENT
+        self.changes_of_settings: dict[str, object] = {}
+        """Settings."""
         self._wrong: list[str] = []
         stage.simulation.host(PEERS)
         self.place = (stage.simulation.host(NODE).address, HA_PORT)
@@ -58,7 +61,7 @@ class LeadingStage:
             "brokerName": GROUP, "rbReplica": 1, "rbReplicas": 3,
             "brokerClusterName": CLUSTER, "autoCreateTopicEnable": True,
             "namesrvAddr": f"{self.stage.simulation.host(PEERS).address}:{CONTROLLER_PORT}",
-            "flushDiskType": "SYNC_FLUSH" if is_sync else "ASYNC_FLUSH",
+            "flushDiskType": "SYNC_FLUSH" if is_sync else "ASYNC_FLUSH", **self.changes_of_settings,
         }  # fmt: skip
         self.stage.begin(NODE, self.settings)
         await self.until(lambda: bool(self.controller.beats), "a first beat", 10)
@@ -191,7 +194,8 @@ class LeadingStage:
         epoch = self.controller.entry.epoch
         found = await one.joined(self.nursery, self.world, self.place, epoch)
         cut = found.cut
-        start = max(0, (cut - 1) // SEGMENT * SEGMENT, cut - COMPARED_MAX) if cut else 0
+        size = self.segment
+        start = max(0, (cut - 1) // size * size, cut - COMPARED_MAX) if cut else 0
         want = (start, zlib.crc32(one.log[start:cut]) if cut else 0)
         ensure((found.compared, found.crc) == want, "welcome", f"{found} for {want}")
         return found

@@ -374,7 +374,7 @@ class Led:
         for."""
         leader = self.leader
         life = self.controller.entry.replicas[1].incarnation
-        for is_member, least_s, most_s in ((False, 2.5, 3.6), (True, 0.2, 1.0)):
+        for is_member, least_s, most_s in ((False, 2.5, 3.15), (True, 0.2, 0.45)):
             members = {2: 1, 1: life} if is_member else {2: 1}
             self.controller.publish(in_sync=members, eligible={})
             await trio.sleep(0.2)

@@ -12,6 +12,7 @@ from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.store.config import StoreConfig, parse_delay_levels
 from rocketbed.node.store.errors import BadStoreDirectory, MessageRejected, StoreError, StoreLocked
 from rocketbed.node.store.store import MessageStore
+from rocketbed.wire.message import BatchItem
 from rocketbed.world.api import World
 
 TAKEN: Final = ({"segment_size": 256}, {"index_entries": 2, "index_slots": 1})
@@ -45,10 +46,13 @@ def run_limits(seed: int) -> str:
     run = run_solo(_main, replace(config, max_message_size=LARGEST, segment_size=4096), seed=seed)
     for said in run.value:
         raise Wrong(said)
-    filling = run_solo(_fills, replace(config, segment_size=4096), seed=seed)
-    for said in filling.value:
-        raise Wrong(said)
-    return run.digest + filling.digest
+    digest = run.digest
+    for main in (_fills, _batches):
+        filling = run_solo(main, replace(config, segment_size=4096), seed=seed)
+        for said in filling.value:
+            raise Wrong(said)
+        digest += filling.digest
+    return digest
 
 
 def _delays(levels: str) -> list[int] | None:
@@ -80,6 +84,40 @@ async def _fills(world: World, config: StoreConfig) -> list[str]:
         if not number and store.max_offset != 2 * config.segment_size - END_MARK:
             wrong.append(f"size: a record that fills the second file ends at {store.max_offset}")
     return wrong
+
+
+async def _batches(world: World, config: StoreConfig) -> list[str]:
+    """Messages of a batch that fill a file but for the end's mark, and one byte more; then one that
+    fits beside what the file has, and one byte more, for which the next file is."""
+    store = await MessageStore.open(world, config, Topics())
+    wrong = []
+    most = config.segment_size - END_MARK
+    for size, is_taken in ((most, True), (most + 1, False), (most - 400, True), (400, True)):
+        run, before = store.begin(), store.max_offset
+        bodies = _bodies(store, size)
+        items = [BatchItem(body, 0, b"") for body in bodies]
+        try:
+            run.add_batch("A", 0, items, sys_flag=0, born_ms=1, born_host=HOST)
+        except MessageRejected:
+            was_taken = False
+        else:
+            was_taken = True
+            store.commit(run)
+        if was_taken != is_taken:
+            wrong.append(f"size: a batch of {size} bytes: taken {was_taken}")
+        start = -(-before // config.segment_size) * config.segment_size
+        end = before + size if before % config.segment_size + size <= most else start + size
+        if was_taken and store.max_offset != end:
+            wrong.append(f"size: a batch of {size} from {before} ends at {store.max_offset}")
+    return wrong
+
+
+def _bodies(store: MessageStore, size: int) -> list[bytes]:
+    """Of two messages whose records take so many bytes."""
+    probe = store.begin()
+    probe.add_batch("A", 0, [BatchItem(b"", 0, b"")] * 2, sys_flag=0, born_ms=1, born_host=HOST)
+    rest = size - sum(map(len, probe.chunks[-1][1]))
+    return [bytes(rest // 2), bytes(rest - rest // 2)]
 
 
 async def _main(world: World, config: StoreConfig) -> list[str]:

@@ -45,7 +45,7 @@ class HandMaster:
         self.node: Node | None = None
         """The slave, whose reports are compared with what it has."""
         self.wrong: list[str] = []
-        self._gives_first = gives_first
+        self.gives_first = gives_first
         self._port = port
         self._scopes: list[trio.CancelScope] = []
         self._stage: Stage | None = None
@@ -89,7 +89,7 @@ class HandMaster:
         low, end = self.bounds or (self.low, self.end)
         text = f'{{"table":{{"commitLogMinOffset":"{low}","commitLogMaxOffset":"{end}"}}}}'
         bodies[28] = text.encode()
-        if self._gives_first and self.log:
+        if self.gives_first and self.log:
             bodies[33] = self.log[: int.from_bytes(self.log[:4], "big")]
         body = bodies.get(command.code)
         if body is None:

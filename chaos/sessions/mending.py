@@ -25,7 +25,7 @@ from rocketbed.node.store.config import SEGMENT_SIZE, StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
 from rocketbed.node.store.heal import Fetch, heal
 from rocketbed.node.store.store import MessageStore
-from rocketbed.wire.message import RECORD_MIN
+from rocketbed.wire.message import RECORD_MIN, TRANSACTION_ROLLBACK, decode_message
 from rocketbed.world.api import World
 
 MARK: Final = f"{ROOT}/rocketbed.ckpt"
@@ -243,9 +243,27 @@ def healed(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -
         told = replace(config, segment_size=SEGMENT_SIZE)
     mended = run_alone(heal, told, _replica(good, config.segment_size), image=bad)
     _same_log(mended.image, good)
+    _kept(mended.image, bad, good, config.segment_size)
     after = run_alone(serve, config, partial(answers_of, model=model), image=mended.image)
     ensure(not after.value, "heal", str(after.value))
     return after
+
+
+def _kept(mended: DiskImage, bad: DiskImage, good: DiskImage, size: int) -> None:
+    """What was replaced, and was not zero, is kept."""
+    kept: dict[int, int] = {}
+    for path in mended.paths():
+        name = path.rpartition("/")[2]
+        if "/rocketbed.cut/" in path and ".healed" in name:
+            data = mended.contents(path)
+            kept |= {int(name[:20]) + at: byte for at, byte in enumerate(data)}
+    for path in bad.paths():
+        if path.startswith(LOG) and path in good.paths():
+            start = int(path.removeprefix(LOG))
+            both = zip(bad.contents(path), good.contents(path), strict=False)
+            lost = [start + at for at, (old, new) in enumerate(both)
+                    if old not in (0, new) and kept.get(start + at) != old]  # fmt: skip
+            ensure(not lost, "heal", f"bytes at {lost[:3]} were replaced, and are kept nowhere")
 
 
 def _same_log(mended: DiskImage, good: DiskImage) -> None:
@@ -299,8 +317,7 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     filled = replace(config, fill_hole_at=one.physical)
     look = partial(_all_but, one=one, model=model)
     run = run_alone(partial(serve, stops=True), filled, look, image=bad)
-    ensure(one.put.body[:2] in run.image.contents(place_of(one.physical, config.segment_size)[0]),
-           "filler", "what was there is not kept")  # fmt: skip
+    _is_filler(run.image, one, config.segment_size)
     look_at(run.image, but=("S6",))  # the queue lacks one message, as it has to
     cut = replace(config, accept_cut_at=one.physical)
     gone = sum(kept.physical >= one.physical for kept in model.kept)
@@ -322,6 +339,20 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     after = run_alone(serve, config, partial(answers_of, model=model), image=killed.image)
     ensure(not after.value, "cut", f"after a kill: {after.value}")
     return run.digest + ended.digest + after.digest
+
+
+def _is_filler(image: DiskImage, one: Kept, size: int) -> None:
+    """A record of no queue, up to the next good one, that holds what was there."""
+    path, at = place_of(one.physical, size)
+    data = image.contents(path)[at:]
+    data = data[: int.from_bytes(data[:4])]
+    ensure(len(data) >= one.size, "filler", f"{len(data)} bytes for {one.size}")
+    found = decode_message(data)
+    told = (found.topic, found.queue_id, found.queue_offset, found.flag, found.reconsume_times,
+            found.sys_flag, found.physical_offset)  # fmt: skip
+    want = ("!", 0, 0, 0, 0, TRANSACTION_ROLLBACK, one.physical)
+    ensure(told == want, "filler", f"{told} for {want}")
+    ensure(one.put.body[:2] in data, "filler", "what was there is not kept")
 
 
 def _refuses(bad: DiskImage, config: StoreConfig, one: Kept) -> None:

@@ -53,6 +53,7 @@ TROUBLES: Final = (
     Trouble("write", "*/rocketbed.flushed", NO_DESCRIPTOR, False),
     Trouble("rename", "*/rocketbed.ckpt.new", NO_ROOM, False),
     Trouble("sync", "*/rocketbed.ckpt.new", NO_ROOM, False),
+    Trouble("open", "*", NO_DESCRIPTOR, False),
     Trouble("sync", "*/commitlog/*", BROKEN, True),
     Trouble("sync", "*consumequeue/*", BROKEN, True),
 )
@@ -123,6 +124,9 @@ class Troubled:
         for _ in range(BEFORE):
             await self._put(store, fails=False)
         await trio.sleep(2 * FLUSHED_S)
+        if trouble.operation == "open":
+            await self._without_descriptors(store, disk)
+            return
         fault = SimFault(
             operation=trouble.operation, path=trouble.path, error=trouble.error, times=None
         )
@@ -135,6 +139,18 @@ class Troubled:
         ensure(fault.fired > 0, "load", f"{self._what}: it never came to that")
         await trio.sleep(PASSES_S)
         await ask(store, self.model, self._random, BATCHES)
+        for _ in range(AFTER):
+            await self._put(store, fails=False)
+        await ask(store, self.model, self._random, BATCHES)
+
+    async def _without_descriptors(self, store: MessageStore, disk: SimDisk) -> None:
+        """Others of the process have them all: the store goes on with those that it has."""
+        disk.descriptors = disk.open_files
+        for _ in range(DURING):
+            await self._put(store, fails=False)
+        await ask(store, self.model, self._random, BATCHES)
+        disk.descriptors = None
+        await trio.sleep(PASSES_S)
         for _ in range(AFTER):
             await self._put(store, fails=False)
         await ask(store, self.model, self._random, BATCHES)

@@ -49,21 +49,30 @@ class Delivered:
         if not self._store.config.index_enabled:
             return hint, []
         self._known.clear()
-        at, deleted = hint, self._store.removal.deletions()
-        while at > low and not await self._is_delivered(level, at - 1, deleted, unknown=True):
-            at -= 1
+        at = back = hint
+        deleted = self._store.removal.deletions()
+        while back > max(low, at - LOOK_ON):
+            is_there = await self._is_delivered(level, back - 1, deleted, unknown=True)
+            if is_there:
+                break
+            back -= 1
+            if is_there is False:
+                at = back
         # One that was dropped is in no topic, and others behind it may be.
-        offset = at
-        while offset < min(at + LOOK_ON, high):
+        offset, missed = at, 0
+        while offset < high and missed < LOOK_ON:
+            is_there = await self._is_delivered(level, offset, deleted, unknown=False)
             offset += 1
-            if await self._is_delivered(level, offset - 1, deleted, unknown=False):
-                at = offset
+            if is_there:
+                at, missed = offset, 0
+            elif is_there is False:
+                missed += 1
         noted = sorted((table.rb_damaged or {}).get(level, []))
         owed = [
             offset
             for offset in noted
             if low <= offset < at
-            and not await self._is_delivered(level, offset, deleted, unknown=False)
+            and await self._is_delivered(level, offset, deleted, unknown=False) is False
         ]
         self._known.clear()
         if at != hint:
@@ -72,9 +81,10 @@ class Delivered:
 
     async def _is_delivered(
         self, level: int, offset: int, deleted: dict[str, int], *, unknown: bool
-    ) -> bool:
+    ) -> bool | None:
         """Whether the log has the message of a queue offset in its own topic, as often as it waits
-        up to there, or nobody is to get it any more; `unknown` where nothing can tell."""
+        up to there, or has it no more; `unknown` where nothing can tell. None if its topic was
+        deleted: nobody is to get it, and it says nothing of those before it."""
         units = self._store.units(SCHEDULE_TOPIC, level - 1, offset, 1)
         if not units or units[0][0] < self._store.min_offset:
             return True
@@ -82,7 +92,7 @@ class Delivered:
             (message,) = decode_messages(await self._store.read([units[0][:2]]))
             topic, _ = target_of(message)
             if is_deleted(message, topic, deleted):
-                return True
+                return None
             came = await self._copies(topic, message)
             waiting = await self._copies(SCHEDULE_TOPIC, message) if came else []
         except (CorruptRecord, RemoteProtocolError, KeyError, ValueError):

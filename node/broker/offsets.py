@@ -201,6 +201,7 @@ class Offsets:
                     end = ends[topic, queue_id] = queue_max(topic, queue_id)
                 if offset > end:
                     queues[queue_id] = end
+                    self.changed.note(key, queue_id)
                     count += 1
                     self._world.log.warning(
                         "offsets.brought_down",

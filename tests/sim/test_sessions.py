@@ -6,13 +6,18 @@ from typing import Any
 import pytest
 import trio
 
+from rocketbed.chaos.sessions.again import run_again
 from rocketbed.chaos.sessions.beginnings import run_beginnings
+from rocketbed.chaos.sessions.behind import run_behind
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.catalogue import sessions
+from rocketbed.chaos.sessions.cuts import run_cuts
 from rocketbed.chaos.sessions.damage import run_damage
 from rocketbed.chaos.sessions.feeding import run_feeding
+from rocketbed.chaos.sessions.figures import run_figures
 from rocketbed.chaos.sessions.following import run_following
 from rocketbed.chaos.sessions.groups import run_groups
+from rocketbed.chaos.sessions.leaders import run_leaders
 from rocketbed.chaos.sessions.leading import run_leading
 from rocketbed.chaos.sessions.led import run_led
 from rocketbed.chaos.sessions.limits import run_limits
@@ -20,7 +25,9 @@ from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.model import Model, Put, Wrong
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
+from rocketbed.chaos.sessions.questions import run_questions
 from rocketbed.chaos.sessions.register import run_register
+from rocketbed.chaos.sessions.registered import run_registered
 from rocketbed.chaos.sessions.replica_lives import run_replica_lives
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
@@ -38,7 +45,10 @@ from rocketbed.node.broker.delivered import Delivered
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.long_polling import LongPolls
 from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.rates import Rates
+from rocketbed.node.broker.registration import Registration
 from rocketbed.node.broker.send_back import SendBack
+from rocketbed.node.broker.table_log import TableLog
 from rocketbed.node.store import retention, store
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.damage import DamagedRanges
@@ -54,6 +64,7 @@ from rocketbed.replication.follow import MasterConnection
 from rocketbed.replication.follower import Follower
 from rocketbed.replication.insync import InSyncView
 from rocketbed.replication.lease import Roll
+from rocketbed.replication.pace import Pace
 from rocketbed.routing.keyvalue import KeyValueTable
 from rocketbed.routing.nameserver import Nameserver
 from rocketbed.routing.table import RoutingTable
@@ -79,12 +90,16 @@ def test_servers_asked_by_hand() -> None:
     assert run_tables(SEED)
     assert run_routes(SEED)
     assert run_tools(SEED)
+    assert run_figures(SEED)
+    assert run_registered(SEED)
+    assert run_questions(SEED)
 
 
 def test_mending_and_room() -> None:
     assert run_mending(SEED)
     assert run_holes(SEED)
     assert run_damage(SEED)
+    assert run_cuts(SEED)
     assert run_scattered(SEED)
     assert run_remade(SEED)
     assert run_room(SEED)
@@ -109,6 +124,7 @@ def test_a_register_and_replicas_by_hand() -> None:
 
 def test_a_leader_and_followers_by_hand() -> None:
     assert run_leading(SEED)
+    assert run_behind(SEED)
 
 
 def test_a_follower_and_leaders_by_hand() -> None:
@@ -121,6 +137,11 @@ def test_lives_of_a_replica() -> None:
 
 def test_delayed_messages_and_a_master_that_ends() -> None:
     assert run_waiting(SEED)
+    assert run_again(SEED)
+
+
+def test_one_leader_after_the_other() -> None:
+    assert run_leaders(SEED)
 
 
 def test_other_seeds_are_other_sessions() -> None:
@@ -151,6 +172,13 @@ def test_fresh_seeds(first: int) -> None:
         assert run_sends(seed)
         assert run_tables(seed)
         assert run_routes(seed)
+        assert run_again(seed)
+        assert run_cuts(seed)
+        assert run_registered(seed)
+        assert run_figures(seed)
+        assert run_questions(seed)
+    assert run_behind(first)
+    assert run_leaders(first)
     assert run_tools(first)
 
 
@@ -181,6 +209,18 @@ async def _nowhere(*_args: Any) -> int:
 
 async def _never(*_args: Any, **_options: Any) -> bool:
     return False
+
+
+async def _always(*_args: Any, **_options: Any) -> bool:
+    return True
+
+
+def _untaken(self: TableLog, physical: int, size: int, kinds: Any = ()) -> None:
+    return None
+
+
+async def _at_once(_self: Pace, size: int) -> None:
+    return None
 
 
 async def _success(_self: SendBack, command: Command, _connection: Connection) -> Command:
@@ -245,7 +285,13 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (controller, "refuse_stranger", lambda _: lambda asked, known: None, run_register, "answer"),
     (InSyncView, "need", lambda _: _only_itself, run_leading, "(confirm|acknowledged|code)"),
     (Follower, "_durable_end", lambda _: _whole_end, run_led, "acknowledged"),
-    (SendBack, "handle", lambda _: _success, run_tools, "code"),
+    (SendBack, "handle", lambda _: _success, run_again, "(code|lost)"),
+    (Delivered, "_is_delivered", lambda _: _always, run_again, "lost"),
+    (TableLog, "take_over", lambda _: _untaken, run_leaders, "tables"),
+    (Pace, "wait", lambda _: _at_once, run_behind, "rate"),
+    (Registration, "announce", lambda _: lambda self: None, run_registered, "wait"),
+    (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
+    (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
     (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),
 ]

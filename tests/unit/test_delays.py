@@ -15,6 +15,8 @@ from rocketbed.node.broker.config_file import TableLost
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC
 from rocketbed.node.config.node_config import ConfigError
 from rocketbed.remoting.client import open_connection
+from rocketbed.wire.command import RequestCode
+from rocketbed.wire.headers_admin import TopicRequest
 from rocketbed.world.api import World
 from tests.support.broker import HOST, PORT, STORE, Scenario, Session, node_run, with_node
 
@@ -197,6 +199,28 @@ def test_the_log_has_the_last_word_on_what_was_delivered(table: dict[str, int]) 
     waited, came = node_run(what_came, image=with_table(image, table)).value
     assert came == waited
     assert len(came) > 40
+
+
+@pytest.mark.parametrize("table", [{}, {"2": 3}])
+def test_what_waits_before_a_message_of_a_deleted_topic_comes_after_a_start(
+    table: dict[str, int],
+) -> None:
+    """Nobody is to get that one, which does not say that those before it were delivered."""
+
+    async def scenario(session: Session) -> None:
+        await session.send("T", b"first", properties={"DELAY": "2"})
+        for _ in range(2):
+            await session.send("U", b"gone", properties={"DELAY": "2"})
+        fields = TopicRequest(topic="U").encode()
+        answer = await session.ask(RequestCode.DELETE_TOPIC_IN_BROKER, fields)
+        assert answer.code == 0
+
+    async def looks(session: Session) -> list[bytes]:
+        await trio.sleep(8)
+        return [one.body for one in await session.messages()]
+
+    image = node_run(scenario, seconds=2).image
+    assert node_run(looks, image=with_table(image, table)).value == [b"first"]
 
 
 @pytest.mark.parametrize("indexed", ["true", "false"])

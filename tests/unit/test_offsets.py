@@ -55,3 +55,14 @@ async def test_the_end_of_a_queue_is_asked_for_once_for_all_groups(tmp_path: Pat
 
     assert offsets.bring_down(queue_max_once) == 3
     assert asked == [("T", 0), ("U", 0)]
+
+
+async def test_who_follows_hears_what_was_brought_down(tmp_path: Path) -> None:
+    """Else it would go by the higher place, once it leads and the queue has grown to that."""
+    offsets = Offsets(real_world("test"), NodeConfig(store=StoreConfig(root=str(tmp_path))))
+    offsets.commit("g", "T", 0, 11)
+    offsets.take_changes()
+    offsets.bring_down(queue_max)
+    assert offsets.take_changes() == {"T@g": {0: 10}}
+    offsets.bring_down(queue_max)
+    assert offsets.take_changes() == {}
