@@ -26,6 +26,10 @@ STEPS: Final = 30
 SIZE_AT, MAGIC_AT, QUEUE_OFFSET_AT, PHYSICAL_AT = 0, 4, 20, 28
 BODY_LENGTH_AT: Final = 84
 BATCH_UNIT: Final = 46
+FIELDS: Final = (11, 19)
+"""Last bytes of size and tag code in a unit, ..."""
+BATCH_FIELDS: Final = (11, 27, 35, 37)
+"""... and of size, time, first queue offset and count in one of a batch."""
 Stretches = list[tuple[int, int]]
 
 
@@ -183,8 +187,9 @@ def _units(full: Filled, random: Random) -> str:
     def spoil(disk: SimDisk) -> None:
         for path, units in changed.items():
             data = bytearray(disk.contents(path))
+            fields = BATCH_FIELDS if "/batchconsumequeue/" in path else FIELDS
             for at in units:
-                data[at + 11] ^= 1 << random.randrange(3)
+                data[at + random.choice(fields)] ^= 1 << random.randrange(3)
             disk.replace_contents(path, bytes(data))
         spoil_byte(disk, records[bad], None, full.size)
 

@@ -270,7 +270,26 @@ def _learns_deletions(seed: int, random: Random) -> str:
             right = [] if end < len(log) else want
             ensure(held == right, "deleted", f"{held[:5]}... for {right[:5]}...")
             stage.simulation.kill("slave")
-        return stage.simulation.digest()
+        digest = stage.simulation.digest()
+    with Stage(seed) as stage:
+        # It has all of the log in its queues, when it hears of the deletion.
+        master = HandMaster(log)
+        master.bodies = _tables(1)
+        master.start(stage)
+        for deleted in (None, {"T": deleted_at}, {"T": deleted_at}):
+            node = stage.node("slave", AS_SLAVE)
+            _catches_up(stage, master)
+            stage.simulation.run(1.5)
+            master.bodies = _tables(2, {"T": deleted_at})
+            stage.simulation.run(1.5)
+            told = node.store.removal.deletions()
+            ensure(told == {"T": deleted_at}, "deleted", f"{told}, heard late ({deleted})")
+            held = stage.simulation.process("slave").call(_ranges, node.store)
+            ensure(held == want, "deleted", f"late: {held[:5]}... for {want[:5]}...")
+            odd = sum(count for _, count, _ in node.store.unqueued().values())
+            ensure(not odd, "deleted", f"{odd} records stand in no queue")
+            stage.simulation.kill("slave")
+        return digest + stage.simulation.digest()
 
 
 def _ranges(store: MessageStore) -> list[tuple[int, int]]:

@@ -8,8 +8,9 @@ are compared with the model, and a leader is named when it has to be, neither be
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
+import orjson
 import trio
 
 from rocketbed.chaos.sessions.hand_replica import GROUP
@@ -21,6 +22,7 @@ from rocketbed.chaos.sessions.script import Script
 from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.memory_cas import Shelf
 from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.replication.entry import EPOCH_MAX
 from rocketbed.world.api import World
 
 STEPS: Final = 40
@@ -66,9 +68,21 @@ async def _words(name: str, group: DrawnGroup) -> None:
         for hand in hands:
             await hand.dial(group.controller)
 
-    def spoils() -> None:
+    ways = group.random.sample(SPOILT, len(SPOILT))
+    right: list[bytes] = []
+
+    def spoils() -> str:
         newest = shelf.values[GROUP][-1]
-        shelf.values[GROUP][-1] = replace(newest, value=newest.value[:-2] + b"]}")
+        right.append(newest.value)
+        row, change = orjson.loads(right[0]), ways.pop()
+        for path, value in change.items():
+            *outer, last = path.split("/")
+            inner = row
+            for one in outer:
+                inner = inner[one]
+            inner[last] = value
+        shelf.values[GROUP][-1] = replace(newest, value=orjson.dumps(row))
+        return str(change)
 
     def silent(is_silent: bool, loses: bool) -> None:
         shelf.silent = is_silent
@@ -95,6 +109,17 @@ async def _words(name: str, group: DrawnGroup) -> None:
             await forgotten(hands, empties)
         case _:
             await spoilt(hands, spoils)
+
+
+SPOILT: Final[list[dict[str, Any]]] = [
+    {"format": 2}, {"name": "another"}, {"version": 99}, {"policy": "none"}, {"replicas": []},
+    {"min_in_sync": 0}, {"min_in_sync": True}, {"epoch": -1}, {"epoch": EPOCH_MAX + 1},
+    {"epoch": "1"}, {"leader": 3}, {"in_sync/9": 1}, {"in_sync/1": -1}, {"replicas/1": None},
+    {"replicas/1/incarnation": 1.0}, {"last_known": [-1]}, {"unclean": 7}, {"op": None, "uid": 1,
+    "in_sync/x": 1},
+]  # fmt: skip
+"""What of an entry is another value than it can have: it is another group's, a later version, of a
+form that is not known, or says what cannot be."""
 
 
 def _now_s(script: Script) -> float:

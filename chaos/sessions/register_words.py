@@ -28,6 +28,8 @@ from rocketbed.wire.headers_failover import (
 )
 
 WAITING_S: Final = 5.0
+SPOILT: Final = 10
+"""Ways, besides the first."""
 """For so long a replica of a lost group is one that is waited for."""
 NOT_ACTIVE: Final = int(ResponseCode.CONTROLLER_NOT_LEADER)
 LONG: Final = "x" * 255
@@ -229,8 +231,9 @@ async def lost(hands: list[HandReplica], random: Random, empties: Callable[[], A
         _is(await _asks(hand, {}), DONE, "the group goes on")
 
 
-async def spoilt(hands: list[HandReplica], spoils: Callable[[], None]) -> None:
-    """What the register has of one group cannot be read: that one stands still, and no other."""
+async def spoilt(hands: list[HandReplica], spoils: Callable[[], str]) -> None:
+    """What the register has of one group cannot be read, in one way after the other: that one
+    stands still, and no other."""
     first, second, third, fourth = hands
     for hand in (first, second):
         hand.life = 1
@@ -248,6 +251,9 @@ async def spoilt(hands: list[HandReplica], spoils: Callable[[], None]) -> None:
     ensure("cannot be read" in body[GROUP].get("damaged", ""), "groups", f"{body[GROUP]}")
     ensure("entry" in body["other"], "groups", f"{body['other']}")
     _is(await first.beat(), TAKEN, "a beat of a group that cannot be read")
+    for _ in range(SPOILT):
+        what = spoils()
+        _is(await second.register(), TAKEN, f"a group that cannot be read: {what}")
 
 
 async def forgotten(hands: list[HandReplica], empties: Callable[[], Any]) -> None:
