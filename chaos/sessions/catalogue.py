@@ -18,6 +18,7 @@ from rocketbed.chaos.sessions.leaders import run_leaders
 from rocketbed.chaos.sessions.leading import run_leading
 from rocketbed.chaos.sessions.led import run_led
 from rocketbed.chaos.sessions.limits import run_limits
+from rocketbed.chaos.sessions.members import run_members
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
@@ -29,6 +30,7 @@ from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.scattered import run_scattered
 from rocketbed.chaos.sessions.sends import run_sends
+from rocketbed.chaos.sessions.slave_reads import run_slave_reads
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
@@ -50,6 +52,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker-again/{seed}": partial(_each, run_again, seed * 1000),
         f"broker-figures/{seed}": partial(run_figures, seed),
         f"broker-groups/{seed}": partial(run_groups, seed),
+        f"broker-members/{seed}": partial(run_members, seed),
         f"broker-questions/{seed}": partial(run_questions, seed),
         f"broker-registered/{seed}": partial(run_registered, seed),
         f"broker-sends/{seed}": partial(_each, run_sends, seed * 1000),
@@ -67,6 +70,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"replication-feeding/{seed}": partial(run_feeding, seed),
         f"replication-following/{seed}": partial(run_following, seed),
         f"replication-parting/{seed}": partial(run_parting, seed),
+        f"replication-reads/{seed}": partial(run_slave_reads, seed),
         f"store-beginnings/{seed}": partial(run_beginnings, seed),
         f"store-taken-over/{seed}": partial(run_taken_over, seed),
         f"store-cuts/{seed}": partial(_each, run_cuts, seed * 1000),

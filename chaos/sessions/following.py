@@ -160,7 +160,7 @@ def _pauses(seed: int, log: bytes) -> str:
         return stage.simulation.digest()
 
 
-def _tables(number: int, deleted: dict[str, int] | None = None) -> dict[int, bytes]:
+def tables_of(number: int, deleted: dict[str, int] | None = None) -> dict[int, bytes]:
     """What a master's tables are in their version `number`; topics that it deleted, and where."""
     version = DataVersion(counter=number)
     topics = TopicConfigTable(
@@ -197,11 +197,11 @@ def _copies(seed: int, log: bytes) -> str:
             lambda host, kind, path, offset, size: writes.append(path) if kind == "write" else None
         )
         master = HandMaster(log)
-        master.bodies = _tables(1)
+        master.bodies = tables_of(1)
         master.start(stage)
         node = stage.node("slave", AS_SLAVE)
         for number in (1, 2):
-            master.bodies = _tables(number)
+            master.bodies = tables_of(number)
             stage.simulation.run(1.5)
             before = len(writes)
             _has_tables(node, number)
@@ -219,7 +219,7 @@ def _copies(seed: int, log: bytes) -> str:
         stage.until(lambda: slave.state == "refused", "a master with other bytes is refused")
         stage.simulation.run(1)
         before = master.asked.count(21)
-        master.bodies = _tables(3)
+        master.bodies = tables_of(3)
         stage.simulation.run(3)
         ensure(master.asked.count(21) == before, "tables", "copied from a master that is refused")
         _has_tables(node, 2)
@@ -257,7 +257,7 @@ def _learns_deletions(seed: int, random: Random) -> str:
         ensure(bool(want), "load", "nothing was sent since")
     with Stage(seed) as stage:
         master = HandMaster(log[: ends_of(log)[3]])
-        master.bodies = _tables(1, {"T": deleted_at})
+        master.bodies = tables_of(1, {"T": deleted_at})
         master.start(stage)
         for end in (master.end, len(log), len(log)):
             node = stage.node("slave", AS_SLAVE)
@@ -274,13 +274,13 @@ def _learns_deletions(seed: int, random: Random) -> str:
     with Stage(seed) as stage:
         # It has all of the log in its queues, when it hears of the deletion.
         master = HandMaster(log)
-        master.bodies = _tables(1)
+        master.bodies = tables_of(1)
         master.start(stage)
         for deleted in (None, {"T": deleted_at}, {"T": deleted_at}):
             node = stage.node("slave", AS_SLAVE)
             _catches_up(stage, master)
             stage.simulation.run(1.5)
-            master.bodies = _tables(2, {"T": deleted_at})
+            master.bodies = tables_of(2, {"T": deleted_at})
             stage.simulation.run(1.5)
             told = node.store.removal.deletions()
             ensure(told == {"T": deleted_at}, "deleted", f"{told}, heard late ({deleted})")

@@ -47,8 +47,9 @@ def run_limits(seed: int) -> str:
     for said in run.value:
         raise Wrong(said)
     digest = run.digest
-    for main in (_fills, _batches):
-        filling = run_solo(main, replace(config, segment_size=4096), seed=seed)
+    small = replace(config, segment_size=4096)
+    plain = replace(small, append_property_crc=False)
+    for filling in (run_solo(_fills, small, seed=seed), run_solo(_batches, plain, seed=seed)):
         for said in filling.value:
             raise Wrong(said)
         digest += filling.digest
@@ -176,4 +177,14 @@ def _sizes(store: MessageStore) -> list[str]:
             store.commit(run)
         if was_taken != is_taken or (store.max_offset > before) != is_taken:
             wrong.append(f"size: a body of {size} with {len(properties)}: taken {was_taken}")
+    for size, is_taken in ((0, False), (1, True), (127, True), (128, False)):
+        run = store.begin()
+        try:
+            run.add("t" * size, 0, b"", b"", flag=0, sys_flag=0, born_ms=1, born_host=HOST)
+        except MessageRejected:
+            was_taken = False
+        else:
+            was_taken = True
+        if was_taken != is_taken:
+            wrong.append(f"size: a topic of {size} characters: taken {was_taken}")
     return wrong

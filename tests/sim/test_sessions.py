@@ -21,6 +21,7 @@ from rocketbed.chaos.sessions.leaders import run_leaders
 from rocketbed.chaos.sessions.leading import run_leading
 from rocketbed.chaos.sessions.led import run_led
 from rocketbed.chaos.sessions.limits import run_limits
+from rocketbed.chaos.sessions.members import run_members
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.model import Model, Put, Wrong
 from rocketbed.chaos.sessions.nameserver import run_nameserver
@@ -33,6 +34,7 @@ from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.scattered import run_scattered
 from rocketbed.chaos.sessions.sends import run_sends
+from rocketbed.chaos.sessions.slave_reads import run_slave_reads
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
@@ -91,6 +93,7 @@ def test_servers_asked_by_hand() -> None:
     assert run_routes(SEED)
     assert run_tools(SEED)
     assert run_figures(SEED)
+    assert run_members(SEED)
     assert run_registered(SEED)
     assert run_questions(SEED)
 
@@ -115,6 +118,7 @@ def test_replication_from_both_of_its_ends() -> None:
     assert run_feeding(SEED)
     assert run_following(SEED)
     assert run_parting(SEED)
+    assert run_slave_reads(SEED)
 
 
 def test_a_register_and_replicas_by_hand() -> None:
@@ -173,6 +177,7 @@ def test_fresh_seeds(first: int) -> None:
         assert run_tables(seed)
         assert run_routes(seed)
         assert run_again(seed)
+        assert run_members(seed)
         assert run_cuts(seed)
         assert run_registered(seed)
         assert run_figures(seed)
