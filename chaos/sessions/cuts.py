@@ -16,14 +16,20 @@ from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.damage import Filled, filled, spoil_byte, stretches_of
 from rocketbed.chaos.sessions.mending import ALARMS, LOG, answers_of, edited, place_of, serve
 from rocketbed.chaos.sessions.model import Kept, Model, ensure
-from rocketbed.chaos.sessions.store import MARKED_S, ROOT, Life, settings
+from rocketbed.chaos.sessions.store import MARKED_S, ROOT, Life, Topics, settings
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.store import MessageStore
+from rocketbed.world.api import World
 
 PUTS: Final = 6
 COUNT: Final = 20
 BITS: Final = 2
+CRASHES: Final = 3
+MODES: Final = ("random", "strict", "prefix", "reorder")
+"""What a power cut leaves."""
 HEAD, SLOT, ENTRY = 40, 4, 20
 """Bytes of an index file's header, of a slot, of an entry."""
 Place = tuple[str, int, int]
@@ -36,6 +42,7 @@ def run_cuts(seed: int) -> str:
     full = filled(seed, append_property_crc=False)
     digest = _damage(full, random)
     digest += _index_bits(full, random)
+    digest += _crashes(full, random)
     return digest + _owes(seed, random)
 
 
@@ -97,6 +104,71 @@ async def _is_cut(
             ranges = store.get_messages(*kept.place, kept.offset, 1).ranges
             data = b"".join(await store.read(ranges))
             ensure(data == kept.data, "pull", f"{kept.place} at {kept.offset} behind a cut at {at}")
+
+
+# --- a cut that a crash ends
+
+
+def _crashes(full: Filled, random: Random) -> str:
+    """A kill or a power cut at some events of a cut: all or nothing of it is left, and what is put
+    into the log then is there after another start."""
+    if len(full.model.kept) < 6:
+        return ""
+    count = random.randint(1, len(full.model.kept) - 2)
+    disks: list[SimDisk] = []
+    whole = Cut(full.model.copy(), count, disks)
+    run = run_alone(whole.main, full.config, image=full.image, prepare=disks.append)
+    digest = run.digest
+    for _ in range(CRASHES):
+        cut, kind = Cut(full.model.copy(), count, []), random.choice(("kill", "power", "power"))
+        at, mode = random.randrange(*whole.events), random.choice(MODES)
+        crashed = run_solo(
+            cut.main, full.config, image=full.image, crash_at=at, kind=kind, mode=mode
+        )
+        ensure(crashed.outcome != "ended", "load", f"no crash at event {at}")
+        image, boots = crashed.image, 2
+        for stops in (False, True):
+            power = kind == "power" and not stops
+            life = Life(cut.model, Random(f"{at}/{stops}"), 2, power=power)
+            main = partial(life.main, stops=stops)
+            again = run_alone(main, full.config, image=image, boots=boots)
+            if life.wrong is not None:
+                raise life.wrong
+            image, digest = again.image, digest + again.digest
+    return digest
+
+
+class Cut:
+    """A start, a cut, and its end."""
+
+    def __init__(self, model: Model, count: int, disks: list[SimDisk]) -> None:
+        self.model, self._count, self._disks = model, count, disks
+        self.events = (0, 0)
+        """Of the disk, at the beginning of the cut and behind it."""
+
+    async def main(self, world: World, config: StoreConfig) -> None:
+        model = self.model
+        store = await MessageStore.open(world, config, Topics())
+        model.closed, model.flushed = False, store.flushed.value
+        store.flushed.subscribe(self._flushed_to)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            await store.scrubber.finished.wait()
+            await Life(model, Random(1), 0, power=False).put_any(store)
+            begin = self._events()
+            at = model.cut(self._count)
+            await store.removal.cut(at)
+            model.was_cut()
+            await Life(model, Random(2), 0, power=False).put_any(store)
+            await trio.sleep(MARKED_S)
+            self.events = begin, self._events()
+            nursery.cancel_scope.cancel()
+
+    def _flushed_to(self, end: int) -> None:
+        self.model.flushed = end
+
+    def _events(self) -> int:
+        return self._disks[0].events if self._disks else 0
 
 
 # --- one bit of an index
