@@ -102,7 +102,7 @@ async def _is_cut(
         is_near = any(start <= kept.physical < stop for start, stop in left)
         if kept.physical >= at or not is_near:
             ranges = store.get_messages(*kept.place, kept.offset, 1).ranges
-            data = b"".join(await store.read(ranges))
+            data = await store.read(ranges)
             ensure(data == kept.data, "pull", f"{kept.place} at {kept.offset} behind a cut at {at}")
 
 
