@@ -17,7 +17,7 @@ from rocketbed.node.store.parts import StoreParts
 PAGE = 4096
 LOOK_S = 0.25
 """Between two looks whether somebody deleted files that are open, but for those of the log, which
-are looked at with each fsync: there may be hundreds, at 1.2 us each."""
+are looked at with each fsync; each look is at some hundred, so thousands take seconds."""
 
 
 class Flusher:

@@ -26,7 +26,9 @@ GAP_MAX = 1 << 14
 """Bytes of one read of several records, and between two of them. A read of its own costs 1 us, as
 much as copying 40 KiB: 32 records of one of 8 queues take 11 us in one read, 33 in 32."""
 UNITS_STEP = 64
-"""Queue units read at a time, at most: 800 at once cost a sixth of a pull."""
+UNITS_MAX = 800
+"""Queue units read at a time: no more than are asked for, since 800 cost a sixth of a pull of 32;
+where tags choose, two pulls' worth at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,9 @@ class Reader:
         first = result.next_offset
         picker = Picker(self._parts, result, max_messages, max_bytes, tag_codes)
         while not picker.full and (lacking := max_messages - len(result.ranges)) > 0:
-            step = UNITS_STEP if tag_codes is not None else min(lacking, UNITS_STEP)
+            step = min(lacking, UNITS_MAX)
+            if tag_codes is not None:
+                step = max(step, UNITS_STEP)
             step = min(step, looked_max - (result.next_offset - first))
             units = queue.units(result.next_offset, step)
             if not units:

@@ -256,6 +256,7 @@ class Connection:
             try:
                 self._frames.add(data)
                 while not self._take_and_send():
+                    await trio.lowlevel.checkpoint()
                     await self._uncongested()
             except RemoteProtocolError as exc:
                 self.world.log.warning(

@@ -14,7 +14,7 @@ from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.node.store.errors import BadStoreDirectory, PutFailed, StoreFailed
 from rocketbed.node.store.failure import Failure
-from rocketbed.node.store.files import FilePool
+from rocketbed.node.store.files import LOOKED_MAX, FilePool
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.world.api import World
@@ -332,6 +332,28 @@ def test_a_file_is_open_while_as_many_as_may_be_are_read_and_after_the_pool_was_
             for file in files:
                 with pytest.raises(ValueError, match="is closed"):
                     file.size()
+
+        process = simulation.start("node", main)
+        simulation.run(1)
+        process.value()
+
+
+def test_names_of_thousands_of_open_files_are_looked_at_in_turn() -> None:
+    """All at once they stopped the loop for 20 ms, four times a second."""
+    with Simulation() as simulation:
+
+        async def main(world: World) -> None:
+            pool = FilePool(world, Failure())
+            paths = [f"/d/{number}" for number in range(2 * LOOKED_MAX + 1)]
+            for path in paths:
+                pool.create(path, 100, staging="/d", allocate=False)
+                pool.get(path)
+            for gone in (paths[0], paths[LOOKED_MAX], paths[-1]):
+                assert [pool.lost_name() for _ in range(3)] == [None] * 3
+                world.disk.unlink(gone)
+                assert gone in [pool.lost_name() for _ in range(3)]
+                pool.create(gone, 100, staging="/d", allocate=False)
+                pool.remove(gone)
 
         process = simulation.start("node", main)
         simulation.run(1)
