@@ -14,7 +14,7 @@ from rocketbed.chaos.sessions.broker import SETTINGS, Peer
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import run_node
-from rocketbed.wire.bodies import KvTable
+from rocketbed.wire.bodies import ConsumerOffsetTable, KvTable
 from rocketbed.wire.bodies_admin import ConsumeStats, TopicStatsTable
 from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.headers_admin import TopicRequest
@@ -28,6 +28,8 @@ PHASES: Final = ((45, 3), (20, 0), (30, 1), (75, 0))
 SAMPLE_S: Final = 10
 SAMPLES: Final = 7
 """docs: rates are those of the last minute, by a sample each 10 s."""
+SAVED_S: Final = 5
+"""flushConsumerOffsetInterval."""
 LOOK_EACH: Final = 7
 """Seconds between two looks."""
 TOPIC, GROUP = "T", "g"
@@ -83,6 +85,7 @@ class Figures:
                 self._stood.append(dict(self._stands))
                 if now % LOOK_EACH == 0:
                     await self._look(now)
+        await self._saves()
 
     def _of(self, queue: int) -> list[StoredMessage]:
         return [one for one in self._sent if one.queue_id == queue]
@@ -114,6 +117,14 @@ class Figures:
         at = self._random.randint(stands, max(stands, len(self._of(queue))))
         await self._peer.commit(Answer.SUCCESS, at, queueId=queue)
         self._stands[queue] = at
+
+    async def _saves(self) -> None:
+        """Positions are saved once in a while, not as often as they change."""
+        body = (await self._peer.ask(Code.GET_ALL_CONSUMER_OFFSET, {}, 0)).body
+        saves = ConsumerOffsetTable.decode(body).data_version.counter
+        busy_s = sum(seconds for seconds, most in PHASES if most)
+        most = busy_s // SAVED_S + 2 * QUEUES
+        ensure(busy_s // SAVED_S // 2 <= saves <= most, "saves", f"{saves} in {busy_s} s")
 
     # --- what is shown
 

@@ -42,7 +42,10 @@ def run_following(seed: int) -> str:
         _, whole = stage.log("source")
     ensure(len(log) > 3 * SEGMENT // 2, "load", f"{len(log)} bytes are too few files")
     for settings in ({}, SYNC):
+        silent = HandMaster(log, gives_first=False)
+        silent.bodies = {33: b""}  # success, and no message
         for master, first in (
+            (silent, 0),
             (HandMaster(log), 1),
             (HandMaster(one), 1),
             (HandMaster(log, gives_first=False), 0),

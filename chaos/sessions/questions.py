@@ -8,11 +8,14 @@ from typing import Any, Final
 import trio
 
 from rocketbed.chaos.sessions.alone import run_alone
-from rocketbed.chaos.sessions.broker import SETTINGS, Peer
+from rocketbed.chaos.sessions.broker import HOST, PORT, SETTINGS, Peer
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import run_node
-from rocketbed.wire.command import RequestCode, ResponseCode
+from rocketbed.wire.bodies import KvTable
+from rocketbed.wire.bodies_admin import QueueOffsets
+from rocketbed.wire.command import RequestCode, ResponseCode, request
+from rocketbed.wire.frame import FrameReader, encode
 from rocketbed.wire.headers import (
     MaxOffsetRequest,
     QueryConsumerOffsetRequest,
@@ -21,6 +24,7 @@ from rocketbed.wire.headers import (
     SearchOffsetRequest,
     ViewMessageRequest,
 )
+from rocketbed.wire.headers_admin import ResetOffsetRequest
 from rocketbed.wire.message import BatchItem, StoredMessage, decode_messages, encode_batch
 from rocketbed.world.api import World
 
@@ -44,7 +48,8 @@ async def _serve(world: World, seed: int) -> None:
     config, _ = make_config(settings_from_options(list(SETTINGS)))
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(run_node, world, config))
-        questions = Questions(await Peer.dialled(world, nursery), Random(f"questions/{seed}"))
+        peer = await Peer.dialled(world, nursery)
+        questions = Questions(world, peer, Random(f"questions/{seed}"))
         await questions.run()
         nursery.cancel_scope.cancel()
 
@@ -52,14 +57,15 @@ async def _serve(world: World, seed: int) -> None:
 class Questions:
     """Who asks."""
 
-    def __init__(self, peer: Peer, random: Random) -> None:
-        self._peer, self._random = peer, random
+    def __init__(self, world: World, peer: Peer, random: Random) -> None:
+        self._world, self._peer, self._random = world, peer, random
         self._sent: list[StoredMessage] = []
         """Of queue 0."""
 
     async def run(self) -> None:
         peer = self._peer
         await peer.create(readQueueNums=QUEUES, writeQueueNums=QUEUES)
+        await peer.create(topic="other")
         await peer.create(topic=BATCHES, attributes="+queue.type=BatchCQ")
         await peer.put_group(group_name="g")
         await self._bounds(TOPIC, 0, 0, 0)
@@ -76,7 +82,9 @@ class Questions:
         await self._batches()
         await self._keys()
         await self._ids()
+        await self._just_sent()
         await self._times()
+        await self._resets()
         await self._large()
 
     async def _bounds(self, topic: str, queue: int, first: int, end: int) -> None:
@@ -159,10 +167,45 @@ class Questions:
                 (found,) = decode_messages(answer.body)
                 ensure(found.physical_offset == at, "by id", f"{found.physical_offset} for {at}")
 
+    async def _just_sent(self) -> None:
+        """What was taken is there by its id, though it is in no queue yet."""
+        table = KvTable.decode((await self._peer.ask(Code.GET_BROKER_RUNTIME_INFO, {}, 0)).body)
+        fields = ViewMessageRequest(offset=int(table.table["commitLogMaxOffset"])).encode()
+        both = [
+            self._peer.send_request(body=b"just now", b="other"),
+            request(Code.VIEW_MESSAGE_BY_ID, fields),
+        ]
+        for opaque, command in enumerate(both):
+            command.opaque = opaque
+        stream, reader = await self._world.network.connect(HOST, PORT), FrameReader()
+        await stream.send_all(b"".join(map(encode, both)))
+        codes: dict[int, int] = {}
+        while len(codes) < len(both):
+            answers = reader.feed(bytes(await stream.receive_some(65_536)))
+            codes |= {one.opaque: one.code for one in answers}
+        ensure(codes == {0: 0, 1: 0}, "by id", f"{codes} of what was just sent")
+        await trio.aclose_forcefully(stream)
+
+    async def _resets(self) -> None:
+        """A group is sent to the first message that is not older, or to the end."""
+        times = [one.store_timestamp for one in self._sent]
+        for at_ms in (-1, times[0] - 5, *self._random.sample(times, 3)):
+            first = next((number for number, one in enumerate(times) if one >= at_ms), 0)
+            want = SMALL if at_ms < 0 else first
+            header = ResetOffsetRequest(topic=TOPIC, group="g", timestamp=at_ms, isForce=True)
+            code = Code.INVOKE_BROKER_TO_RESET_OFFSET
+            answer = await self._peer.ask(code, header.encode(), 0)
+            table = QueueOffsets.decode(answer.body).offset_table
+            told = {one.queue_id: offset for one, offset in table.items()}
+            ensure(told == {0: want, 1: 0}, "reset", f"{told} for {want} at {at_ms}")
+            await self._peer.stands(want)
+
     async def _times(self) -> None:
         """The first message that is not older, or the last that is not newer."""
         times = [one.store_timestamp for one in self._sent]
-        for at_ms in (times[0] - 5, times[0], *self._random.sample(times, 4)):
+        # Of the time of the last one that was pulled there may be more.
+        known = [at for at in times if at < times[-1]]
+        for at_ms in (times[0] - 5, *self._random.sample(known, min(len(known), 5))):
             first = next(number for number, one in enumerate(times) if one >= at_ms)
             last = max([0, *(number for number, one in enumerate(times) if one <= at_ms)])
             for boundary, want in ((None, first), ("lower", first), ("upper", last)):

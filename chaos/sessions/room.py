@@ -6,6 +6,7 @@ from typing import Final
 
 import trio
 
+from rocketbed.chaos.sessions.mending import edited
 from rocketbed.chaos.sessions.model import Model, ensure
 from rocketbed.chaos.sessions.store import Life, Topics, settings
 from rocketbed.chaos.sim.disk import SimDisk
@@ -17,6 +18,8 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.world.api import World
 
 HOUR_MS: Final = 3_600_000
+STORED_AT: Final = 56
+"""Where a record has the time at which it was stored."""
 AGES: Final = {True: 1000, False: 1000 * HOUR_MS}
 """Whether everything is old -> how long files are kept."""
 PRESSURE: Final = (
@@ -51,7 +54,7 @@ def run_room(seed: int) -> str:
     forbidden = Room(seed, 87)
     digest += forbidden.run(forbidden.config(clean_forcibly_enabled=False))
     ensure(forbidden.low == 0, "retention", "young files went, which is forbidden")
-    return digest + _hours(seed) + _pinned(seed)
+    return digest + _hours(seed) + _pinned(seed) + _ageless(seed)
 
 
 class Room:
@@ -164,4 +167,32 @@ def _pinned(seed: int) -> str:
     ensure(not early, "retention", "a file went that somebody reads")
     ensure(late, "retention", "a reader keeps a file for ever")
     ensure(size == 64, "retention", "the reader of a file that went cannot go on")
+    return run.digest
+
+
+def _ageless(seed: int) -> str:
+    """A file whose age nothing tells stays: the times in all files behind it are older than it."""
+    config = Room(seed).config(reserved_ms=1000)
+
+    def change(disk: SimDisk) -> None:
+        for path in image.paths():
+            if "/commitlog/" in path and not path.endswith(f"/{0:020d}"):
+                data = bytearray(disk.contents(path))
+                data[STORED_AT : STORED_AT + 8] = (1).to_bytes(8, "big")
+                disk.replace_contents(path, bytes(data))
+
+    async def main(world: World, config: StoreConfig) -> int:
+        store = await MessageStore.open(world, config, Topics())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            await trio.sleep(5)
+            for _ in range(3):
+                store.delete_expired()
+                await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+        return store.min_offset
+
+    image = filled(config, seed)
+    run = run_solo(main, config, image=edited(image, change))
+    ensure(run.value == 0, "retention", f"files below {run.value} went, whose age nobody knows")
     return run.digest

@@ -139,14 +139,10 @@ class Queues:
         """Sum of the next offsets of all queues."""
         return sum(queue.max_offset for queue in self.all())
 
-    @property
-    def count(self) -> int:
-        """Number of queues that have or had a message."""
-        return sum(1 for queue in self.all() if queue.max_offset)
-
     def sums(self, without: Set[str]) -> tuple[int, int, int]:
-        """`count`, `total`, and the sum of the first units of queues that have any, without the
-        queues of some topics. One pass: a mark counts thousands of queues each second."""
+        """How many queues have or had a message, `total`, and the sum of the first units of queues
+        that have any, without the queues of some topics. One pass: a mark counts thousands of
+        queues each second."""
         count = total = first = 0
         for queue in self.all():
             if without and queue.topic in without:
