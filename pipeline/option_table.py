@@ -153,7 +153,7 @@ TABLE: Final = (
     Option(
         "startingTimestamp", time_in_ms, "",
         "in place of it: what was stored then or later; a stream starts with the first such message"
-        " of each queue or log", STREAM,
+        " of each queue or log, and a time to come is now", STREAM,
     ),
     Option(
         "endingOffsets", read_ending, "`latest`",

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -118,6 +118,7 @@ class Job:
         self._given = spark
         self._spark = spark
         self._staging: list[Path] = []
+        self._held = ExitStack()
         self.interrupted = False
         """Whether Ctrl-C came, whatever error it led to."""
 
@@ -175,13 +176,18 @@ class Job:
         self.interrupted = True
         raise KeyboardInterrupt
 
+    def until_closed(self, context: AbstractContextManager[None]) -> None:
+        """Enter a context that is left when Spark has ended and what was half made is removed."""
+        self._held.enter_context(context)
+
     def close(self) -> None:
         """End Spark and remove what was only half made."""
-        if self._spark is not None and self._given is None:
-            end_spark(self._spark)
-            self._spark = None
-        for place in self._staging:
-            shutil.rmtree(place, ignore_errors=True)
+        with self._held:
+            if self._spark is not None and self._given is None:
+                end_spark(self._spark)
+                self._spark = None
+            for place in self._staging:
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def run_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> Report:

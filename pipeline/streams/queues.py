@@ -75,6 +75,14 @@ class QueueLog:
         """All queues now, with topics that were made a moment ago. Raises `WireError`."""
         return self._log.call(lambda log: self._cluster.look(log, fresh=True))
 
+    def look_until(self, ends: Mapping[str, int]) -> Seen:
+        """All queues, once they are so long, or the limit is over. Raises `WireError`."""
+        return self._log.call(lambda log: self._cluster.look_until(log, ends))
+
+    def compare(self, offset: StreamOffset, seen: Seen) -> None:
+        """Raises `StreamError` where the cluster's queues are not those that an offset is of."""
+        self._log.call(lambda log: self._compare(log, offset, seen))
+
     def ends(self) -> dict[str, int]:
         """Where each queue ends now. Raises `WireError`."""
         return {name: self._cluster.end(one) for name, one in self.look().bounds.items()}
@@ -264,7 +272,7 @@ class QueueLog:
         if not changed:
             return []
         ends = {name: mark.at for name, (_, mark) in changed.items()}
-        seen = self._log.call(lambda log: self._cluster.look_until(log, ends))
+        seen = self.look_until(ends)
         self._check_names(end, seen)
         found: list[QueueRange] = []
         for name, (begin, mark) in sorted(changed.items()):

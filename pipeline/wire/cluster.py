@@ -1,5 +1,6 @@
 """Which queues of a live cluster are asked for, and where they begin and end now."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -114,7 +115,7 @@ class Cluster:
     async def _asked(self, log: WireLog, *, fresh: bool) -> list[str]:
         if self.options.topics is not None:
             return sorted(self.options.topics)
-        now = trio.current_time()
+        now = time.monotonic()
         if fresh or now - self._discovered_at >= DISCOVERED_S:
             self._topics = await log.topics(self.options.topics_pattern)
             self._discovered_at = now

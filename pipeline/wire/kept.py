@@ -39,20 +39,25 @@ class KeptLog:
                 portal = Portal(log)
                 portal.open()
                 self._open = log, portal
-            log, portal = self._open
+            kept = log, portal = self._open
         try:
             return portal.call(lambda: question(log))
         except ClientError:  # it ended by itself
             with suppress(Exception):
-                self.close()
+                self._end(kept)
             raise
 
     def close(self) -> None:
         """End the connections; the next question opens others."""
+        self._end(self._open)
+
+    def _end(self, kept: tuple[WireLog, Portal] | None) -> None:
+        """Another thread may have opened others meanwhile."""
         with self._lock:
-            kept, self._open = self._open, None
-        if kept is not None:
-            kept[1].close()
+            if kept is None or self._open is not kept:
+                return
+            self._open = None
+        kept[1].close()
 
 
 _KEPT: Final[OrderedDict[tuple[int, str, float], KeptLog]] = OrderedDict()

@@ -126,6 +126,8 @@ class WireLog:
             if answer.code != ResponseCode.SUCCESS:
                 raise RequestRefused("list of topics", "nameserver", answer.code, answer.remark)
             names = sorted(TopicList.decode(answer.body).topic_list)
+            if not names:  # brokers tell a name server that has just started of theirs bit by bit
+                raise NoRoute("the name servers know no topic yet")
             if pattern is None:
                 return names
             found = [name for name in names if pattern.fullmatch(name)]

@@ -213,9 +213,14 @@ async def _chunk(options: Options, wanted: QueueRange, start: int, log: WireLog)
     """Answers from `start` on until there are bytes enough or the range is over."""
     found: list[RawPull] = []
     size, offset, stalled, step = 0, start, 0, 0
+    doubted = -1
     while offset < wanted.end and size < CHUNK_BYTES:
         for pulled in await _pulls(log, wanted, offset, step):
             lost = _lost(pulled, offset, wanted)
+            if lost and pulled.broker_id and doubted != offset:
+                doubted = offset  # a slave may keep less than its master
+                log.ask_master(wanted.queue)
+                break
             if lost and options.fail_on_data_loss:
                 raise WireError(
                     f"{describe(wanted.queue)}: messages {offset} to {lost} were deleted while "

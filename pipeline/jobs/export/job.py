@@ -60,16 +60,16 @@ def export(job: Job, options: ExportOptions) -> None:
         "source": "queues" if settings.endpoints else "logs",
     }
     parts: list[Part] = []
-    with place.locked():
-        manifest = Manifest(place, asked)
-        if settings.endpoints:
-            news = of_queues(job, manifest, options.topics)
-        else:
-            news = of_logs(job, manifest, logs)
-        with closing(news):
-            for new in news:
-                _export(job, form, place, manifest, new, topics)
-                parts.append(new.part)
+    job.until_closed(place.locked())
+    manifest = Manifest(place, asked)
+    if settings.endpoints:
+        news = of_queues(job, manifest, options.topics)
+    else:
+        news = of_logs(job, manifest, logs)
+    with closing(news):
+        for new in news:
+            _export(job, form, place, manifest, new, topics)
+            parts.append(new.part)
     _tell(job, parts, manifest)
 
 

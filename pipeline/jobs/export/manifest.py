@@ -15,7 +15,9 @@ from rocketbed.pipeline.jobs.common import WrongUsage
 from rocketbed.pipeline.jobs.export.place import Place
 
 NAME: Final = "_rocketbed_manifest.json"
-FORMAT: Final = 1
+FORMAT: Final = 2
+READABLE: Final = (1, FORMAT)
+"""Before it there was no `pending`, and only Parquet."""
 BEFORE: Final = {
     "topics_pattern": "",
     "format_of_files": "parquet",
@@ -80,7 +82,7 @@ class Manifest:
             self._write()
             return
         try:
-            if found["format"] != FORMAT:
+            if found["format"] not in READABLE:
                 raise ValueError(f"its format is {found['format']}")
             known = {key: found[key] if key in found else BEFORE[key] for key in asked}
             self.parts = [Part.of(row) for row in found["parts"]]
@@ -96,10 +98,9 @@ class Manifest:
                 )
 
     def begin(self, part: Part) -> None:
-        """Enter a part that is about to be written."""
-        if all(one.name != part.name for one in self.pending):
-            self.pending.append(part)
-            self.save()
+        """Enter a part that is about to be written; who had begun it as well finds that out."""
+        self.pending = [*(one for one in self.pending if one.name != part.name), part]
+        self.save()
 
     def end(self, part: Part) -> None:
         """Enter a part that is whole."""

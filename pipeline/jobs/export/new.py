@@ -1,7 +1,9 @@
 """What is not exported yet: parts of logs, or of a cluster's queues, and how each is read."""
 
 import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -30,6 +32,8 @@ def of_logs(job: Job, manifest: Manifest, logs: Iterable[BrokerLog]) -> News:
     for log in logs:
         for part in [one for one in manifest.pending if one.broker == log.broker]:
             check_same(log, part)
+            if part.start < log.start:
+                note_deleted(job, f"{log.broker}: {part.start} to {min(log.start, part.end)}")
             yield _of_log(job, log, part)
         wanted = next_range(manifest.parts, log)
         if wanted is None:
@@ -49,9 +53,9 @@ def of_queues(job: Job, manifest: Manifest, topics: Sequence[str]) -> News:
     with live_log(job.settings, topics) as log:
         note_queues(job.report, job.settings, log.look())
         for part in [one for one in manifest.pending if one.end_at is not None]:
-            begin = _still_there(job, log, _offset(part, part.begin_at))
-            end = _offset(part, part.end_at)
-            yield _of_queues(part, begin, end, common)
+            begin, end = _once_more(job, log, part)
+            again = replace(part, begin_at=begin.as_json(), end_at=end.as_json())
+            yield _of_queues(again, begin, end, common)
         begin, end = _next_offsets(job, log, _exported(manifest.parts))
         if not end.marks:
             job.report.notes.append("already exported up to the end of all queues; nothing new")
@@ -137,6 +141,44 @@ def _exported(parts: Iterable[Part]) -> StreamOffset:
     return StreamOffset(QUEUE, marks)
 
 
+def _once_more(job: Job, log: QueueLog, part: Part) -> tuple[StreamOffset, StreamOffset]:
+    """Where the queues of a part begin and end that was begun before, without those that are not
+    there now: they are exported once they are back. Raises `PipelineError`."""
+    begin, end = _offset(part, part.begin_at), _offset(part, part.end_at)
+    seen = log.look_until({name: mark.at for name, mark in end.marks.items()})
+    for name, mark in end.marks.items():
+        if name in seen.bounds and seen.bounds[name].longest < mark.at:
+            told = f"{name} ends at {seen.bounds[name].longest}, and {part.name} at {mark.at}"
+            raise PipelineError(f"{told}: it lost its end, or is another one; give another --out")
+    with _of_this_cluster(job):
+        log.compare(end, seen)
+    gone = sorted(end.marks.keys() - seen.bounds.keys())
+    if len(gone) == len(end.marks):
+        raise PipelineError(f"none of the queues of {part.name}, which was begun before, is there")
+    if gone:
+        title = f"{gone[0]} and {len(gone) - 1} other queues are not there: what {part.name} was"
+        title += " to have of them is not exported before they are back"
+        job.report.findings.append({"id": "left_out", "title": title, "count": len(gone)})
+        job.report.exit_code = EXIT_FINDING
+    there = {name: mark for name, mark in end.marks.items() if name not in gone}
+    begins = {name: mark for name, mark in begin.marks.items() if name not in gone}
+    return _still_there(job, log, StreamOffset(QUEUE, begins)), StreamOffset(QUEUE, there)
+
+
+@contextmanager
+def _of_this_cluster(job: Job) -> Iterator[None]:
+    """Raises `PipelineError` for offsets of another cluster, or of queues that lost messages."""
+    try:
+        yield
+    except StreamError as error:
+        what = "lost messages" if isinstance(error, DataLoss) else "is not the one"
+        raise PipelineError(
+            f"the cluster at {job.settings.endpoints} {what} that was exported: {error}; give"
+            " another --out",
+            error.condition,
+        ) from error
+
+
 def _still_there(job: Job, log: QueueLog, begin: StreamOffset) -> StreamOffset:
     """Offsets without queues that are gone, none before what a queue still has; notes both."""
     bounds = log.look().bounds
@@ -161,15 +203,11 @@ def _next_offsets(
     known = _still_there(job, log, exported)
     firsts = {name: bounds.first for name, bounds in log.look().bounds.items()}
     log.freeze()
-    try:
-        latest = log.latest(known, bytes_max=None, rows_max=None)
-    except StreamError as error:
-        what = "lost messages" if isinstance(error, DataLoss) else "is not the one"
-        raise PipelineError(
-            f"the cluster at {job.settings.endpoints} {what} that was exported: {error}; give"
-            " another --out",
-            error.condition,
-        ) from error
+    latest = known
+    with _of_this_cluster(job):
+        # Again until nothing moves: one queue that goes on hides another one that cannot.
+        while (found := log.latest(latest, bytes_max=None, rows_max=None)).marks != latest.marks:
+            latest = found
     begins = {name: known.marks.get(name, Mark(firsts.get(name, 0))) for name in latest.marks}
     new = [name for name, mark in latest.marks.items() if begins[name].at < mark.at]
     return (

@@ -62,6 +62,10 @@ class Form:
             raise WrongUsage(
                 f"--partition-by {wrong[0]}: expected {DATE} or one of {', '.join(valid)}"
             )
+        if self.columns and not set(self.columns) - set(self.partition_by):
+            raise WrongUsage(
+                f"--columns {','.join(self.columns)}: name one that is not of --partition-by"
+            )
         if len(set(self.partition_by)) < len(self.partition_by):
             raise WrongUsage(f"--partition-by {','.join(self.partition_by)}: a column stands twice")
 
@@ -76,7 +80,10 @@ class Form:
         packed = self.compression or ("zstd" if self.format in PACKED else "")
         if packed:
             found["compression"] = packed
-        return found | ({"header": "true"} if self.format == "csv" else {})
+        if self.format == "csv":
+            found |= {"header": "true", "multiLine": "true"}  # a key may have line ends
+        # Of the session it may be dynamic: what an earlier try left in other partitions would stay.
+        return found | ({"partitionOverwriteMode": "static"} if self.is_of_files else {})
 
 
 def exported_columns(chosen: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,193 @@
+"""What of a cluster's queues, or of a log, is exported next, after a run that was killed too."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage, run_job
+from rocketbed.pipeline.jobs.export import new as module
+from rocketbed.pipeline.jobs.export.manifest import Manifest, Part
+from rocketbed.pipeline.jobs.export.new import of_logs, of_queues
+from rocketbed.pipeline.jobs.export.place import Place
+from rocketbed.pipeline.jobs.inputs import BrokerLog
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import QUEUE, StreamOffset, topic_of
+from rocketbed.pipeline.streams.queues import QueueLog
+from rocketbed.pipeline.wire.cluster import Seen
+from rocketbed.pipeline.wire.log import RawPull
+from rocketbed.pipeline.wire.questions import QueueBounds
+from rocketbed.wire.bodies import MessageQueue
+
+Bounds = Mapping[str, tuple[int, int]]
+A, B = "a|T|0", "b|T|0"
+
+
+class Wire:
+    """A cluster whose records are made of their offsets, and of what it is."""
+
+    def __init__(self, kind: bytes) -> None:
+        self.kind = kind
+
+    def distrust(self, topic: str) -> None:
+        """Routes are always right here."""
+
+    async def pull(self, queue: MessageQueue, at: int, count: int = 1) -> RawPull:
+        record = (12).to_bytes(4, "big") + self.kind + at.to_bytes(4, "big")
+        return RawPull(records=record, next_offset=at + 1, first=0, end=10**9, broker_id=0)
+
+
+def cluster(bounds: Bounds, kind: bytes = b"same") -> QueueLog:
+    """Queues from a first offset to an end, the same at all members."""
+    log = QueueLog(Options.parse({"endpoints": "h:1", "retryTimeoutMs": "50"}))
+    queues = {
+        name: MessageQueue(topic=topic_of(name), broker_name=name[0], queue_id=0) for name in bounds
+    }
+    seen = Seen(
+        queues, {name: QueueBounds(low, high, high) for name, (low, high) in bounds.items()}
+    )
+
+    async def look(_log: Any, *, fresh: bool = False) -> Seen:
+        return seen
+
+    def call(question: Callable[[Any], Awaitable[Any]]) -> Any:
+        return trio.run(question, Wire(kind))
+
+    log._cluster.look = look  # type: ignore[method-assign, assignment]
+    log._log = SimpleNamespace(call=call, close=lambda: None)  # type: ignore[assignment]
+    return log
+
+
+def run(out: Path, log: QueueLog, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, list[Part]]:
+    """One export; what it would have written."""
+
+    @contextmanager
+    def live(*_: object) -> Iterator[QueueLog]:
+        yield log
+
+    monkeypatch.setattr(module, "live_log", live)
+    job = Job("export", JobSettings(endpoints="h:1"))
+    found = []
+    manifest = opened(out)
+    for new in of_queues(job, manifest, ()):
+        manifest.begin(new.part)
+        manifest.end(new.part)
+        found.append(new.part)
+    return job, found
+
+
+def opened(out: Path) -> Manifest:
+    return Manifest(Place.of(str(out), ()), {"source": "queues"})
+
+
+def pend(out: Path, ends: Mapping[str, int], kind: bytes = b"same") -> None:
+    """As a run leaves it that was killed while it wrote."""
+    log = cluster({name: (0, end) for name, end in ends.items()}, kind)
+    job = Job("export", JobSettings(endpoints="h:1"))
+    begin, end = module._next_offsets(job, log, StreamOffset(QUEUE, {}))
+    opened(out).begin(Part("part=queues-0", begin_at=begin.as_json(), end_at=end.as_json()))
+
+
+def ends(part: Part) -> dict[str, int]:
+    marks = StreamOffset.parse(part.end_at, QUEUE, where="").marks
+    return {name: mark.at for name, mark in marks.items()}
+
+
+def test_a_queue_that_is_away_when_a_part_is_written_again_is_exported_once_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as exported up to its end."""
+    pend(tmp_path, {A: 100, B: 100})
+    job, parts = run(tmp_path, cluster({A: (0, 100)}), monkeypatch)
+    assert [ends(part) for part in parts] == [{A: 100}]
+    assert [one["id"] for one in job.report.findings] == ["left_out"]
+    assert job.report.exit_code == 1
+    job, parts = run(tmp_path, cluster({A: (0, 100), B: (0, 130)}), monkeypatch)
+    assert [ends(part) for part in parts] == [{B: 130}]
+    assert job.report.exit_code == 0
+
+
+def test_a_part_of_which_no_queue_is_there_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pend(tmp_path, {A: 100})
+    with pytest.raises(PipelineError, match="none of the queues of part=queues-0"):
+        run(tmp_path, cluster({B: (0, 10)}), monkeypatch)
+    assert [part.name for part in opened(tmp_path).pending] == ["part=queues-0"]
+
+
+def test_queues_of_another_topic_of_that_name_do_not_come_into_an_old_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pend(tmp_path, {A: 100})
+    with pytest.raises(PipelineError, match="was recreated, or it is another cluster"):
+        run(tmp_path, cluster({A: (0, 500)}, b"anew"), monkeypatch)
+    with pytest.raises(PipelineError, match="ends at 60, and part=queues-0 at 100"):
+        run(tmp_path, cluster({A: (0, 60)}), monkeypatch)
+
+
+def test_a_queue_that_shrank_is_told_beside_one_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, parts = run(tmp_path, cluster({A: (0, 100), B: (0, 100)}), monkeypatch)
+    assert [ends(part) for part in parts] == [{A: 100, B: 100}]
+    with pytest.raises(PipelineError, match=r"lost messages that was exported.*it ends at 50"):
+        run(tmp_path, cluster({A: (0, 50), B: (0, 200)}), monkeypatch)
+
+
+def test_what_was_deleted_before_a_part_of_a_log_is_written_again_is_told(tmp_path: Path) -> None:
+    job = Job("export", JobSettings(stores=("x",)))
+    log = BrokerLog("b", (SimpleNamespace(source={}),), 60, 100)  # type: ignore[arg-type]
+    manifest = Manifest(Place.of(str(tmp_path), ()), {"source": "logs"})
+    manifest.begin(Part("part=b-0-100", "b", 0, 100))
+    written = []
+    for new in of_logs(job, manifest, [log]):
+        manifest.end(new.part)
+        written.append(new.part.name)
+    assert written == ["part=b-0-100"]
+    assert [one["title"] for one in job.report.findings] == [
+        "b: 0 to 60 were deleted before they were exported"
+    ]
+
+
+def test_of_two_that_write_one_part_again_the_first_one_finds_out(tmp_path: Path) -> None:
+    """Where nothing can be locked: it entered as whole what the other one had taken away."""
+    part = Part("part=queues-0", begin_at={}, end_at={})
+    opened(tmp_path).begin(part)
+    first, second = opened(tmp_path), opened(tmp_path)
+    first.begin(part)
+    with pytest.raises(PipelineError, match="was changed by another export"):
+        second.begin(part)
+    third = opened(tmp_path)
+    third.begin(part)
+    with pytest.raises(PipelineError, match="was changed by another export"):
+        first.end(part)
+
+
+def test_nobody_else_exports_before_a_job_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a killed job removes at its end was the next one's."""
+    place = Place.of(str(tmp_path), ())
+    seen = []
+
+    def end_spark(_spark: object) -> None:
+        with pytest.raises(WrongUsage, match="another export is writing"), place.locked():
+            seen.append("locked")
+        seen.append("ended")
+
+    def work(job: Job) -> None:
+        job.until_closed(place.locked())
+        job._spark = object()  # type: ignore[assignment]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rocketbed.pipeline.jobs.common.end_spark", end_spark)
+    assert run_job("export", JobSettings(stores=("x",)), work).exit_code == 130
+    assert seen == ["ended"]
+    with place.locked():
+        pass
