@@ -201,19 +201,24 @@ def wait_routed(nameserver: Broker, topics: Iterable[str], seconds: float = 60) 
                     time.sleep(0.05)
 
 
-def load(broker: Broker, kind: str, seconds: float) -> dict[str, float]:
+def load(
+    broker: Broker, kind: str, seconds: float, generator: str = "bench.load"
+) -> dict[str, float]:
     """Run the generator; its result, and the broker's CPU microseconds a message."""
     before = broker.cpu_seconds
-    result = generate(broker.port, kind, seconds)
+    result = generate(broker.port, kind, seconds, generator)
     spent = broker.cpu_seconds - before
     result["cpu_us"] = 1e6 * spent / result["messages"] if result["messages"] else 0.0
     return result
 
 
-def generate(port: int, kind: str, seconds: float) -> dict[str, float]:
-    """Run the generator; its result, and messages a second."""
+def generate(
+    port: int, kind: str, seconds: float, generator: str = "bench.load"
+) -> dict[str, float]:
+    """Run the generator, a module that is told `kind` word by word; its result, and messages a
+    second."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "bench.load", str(port), kind, str(seconds)],
+        [sys.executable, "-P", "-m", generator, str(port), *kind.split(), str(seconds)],
         capture_output=True,
         timeout=seconds + 60,
         check=False,

@@ -9,7 +9,6 @@ in flight on each connection. Prints one JSON line as bench/load.py does.
 import json
 import selectors
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,13 +18,14 @@ from bench.asker import Asker
 from bench.consumers import topic_fields
 from bench.frames import QUEUES, frame, send_frames
 from bench.load import Answers, connect
-from bench.processes import Bench, Broker, wait_serving
+from bench.processes import Bench, load, wait_serving
 
 Row = tuple[str, float, str]
 TOPICS = (1, 10, 100, 1000)
 CONNECTIONS = (4, 16, 100)
 IN_FLIGHT = 64
 ROUNDS = 5
+GENERATOR = "bench.spread"
 WARM_S = 6.0
 """Until each queue has its file."""
 FRAMES = 16_000
@@ -39,16 +39,16 @@ def spread(bench: Bench, seconds: float, *settings: str) -> Iterator[Row]:
     with closing(Asker(broker.port)) as asker:
         made = [frame(17, topic_fields(_topic(n), QUEUES), n) for n in range(max(TOPICS))]
         asker.ask_all(made, 1)
-    plans = {f"{count} topics of {QUEUES} queues": (count, 1, IN_FLIGHT) for count in TOPICS}
+    plans = {f"{count} topics of {QUEUES} queues": f"{count} 1 {IN_FLIGHT}" for count in TOPICS}
     for count in CONNECTIONS:
         each = -(-IN_FLIGHT // count)
-        plans[f"{each} in flight on each of {count} connections"] = (1, count, each)
-    plans["the same to 100 topics"] = (100, 100, 1)
+        plans[f"{each} in flight on each of {count} connections"] = f"1 {count} {each}"
+    plans["the same to 100 topics"] = "100 100 1"
     results: dict[str, list[dict[str, float]]] = {what: [] for what in plans}
-    _run(broker, (max(TOPICS), 1, IN_FLIGHT), max(seconds, WARM_S))
+    load(broker, f"{max(TOPICS)} 1 {IN_FLIGHT}", max(seconds, WARM_S), GENERATOR)
     for _ in range(ROUNDS):
         for what, plan in plans.items():
-            results[what].append(_run(broker, plan, seconds))
+            results[what].append(load(broker, plan, seconds, GENERATOR))
     for what, found in results.items():
         yield f"sends, {what}", statistics.median(one["rate"] for one in found), "messages/s"
         yield "  CPU", statistics.median(one["cpu_us"] for one in found), "us/message"
@@ -59,22 +59,6 @@ def spread(bench: Bench, seconds: float, *settings: str) -> Iterator[Row]:
 
 def _topic(number: int) -> str:
     return f"Spread{number}"
-
-
-def _run(broker: Broker, plan: tuple[int, int, int], seconds: float) -> dict[str, float]:
-    before = broker.cpu_seconds
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "bench.spread", *map(str, (broker.port, *plan, seconds))],
-        capture_output=True,
-        timeout=seconds + 60,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the load generator failed: {done.stderr.decode()[-1000:]}")
-    result: dict[str, float] = json.loads(done.stdout)
-    result["rate"] = result["messages"] / result["seconds"]
-    result["cpu_us"] = 1e6 * (broker.cpu_seconds - before) / result["messages"]
-    return result
 
 
 def generate(

@@ -31,7 +31,7 @@ WAITING_MAX: Final = 1024
 """Reading pauses above this many sends that wait for disk or slaves (design.md 4)."""
 TURN_S: Final = 0.0002
 """While so little time has passed since other tasks had a turn, what has come meanwhile is taken
-without giving them one: that costs a fifth of a request of a peer that sends one at a time."""
+without giving them one: that costs a tenth of a request of a peer that sends one at a time."""
 AHEAD_MAX: Final = 64
 """Commands cut before the first is handled, where no frame is plain. One by one they cost a fifth
 more: each step of the work finds the processor's caches full of the others."""

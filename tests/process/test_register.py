@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from random import Random
 
@@ -126,7 +126,8 @@ async def test_what_a_register_answers_is_on_record_with_lost_late_and_repeated_
 
     async def controller(number: int) -> None:
         nonlocal refused
-        for step in range(25):
+        steps = count()
+        while (step := next(steps)) < 25 or lossy.met <= 5:  # how often depends on who is first
             op = f"{number}-{step}"
             try:
                 answers.append((op, await _any_change(register, random, op)))
@@ -134,9 +135,10 @@ async def test_what_a_register_answers_is_on_record_with_lost_late_and_repeated_
                 refused += 1
 
     await register.register(0, Replica("u0", 1), new_group("g", replicas=3), lossless=True, op="0")
-    async with trio.open_nursery() as nursery:
-        for number in range(3):
-            nursery.start_soon(controller, number)
+    with trio.fail_after(HANG_S):
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(controller, number)
     for _ in range(50):
         await lossy.deliver()
 
@@ -153,7 +155,7 @@ async def test_what_a_register_answers_is_on_record_with_lost_late_and_repeated_
     by_version = {one.version: one for one in history}
     assert all(entry == by_version[entry.version] for _, entry in answers if entry.version)
     assert len(history) > 10, refused
-    assert lossy.met, "how often depends on who comes first"
+    assert lossy.met > 5
 
 
 class _Overtaken(LossyCas):
