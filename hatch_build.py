@@ -1,10 +1,10 @@
-"""Builds the native body of the send path (node/broker/plain_native.c), where that can be.
+"""Builds the native bodies (`plain_native.c`, `log_native.c`, both in node/), where that can be.
 
 Hatchling calls it for wheels and for editable installs. Without a C compiler, without Python's
 headers, or with ROCKETBED_PURE=1, the wheel is a pure one: a line says why, and nothing fails.
-`python hatch_build.py` builds the file in place, for a checkout that is used without an install.
+`python hatch_build.py` builds them in place, for a checkout that is used without an install.
 
-The compiler is called as it is: one file and no libraries are one command, for which setuptools
+The compiler is called as it is: a file without libraries is one command, for which setuptools
 would bring a second build system with its own idea of where packages are (docs/decisions.md).
 """
 
@@ -21,8 +21,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
-SOURCE = ROOT / "rocketbed" / "node" / "broker" / "plain_native.c"
-NAME = "plain_native.abi3.so"
+SOURCES = tuple(
+    ROOT / "rocketbed" / "node" / name for name in ("store/log_native.c", "broker/plain_native.c")
+)
+COMMON = ROOT / "rocketbed" / "node" / "store" / "native.h"
+SUFFIX = ".abi3.so"
 FLAGS = ("-std=c11", "-O2", "-g0", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden")
 LINKED = ("-bundle", "-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-shared",)
 BUILT_FOR = "0x030B0000"
@@ -35,7 +38,13 @@ class CannotBuild(Exception):
 
 def source_digest() -> str:
     """What a build says that it was made of."""
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    texts = [path.read_bytes() for path in (COMMON, *SOURCES)]
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+
+
+def built(source: Path, folder: Path | None = None) -> Path:
+    """The file that is imported, made of a source: beside it, or in `folder`."""
+    return (folder or source.parent) / (source.stem + SUFFIX)
 
 
 def compiler() -> list[str]:
@@ -50,8 +59,8 @@ def compiler() -> list[str]:
     raise CannotBuild("no C compiler was found")
 
 
-def build(folder: Path, flags: Sequence[str] = ()) -> Path:
-    """Compile into `folder`; the file that is imported. Raises `CannotBuild`."""
+def build(folder: Path | None = None, flags: Sequence[str] = ()) -> list[Path]:
+    """Compile everything, each beside its source or into `folder`. Raises `CannotBuild`."""
     if os.environ.get("ROCKETBED_PURE") == "1":
         raise CannotBuild("ROCKETBED_PURE=1")
     if sys.maxsize < 2**32:
@@ -61,9 +70,6 @@ def build(folder: Path, flags: Sequence[str] = ()) -> Path:
     include = sysconfig.get_path("include")
     if not Path(include, "Python.h").is_file():
         raise CannotBuild(f"there is no {include}/Python.h")
-    target = folder / NAME
-    # Beside the target and then renamed: a process that has the old file open keeps it whole.
-    made = folder / f".{NAME}.{os.getpid()}"
     command = [
         *compiler(),
         *FLAGS,
@@ -72,20 +78,25 @@ def build(folder: Path, flags: Sequence[str] = ()) -> Path:
         f'-DSOURCE="{source_digest()}"',
         f"-I{include}",
         *flags,
-        *("-o", str(made), str(SOURCE)),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    return [_compile(command, source, built(source, folder)) for source in SOURCES]
+
+
+def _compile(command: list[str], source: Path, target: Path) -> Path:
+    # Beside the target and then renamed: a process that has the old file open keeps it whole.
+    made = target.with_name(f".{target.name}.{os.getpid()}")
+    whole = [*command, "-o", str(made), str(source)]
+    done = subprocess.run(whole, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        raise CannotBuild(f"{shlex.join(command)}:\n{done.stderr}")
-    made.replace(target)
-    return target
+        raise CannotBuild(f"{shlex.join(whole)}:\n{done.stderr}")
+    return made.replace(target)
 
 
 def get_build_hook() -> type:
     """What hatchling looks for."""
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-    class NativeBody(BuildHookInterface):
+    class NativeBodies(BuildHookInterface):
         PLUGIN_NAME = "custom"
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -93,14 +104,18 @@ def get_build_hook() -> type:
             self._folder = tempfile.TemporaryDirectory()
             is_editable = version == "editable"
             try:
-                made = build(SOURCE.parent if is_editable else Path(self._folder.name))
+                build(None if is_editable else Path(self._folder.name))
             except CannotBuild as exc:
                 if is_editable:  # one of an earlier install may be of another state
-                    (SOURCE.parent / NAME).unlink(missing_ok=True)
-                self.app.display_warning(f"rocketbed sends with its Python body alone: {exc}")
+                    for source in SOURCES:
+                        built(source).unlink(missing_ok=True)
+                self.app.display_warning(f"rocketbed runs with its Python bodies alone: {exc}")
                 return
             if not is_editable:
-                build_data["force_include"][str(made)] = f"rocketbed/node/broker/{NAME}"
+                for source in SOURCES:
+                    made = built(source, Path(self._folder.name))
+                    place = built(source).relative_to(ROOT)
+                    build_data["force_include"][str(made)] = str(place)
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["pure_python"] = False
             build_data["tag"] = f"cp311-abi3-{platform}"
@@ -108,11 +123,11 @@ def get_build_hook() -> type:
         def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
             self._folder.cleanup()
 
-    return NativeBody
+    return NativeBodies
 
 
 if __name__ == "__main__":
     try:
-        print(build(SOURCE.parent))
+        print(*build(), sep="\n")
     except CannotBuild as exc:
         sys.exit(str(exc))

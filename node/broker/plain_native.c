@@ -3,46 +3,18 @@
    The functions here are its lines, in its order and under its names, with the same results for
    any bytes whatever: tests/property/test_plain_native.py compares the two. Where little would be
    gained they call Python: a miss of a cache, a header in msgpack, a JSON text with \u escapes
-   beyond ASCII, the hash of a tag.
+   beyond ASCII, the hash of a tag. */
 
-   A function that can fail returns one of three: TAKEN, LEFT (not a plain send, nothing is raised)
-   or FAILED (a Python exception is set). Objects whose names end in _ref are owned by who holds
-   them and are given up on every way out; all others are borrowed of something that outlives their
-   use. Spans point into such objects. Only the limited API is used, so that one build serves every
-   CPython from 3.11 on. */
-
-#define _GNU_SOURCE /* memmem */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
-
-#ifndef SOURCE
-#define SOURCE "" /* which state of this file was built: hatch_build.py */
-#endif
-
-typedef enum { FAILED = -1, LEFT = 0, TAKEN = 1 } Outcome;
-
-typedef struct {
-    const char *at;
-    Py_ssize_t size;
-} Span;
-
-typedef struct { /* bytes that grow at their end */
-    char *bytes;
-    Py_ssize_t size, room;
-} Buffer;
+#include "../store/native.h"
 
 enum { JSON = 0, BINARY = 1 }; /* kinds of headers that are cut here */
-enum { PROPERTIES_MAX = 32767, CRC_MASK = 0x7FFFFFFF, BORN_IPV6 = 1 << 4, STORE_IPV6 = 1 << 5 };
-#define ENTRY "topic queue_id queue_offset physical_offset size tag_code store_ms keys units"
+enum { PROPERTIES_MAX = 32767 };
 #define END_OF_LOG "position limit now_ms store_host host_text body_max record_max index_tags"
 enum { BORN_DIGITS = 13, JSON_PARTS = 6, BINARY_PARTS = 7 };
 
 /* Looked up once, when the module is imported. */
-static PyObject *entry_type, *tag_code, *tag_key, *one_unit;
+static PyObject *tag_code, *tag_key;
 static Span json_answer[JSON_PARTS], binary_answer[BINARY_PARTS];
-static uint32_t crc_table[8][256];
 
 typedef struct { /* what is fixed for one call of `take` */
     PyObject *headers, *names, *offsets, *next_offsets;
@@ -85,52 +57,6 @@ typedef struct { /* one frame, and what becomes known of it */
 
 /* --- bytes */
 
-static Span span_of(PyObject *bytes)
-{
-    Span span = {PyBytes_AsString(bytes), PyBytes_Size(bytes)};
-    return span;
-}
-
-static int is_same(Span one, Span other)
-{
-    return one.size == other.size && memcmp(one.at, other.at, (size_t)one.size) == 0;
-}
-
-/* Room for `size` more bytes, to be filled by the caller; NULL with MemoryError. */
-static char *extend(Buffer *buffer, Py_ssize_t size)
-{
-    if (size > buffer->room - buffer->size) {
-        if (size > PY_SSIZE_T_MAX / 2 - buffer->size) {
-            PyErr_NoMemory();
-            return NULL;
-        }
-        Py_ssize_t room = 2 * (buffer->size + size);
-        char *bytes = PyMem_Realloc(buffer->bytes, (size_t)room);
-        if (bytes == NULL) {
-            PyErr_NoMemory();
-            return NULL;
-        }
-        buffer->bytes = bytes;
-        buffer->room = room;
-    }
-    char *at = buffer->bytes + buffer->size;
-    buffer->size += size;
-    return at;
-}
-
-static char *put(char *to, Span span)
-{
-    memcpy(to, span.at, (size_t)span.size);
-    return to + span.size;
-}
-
-static char *put_number(char *to, int bytes, uint64_t number) /* big-endian */
-{
-    for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8)
-        *to++ = (char)(number >> shift);
-    return to;
-}
-
 static char *put_hex(char *to, uint64_t number) /* %016X */
 {
     for (int shift = 60; shift >= 0; shift -= 4)
@@ -152,44 +78,6 @@ static char *put_decimal(char *to, long long number)
         *to++ = '-';
     memcpy(to, digits + at, (size_t)(DECIMAL_MAX - at));
     return to + DECIMAL_MAX - at;
-}
-
-static uint32_t number_at(const char *at) /* big-endian, 4 bytes */
-{
-    const unsigned char *bytes = (const unsigned char *)at;
-    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
-}
-
-/* zlib's checksum, eight bytes a step. Not zlib itself, so that nothing has to be linked. */
-static uint32_t crc32(Span span)
-{
-    const unsigned char *at = (const unsigned char *)span.at, *end = at + span.size;
-    uint32_t crc = 0xFFFFFFFF;
-    for (; end - at >= 8; at += 8) {
-        uint32_t low = crc;
-        low ^= at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-        crc = crc_table[7][low & 255] ^ crc_table[6][low >> 8 & 255]
-            ^ crc_table[5][low >> 16 & 255] ^ crc_table[4][low >> 24]
-            ^ crc_table[3][at[4]] ^ crc_table[2][at[5]] ^ crc_table[1][at[6]] ^ crc_table[0][at[7]];
-    }
-    for (; at < end; at++)
-        crc = crc_table[0][(crc ^ *at) & 255] ^ crc >> 8;
-    return ~crc;
-}
-
-static void fill_crc_table(void)
-{
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320 : 0);
-        crc_table[0][byte] = crc;
-    }
-    for (int table = 1; table < 8; table++)
-        for (int byte = 0; byte < 256; byte++) {
-            uint32_t crc = crc_table[table - 1][byte];
-            crc_table[table][byte] = crc_table[0][crc & 255] ^ crc >> 8;
-        }
 }
 
 /* As bytes.partition: `before` the mark and `after` it; without one all is before it. */
@@ -225,14 +113,6 @@ static long long decimal(Span digits) /* at most 18 of them */
     return number;
 }
 
-static int is_ascii(Span span)
-{
-    unsigned char all = 0;
-    for (Py_ssize_t i = 0; i < span.size; i++)
-        all |= (unsigned char)span.at[i];
-    return all < 0x80;
-}
-
 /* --- Python objects */
 
 /* What `except (LookupError, ValueError, TypeError)` makes of the exception that is set. */
@@ -246,22 +126,6 @@ static Outcome left_or_failed(void)
     return FAILED;
 }
 
-static PyObject *bytes_of(Span span)
-{
-    return PyBytes_FromStringAndSize(span.at, span.size);
-}
-
-static PyObject *text_of(Span span)
-{
-    return PyUnicode_DecodeUTF8(span.at, span.size, "strict");
-}
-
-/* Put an object that is owned into a tuple, which owns it then; false if there is none. */
-static int give(PyObject *tuple, Py_ssize_t index, PyObject *item)
-{
-    return item != NULL && PyTuple_SetItem(tuple, index, item) == 0;
-}
-
 static PyObject *tuple_of_bytes(const Span *spans, Py_ssize_t count)
 {
     PyObject *tuple = PyTuple_New(count);
@@ -269,13 +133,6 @@ static PyObject *tuple_of_bytes(const Span *spans, Py_ssize_t count)
         if (!give(tuple, i, bytes_of(spans[i])))
             Py_CLEAR(tuple);
     return tuple;
-}
-
-static void replace(PyObject **ref, PyObject *owned)
-{
-    PyObject *old = *ref;
-    *ref = owned;
-    Py_XDECREF(old);
 }
 
 /* --- cutting a header: wire/send_headers.py */
@@ -800,28 +657,16 @@ static Outcome add_answer(Call *call, const Message *message, long long queue_of
     return TAKEN;
 }
 
-/* `tuple.__new__(Entry, (...))`. */
 static Outcome add_entry(Call *call, const Message *message, long long size,
                          PyObject *position, PyObject *queue_offset)
 {
-    static newfunc new_tuple = NULL;
-    if (new_tuple == NULL)
-        new_tuple = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
-    PyObject *size_object = PyLong_FromLongLong(size), *row = NULL, *args = NULL, *entry = NULL;
+    PyObject *size_object = PyLong_FromLongLong(size), *row = NULL;
     if (size_object != NULL)
         row = PyTuple_Pack(9, message->topic, message->queue_id_object, queue_offset, position,
                            size_object, message->code_ref, call->now_object_ref,
                            message->keys_ref, one_unit);
-    if (row != NULL)
-        args = PyTuple_Pack(1, row);
-    if (args != NULL)
-        entry = new_tuple((PyTypeObject *)entry_type, args, NULL);
-    int done = entry ? PyList_Append(call->entries_ref, entry) : -1;
-    Py_XDECREF(entry);
-    Py_XDECREF(args);
-    Py_XDECREF(row);
     Py_XDECREF(size_object);
-    return done == 0 ? TAKEN : FAILED;
+    return append_entry(call->entries_ref, row);
 }
 
 /* The queue's next offset, which goes up by one; a new number, NULL: FAILED. */
@@ -978,37 +823,6 @@ static PyObject *take(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* --- the module */
 
-static void other_state(const char *name)
-{
-    PyErr_Format(PyExc_ImportError, "%s is not what the native body was built for: build it again"
-                 " (pip install, or python hatch_build.py)", name);
-}
-
-static PyObject *import(const char *module, const char *name)
-{
-    PyObject *found = PyImport_ImportModule(module);
-    PyObject *value = found ? PyObject_GetAttrString(found, name) : NULL;
-    if (found != NULL && value == NULL)
-        other_state(name);
-    Py_XDECREF(found);
-    return value;
-}
-
-/* Whether a named tuple has just these fields: a build may be older than the modules beside it. */
-static int check_fields(PyObject *type, const char *name, const char *wanted)
-{
-    PyObject *fields = PyObject_GetAttrString(type, "_fields");
-    PyObject *space = fields ? PyUnicode_FromString(" ") : NULL;
-    PyObject *text = space ? PyUnicode_Join(space, fields) : NULL;
-    int is_same = text != NULL && PyUnicode_CompareWithASCIIString(text, wanted) == 0;
-    if (text != NULL && !is_same)
-        other_state(name);
-    Py_XDECREF(text);
-    Py_XDECREF(space);
-    Py_XDECREF(fields);
-    return is_same;
-}
-
 /* The parts of an answer between what differs; they are kept for ever. */
 static int import_parts(const char *name, Span *parts, Py_ssize_t count)
 {
@@ -1036,20 +850,13 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit_plain_native(void)
 {
-    fill_crc_table();
     PyObject *end_of_log = NULL;
-    if (!(entry_type = import("rocketbed.node.store.entry", "Entry"))
-        || !(tag_code = import("rocketbed.wire.javahash", "tag_code"))
+    if (!import_common() || !(tag_code = import("rocketbed.wire.javahash", "tag_code"))
         || !(tag_key = import("rocketbed.wire.properties", "tag_key"))
-        || !(one_unit = import("rocketbed.node.store.entry", "ONE_UNIT"))
         || !(end_of_log = import("rocketbed.node.broker.plain_run", "EndOfLog"))
-        || !check_fields(entry_type, "Entry", ENTRY)
         || !check_fields(end_of_log, "EndOfLog", END_OF_LOG)
         || !import_parts("JSON_ANSWER", json_answer, JSON_PARTS)
         || !import_parts("BINARY_ANSWER", binary_answer, BINARY_PARTS))
         return NULL;
-    PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddStringConstant(module, "SOURCE", SOURCE) != 0)
-        Py_CLEAR(module);
-    return module;
+    return make_module(&definition);
 }

@@ -70,7 +70,7 @@ class Sender:
             kind: Headers(form, tail, self._meanings) for kind, form in FORMS.items()
         }
         self._names = Names(self._suffix.encode())
-        self._take, _ = choose(wanted=config.native)
+        self._take, _ = choose(wanted=config.store.native)
         topics.on_change.append(self._forget)
         self._run: Run | None = None
         self._sent: list[Pending | PlainRun] = []

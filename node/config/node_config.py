@@ -111,9 +111,6 @@ class NodeConfig:
     """Refuse transactional messages with code 16 (`rejectTransactionMessage`)."""
     start_accept_sends_ms: int = 0
     """Wall clock before which sends are refused (`startAcceptSendRequestTimeStamp`)."""
-    native: bool = False
-    """Take plain sends with the native body, where it was built (`rbNative`; `rocketbed node` says
-    so unless `RB_NATIVE=0`). Not elsewhere: a simulation runs the same on every machine."""
     long_polling: bool = True
     """Hold pulls that find nothing (`longPollingEnable`)."""
     short_polling_ms: int = 1000

@@ -36,6 +36,10 @@ class StoreConfig:
     """Hash slots of an index file (`maxHashSlotNum`); another value makes old files unreadable."""
     index_entries: int = 20_000_000
     """Entries of an index file (`maxIndexNum`)."""
+    native: bool = False
+    """Take plain sends, scan plain records and put their keys with the native bodies, where they
+    were built (`rbNative`; `rocketbed node` says so unless `RB_NATIVE=0`). Not elsewhere: a
+    simulation runs the same on every machine."""
     index_enabled: bool = True
     """Whether keys are indexed (`messageIndexEnable`)."""
     sync_flush: bool = False

@@ -1,13 +1,13 @@
 """The index: a row of index files, the last one being filled (store.md 4)."""
 
 import datetime
-from collections import deque
 from collections.abc import Callable
 
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.files import FilePool
 from rocketbed.node.store.indexfile import HEADER, Header, IndexFile
+from rocketbed.node.store.log_bodies import log_bodies
 from rocketbed.wire.javahash import index_hash, key_state
 from rocketbed.world.api import World
 
@@ -23,11 +23,12 @@ class Index:
         self._world = world
         self._pool = pool
         self._config = config
+        self._bodies = log_bodies(wanted=config.native)
         self._staging = staging
         self.directory = f"{config.root}/{INDEX_DIR}"
         self.files: list[IndexFile] = []
         """Oldest first; only the last one takes entries."""
-        self._waiting: deque[Entry] = deque()
+        self._waiting: list[Entry] = []
         self._keys_done = 0
         """Keys of the first waiting record that are in a file already."""
         self.filled_ms = 0
@@ -52,6 +53,7 @@ class Index:
             f"{self.directory}/{name}",
             slots=config.index_slots,
             entries=config.index_entries,
+            bodies=self._bodies,
         )
 
     def put_all(self, entries: list[Entry]) -> None:
@@ -62,15 +64,18 @@ class Index:
     def drain(self) -> None:
         """Put waiting keys. Raises `OSError` when a new file cannot be made or slots cannot be
         read; the rest waits."""
-        waiting = self._waiting
-        while waiting:
-            file = self.files[-1] if self.files else None
-            if file is None or (file.full and waiting[0].keys):
-                file = self._next_file()
-            self._keys_done = file.put_entries(waiting, self._keys_done)
-            if file.failure is not None:
-                failure, file.failure = file.failure, None
-                raise failure
+        waiting, first = self._waiting, 0
+        try:
+            while first < len(waiting):
+                file = self.files[-1] if self.files else None
+                if file is None or (file.full and waiting[first].keys):
+                    file = self._next_file()
+                first, self._keys_done = file.put_entries(waiting, first, self._keys_done)
+                if file.failure is not None:
+                    failure, file.failure = file.failure, None
+                    raise failure
+        finally:
+            del waiting[:first]
         if self.files:
             self.files[-1].flush_buffer()
 

@@ -9,11 +9,11 @@ full, and at a clean stop; a query reads through the same buffers.
 import struct
 import sys
 from array import array
-from collections import deque
 from typing import NamedTuple
 
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.files import FilePool
+from rocketbed.node.store.log_bodies import LogBodies
 from rocketbed.wire.javahash import key_state
 from rocketbed.world.api import File
 
@@ -47,7 +47,15 @@ class IndexFile:
     Invariant: entries 1 to `next_entry - 1` exist, those from `_written_entries` on in memory.
     """
 
-    def __init__(self, pool: FilePool, path: str, *, slots: int, entries: int) -> None:
+    def __init__(
+        self,
+        pool: FilePool,
+        path: str,
+        *,
+        slots: int,
+        entries: int,
+        bodies: LogBodies | None = None,
+    ) -> None:
         self._pool = pool
         self.path = path
         self.slots = slots
@@ -67,6 +75,7 @@ class IndexFile:
         """Whether the file has anything that was not fsynced."""
         self.failure: OSError | None = None
         """Why the last `put_entries` ended before its time; whoever sees it takes it away."""
+        self._put_keys = bodies.put_keys if bodies is not None else None
 
     @property
     def file(self) -> File:
@@ -115,22 +124,24 @@ class IndexFile:
             self.file.truncate(self.size)
             self.was_short = False
 
-    def put_entries(self, waiting: deque[Entry], done: int) -> int:
-        """Put the keys of waiting records, taking off each that is whole, until the file is full.
+    def put_entries(self, waiting: list[Entry], first: int, done: int) -> tuple[int, int]:
+        """Put the keys of waiting records, from number `first` on, until the file is full.
 
-        `done` keys of the first one were put before; returns that number for the one that is
-        first now. Ends with `failure` set when slots cannot be read, and can be called again. One
-        loop, since it runs for every key of every message.
+        `done` keys of the first one were put before; returns which record is not whole yet, and
+        that number of it. Ends with `failure` set when slots cannot be read, and can be called
+        again. One loop, since it runs for every key of every message.
         """
+        if self._put_keys is not None and self.next_entry > 1:
+            return self._put_natively(waiting, first, done)
         pages, buffer, slots, room = self._pages, self._buffer, self.slots, self.entries
         number, dirty, pack = self.next_entry, self._dirty_pages, ENTRY.pack
         last_ms, seconds = -1, 0
-        while waiting:
-            topic, _, _, offset, _, _, store_ms, keys, _ = waiting[0]
+        while first < len(waiting):
+            topic, _, _, offset, _, _, store_ms, keys, _ = waiting[first]
             for key in keys[done:] if done else keys:
                 if number >= room:
                     self.next_entry = number
-                    return done
+                    return first, done
                 if store_ms != last_ms:
                     last_ms, seconds = store_ms, self.seconds(store_ms)
                 state = key_state(topic, key)
@@ -144,7 +155,7 @@ class IndexFile:
                         page = self._load_page(slot >> 10)
                     except OSError as exc:
                         self.next_entry, self.failure = number, exc
-                        return done
+                        return first, done
                 previous = page[slot & 1023]
                 if not 0 < previous <= number:
                     previous = 0
@@ -158,10 +169,37 @@ class IndexFile:
                 number += 1
                 done += 1
                 self.end_offset, self.end_ms = offset, store_ms
-            waiting.popleft()
+            first += 1
             done = 0
         self.next_entry = number
-        return done
+        return first, done
+
+    def _put_natively(self, waiting: list[Entry], first: int, done: int) -> tuple[int, int]:
+        """The same by the native body, which stops where slots have to be read."""
+        assert self._put_keys is not None
+        while True:
+            first, done, self.next_entry, used, self.end_offset, self.end_ms, page = self._put_keys(
+                waiting,
+                first,
+                done,
+                self._pages,
+                self._dirty_pages,
+                self._buffer,
+                self.slots,
+                self.entries,
+                self.next_entry,
+                self.begin_ms,
+                self.end_offset,
+                self.end_ms,
+            )
+            self.used_slots += used
+            if page < 0:
+                return first, done
+            try:
+                self._load_page(page)
+            except OSError as exc:
+                self.failure = exc
+                return first, done
 
     def seconds(self, store_ms: int, *, after: bool = False) -> int:
         """Seconds since the file's begin, as entries keep them; with `after` since its end."""

@@ -11,6 +11,7 @@ from rocketbed.node.store.damage import DamagedRanges
 from rocketbed.node.store.failure import Failure
 from rocketbed.node.store.files import FilePool
 from rocketbed.node.store.index import Index
+from rocketbed.node.store.log_bodies import log_bodies
 from rocketbed.node.store.marks import Marks
 from rocketbed.node.store.queues import Queues
 from rocketbed.node.store.scan import RecordScanner
@@ -112,7 +113,9 @@ def make_parts(
         index=Index(world, pool, config, staging),
         marks=Marks(world, config.root, staging),
         witnesses=Witnesses(world, config.root, staging),
-        scanner=RecordScanner(check_crc=False, delays_ms=delays_ms),
+        scanner=RecordScanner(
+            check_crc=False, delays_ms=delays_ms, bodies=log_bodies(wanted=config.native)
+        ),
         dispatched=Watermark(),
         damaged=DamagedRanges(),
         confirmed=confirmed,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rocketbed.node.store.config import StoreConfig, parse_delay_levels
 from rocketbed.node.store.entry import NO_UNIT, ONE_UNIT, Entry
+from rocketbed.node.store.log_bodies import LogBodies, log_bodies
 from rocketbed.wire.javahash import tag_code
 from rocketbed.wire.message import (
     BLANK,
@@ -81,16 +82,29 @@ class RecordScanner:
     `delay_ms` maps a delay level to milliseconds: units of the delay topic store delivery times.
     """
 
-    def __init__(self, *, check_crc: bool, delays_ms: list[int]) -> None:
+    def __init__(
+        self, *, check_crc: bool, delays_ms: list[int], bodies: LogBodies | None = None
+    ) -> None:
         self._check_crc = check_crc
+        self._take_plain = bodies.scan if bodies is not None else None
         self._delays_ms = delays_ms
         self.doubts_ends = check_crc
         """Whether zeros at the end of the last record may stand for what was never written."""
-        self.index_tags = False
-        """Whether a tag is one of a record's keys (store.md 4.2)."""
+        self._index_tags = False
         self._topics: dict[bytes, str] = {}
-        self._shapes: dict[bytes, tuple[str, int, tuple[str, ...]]] = {}
-        """Properties without the unique key -> tag, its code and the other keys."""
+        self._shapes: dict[bytes, tuple[int, tuple[str, ...]]] = {}
+        """Properties without the unique key -> the tag's code and the other keys."""
+
+    @property
+    def index_tags(self) -> bool:
+        """Whether a tag is one of a record's keys (store.md 4.2)."""
+        return self._index_tags
+
+    @index_tags.setter
+    def index_tags(self, value: bool) -> None:
+        if value != self._index_tags:
+            self._index_tags = value
+            self._shapes.clear()
 
     def scan(
         self, buffer: bytes, base: int, *, segment_end: int, zero_rule_from: int | None = None
@@ -107,6 +121,18 @@ class RecordScanner:
         unpack, parse = HEAD.unpack_from, self._parse
         whole = base + length >= segment_end
         while True:
+            if self._take_plain is not None:
+                position = self._take_plain(
+                    buffer,
+                    position,
+                    base,
+                    segment_end,
+                    self._check_crc,
+                    self._topics,
+                    self._shapes,
+                    self._tag_and_keys,
+                    entries,
+                )
             if length - position < HEAD.size:
                 if length - position >= 8:
                     size, magic = BLANK.unpack_from(buffer, position)
@@ -212,7 +238,7 @@ class RecordScanner:
             topic = usable_topic(topic_bytes)
             if len(self._topics) < 65_536:
                 self._topics[topic_bytes] = topic
-        tag, code, keys = self._tag_and_keys(properties)
+        code, keys = self._tag_and_keys(properties)
         units = ONE_UNIT
         transaction = sys_flag & TRANSACTION_MASK
         if transaction == TRANSACTION_ROLLBACK:
@@ -225,8 +251,6 @@ class RecordScanner:
                 return "an inner batch without INNER_NUM"
         if not topic or queue_id < 0:
             units, keys = NO_UNIT, ()
-        elif tag and self.index_tags and transaction != TRANSACTION_ROLLBACK:
-            keys = (*keys, tag_key(tag))
         if topic == SCHEDULE_TOPIC:
             level = find_property(properties, b"DELAY\x01") or b""
             code = self._deliver_at(level, store_ms) or code
@@ -234,8 +258,8 @@ class RecordScanner:
             Entry, (topic, queue_id, queue_offset, physical, size, code, store_ms, keys, units)
         )
 
-    def _tag_and_keys(self, properties: bytes) -> tuple[str, int, tuple[str, ...]]:
-        """Tag, its code and keys for the index. Most records have the properties of one before,
+    def _tag_and_keys(self, properties: bytes) -> tuple[int, tuple[str, ...]]:
+        """The tag's code and keys for the index. Most records have the properties of one before,
         but for the unique key: what is cut out in between is looked up."""
         at = properties.rfind(_UNIQUE_NAME)
         key_at = at + len(_UNIQUE_NAME)
@@ -243,17 +267,19 @@ class RecordScanner:
         is_plain = at >= 0 and end > key_at and (at == 0 or properties[at - 1] == 2)
         rest = properties[:at] + properties[end:] if is_plain else b""
         if is_plain and (shape := self._shapes.get(rest)) is not None:
-            tag, code, others = shape
-            return tag, code, (properties[key_at:end].decode(errors="replace"), *others)
+            code, others = shape
+            return code, (properties[key_at:end].decode(errors="replace"), *others)
         tag = text_of(find_property(properties, b"TAGS\x01")) or ""
         code = tag_code(tag) if tag else 0
         keys = index_keys(
             text_of(find_property(properties, _UNIQUE_NAME)),
             text_of(find_property(properties, b"KEYS\x01")),
         )
+        if tag and self._index_tags:
+            keys = (*keys, tag_key(tag))
         if is_plain and len(self._shapes) < SHAPES_MAX:
-            self._shapes[rest] = tag, code, keys[1:]
-        return tag, code, keys
+            self._shapes[rest] = code, keys[1:]
+        return code, keys
 
     def _deliver_at(self, level_text: bytes, store_ms: int) -> int:
         """Delivery time of a delayed record, 0 when its level is none (store.md 2.8)."""
@@ -348,4 +374,7 @@ def _lost_sector(buffer: bytes, base: int, start: int, stop: int) -> bool:
 
 def crc_scanner(config: StoreConfig) -> RecordScanner:
     """A scanner that compares checksums, for everything but live dispatch."""
-    return RecordScanner(check_crc=True, delays_ms=parse_delay_levels(config.delay_levels))
+    delays_ms = parse_delay_levels(config.delay_levels)
+    return RecordScanner(
+        check_crc=True, delays_ms=delays_ms, bodies=log_bodies(wanted=config.native)
+    )

@@ -60,7 +60,7 @@ def node(
         for line in trio.run(check_node, real_world("check"), config):
             click.echo(line)
         return 0
-    _, which = choose(wanted=config.native)
+    _, which = choose(wanted=config.store.native)
     logging.getLogger("rocketbed.node").info("send.body which=%s", which)
     source = usable_source(config.bind_address)
     try:

@@ -18,7 +18,7 @@ from rocketbed.node.broker.plain_body import choose
 from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.wire.command import Encoding
 from rocketbed.wire.javahash import tag_code
-from tests.support.native import build_script, native, needed
+from tests.support.native import PLAIN, build_script, native, needed, sanitized
 from tests.support.native_fuzz import Pair, end_of_log, fields_of, fuzz, odd, plain, send
 from tests.support.wire_sessions import SESSIONS, recorded_frames
 
@@ -188,26 +188,12 @@ def test_nobody_keeps_what_a_cache_holds(module: ModuleType) -> None:
 def test_damaged_frames_under_the_sanitizers(tmp_path: Path) -> None:
     """No byte outside of what is there is read or written; nor when memory runs out anywhere."""
     needed()
-    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
-    built = build_script().build(tmp_path, flags)
-    library = subprocess.run(
-        [*build_script().compiler(), "-print-file-name=libasan.so"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    assert Path(library).is_file(), f"the compiler has no {library}"
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": library,
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "PYTHONMALLOC": "malloc",
-    }
+    built, environment = sanitized(tmp_path, PLAIN)
     for seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.native_fuzz", seed, "4000", built],
             cwd=ROOT,
-            env=environment,
+            env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,7 +1,8 @@
-"""The native body for tests: what an install builds, built here too where it is not there yet."""
+"""The native bodies for tests: what an install builds, built here too where it is not there yet."""
 
 import importlib
 import importlib.util
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,8 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODULE = "rocketbed.node.broker.plain_native"
+PLAIN = "rocketbed.node.broker.plain_native"
+LOG = "rocketbed.node.store.log_native"
 
 
 @cache
@@ -25,27 +27,47 @@ def build_script() -> ModuleType:
 
 
 @cache
-def native() -> ModuleType:
-    """The module, of the source as it is. Skips where there is no compiler: there it is the
+def native(name: str = PLAIN) -> ModuleType:
+    """The module, of the sources as they are. Skips where there is no compiler: there it is the
     Python body that everything runs with, and `make test-all` fails."""
     script = build_script()
-    built: Path = script.SOURCE.parent / script.NAME
     digest = script.source_digest()
-    if not built.exists() or digest.encode() not in built.read_bytes():
-        assert MODULE not in sys.modules, "an old build was imported: run again"
+    found = [script.built(source) for source in script.SOURCES]
+    if not all(path.exists() and digest.encode() in path.read_bytes() for path in found):
+        assert not {PLAIN, LOG} & set(sys.modules), "an old build was imported: run again"
         try:
-            script.build(built.parent)
+            script.build()
         except script.CannotBuild as exc:
             pytest.skip(str(exc))
         importlib.invalidate_caches()
-    module = importlib.import_module(MODULE)
+    module = importlib.import_module(name)
     assert digest == module.SOURCE
     return module
 
 
-def needed() -> ModuleType:
+def needed(name: str = PLAIN) -> ModuleType:
     """The same for tests of `make test-all`, which fails where something is missing."""
     try:
-        return native()
+        return native(name)
     except pytest.skip.Exception as exc:
         pytest.fail(f"no native body: {exc}")
+
+
+def sanitized(folder: Path, name: str) -> tuple[Path, dict[str, str]]:
+    """A build of a module that AddressSanitizer watches, and the environment that it needs."""
+    script = build_script()
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+    built = script.build(folder, flags)
+    library = subprocess.run(
+        [*script.compiler(), "-print-file-name=libasan.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert Path(library).is_file(), f"the compiler has no {library}"
+    (path,) = (path for path in built if path.name.startswith(name.rpartition(".")[2]))
+    return path, {
+        "LD_PRELOAD": library,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+    }

@@ -93,5 +93,5 @@ def test_what_is_remembered_of_properties_changes_no_tag_and_no_key(texts: list[
             for name, value in found.items()
         }
         tag, keys = values.get("TAGS", ""), index_keys(values.get("UNIQ_KEY"), values.get("KEYS"))
-        expected = tag, tag_code(tag) if tag else 0, keys
+        expected = tag_code(tag) if tag else 0, keys
         assert remembers._tag_and_keys(text) == fresh._tag_and_keys(text) == expected, text
