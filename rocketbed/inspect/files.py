@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 READ_SIZE = 4 << 20
+_ZEROS = bytes(READ_SIZE)
 NAME_SIZE = 20
 """Digits of a segment's name, which is the offset where it begins."""
 INDEX_NAME_SIZE = 17
@@ -106,9 +107,8 @@ class FilePool:
                 chunk = self.read(path, first, min(READ_SIZE, last - first))
                 if not chunk:
                     break
-                stripped = len(chunk.lstrip(b"\0"))
-                if stripped:
-                    return first + len(chunk) - stripped
+                if chunk != _ZEROS[: len(chunk)]:  # ten times as fast as to strip them
+                    return first + len(chunk) - len(chunk.lstrip(b"\0"))
                 first += len(chunk)
         return None
 

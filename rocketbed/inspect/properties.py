@@ -10,6 +10,7 @@ Sources: store.md 2.6, 2.8, 4.1 (RocketMQ: `MessageDecoder.string2messagePropert
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from operator import mul
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -21,6 +22,8 @@ _POWERS = [pow(31, exponent, 1 << 32) for exponent in range(513)][::-1]
 _UNITS_MAX = len(_POWERS) - 1
 _TAIL = 8
 """Characters at the end of a key that are hashed anew each time."""
+_TAIL_POWER = pow(31, _TAIL, 1 << 32)
+_HALF_POWER = pow(31, _TAIL // 2, 1 << 32)
 _REMEMBERED_MAX = 4096
 
 
@@ -106,6 +109,12 @@ def _extend(value: int, units: Sequence[int]) -> int:
     return int(value * _POWERS[-len(units) - 1] + added) & 0xFFFFFFFF
 
 
+@lru_cache(1 << 17)
+def _word(units: bytes) -> int:
+    """Hash of half a key's tail; counters have the same halves again and again."""
+    return _extend(0, units)
+
+
 class TopicHash:
     """Hashes of the index keys `topic#key` of one topic, with remembered prefixes."""
 
@@ -125,7 +134,10 @@ class TopicHash:
         elif len(key) <= 2 * _TAIL:
             value = _extend(self._start, key)
         else:
-            value = _extend(self._prefix(key[:-_TAIL]), key[-_TAIL:])
+            half = _TAIL // 2
+            value = self._prefix(key[:-_TAIL]) * _TAIL_POWER
+            value += _word(key[-_TAIL:-half]) * _HALF_POWER + _word(key[-half:])
+            value &= 0xFFFFFFFF
         value = signed(value)
         return 0 if value == -(1 << 31) else abs(value)
 
