@@ -206,7 +206,8 @@ class QueueLog:
                 )
 
     async def _compare(self, log: WireLog, start: StreamOffset, seen: Seen) -> None:
-        """Once a run: what lies before each mark has to be what lay there."""
+        """What lies before each mark has to be what lay there: once a run, and whenever there is
+        more to read, since a topic may be made again meanwhile and grow beyond the mark."""
 
         async def ask(name: str) -> None:
             mark = start.marks[name]
@@ -222,14 +223,15 @@ class QueueLog:
         comparable = (
             name
             for name, mark in start.marks.items()
-            if mark.crc and name not in self._compared and name in seen.bounds
+            if mark.crc and name in seen.bounds
         )
         await together(
             ask,
             [
                 name
                 for name in comparable
-                if seen.bounds[name].first < start.marks[name].at <= seen.bounds[name].end
+                if seen.bounds[name].first < (at := start.marks[name].at) <= seen.bounds[name].end
+                and (name not in self._compared or at < seen.bounds[name].end)
             ],
         )
 

@@ -240,6 +240,9 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) ->
     log = stream(cluster, retryTimeoutMs=GONE_MS)
     begin = log.initial()
     middle = end(log, begin, rows_max=40)
+    running = stream(cluster)
+    whole = end(running, running.initial())
+    assert end(running, whole) == whole
 
     async def delete() -> None:
         async with cluster.admin() as admin:
@@ -256,6 +259,8 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) ->
     send(sink(cluster), 1000, 1100)
     with pytest.raises(StreamError, match="is not the one that the stream has read"):
         end(stream(cluster), middle)
+    with pytest.raises(StreamError, match="is not the one that the stream has read"):
+        end(running, whole)  # though it has compared once already
 
 
 def test_the_checkpoint_of_another_cluster(start: Start, stream: Stream) -> None:
