@@ -80,6 +80,8 @@ class Option:
     """For people."""
     doc: str
     uses: tuple[Use, ...] = READS
+    source: str = ""
+    """Of reads: `path` or `endpoints` if it says nothing of the other."""
 
     @property
     def is_shown(self) -> bool:
@@ -112,15 +114,19 @@ TABLE: Final = (
     Option(
         "splitBytes", read_number(1), "`128m`",
         "bytes of log per task; below 64 MiB the overhead of a task outweighs its work",
+        source="path",
     ),
     Option(
         "syncMode", read_one_of(*SYNC_MODES), "`auto`",
         "how a task inside a segment finds its first record: `index` (consume queues), `walk` (from"
         " the segment's start), `scan` (search for a record; a crafted body can mislead it);"
         " `auto`: `index` if there are queues, else `walk`",
+        source="path",
     ),
     Option("batchRows", read_number(1), "4096", "rows per Arrow batch"),
-    Option("blockBytes", read_number(1), "`1m`", "block size of the view `blocks`"),
+    Option(
+        "blockBytes", read_number(1), "`1m`", "block size of the view `blocks`", source="path"
+    ),
     Option("mode", read_one_of(*MODES), "`PERMISSIVE`", "see below"),
     Option(
         "columnNameOfCorruptRecord", read_column, f"`{CORRUPT}`", "where a bad range is described"
@@ -158,7 +164,7 @@ TABLE: Final = (
     Option(
         "endingOffsets", read_ending, "`latest`",
         "where a batch read over `endpoints` ends: `latest`, or JSON; then queues that it does not"
-        " name are not read", BATCH,
+        " name are not read", BATCH, "endpoints",
     ),
     Option(
         "maxBytesPerTrigger", read_number(1), "",
@@ -171,11 +177,11 @@ TABLE: Final = (
     ),
     Option(
         "minOffsetsPerTrigger", read_number(1), "",
-        "over `endpoints`: a micro-batch waits for so many new messages", STREAM,
+        "over `endpoints`: a micro-batch waits for so many new messages", STREAM, "endpoints",
     ),
     Option(
         "maxTriggerDelay", read_duration, "`15m`", "but no longer than this after the last one",
-        STREAM,
+        STREAM, "endpoints",
     ),
     Option("minPartitions", read_number(1), "1", "split a batch into at least this many tasks"),
     Option(
@@ -255,7 +261,18 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
                 f" options of {asked}: {', '.join(sorted(valid))}",
                 Condition.UNKNOWN_OPTION,
             )
+    if set(uses) <= set(READS):
+        _check_source(values)
     return values
+
+
+def _check_source(values: Mapping[str, Any]) -> None:
+    """Refuse what says nothing of where is read."""
+    source = "endpoints" if values.get("endpoints") else "path"
+    for name in values:
+        wanted = _BY_NAME[name.lower()].source
+        if wanted not in ("", source):
+            raise OptionError(f"option {name} is for reads over {wanted}, not over {source}")
 
 
 def _paths(text: str) -> list[str]:

@@ -74,8 +74,6 @@ class Options:
             raise OptionError("give topics or topicsPattern, not both")
         if self.starting_timestamp is not None and self.starting_offsets != "earliest":
             raise OptionError("give startingOffsets or startingTimestamp, not both")
-        if self.min_offsets_per_trigger is not None and not self.endpoints:
-            raise OptionError("minOffsetsPerTrigger is for endpoints: over path offsets are bytes")
         low, high = self.start_offset, self.end_offset
         if low is not None and high is not None and low > high:
             raise OptionError(f"startOffset {low} is after endOffset {high}")

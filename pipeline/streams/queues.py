@@ -221,9 +221,7 @@ class QueueLog:
             self._compared.add(name)
 
         comparable = (
-            name
-            for name, mark in start.marks.items()
-            if mark.crc and name in seen.bounds
+            name for name, mark in start.marks.items() if mark.crc and name in seen.bounds
         )
         await together(
             ask,

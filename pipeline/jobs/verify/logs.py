@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BLOCK_BYTES: Final = 1 << 20
-READ: Final = {"syncMode": "walk", "mode": "PERMISSIVE", "readUncommitted": "true", "inner": "keep"}
+READ: Final = {"mode": "PERMISSIVE", "readUncommitted": "true", "inner": "keep"}
 
 
 def read_records(
@@ -36,7 +36,7 @@ def read_records(
     """
     from pyspark.sql import functions as f
 
-    source = READ | {"path": ",".join(log.path for log in logs)}
+    source = READ | {"syncMode": "walk", "path": ",".join(log.path for log in logs)}
     rows = _rows(spark, source, by_value=by_value, with_properties=with_properties)
     is_firm = f.lit(False)
     for broker, end in firm.items():
