@@ -20,6 +20,7 @@ _PYTHON_ERROR: Final = re.compile(
 )
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*")
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+_CAUSE: Final = re.compile(r"^\s*Caused by: [\w.$]+: (.+)$", re.MULTILINE)
 TEXT_MAX: Final = 600
 EXTRA: Final = ("numpy", "pandas", "pyarrow", "pyspark", "py4j")
 """What the extra `spark` brings."""
@@ -72,9 +73,10 @@ def first_sentence(text: str) -> str:
         name, said = found[-1]
         return f"{name.rpartition('.')[2]}: {said}"[:TEXT_MAX]
     for line in text.splitlines():
-        line = _STATE.sub("", _CONDITION.sub("", line.strip()))
+        line = _STATE.sub("", _CONDITION.sub("", line.strip().removeprefix(": ")))
         if line and not line.startswith(("at ", "An error occurred while calling")):
-            return line[:TEXT_MAX]
+            causes = [cause for cause in _CAUSE.findall(text) if cause not in line]
+            return "; ".join([line[:TEXT_MAX], *causes[-1:]])[: 2 * TEXT_MAX]
     return "it gave no reason"
 
 

@@ -15,7 +15,7 @@ from rocketbed.pipeline.jobs.common import Job, JobSettings
 from rocketbed.pipeline.jobs.export.job import ExportOptions, export
 from rocketbed.pipeline.jobs.export.manifest import NAME
 from rocketbed.pipeline.jobs.export.writing import Form
-from rocketbed.pipeline.jobs.failures import SparkFailed
+from rocketbed.pipeline.jobs.failures import SparkFailed, explain
 from rocketbed.pipeline.report import Report
 from tests.support.logs import Log, Message
 
@@ -95,6 +95,29 @@ def test_a_part_that_was_begun_is_written_over(spark: SparkSession, tmp_path: Pa
     found = spark.read.format("orc").load(str(out)).select("body").collect()
     assert sorted(int(row.body) for row in found) == list(range(12))
     assert json.loads((out / NAME).read_text())["pending"] == []
+
+
+def test_values_of_odd_texts_come_back_from_every_format(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Blanks at the ends, separators, quotes, line ends: also where a format is text."""
+    texts = [" lead", "trail ", "a,b", 'a"b', "a\\", "a\nb", "a\r\nb", "a\tb", "null", "é", "#x"]
+    log = Log(tmp_path / "store").append(
+        [Message(topic="A", properties=f"TAGS\x01{text}\x02") for text in texts]
+    )
+    for name in ("csv", "json"):
+        run(spark, log.root, str(tmp_path / name), Form(format=name, partition_by=()), ("tags",))
+        reader = spark.read.format(name).schema("tags string").option("header", "true")
+        there = reader.option("multiLine", name == "csv").load(str(tmp_path / name))
+        assert sorted(row.tags for row in there.collect()) == sorted(texts), name
+
+
+def test_a_folder_with_too_long_a_name_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    tags = "TAGS\x01" + "x" * 300 + "\x02"
+    log = Log(tmp_path / "store").append([Message(topic="A", properties=tags)])
+    with pytest.raises(Exception, match="TASK_WRITE_FAILED") as caught:
+        run(spark, log.root, str(tmp_path / "out"), Form(partition_by=("tags",)))
+    assert "tags=xxx" in str(explain(caught.value))
 
 
 def test_a_format_without_its_jars_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ class Form:
         if packed:
             found["compression"] = packed
         if self.format == "csv":
-            found |= {"header": "true", "multiLine": "true"}  # a key may have line ends
+            # A key may have line ends, and blanks at its ends, which Spark would take away.
+            found |= {"header": "true", "multiLine": "true"}
+            found |= dict.fromkeys(("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace"), "false")
         # Of the session it may be dynamic: what an earlier try left in other partitions would stay.
         return found | ({"partitionOverwriteMode": "static"} if self.is_of_files else {})
 
