@@ -30,7 +30,9 @@ class Condition(Enum):
     UNKNOWN_TOPIC = "no store of the path, or no name server, knows a topic"
     NOT_A_STORE = "a directory of the path is not there, or is no store"
     UNREADABLE = "a file or a replica that cannot be read; the operating system's reason is given"
-    CORRUPT_RECORD = "`mode=FAILFAST` met bytes that are no record"
+    CORRUPT_RECORD = (
+        "`mode=FAILFAST` met bytes that are no record, or a broker gives what is not of the queue"
+    )
     DATA_LOSS = "what was to be read was deleted meanwhile, or truncated"
     CLUSTER_UNAVAILABLE = "brokers or name servers did not answer in time, or refused"
     ILLEGAL_OFFSET = "a checkpoint, `startingOffsets` or `endingOffsets` does not fit what is read"

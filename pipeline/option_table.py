@@ -148,7 +148,9 @@ TABLE: Final = (
     ),
     Option(
         "failOnDataLoss", read_flag, "`true`",
-        "`false`: what retention deleted meanwhile becomes a row with the reason `missing_segment`",
+        "`false`: what retention deleted meanwhile becomes a row with the reason `missing_segment`;"
+        " over `endpoints` a read goes on, with a warning, behind what is gone or what a broker does"
+        " not give for damage",
     ),
     Option("pushdown", read_flag, "`false`", "accept Spark's filters", BATCH),
     Option(
@@ -164,7 +166,7 @@ TABLE: Final = (
     Option(
         "endingOffsets", read_ending, "`latest`",
         "where a batch read over `endpoints` ends: `latest`, or JSON; then queues that it does not"
-        " name are not read", BATCH, "endpoints",
+        " name are not read", BATCH,
     ),
     Option(
         "maxBytesPerTrigger", read_number(1), "",
@@ -272,7 +274,7 @@ def _check_source(values: Mapping[str, Any]) -> None:
     for name in values:
         wanted = _BY_NAME[name.lower()].source
         if wanted not in ("", source):
-            raise OptionError(f"option {name} is for reads over {wanted}, not over {source}")
+            raise OptionError(f"option {name} is for {wanted}, not for a read over {source}")
 
 
 def _paths(text: str) -> list[str]:

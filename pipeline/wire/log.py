@@ -60,6 +60,7 @@ PASSING: Final = frozenset(
     )
 )
 """Refusals that may pass: a broker that has just started may not know its topics yet."""
+SYSTEM_ERROR: Final = ResponseCode.SYSTEM_ERROR
 PULL_OK: Final = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -74,6 +75,10 @@ class WireError(PipelineError):
     """A cluster that cannot be read; the text says which broker, which queue and why."""
 
     condition = Condition.CLUSTER_UNAVAILABLE
+
+
+class Refused(WireError):
+    """A broker does not give what was asked of it, as where a record is damaged."""
 
 
 class TopicGone(WireError):
@@ -247,6 +252,8 @@ class WireLog:
             self._session.routes.distrust(topic, gone=True)
             if trio.current_time() + pause_s >= deadline:
                 kind = TopicGone if _is_gone(failure) else WireError
+                if isinstance(failure, RequestRefused) and failure.code == SYSTEM_ERROR:
+                    kind = Refused
                 reason = str(failure) or "no answer"
                 raise kind(f"{what}: after {self._limit_s:g} s still: {reason}") from failure
             await trio.sleep(pause_s)

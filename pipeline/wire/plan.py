@@ -6,6 +6,7 @@ on its way while rows are made of the last; a chunk is what bounds memory. All t
 pull through one client, which stays when they end.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from rocketbed.pipeline.streams.offsets import (
 )
 from rocketbed.pipeline.wire.cluster import Cluster
 from rocketbed.pipeline.wire.kept import kept_log
-from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog
+from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
 from rocketbed.wire.bodies import MessageQueue
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 TASKS_MAX: Final = 1000
 """Of a read, about, unless more are asked for: a cluster may have tens of thousands of queues."""
+LOG: Final = logging.getLogger("rocketbed.pipeline")
 CHUNK_BYTES: Final = 8 << 20
 """Bytes of records that are pulled before rows are made of them."""
 COUNT_MAX: Final = 4096
@@ -186,7 +188,8 @@ def _read_range(
 ) -> "Iterator[pyarrow.RecordBatch]":
     from rocketbed.pipeline.wire.rows import WireDecoder
 
-    decoder = WireDecoder(wanted_range.queue, schema, options, wanted)
+    queue = wanted_range.queue
+    decoder = WireDecoder(queue, schema, options, wanted, first=wanted_range.start)
     with ThreadPoolExecutor(1, "rocketbed pull") as threads:
 
         def ask(start: int) -> "list[RawPull]":
@@ -215,7 +218,14 @@ async def _chunk(options: Options, wanted: QueueRange, start: int, log: WireLog)
     size, offset, stalled, step = 0, start, 0, 0
     doubted = -1
     while offset < wanted.end and size < CHUNK_BYTES:
-        for pulled in await _pulls(log, wanted, offset, step):
+        try:
+            answers = await _pulls(log, wanted, offset, step)
+        except Refused as refused:
+            if step:
+                step = 0  # to learn which of several it was
+                continue
+            answers = [_left_out(options, offset, refused)]
+        for pulled in answers:
             lost = _lost(pulled, offset, wanted)
             if lost and pulled.broker_id and doubted != offset:
                 doubted = offset  # a slave may keep less than its master
@@ -272,6 +282,14 @@ async def _stand_still(
         )
     log.ask_master(wanted.queue)
     await log.pause(times)
+
+
+def _left_out(options: Options, offset: int, refused: Refused) -> RawPull:
+    """An answer without the one message that a broker does not give. Raises `Refused`."""
+    if options.fail_on_data_loss:
+        raise Refused(f"{refused}; failOnDataLoss=false goes on behind that message") from refused
+    LOG.warning("wire.left_out %s", refused)
+    return RawPull(records=b"", next_offset=offset + 1, first=0, end=offset + 1, broker_id=0)
 
 
 def _lost(pulled: RawPull, offset: int, wanted: QueueRange) -> int:

@@ -5,6 +5,7 @@ brings its own physical offset. Which file of the broker holds it is not told: c
 null. Column `replica` is the id of the member that answered, "0" for the master.
 """
 
+import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Decoder, Wanted
 from rocketbed.pipeline.files.frame import Frame
 from rocketbed.pipeline.files.judge import Faults
@@ -22,7 +24,11 @@ from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.wire.log import WireError
 from rocketbed.pipeline.wire.questions import describe
 from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.message import INNER_BATCH
 
+LOG: Final = logging.getLogger("rocketbed.pipeline")
+_SHARED: Final = "%LMQ%"
+"""Queues of such topics hold records of other topics."""
 _PHYSICAL_AT: Final = 28
 """Where a record says its physical offset (store.md 2.1)."""
 
@@ -41,12 +47,20 @@ class WireDecoder(Decoder):
     """Turns answers about one queue into batches."""
 
     def __init__(
-        self, queue: MessageQueue, schema: pyarrow.Schema, options: Options, wanted: Wanted
+        self,
+        queue: MessageQueue,
+        schema: pyarrow.Schema,
+        options: Options,
+        wanted: Wanted,
+        first: int = 0,
     ) -> None:
+        """`first`: the queue offset that is asked for at first."""
         replica = Replica(queue.broker_name, "", options.endpoints)
         split = Split(replica, describe(queue), 0, 0, 0, 0, is_tail=False)
         super().__init__(split, schema, options, wanted)
         self._queue = queue
+        self._next = first
+        """Behind the last queue offset that a record said."""
 
     def rows(
         self, records: bytes, broker_id: int, *, start: int, end: int
@@ -64,6 +78,7 @@ class WireDecoder(Decoder):
                 stop = int(wanted[frame.count])
                 break
             offsets = frame.field("queue_offset")
+            self._check(frame, offsets)
             mask = (offsets >= start) & (offsets < end)
             if not mask.all():
                 frame.keep(mask)
@@ -74,6 +89,34 @@ class WireDecoder(Decoder):
                 f"{describe(self._queue)}: the broker's response has bytes at {stop} that are not "
                 f"a record; its store may be damaged"
             )
+
+    def _check(self, frame: Frame, offsets: NDArray[Any]) -> None:
+        """Records have to say that they are of this queue, each behind the one before: a unit, or
+        the record that it leads to, may be damaged. Raises `WireError`."""
+        if self._queue.topic.startswith(_SHARED):
+            return
+        name = numpy.frombuffer(self._queue.topic.encode(), numpy.uint8)
+        data = numpy.frombuffer(frame.data, numpy.uint8)
+        queue_ids = frame.field("queue_id")
+        is_here = (frame.topic_size == len(name)) & (queue_ids == self._queue.queue_id)
+        places = frame.topic_at[is_here, None] + numpy.arange(len(name))
+        is_here[is_here] = (data[places] == name).all(axis=1)
+        last = numpy.concatenate(([self._next - 1], offsets[:-1]))
+        is_here &= (offsets > last) | (frame.sys_flags & INNER_BATCH != 0)
+        self._next = max(self._next, int(offsets.max()) + 1)
+        if is_here.all():
+            return
+        at = int(numpy.argmin(is_here))
+        begin, size = int(frame.topic_at[at]), int(frame.topic_size[at])
+        what = (
+            f"{describe(self._queue)}: behind queue offset {last[at]} the broker gives a record"
+            f" that says it is {offsets[at]} of queue {queue_ids[at]} of topic"
+            f" {bytes(frame.data[begin : begin + size])!r}: its store is damaged"
+        )
+        if self.options.fail_on_data_loss:
+            how = "failOnDataLoss=false takes what it gives"
+            raise WireError(f"{what}; {how}", Condition.CORRUPT_RECORD)
+        LOG.warning("wire.misplaced %s", what)
 
     def _column(
         self,

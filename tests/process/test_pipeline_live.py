@@ -234,6 +234,21 @@ def test_a_broker_that_restarts_under_a_stream(start: Start, stream: Stream) -> 
     assert sorted(bodies(log, stop, end(log, stop))) == list(range(50, 60))
 
 
+def test_a_damaged_record_is_told_and_left_out_if_asked(start: Start) -> None:
+    cluster = start()
+    send(sink(cluster), 0, 50)
+    wire = table(WirePlan.of(reading(cluster)), ["physical_offset", "body"])
+    (log,) = Path(cluster.member_directory("master"), "store", "commitlog").iterdir()
+    with log.open("r+b") as file:
+        file.seek(wire[20]["physical_offset"] + 4)
+        file.write(b"\xff")
+    with pytest.raises(WireError, match="failOnDataLoss=false goes on behind that message"):
+        table(WirePlan.of(reading(cluster, retryTimeoutMs=1000)), ["body"])
+    loose = reading(cluster, retryTimeoutMs=1000, failOnDataLoss="false")
+    left = table(WirePlan.of(loose), ["physical_offset", "body"])
+    assert left == wire[:20] + wire[21:]
+
+
 def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)

@@ -18,7 +18,8 @@ from rocketbed.pipeline.options import Options
     ("given", "says"),
     [
         ({"path": "x", "startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
-        ({"path": "x", "minOffsetsPerTrigger": "5"}, "is for reads over endpoints"),
+        ({"path": "x", "minOffsetsPerTrigger": "5"}, "is for endpoints"),
+        ({"endpoints": "h:1", "syncMode": "walk"}, "is for path"),
         ({"path": "x", "topics": "T", "topicsPattern": "T"}, "not both"),
         ({"path": "x", "topicsPattern": "("}, "a regular expression"),
         ({"endpoints": "h:1", "maxTriggerDelay": "soon"}, "a duration such as"),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
@@ -72,3 +73,20 @@ def test_a_body_that_is_damaged_is_a_row_and_no_records_are_an_error() -> None:
     alien = encode(replace(some(1)[0]), offset=5, queue_offset=0, store_ms=STORE_MS)
     with pytest.raises(WireError, match=f"bytes at {len(good)}"):
         rows(good + alien[:4] + b"XXXX" + alien[8:])
+
+
+def test_records_of_another_place_are_told() -> None:
+    """As where a unit of the queue, or a record's own fields, are damaged."""
+    good = [
+        encode(spec, offset=1000 * number, queue_offset=number, store_ms=1)
+        for number, spec in enumerate(some(5))
+    ]
+    topic = encode(replace(some(1)[0], topic="U"), offset=2000, queue_offset=2, store_ms=1)
+    queue = encode(replace(some(1)[0], queue_id=1), offset=2000, queue_offset=2, store_ms=1)
+    ahead = encode(some(1)[0], offset=2000, queue_offset=4, store_ms=1)
+    for odd in (topic, queue, ahead, good[0]):
+        answer = b"".join((*good[:2], odd, *good[3:]))
+        with pytest.raises(WireError, match="the broker gives a record that says") as caught:
+            rows(answer)
+        assert caught.value.condition is Condition.CORRUPT_RECORD
+        assert len(rows(answer, failOnDataLoss="false")) in (4, 5)
