@@ -149,8 +149,8 @@ TABLE: Final = (
     Option(
         "failOnDataLoss", read_flag, "`true`",
         "`false`: what retention deleted meanwhile becomes a row with the reason `missing_segment`;"
-        " over `endpoints` a read goes on, with a warning, behind what is gone or what a broker does"
-        " not give for damage",
+        " over `endpoints` a read goes on, with a warning, behind what is gone or what a broker"
+        " does not give for damage",
     ),
     Option("pushdown", read_flag, "`false`", "accept Spark's filters", BATCH),
     Option(

@@ -15,7 +15,6 @@ from rocketbed.node.broker.delays import DelayOffsets
 from rocketbed.node.broker.groups import SYSTEM_GROUPS, Groups
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.topics import (
-    QUEUES_MAX,
     Topics,
     topic_name_problem,
     with_attributes,
@@ -25,6 +24,7 @@ from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import (
+    QUEUES_MAX,
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupList,

@@ -11,7 +11,6 @@ from rocketbed.node.broker.send import Sender
 from rocketbed.node.broker.send_checks import INT_MAX, MAX_RECONSUME_VERSION
 from rocketbed.node.broker.topics import (
     DLQ_PREFIX,
-    QUEUES_MAX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     Topics,
@@ -24,7 +23,7 @@ from rocketbed.node.store.errors import MessageRejected, PutFailed
 from rocketbed.node.store.status import PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
-from rocketbed.wire.bodies import PERM_WRITE
+from rocketbed.wire.bodies import PERM_WRITE, QUEUES_MAX
 from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.wire.headers import SendBackRequest
 from rocketbed.wire.message import StoredMessage, decode_message

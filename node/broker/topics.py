@@ -25,6 +25,7 @@ from rocketbed.wire.bodies import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    QUEUES_MAX,
     DataVersion,
     TopicConfig,
     TopicConfigTable,
@@ -54,8 +55,6 @@ NOT_SENDABLE = frozenset(
 )
 """Topics that clients may not send to: RocketMQ's list and the timer's own topic."""
 
-QUEUES_MAX = 65_536
-"""Queues of one topic; each costs a file. More in a table is taken for a wrong number."""
 TOPIC_LENGTH_MAX = 127
 RETRY_TOPIC_LENGTH_MAX = 255
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")

@@ -16,8 +16,9 @@ from rocketbed.client.session import Session
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
+from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.headers import PullMessageRequest, PullMessageResponse
-from rocketbed.wire.message import INNER_BATCH, decode_messages
+from rocketbed.wire.message import INNER_BATCH, StoredMessage, decode_good
 from rocketbed.world.api import Address
 
 COMMIT_OFFSET: Final = 0x1
@@ -182,7 +183,8 @@ class Puller:
         tags: TagFilter,
         member: tuple[int, Address],
     ) -> Pulled:
-        """Raises `ProtocolError` for an answer or a record that is damaged.
+        """Raises `ProtocolError` for an answer that is damaged, or whose first record is; what
+        stands before a later one is given first.
 
         The broker gives whole records: of an inner batch the messages below `offset` are dropped.
         Elsewhere it knows best where a message stands, whatever that says of itself.
@@ -190,10 +192,20 @@ class Puller:
         header = PullMessageResponse.decode(answer.raw_fields)
         self._suggested[queue] = header.suggestWhichBrokerId
         messages: Sequence[Received] = ()
+        next_offset = header.nextBeginOffset
         if status is PullStatus.FOUND:
+            good, problem = decode_good(answer.body)
+            if problem is not None:
+                if not good:
+                    raise RemoteProtocolError(
+                        f"{describe(queue)} at {member[1][0]}:{member[1][1]}: what it gives at"
+                        f" offset {offset} is damaged ({problem}); mend its store, or seek to"
+                        f" {offset + 1} to go on without that message"
+                    ) from problem
+                next_offset = min(_behind(good[-1]), next_offset - 1)
             messages = [
                 message
-                for stored in decode_messages(answer.body)
+                for stored in good
                 for message in Received.all_of(stored, queue.broker_name)
                 if message.queue_offset >= offset or not stored.sys_flag & INNER_BATCH
             ]
@@ -201,13 +213,18 @@ class Puller:
         return Pulled(
             status=status,
             messages=wanted,
-            next_offset=header.nextBeginOffset,
+            next_offset=next_offset,
             min_offset=header.minOffset,
             max_offset=header.maxOffset,
             broker_id=member[0],
             address=member[1],
             unwanted=len(messages) - len(wanted),
         )
+
+
+def _behind(stored: StoredMessage) -> int:
+    """The queue offset behind a record."""
+    return Received.all_of(stored, "")[-1].queue_offset + 1
 
 
 def describe(queue: MessageQueue) -> str:

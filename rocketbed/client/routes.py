@@ -17,7 +17,13 @@ import trio
 from rocketbed.client.errors import NoNameserver, NoRoute, RequestRefused
 from rocketbed.client.nameservers import Nameservers
 from rocketbed.remoting.client import parse_address
-from rocketbed.wire.bodies import PERM_READ, PERM_WRITE, MessageQueue, TopicRouteData
+from rocketbed.wire.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    QUEUES_MAX,
+    MessageQueue,
+    TopicRouteData,
+)
 from rocketbed.wire.command import RequestCode, ResponseCode, request
 from rocketbed.wire.errors import ProtocolError, RocketbedError
 from rocketbed.wire.headers_admin import GetRouteRequest
@@ -77,7 +83,8 @@ class Route:
 
 
 def route_of(topic: str, data: TopicRouteData, *, template: bool = False) -> Route:
-    """A route from a nameserver's answer. Raises `ValueError` for an address that is none."""
+    """A route from a nameserver's answer. Raises `ValueError` for an address or a number of queues
+    that cannot be."""
     brokers = {
         broker.broker_name: {
             number: parse_address(text) for number, text in sorted(broker.broker_addrs.items())
@@ -92,6 +99,8 @@ def route_of(topic: str, data: TopicRouteData, *, template: bool = False) -> Rou
         if name not in brokers:
             continue
         read, write = queues.read_queue_nums, queues.write_queue_nums
+        if not 0 <= min(read, write) <= max(read, write) <= QUEUES_MAX:
+            raise ValueError(f"{read} and {write} queues on broker {name}")
         if template:
             read = write = min(DEFAULT_QUEUES, read)
         rows = [

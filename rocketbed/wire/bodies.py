@@ -9,6 +9,8 @@ from typing import Any
 
 from rocketbed.wire.body_fields import Body
 
+QUEUES_MAX = 65_536
+"""Queues of one topic on one broker; each costs a file. More is taken for a wrong number."""
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1

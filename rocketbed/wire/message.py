@@ -193,14 +193,27 @@ def _decode(view: memoryview, check_crc: bool) -> StoredMessage:
 
 
 def decode_messages(data: bytes | memoryview) -> list[StoredMessage]:
-    """Records back to back, as a pull returns them. Raises `RemoteProtocolError`."""
+    """Records back to back, as a query returns them. Raises `RemoteProtocolError`."""
+    found, problem = decode_good(data)
+    if problem is not None:
+        raise problem
+    return found
+
+
+def decode_good(
+    data: bytes | memoryview,
+) -> tuple[list[StoredMessage], RemoteProtocolError | None]:
+    """Records back to back up to the first bad one, and what is wrong with that."""
     view = memoryview(data)
     found: list[StoredMessage] = []
     while len(view) > 0:
-        message = decode_message(view)
+        try:
+            message = decode_message(view)
+        except RemoteProtocolError as exc:
+            return found, exc
         found.append(message)
         view = view[message.size :]
-    return found
+    return found, None
 
 
 @dataclass(frozen=True, slots=True)

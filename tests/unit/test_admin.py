@@ -7,8 +7,8 @@ import pytest
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.broker.refusals import FEATURES
-from rocketbed.node.broker.topics import QUEUES_MAX
 from rocketbed.wire.bodies import (
+    QUEUES_MAX,
     ConsumerOffsetTable,
     HaRuntimeInfo,
     KvTable,

@@ -14,7 +14,7 @@ from rocketbed.wire.command import Command
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.message import RECORD_V4
 from tests.support.client import Stage, on_stage, route
-from tests.support.client_shelf import QUEUE, Shelf, bodies, consumer, shelf
+from tests.support.client_shelf import QUEUE, Shelf, bodies, consumer, record, shelf
 
 
 def test_a_pull_brings_messages_and_offsets() -> None:
@@ -114,6 +114,31 @@ def test_refused_pulls(code: int, remark: str) -> None:
                 await reader.pull(QUEUE, 0)
         assert (caught.value.code, caught.value.remark) == (code, remark)
         assert "queue 0 of topic T at a" in str(caught.value)
+
+    on_stage(scenario)
+
+
+def test_what_stands_before_a_damaged_record_is_handed_over_and_one_can_go_on_behind_it() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        content = Shelf(messages={0: bodies(5)}, batch=4)
+
+        def damaged(command: Command) -> Command | None:
+            response = content(command)
+            if response is not None and response.body:
+                response.body = response.body.replace(good, damaged_record)
+            return response
+
+        good = record(0, 2, b"2")
+        damaged_record = good[:8] + b"\x09" + good[9:]
+        await stage.broker("a", damaged)
+        async with consumer(stage) as reader:
+            found = await reader.pull(QUEUE, 0)
+            assert ([m.body for m in found.messages], found.next_offset) == ([b"0", b"1"], 2)
+            with pytest.raises(RemoteProtocolError, match=r"queue 0 of topic T at a .*seek to 3"):
+                await reader.pull(QUEUE, 2)
+            found = await reader.pull(QUEUE, 3)
+            assert ([m.body for m in found.messages], found.next_offset) == ([b"3", b"4"], 5)
 
     on_stage(scenario)
 

@@ -1,5 +1,6 @@
 """Routes: what a nameserver's answer means, how long it counts, which nameserver is asked."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -354,3 +355,11 @@ def test_changes_go_to_every_nameserver() -> None:
             assert [len(server.requests) for server in servers] == [3, 2, 3]
 
     on_stage(scenario)
+
+
+@pytest.mark.parametrize("count", [65_537, 2**31 - 1, -1])
+def test_a_number_of_queues_that_cannot_be_is_refused(count: int) -> None:
+    data = route("a")
+    data.queue_datas[0] = replace(data.queue_datas[0], read_queue_nums=count)
+    with pytest.raises(ValueError, match=f"{count} and"):
+        route_of("T", data)
