@@ -216,7 +216,7 @@ class Connection:
                         nursery.start_soon(self._write_loop)
                         task_status.started(self)
                         await self._read_loop()
-                        # A peer that has shut down its sending side still reads the answers that are there.
+                        # A peer that has shut down its sending side still reads what is ready.
                         await self._drain()
                         nursery.cancel_scope.cancel()
                     finally:

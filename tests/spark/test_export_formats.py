@@ -1,6 +1,7 @@
 """`export` in the formats that Spark brings, each read back, and what a place and a part hold."""
 
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,22 @@ def test_a_part_that_was_begun_is_written_over(spark: SparkSession, tmp_path: Pa
     found = spark.read.format("orc").load(str(out)).select("body").collect()
     assert sorted(int(row.body) for row in found) == list(range(12))
     assert json.loads((out / NAME).read_text())["pending"] == []
+
+
+@pytest.mark.parametrize("how", ["removed", "cut"])
+def test_files_of_an_earlier_part_that_are_gone_are_told(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    log = Log(tmp_path / "store").append([Message(topic="A", body=b"x")])
+    out, form = tmp_path / "out", Form(format="json", partition_by=("topic",))
+    run(spark, log.root, str(out), form)
+    log.append([Message(topic="A", body=b"y")])
+    assert run(spark, log.root, str(out), form).findings == []
+    file = next(out.glob("part=*-0-*/topic=A/*.json"))
+    file.unlink() if how == "removed" else os.truncate(file, 1)
+    (finding,) = run(spark, log.root, str(out), form).findings
+    assert finding["id"] == "lost_files"
+    assert file.name in finding["title"]
 
 
 def test_values_of_odd_texts_come_back_from_every_format(

@@ -101,7 +101,16 @@ def _tell(job: Job, parts: list[Part], manifest: Manifest) -> None:
     for part in manifest.pending:
         report.notes.append(f"{part.name} is only half written: its log is not among these stores")
     written = {part.name for part in parts}
+    there = manifest.place.sizes() if manifest.parts[len(parts) :] else {}
     for old in manifest.parts:
+        lost = [one for one in old.files if there.get(str(one["path"])) != one["bytes"]]
+        if lost and old.name not in written:
+            title = (
+                f"{len(lost)} files of {old.name} are not there as they were written, as"
+                f" {lost[0]['path']}: put them back, or export all to another place"
+            )
+            report.findings.append({"id": "lost_files", "title": title, "count": len(lost)})
+            report.exit_code = EXIT_FINDING
         if old.malformed and old.name not in written:
             title = f"{old.name} lacks {old.malformed} records that could not be read then"
             report.findings.append({"id": "incomplete", "title": title, "count": 1})

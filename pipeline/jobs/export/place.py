@@ -54,6 +54,22 @@ class Place:
         """What is in it. Raises `OSError`."""
         return [entry.name for entry in self.storage.entries(self.path) if entry.name != LOCK]
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every file below it, by path. Raises `OSError`."""
+        if isinstance(self.storage, RemoteStorage):
+            from pyarrow.fs import FileSelector
+
+            system, inner = self.storage.at(self.path)
+            found = system.get_file_info(FileSelector(inner, recursive=True))
+            begin = len(inner.rstrip("/")) + 1
+            return {one.path[begin:]: one.size for one in found if one.size is not None}
+        root = Path(self.path)
+        return {
+            str(one.relative_to(root)): one.stat().st_size
+            for one in root.rglob("*")
+            if one.is_file()
+        }
+
     def read(self, name: str) -> bytes | None:
         """A file of it; None when it is not there. Raises `OSError`."""
         with suppress(FileNotFoundError):

@@ -50,7 +50,7 @@ def shown_body(body: bytes) -> str:
     text = _text(body)
     if text is None:
         return f"<{len(body)} bytes>"
-    text = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    text = _printable(text)
     return text if len(text) <= BODY_MAX else f"{text[:BODY_MAX]}... <{len(body)} bytes>"
 
 
@@ -92,8 +92,11 @@ def _text(body: bytes) -> str | None:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
     if isinstance(value, bytes | bytearray):
         return shown_body(bytes(value))
-    return str(value)
+    return _printable(",".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+def _printable(text: str) -> str:
+    """What a producer chose drives no terminal and makes no line."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

@@ -33,7 +33,9 @@ def test_a_message_is_one_line() -> None:
     line = text_line(ROW)
     assert line == "2026-11-18T11:06:40.123Z broker-a/T/2/17 tags=red keys=a,b hello"
     assert text_line({"queue_id": 2, "body": b"\xff"}) == "2 <1 bytes>"
-    assert text_line({"flag": 0, "properties": "A\x01b\x02"}) == "flag=0 properties=A\x01b\x02"
+    assert text_line({"flag": 0, "properties": "A\x01b\x02"}) == r"flag=0 properties=A\x01b\x02"
+    odd = text_line({"tags": "\x1b[2J", "keys": ["a\n2026", "b"]})
+    assert odd == r"tags=\x1b[2J keys=a\n2026,b"
 
 
 def test_what_is_no_record_is_told_and_a_wrong_checksum_shown() -> None:
