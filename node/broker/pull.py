@@ -164,6 +164,12 @@ class Puller:
             pull = self._held(command, connection, header, allowed)
             if self.polls.hold(header.topic, header.queueId, pull):
                 return None
+        if code == ResponseCode.SUCCESS and connection.is_full:
+            # Many held pulls of a peer that does not read, woken at once: it can ask again.
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            result = replace(
+                result, status=GetStatus.NO_MATCHED_MESSAGE, next_offset=header.queueOffset
+            )
         response = _response(command, code, suggested, result, allowed)
         if code != ResponseCode.SUCCESS:
             self.missed += 1
@@ -342,6 +348,7 @@ class Puller:
             return None
 
         async def read_cold(_command: Command, _connection: Connection) -> Command | None:
+            await connection.room()
             try:
                 found = await self._store.read(result.ranges)
             except CorruptRecord:

@@ -123,9 +123,14 @@ class Connection:
         if not self._is_writing and not self._in_read:
             self._send_now()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for the peer to read it that no more should be made for it."""
+        return self._outbox_bytes > OUTBOX_MAX
+
     async def room(self) -> None:
         """Wait until the peer has taken enough for more to be sent; not when closed."""
-        while self._outbox_bytes > OUTBOX_MAX and not self.is_closed:
+        while self.is_full and not self.is_closed:
             if self._has_room.is_set():
                 self._has_room = trio.Event()
             await self._has_room.wait()

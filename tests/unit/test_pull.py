@@ -6,8 +6,10 @@ import pytest
 import trio
 
 from rocketbed.remoting.client import open_connection
+from rocketbed.remoting.connection import OUTBOX_MAX
 from rocketbed.remoting.errors import RequestTimeout
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
+from rocketbed.wire.frame import FrameReader, encode
 from rocketbed.wire.message import decode_messages
 from tests.support.broker import HOST, PORT, Session, pull_fields, send_fields, with_node
 
@@ -228,6 +230,37 @@ def test_more_pulls_than_the_limit_are_answered_at_once() -> None:
         assert trio.current_time() - started < 1
 
     with_node(scenario, "rbHeldPullsMax=1")
+
+
+def test_a_peer_that_does_not_read_has_no_more_made_for_it_than_fits_its_outbox() -> None:
+    """As if a consumer with many held pulls stopped: one large message wakes them all."""
+
+    async def scenario(session: Session) -> None:
+        await fill(session, 1)
+        await trio.sleep(1)
+        polls, count = session.node.broker.puller.polls, 128
+        body = bytes(100_000)
+        stream = await session.world.network.connect(HOST, PORT)
+        fields = pull_fields(offset=1, flags=4 | 2, hold_ms=15_000)
+        for _ in range(count):
+            await stream.send_all(encode(request(11, fields)))
+        await trio.sleep(1)
+        assert len(polls) == count
+        (held,) = {pull.connection for pulls in polls._table.values() for pull in pulls}
+        await session.send(body=body)
+        await trio.sleep(1)
+        assert len(polls) == 0
+        assert held._outbox_bytes < OUTBOX_MAX + 3 * len(body)
+        frames = FrameReader()
+        answers: list[Command] = []
+        while len(answers) < count:
+            answers += frames.feed(bytes(await stream.receive_some(1 << 20)))
+        later = [answer for answer in answers if answer.code]
+        assert 40 <= count - len(later) < 60
+        assert {answer.code for answer in later} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
+        assert {answer.fields["nextBeginOffset"] for answer in later} == {"1"}
+
+    with_node(scenario)
 
 
 def test_pulls_of_a_closed_connection_are_forgotten() -> None:
