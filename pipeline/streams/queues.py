@@ -61,15 +61,13 @@ class QueueLog:
     def initial(self) -> StreamOffset:
         """Where a stream without a checkpoint begins. Raises `StreamError`, `WireError`."""
         starting = parse_offsets(self.options.starting_offsets, QUEUE, "startingOffsets")
-        if isinstance(starting, StreamOffset) and all(
-            mark.at >= 0 for mark in starting.marks.values()
-        ):
-            return starting
         seen, time_ms = self.look(), self.options.starting_timestamp
         places = self._cluster.places(starting, seen, "startingOffsets")
         if time_ms is not None:
             places = self._log.call(lambda log: self._cluster.since(log, seen, time_ms))
-        return StreamOffset(QUEUE, {name: Mark(at) for name, at in places.items()})
+        given = starting.marks if isinstance(starting, StreamOffset) else {}
+        known = {name: mark for name, mark in given.items() if mark.at >= 0}
+        return StreamOffset(QUEUE, {name: Mark(at) for name, at in places.items()} | known)
 
     def look(self) -> Seen:
         """All queues now, with topics that were made a moment ago. Raises `WireError`."""

@@ -1,5 +1,6 @@
 """The pipeline's writers and readers on a live cluster, called without Spark."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from rocketbed.pipeline.sink.sending import TaskSender
 from rocketbed.pipeline.sink.writer import finish
 from rocketbed.pipeline.source import plan_of
 from rocketbed.pipeline.streams import physical as stream_physical
-from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
+from rocketbed.pipeline.streams.offsets import QUEUE, DataLoss, Mark, StreamError, StreamOffset
 from rocketbed.pipeline.streams.physical import PhysicalLog
 from rocketbed.pipeline.streams.queues import QueueLog, read_part
 from rocketbed.pipeline.wire.log import TopicGone, WireError
@@ -276,6 +277,19 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) ->
         end(stream(cluster), middle)
     with pytest.raises(StreamError, match="is not the one that the stream has read"):
         end(running, whole)  # though it has compared once already
+
+
+def test_a_stream_begins_at_queues_that_are_there(start: Start, stream: Stream) -> None:
+    cluster = start()
+    send(sink(cluster), 0, 50)
+    whole = stream(cluster).initial()
+    (name, *_) = whole.marks
+    given = StreamOffset(QUEUE, {name: Mark(3)})
+    text = json.dumps(given.as_json())
+    assert stream(cluster, startingOffsets=text).initial() == given
+    wrong = text.replace(name, "broker-a|T|99")
+    with pytest.raises(StreamError, match=r"startingOffsets names broker-a\|T\|99"):
+        stream(cluster, startingOffsets=wrong).initial()
 
 
 def test_the_checkpoint_of_another_cluster(start: Start, stream: Stream) -> None:
