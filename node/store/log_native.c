@@ -84,8 +84,9 @@ static Outcome read_fields(const Scan *scan, Py_ssize_t position, Fields *fields
     fields->properties = properties;
     if (!scan->check_crc)
         return TAKEN;
-    int has_crc = properties.size >= CRC_PROPERTY
-        && memcmp(end - CRC_PROPERTY, crc_name, sizeof(crc_name) - 1) == 0;
+    Py_ssize_t name_size = sizeof(crc_name) - 1;
+    const char *last = properties.size > CRC_PROPERTY ? end - CRC_PROPERTY : properties_at;
+    int has_crc = end - last >= name_size && memcmp(last, crc_name, (size_t)name_size) == 0;
     int is_right = !body_size || (crc32(body) & CRC_MASK) == number_at(at + 8);
     return has_crc || !is_right ? LEFT : TAKEN;
 }

@@ -18,7 +18,7 @@ from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.headers import PullMessageRequest, PullMessageResponse
-from rocketbed.wire.message import INNER_BATCH, StoredMessage, decode_good
+from rocketbed.wire.message import INNER_BATCH, decode_good
 from rocketbed.world.api import Address
 
 COMMIT_OFFSET: Final = 0x1
@@ -87,6 +87,14 @@ class TagFilter:
         return not self.tags or message.tag in self.tags
 
 
+class _Damaged(RemoteProtocolError):
+    """An answer with a damaged record, behind so many `good` ones."""
+
+    def __init__(self, text: str, good: int) -> None:
+        super().__init__(text)
+        self.good = good
+
+
 class Puller:
     """Pulls for one group, and remembers whom to ask for each queue."""
 
@@ -140,7 +148,13 @@ class Puller:
                 self._session.routes.distrust(queue.topic, gone=True)
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(f"pull of {describe(queue)}", peer, answer.code, answer.remark)
-        return self._read(queue, offset, answer, status, tags, member)
+        try:
+            return self._read(queue, offset, answer, status, tags, member)
+        except _Damaged as exc:
+            if not 0 < exc.good < count:
+                raise
+            # Only the broker knows where those before the damaged one end: it is asked for these.
+            return await self.pull(queue, offset, tags, count=exc.good, hold_s=0, commit=commit)
 
     def _request(
         self,
@@ -183,8 +197,7 @@ class Puller:
         tags: TagFilter,
         member: tuple[int, Address],
     ) -> Pulled:
-        """Raises `ProtocolError` for an answer that is damaged, or whose first record is; what
-        stands before a later one is given first.
+        """Raises `ProtocolError` for an answer that is damaged, `_Damaged` for a record in it.
 
         The broker gives whole records: of an inner batch the messages below `offset` are dropped.
         Elsewhere it knows best where a message stands, whatever that says of itself.
@@ -192,17 +205,15 @@ class Puller:
         header = PullMessageResponse.decode(answer.raw_fields)
         self._suggested[queue] = header.suggestWhichBrokerId
         messages: Sequence[Received] = ()
-        next_offset = header.nextBeginOffset
         if status is PullStatus.FOUND:
             good, problem = decode_good(answer.body)
             if problem is not None:
-                if not good:
-                    raise RemoteProtocolError(
-                        f"{describe(queue)} at {member[1][0]}:{member[1][1]}: what it gives at"
-                        f" offset {offset} is damaged ({problem}); mend its store, or seek to"
-                        f" {offset + 1} to go on without that message"
-                    ) from problem
-                next_offset = min(_behind(good[-1]), next_offset - 1)
+                where = f"at offset {offset}" if tags.expression == "*" else f"from {offset} on"
+                raise _Damaged(
+                    f"{describe(queue)} at {member[1][0]}:{member[1][1]}: what it gives {where} is"
+                    f" damaged ({problem}); mend its store, or seek behind that message",
+                    len(good),
+                ) from problem
             messages = [
                 message
                 for stored in good
@@ -213,18 +224,13 @@ class Puller:
         return Pulled(
             status=status,
             messages=wanted,
-            next_offset=next_offset,
+            next_offset=header.nextBeginOffset,
             min_offset=header.minOffset,
             max_offset=header.maxOffset,
             broker_id=member[0],
             address=member[1],
             unwanted=len(messages) - len(wanted),
         )
-
-
-def _behind(stored: StoredMessage) -> int:
-    """The queue offset behind a record."""
-    return Received.all_of(stored, "")[-1].queue_offset + 1
 
 
 def describe(queue: MessageQueue) -> str:

@@ -98,7 +98,7 @@ class Shelf:
                 self.held.append(command)
                 return None
         else:
-            following = min(offset + self.batch, len(queue))
+            following = min(offset + min(self.batch, int(fields["maxMsgNums"])), len(queue))
             body = b"".join(record(queue_id, n, *queue[n]) for n in range(offset, following))
         numbers = {
             "suggestWhichBrokerId": self.suggests,

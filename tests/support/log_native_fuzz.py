@@ -47,6 +47,8 @@ AROUND = [
 def properties(random: Random) -> bytes:
     front, back = (random.choice(AROUND) if random.random() < 0.4 else b"" for _ in range(2))
     unique = b"UNIQ_KEY\x01%s\x02" % random.choice(UNIQUE) if random.random() < 0.9 else b""
+    if random.random() < 0.02:  # short of a whole checksum
+        return CRC_NAME + b"12\x02"
     whole = front + unique + (back or random.choice((b"", b"TAGS\x01TagA\x02")))
     return whole[:-1] if random.random() < 0.05 else whole
 
