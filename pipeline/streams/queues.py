@@ -24,7 +24,7 @@ from rocketbed.pipeline.streams.offsets import (
 )
 from rocketbed.pipeline.wire.cluster import Cluster, Seen
 from rocketbed.pipeline.wire.kept import KeptLog
-from rocketbed.pipeline.wire.log import WireLog
+from rocketbed.pipeline.wire.log import Refused, WireLog
 from rocketbed.pipeline.wire.plan import QueueRange, Share, WirePlan, read_share, shared
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("rocketbed.pipeline.streams.reader")
 LOOK_S: Final = 0.2
+GUESS_BYTES: Final = 4096
+"""Of a record of which nothing is known."""
 SAMPLE: Final = 32
 """Records that are looked at to learn how long records are."""
 
@@ -221,13 +223,14 @@ class QueueLog:
         comparable = (
             name for name, mark in start.marks.items() if mark.crc and name in seen.bounds
         )
+        ends = {name: self._cluster.end(bounds) for name, bounds in seen.bounds.items()}
         await together(
             ask,
             [
                 name
                 for name in comparable
-                if seen.bounds[name].first < (at := start.marks[name].at) <= seen.bounds[name].end
-                and (name not in self._compared or at < seen.bounds[name].end)
+                if seen.bounds[name].first < (at := start.marks[name].at) <= ends[name]
+                and (name not in self._compared or at < ends[name])
             ],
         )
 
@@ -236,7 +239,12 @@ class QueueLog:
         queue = seen.queues.get(name)
         if queue is None or at <= seen.bounds[name].first:
             return Mark(at)
-        pulled = await log.pull(queue, at - 1, count=1)
+        try:
+            pulled = await log.pull(queue, at - 1, count=1)
+        except Refused:  # it is damaged
+            if self.options.fail_on_data_loss:
+                raise
+            return Mark(at)
         size = int.from_bytes(pulled.records[:4], "big")
         record = pulled.records[:size]
         return Mark(at, (zlib.crc32(record) or 1) if record else 0)
@@ -253,7 +261,10 @@ class QueueLog:
         if not any(backlog.values()):
             return 1
         name = max(backlog, key=lambda one: backlog[one])
-        pulled = await log.pull(seen.queues[name], begins[name], count=SAMPLE)
+        try:
+            pulled = await log.pull(seen.queues[name], begins[name], count=SAMPLE)
+        except Refused:  # it begins with a damaged one: any other guess will do
+            return max(bytes_max // GUESS_BYTES, 1)
         count = max(pulled.next_offset - begins[name], 1)
         mean = max(len(pulled.records) // count, 1)
         return max(bytes_max // mean, 1)

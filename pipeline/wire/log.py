@@ -9,6 +9,7 @@ long as its shortest copy on the members that answer; a slave that is away is no
 master is lost while a slave is away, what only the master had may be gone although it was read.
 """
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ T = TypeVar("T")
 
 GROUP: Final = "rocketbed_pipeline_reader"
 PAUSE_S: Final = 0.05
+REFUSED_S: Final = 1.0
+"""How long a refusal is doubted where another one of the queue lasted for the whole limit."""
 PAUSE_MAX_S: Final = 1.0
 PULL_BYTES: Final = 4 * 1024 * 1024
 PULL_COUNT: Final = 4096
@@ -107,6 +110,8 @@ class WireLog:
         self._session = Session(None, nameservers)
         self._limit_s = limit_s
         self._suggested: dict[MessageQueue, int] = {}
+        self._damaged: dict[MessageQueue, None] = {}
+        """Queues of which something was refused for the whole limit: they are tried shortly."""
 
     async def __aenter__(self) -> Self:
         await self._session.__aenter__()
@@ -211,11 +216,16 @@ class WireLog:
 
     async def pull(self, queue: MessageQueue, offset: int, *, count: int = PULL_COUNT) -> RawPull:
         """Pull once, without waiting for new messages. Raises `WireError`, `TopicGone`."""
-        return await self._patiently(
-            f"pull of {describe(queue)} at {offset}",
-            queue.topic,
-            lambda: self._pull(queue, offset, count),
-        )
+        try:
+            return await self._patiently(
+                f"pull of {describe(queue)} at {offset}",
+                queue.topic,
+                lambda: self._pull(queue, offset, count),
+                refused_s=REFUSED_S if queue in self._damaged else math.inf,
+            )
+        except Refused:
+            self._damaged[queue] = None
+            raise
 
     def distrust(self, topic: str) -> None:
         """Ask the nameservers for a topic's route again before it is used next."""
@@ -231,9 +241,17 @@ class WireLog:
 
     # --- inside
 
-    async def _patiently(self, what: str, topic: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer or the limit is over."""
-        deadline = trio.current_time() + self._limit_s
+    async def _patiently(
+        self,
+        what: str,
+        topic: str,
+        ask: Callable[[], Awaitable[T]],
+        *,
+        refused_s: float = math.inf,
+    ) -> T:
+        """Ask until there is an answer, or the limit is over, or that of a refusal."""
+        began = trio.current_time()
+        deadline = began + self._limit_s
         pause_s = PAUSE_S
         while True:
             try:
@@ -250,12 +268,12 @@ class WireLog:
             except (ClientError, ProtocolError) as exc:
                 raise WireError(f"{what}: {exc}") from exc
             self._session.routes.distrust(topic, gone=True)
-            if trio.current_time() + pause_s >= deadline:
-                kind = TopicGone if _is_gone(failure) else WireError
-                if isinstance(failure, RequestRefused) and failure.code == SYSTEM_ERROR:
-                    kind = Refused
+            is_refused = isinstance(failure, RequestRefused) and failure.code == SYSTEM_ERROR
+            limit_s = min(self._limit_s, refused_s) if is_refused else self._limit_s
+            if trio.current_time() + pause_s >= began + limit_s:
+                kind = TopicGone if _is_gone(failure) else Refused if is_refused else WireError
                 reason = str(failure) or "no answer"
-                raise kind(f"{what}: after {self._limit_s:g} s still: {reason}") from failure
+                raise kind(f"{what}: after {limit_s:g} s still: {reason}") from failure
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 

@@ -9,6 +9,7 @@ pull through one client, which stays when they end.
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -207,6 +208,7 @@ def _read_range(
                     pulled.broker_id,
                     start=wanted_range.start,
                     end=wanted_range.end,
+                    following=pulled.next_offset,
                 )
             if following >= wanted_range.end:
                 return
@@ -223,8 +225,15 @@ async def _chunk(options: Options, wanted: QueueRange, start: int, log: WireLog)
         except Refused as refused:
             if step:
                 step = 0  # to learn which of several it was
-                continue
-            answers = [_left_out(options, offset, refused)]
+            elif doubted != offset:
+                doubted = offset  # another member may have it whole
+                log.ask_master(wanted.queue)
+            elif options.fail_on_data_loss:
+                raise Refused(f"{refused}; failOnDataLoss=false goes on behind it") from refused
+            else:
+                offset = await _behind_damage(log, wanted.queue, offset, refused)
+                found.append(RawPull(records=b"", next_offset=offset, first=0, end=0, broker_id=0))
+            continue
         for pulled in answers:
             lost = _lost(pulled, offset, wanted)
             if lost and pulled.broker_id and doubted != offset:
@@ -244,7 +253,7 @@ async def _chunk(options: Options, wanted: QueueRange, start: int, log: WireLog)
             stalled = 0
             found.append(pulled)
             size += len(pulled.records)
-            step = pulled.next_offset - offset
+            step = pulled.next_offset - offset if pulled.records else 0
             offset = pulled.next_offset
     return found
 
@@ -284,12 +293,17 @@ async def _stand_still(
     await log.pause(times)
 
 
-def _left_out(options: Options, offset: int, refused: Refused) -> RawPull:
-    """An answer without the one message that a broker does not give. Raises `Refused`."""
-    if options.fail_on_data_loss:
-        raise Refused(f"{refused}; failOnDataLoss=false goes on behind that message") from refused
-    LOG.warning("wire.left_out %s", refused)
-    return RawPull(records=b"", next_offset=offset + 1, first=0, end=offset + 1, broker_id=0)
+async def _behind_damage(log: WireLog, queue: MessageQueue, offset: int, refused: Refused) -> int:
+    """The offset behind a message that is not given, if another one of the queue is: a broker that
+    gives nothing has other troubles. Raises `Refused`."""
+    bounds = await log.bounds(queue)
+    for other in (offset + 1, bounds.first, offset - 1, offset + 2, bounds.end - 1):
+        if other != offset and bounds.first <= other < bounds.end:
+            with suppress(Refused):
+                if (await log.pull(queue, other, count=1)).records:
+                    LOG.warning("wire.left_out %s", refused)
+                    return offset + 1
+    raise refused
 
 
 def _lost(pulled: RawPull, offset: int, wanted: QueueRange) -> int:

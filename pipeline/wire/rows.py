@@ -27,6 +27,7 @@ from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.message import INNER_BATCH
 
 LOG: Final = logging.getLogger("rocketbed.pipeline")
+ANY: Final = 1 << 62
 _SHARED: Final = "%LMQ%"
 """Queues of such topics hold records of other topics."""
 _PHYSICAL_AT: Final = 28
@@ -63,9 +64,10 @@ class WireDecoder(Decoder):
         """Behind the last queue offset that a record said."""
 
     def rows(
-        self, records: bytes, broker_id: int, *, start: int, end: int
+        self, records: bytes, broker_id: int, *, start: int, end: int, following: int = ANY
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Rows of the records with queue offsets in [start, end). Raises `WireError`."""
+        """Rows of the records with queue offsets in [start, end), of an answer that ends before
+        offset `following`. Raises `WireError`."""
         data = bytearray(len(records) + PADDING)
         data[: len(records)] = records
         positions, stop = walk(data, 0, len(records), len(records))
@@ -78,19 +80,21 @@ class WireDecoder(Decoder):
                 stop = int(wanted[frame.count])
                 break
             offsets = frame.field("queue_offset")
-            self._check(frame, offsets)
+            self._check(frame, offsets, following)
             mask = (offsets >= start) & (offsets < end)
             if not mask.all():
                 frame.keep(mask)
             if frame.count:
                 yield from self._frame(frame)
+        if following != ANY:
+            self._next = following
         if stop < len(records):
             raise WireError(
                 f"{describe(self._queue)}: the broker's response has bytes at {stop} that are not "
                 f"a record; its store may be damaged"
             )
 
-    def _check(self, frame: Frame, offsets: NDArray[Any]) -> None:
+    def _check(self, frame: Frame, offsets: NDArray[Any], following: int) -> None:
         """Records have to say that they are of this queue, each behind the one before: a unit, or
         the record that it leads to, may be damaged. Raises `WireError`."""
         if self._queue.topic.startswith(_SHARED):
@@ -102,7 +106,8 @@ class WireDecoder(Decoder):
         places = frame.topic_at[is_here, None] + numpy.arange(len(name))
         is_here[is_here] = (data[places] == name).all(axis=1)
         last = numpy.concatenate(([self._next - 1], offsets[:-1]))
-        is_here &= (offsets > last) | (frame.sys_flags & INNER_BATCH != 0)
+        is_next = (offsets > last) & (offsets < following)
+        is_here &= is_next | (frame.sys_flags & INNER_BATCH != 0)
         self._next = max(self._next, int(offsets.max()) + 1)
         if is_here.all():
             return

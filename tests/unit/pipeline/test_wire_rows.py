@@ -9,7 +9,7 @@ from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.wire.log import WireError
-from rocketbed.pipeline.wire.rows import WireDecoder
+from rocketbed.pipeline.wire.rows import ANY, WireDecoder
 from rocketbed.wire.bodies import MessageQueue
 from tests.support.stores import STORE_MS, encode, some
 
@@ -26,12 +26,12 @@ def answer(first: int, count: int, *, gap: int = 1000) -> bytes:
 
 
 def rows(
-    records: bytes, *, start: int = 0, end: int = 1 << 60, **given: str
+    records: bytes, *, start: int = 0, end: int = 1 << 60, following: int = ANY, **given: str
 ) -> list[dict[str, object]]:
     options = Options.parse({"endpoints": "h:1", "topics": "T", "batchRows": "16", **given})
     decoder = WireDecoder(QUEUE, arrow_schema("records", COLUMNS), options, Wanted.of(options))
     found = []
-    for batch in decoder.rows(records, 3, start=start, end=end):
+    for batch in decoder.rows(records, 3, start=start, end=end, following=following):
         found += batch.to_pylist()
     return found
 
@@ -90,3 +90,5 @@ def test_records_of_another_place_are_told() -> None:
             rows(answer)
         assert caught.value.condition is Condition.CORRUPT_RECORD
         assert len(rows(answer, failOnDataLoss="false")) in (4, 5)
+    with pytest.raises(WireError, match="says it is 4 of queue 0"):
+        rows(b"".join((*good[:2], ahead)), end=3, following=3)
