@@ -348,7 +348,6 @@ class Puller:
             return None
 
         async def read_cold(_command: Command, _connection: Connection) -> Command | None:
-            await connection.room()
             try:
                 found = await self._store.read(result.ranges)
             except CorruptRecord:

@@ -247,6 +247,8 @@ class QueueLog:
             return Mark(at)
         size = int.from_bytes(pulled.records[:4], "big")
         record = pulled.records[:size]
+        if int.from_bytes(record[20:28], "big") >= at:
+            return Mark(at)  # what was there has expired meanwhile, and a later one was given
         return Mark(at, (zlib.crc32(record) or 1) if record else 0)
 
     async def _rows_of(

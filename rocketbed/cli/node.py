@@ -42,6 +42,7 @@ def node(
         settings_from_text,
     )
     from rocketbed.node.node import check_node, run_node
+    from rocketbed.node.store.log_bodies import log_bodies
     from rocketbed.world.real import real_world, run_real
     from rocketbed.world.sockets import usable_source
 
@@ -61,7 +62,8 @@ def node(
             click.echo(line)
         return 0
     _, which = choose(wanted=config.store.native)
-    logging.getLogger("rocketbed.node").info("send.body which=%s", which)
+    log = "native" if log_bodies(wanted=config.store.native) else "python"
+    logging.getLogger("rocketbed.node").info("send.body which=%s log=%s", which, log)
     source = usable_source(config.bind_address)
     try:
         run_real(lambda world: run_node(world, config), config.broker_name, source)

@@ -4,6 +4,7 @@ Spark writes the messages, and pyarrow the manifest: both have to know the schem
 """
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -63,12 +64,13 @@ class Place:
             found = system.get_file_info(FileSelector(inner, recursive=True))
             begin = len(inner.rstrip("/")) + 1
             return {one.path[begin:]: one.size for one in found if one.size is not None}
-        root = Path(self.path)
-        return {
-            str(one.relative_to(root)): one.stat().st_size
-            for one in root.rglob("*")
-            if one.is_file()
-        }
+        found: dict[str, int] = {}
+        for folder, _, names in os.walk(self.path, followlinks=True):
+            for name in names:
+                path = os.path.join(folder, name)
+                with suppress(OSError):
+                    found[os.path.relpath(path, self.path)] = os.stat(path).st_size
+        return found
 
     def read(self, name: str) -> bytes | None:
         """A file of it; None when it is not there. Raises `OSError`."""
