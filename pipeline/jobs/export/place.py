@@ -61,9 +61,9 @@ class Place:
             from pyarrow.fs import FileSelector
 
             system, inner = self.storage.at(self.path)
-            found = system.get_file_info(FileSelector(inner, recursive=True))
+            listed = system.get_file_info(FileSelector(inner, recursive=True))
             begin = len(inner.rstrip("/")) + 1
-            return {one.path[begin:]: one.size for one in found if one.size is not None}
+            return {str(one.path[begin:]): int(one.size) for one in listed if one.size is not None}
         found: dict[str, int] = {}
         for folder, _, names in os.walk(self.path, followlinks=True):
             for name in names:
