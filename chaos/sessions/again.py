@@ -23,7 +23,7 @@ from rocketbed.chaos.sessions.stage import PORT, SEGMENT, Stage
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.remoting.client import dial
-from rocketbed.wire.command import RequestCode, ResponseCode
+from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.headers import SendBackRequest
 from rocketbed.wire.headers_admin import TopicRequest
 from rocketbed.wire.message import StoredMessage
@@ -38,10 +38,16 @@ DELAYS_S: Final = (1, 5, 10, 30, 60)
 FIRST_LEVEL: Final = 3
 """docs: of the first repetition, where the consumer asks for none; each one adds one."""
 STEPS: Final = 30
+SLOW_S: Final = (0.3, 0.6)
+"""What a sync takes on a disk that is slow for a while."""
 LATE_MS: Final = 1500
 """After it is due a message has come."""
 TROUBLE_S: Final = 4.0
-SETTINGS: Final = {"flushDiskType": "SYNC_FLUSH", "autoCreateTopicEnable": False}
+SETTINGS: Final = {
+    "flushDiskType": "SYNC_FLUSH",
+    "syncFlushTimeout": 200,
+    "autoCreateTopicEnable": False,
+}
 
 
 @dataclass(slots=True)
@@ -137,6 +143,7 @@ class Life:
                     group_name=GROUP, retry_queue_nums=RETRY_QUEUES, retry_max_times=RETRY_MAX
                 )
                 await self._refused()
+                await self._slowly()
             steps = [self._later, self._later, self._back, self._back, self._rest]
             for number in range(STEPS if life < 3 else 0):
                 await self._random.choice(steps)()
@@ -181,7 +188,6 @@ class Life:
 
     async def _back(self) -> None:
         """A message that was got is sent back: a new one, or one that has come again."""
-        message, times = None, 0
         known = {(one.body, one.times) for one in self._model.waits}
         came = [
             one
@@ -190,7 +196,6 @@ class Life:
         ]
         if came and self._random.random() < 0.6:
             message = self._random.choice(came)
-            times = message.reconsume_times
         else:
             body, properties = self._drawn()
             queue = self._random.randrange(self._model.queues["T"])
@@ -201,13 +206,15 @@ class Life:
             one = Waits("T", queue, body, self._now_ms() - 10_000, properties)
             one.latest_ms = self._now_ms()
             self._model.waits.append(one)
-        level = self._random.choice((-1, 0, 0, 1, 2))
-        most = self._random.choice((None, 0, 1, 2, 3))
+        await self._sends_back(message, self._random.choice((-1, 0, 0, 1, 2)))
+
+    async def _sends_back(self, message: StoredMessage, level: int) -> Command:
+        times, most = message.reconsume_times, self._random.choice((None, 0, 1, 2, 3))
         header = SendBackRequest(
             offset=message.physical_offset, group=GROUP, delayLevel=level, maxReconsumeTimes=most
         )
         before_ms = self._now_ms()
-        await self._peer.ask(Code.CONSUMER_SEND_MSG_BACK, header.encode(), 0)
+        answer = await self._peer.ask(Code.CONSUMER_SEND_MSG_BACK, header.encode(), 0)
         is_dead = level < 0 or times >= (RETRY_MAX if most is None else most)
         level = 0 if is_dead else level or FIRST_LEVEL + times
         due_ms = before_ms + (1000 * DELAYS_S[level - 1] if level else 0)
@@ -221,6 +228,24 @@ class Life:
         again.times = times + 1
         again.latest_ms = due_ms + self._now_ms() - before_ms + LATE_MS
         self._model.waits.append(again)
+        return answer
+
+    async def _slowly(self) -> None:
+        """On a disk that is slow it is sent back all the same, and the answer says that it may not
+        be safe; on another one that it is."""
+        disk = self._stage.simulation.process(NODE).disk
+        for seconds, remark in ((SLOW_S, "FLUSH_DISK_TIMEOUT"), ((0.0, 0.0), None)):
+            body = b"slow %d" % len(self._model.waits)
+            at = int((await self._peer.send(b="T", body=body)).fields["queueOffset"])
+            one = Waits("T", 0, body, 0, {}, latest_ms=self._now_ms())
+            self._model.waits.append(one)
+            await trio.sleep(0.02)  # till it is in its queue
+            message = (await all_of(self._peer, "T", 0, at))[0]
+            disk.sync_seconds = seconds
+            told = (await self._sends_back(message, 1)).remark
+            ensure(told == remark, "sent back", f"{told!r} for {remark!r}")
+            await trio.sleep(2)
+            disk.sync_seconds = (0.0, 0.0)
 
     async def _rest(self) -> None:
         await trio.sleep(self._random.choice((0.1, 1.0, 4.0)))

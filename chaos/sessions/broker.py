@@ -12,6 +12,7 @@ import trio
 
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.model import ensure
+from rocketbed.chaos.sessions.store import ensure_closed
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.config.node_config import make_config, settings_from_options
@@ -98,6 +99,8 @@ async def _serve(world: World, ask: Any, end: str) -> None:
             world.process.stop_requested.set()
         else:
             nursery.cancel_scope.cancel()
+    if end == "stop":
+        ensure_closed(world)
 
 
 class Peer:

@@ -36,6 +36,7 @@ from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
 from rocketbed.chaos.sessions.trouble import run_trouble
+from rocketbed.chaos.sessions.unread import run_unread
 from rocketbed.chaos.sessions.waiting import run_waiting
 
 Session = Callable[[], str]
@@ -80,6 +81,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),
         f"store-scattered/{seed}": partial(run_scattered, seed),
         f"store-trouble/{seed}": partial(run_trouble, seed),
+        f"store-unread/{seed}": partial(run_unread, seed),
         f"store-room/{seed}": partial(run_room, seed),
     }
     for number in range(LIVES):

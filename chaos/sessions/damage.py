@@ -14,8 +14,8 @@ from typing import Final
 
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.mending import UNIT, answers_of, edited, healed, place_of, serve
-from rocketbed.chaos.sessions.model import Kept, Model, ensure
-from rocketbed.chaos.sessions.store import BATCHES, ROOT, Life, settings
+from rocketbed.chaos.sessions.model import Kept, Model, ensure, longer_by
+from rocketbed.chaos.sessions.store import BATCHES, ROOT, Life, look_at, settings
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.store.config import StoreConfig
@@ -23,6 +23,8 @@ from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.store import MessageStore
 
 STEPS: Final = 30
+FEWEST: Final = 3
+"""Records: where nearly all have expired there is nothing to be damaged."""
 SIZE_AT, MAGIC_AT, QUEUE_OFFSET_AT, PHYSICAL_AT = 0, 4, 20, 28
 BODY_LENGTH_AT: Final = 84
 BATCH_UNIT: Final = 46
@@ -50,11 +52,14 @@ def run_damage(seed: int) -> str:
     """Raises `Wrong`."""
     random = Random(f"damage/{seed}")
     full = filled(seed, append_property_crc=bool(seed % 2))
+    if len(full.model.kept) < FEWEST:
+        return ""
     digest = _stretches(full, random)
     digest += _units(full, random)
     plain = filled(seed, append_property_crc=False) if seed % 2 else full
     digest += _misplaced(plain, random)
-    return digest + _renumbered(plain, random) + _outside(plain)
+    digest += _renumbered(plain, random) + _outside(plain)
+    return digest + _bare(full, random)
 
 
 def filled(seed: int, **changes: object) -> Filled:
@@ -114,7 +119,11 @@ def spoil_byte(disk: SimDisk, one: Kept, at: int | None, size: int) -> None:
     """Change one byte of a record in the log."""
     path, begin = place_of(one.physical, size)
     data = bytearray(disk.contents(path))
-    at = one.data.index(one.put.body) + 2 if at is None else at % one.size
+    if at is None:
+        at = one.data.index(one.put.body) + 2
+    elif at >= BODY_LENGTH_AT:
+        at += longer_by(one.data)
+    at %= one.size
     data[begin + at] ^= 4
     disk.replace_contents(path, bytes(data))
 
@@ -157,6 +166,34 @@ async def _sees(store: MessageStore, told: Stretches, bad: set[int], full: Fille
             else:
                 ensure(one.physical not in bad, "pull", f"{what} is damaged, and was given")
                 ensure(data == one.data, "pull", f"{what}: another record")
+
+
+# --- the log alone
+
+
+def _bare(full: Filled, random: Random) -> str:
+    """Everything else is gone: it is made from the log, wherever that begins."""
+    more = ["index/"] if full.model.hidden else ["index/", "rocketbed.ckpt"]  # which has deletions
+    kinds = [
+        "consumequeue/",
+        "batchconsumequeue/",
+        *random.sample(more, random.randint(0, len(more))),
+    ]
+    lost = tuple(f"{ROOT}/{name}" for name in kinds)
+
+    def change(disk: SimDisk) -> None:
+        for path in full.image.paths():
+            if path.startswith(lost):
+                disk.remove_name(path)
+
+    digest, image = "", edited(full.image, change)
+    for _ in range(2):
+        look = partial(answers_of, model=full.model)
+        run = run_alone(partial(serve, stops=True), full.config, look, image=image)
+        ensure(not run.value, "bare", f"without {lost}: {run.value}")
+        image, digest = run.image, digest + run.digest
+    look_at(image)
+    return digest
 
 
 # --- units of queues, beside a bad record

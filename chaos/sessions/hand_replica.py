@@ -44,6 +44,8 @@ class HandReplica:
         self.entry: Any = None
         """The newest that it was told of."""
         self.connection: Connection | None = None
+        self.noticed: list[int] = []
+        """The versions that its newest connection was told of without a question."""
         port = BASE + 10 * number
         self.addresses = (f"{host}:{port}", f"{host}:{port + 1}")
         self._world = world
@@ -72,6 +74,7 @@ class HandReplica:
 
     async def dial(self, controller: Address) -> None:
         handlers = Handlers(inline={RequestCode.RB_GROUP_CHANGED: self._noticed})
+        self.noticed = []
         self.connection = await dial(self._world, controller, handlers)
         self._nursery.start_soon(self.connection.run)
 
@@ -81,6 +84,7 @@ class HandReplica:
         self.connection = None
 
     def _noticed(self, command: Command, _connection: Connection) -> None:
+        self.noticed.append(GroupEntryResponse.decode(command.raw_fields).version)
         self._took(command)
 
     def _took(self, command: Command) -> None:

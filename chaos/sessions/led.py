@@ -238,6 +238,15 @@ class Led:
             end = leader.whole(leader.upto)
             await self.until(lambda: leader.acks[-1].durable == end, f"on disk: {what}", 4)
         ensure(self.follower.is_linked and not self.follower.refusal, "following", what)
+        await self.until(self._beats_as_it_is, f"its beats say what it has: {what}")
+
+    def _beats_as_it_is(self) -> bool:
+        beat, entry = self.controller.beats[-1], self.controller.entry
+        upto = self.leader.upto
+        end = self.leader.whole(upto)
+        told = (beat.incarnation, beat.epoch, beat.end, beat.version, beat.unfit)
+        epoch = max([0, *(number for number, start in self.leader.history if start < upto)])
+        return told == (entry.replicas[1].incarnation, epoch, end, entry.version, None)
 
     # --- what happens
 

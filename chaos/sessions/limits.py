@@ -1,8 +1,9 @@
 """What a store refuses: sizes that nothing fits into, a directory that another process has."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -11,6 +12,8 @@ from rocketbed.chaos.sessions.store import HOST, Topics, settings
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.store.config import StoreConfig, parse_delay_levels
 from rocketbed.node.store.errors import BadStoreDirectory, MessageRejected, StoreError, StoreLocked
+from rocketbed.node.store.run import Run
+from rocketbed.node.store.status import PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
 from rocketbed.world.api import World
@@ -18,6 +21,10 @@ from rocketbed.world.api import World
 TAKEN: Final = ({"segment_size": 256}, {"index_entries": 2, "index_slots": 1})
 REFUSED: Final = ({"segment_size": 255}, {"index_entries": 1}, {"index_slots": 0})
 LARGEST: Final = 1000
+PROPERTIES_MAX: Final = (1 << 15) - 1
+"""Bytes: a record has their length as a signed number of 16 bits."""
+CRC_PROPERTY: Final = 20
+"""Bytes that a record's checksum takes among them."""
 END_MARK: Final = 8
 """Bytes that a file of the log keeps free for its end."""
 
@@ -47,6 +54,12 @@ def run_limits(seed: int) -> str:
     for said in run.value:
         raise Wrong(said)
     digest = run.digest
+    for has_crc in (False, True):
+        wide = replace(config, segment_size=1 << 18, append_property_crc=has_crc)
+        long = run_solo(_properties, wide, seed=seed)
+        for said in long.value:
+            raise Wrong(said)
+        digest += long.digest
     small = replace(config, segment_size=4096)
     plain = replace(small, append_property_crc=False)
     for filling in (run_solo(_fills, small, seed=seed), run_solo(_batches, plain, seed=seed)):
@@ -110,6 +123,34 @@ async def _batches(world: World, config: StoreConfig) -> list[str]:
         end = before + size if before % config.segment_size + size <= most else start + size
         if was_taken and store.max_offset != end:
             wrong.append(f"size: a batch of {size} from {before} ends at {store.max_offset}")
+    return wrong
+
+
+async def _properties(world: World, config: StoreConfig) -> list[str]:
+    """As long as a record can say, by themselves and in a batch, and one byte more."""
+    store = await MessageStore.open(world, config, Topics())
+    room = PROPERTIES_MAX - (CRC_PROPERTY + 1 if config.append_property_crc else 0)
+    wrong = []
+    for size, is_taken in ((room, True), (room + 1, False)):
+        text = b"k\x01".ljust(size, b"v")
+        items = [BatchItem(b"one", 0, b""), BatchItem(b"two", 0, text)]
+        host: dict[str, Any] = {"sys_flag": 0, "born_ms": 1, "born_host": HOST}
+        adds: dict[str, Callable[[Run], object]] = {
+            "one": lambda run, text=text: run.add("A", 0, b"", text, flag=0, **host),  # type: ignore[misc]
+            "batch": lambda run, items=items: run.add_batch("A", 0, items, **host),  # type: ignore[misc]
+        }
+        for what, add in adds.items():
+            run, was_taken = store.begin(), True
+            try:
+                add(run)
+            except MessageRejected as exc:
+                was_taken = False
+                if exc.status is not PutStatus.PROPERTIES_SIZE_EXCEEDED:
+                    wrong.append(f"size: {what}: {exc.status} for {size} bytes of properties")
+            else:
+                store.commit(run)
+            if was_taken != is_taken:
+                wrong.append(f"size: {what}: {size} bytes of properties: taken {was_taken}")
     return wrong
 
 

@@ -11,6 +11,7 @@ import trio
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.broker import SETTINGS, Peer
 from rocketbed.chaos.sessions.model import ensure
+from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import run_node
 from rocketbed.remoting.connection import Connection
@@ -22,6 +23,7 @@ from rocketbed.wire.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
+    SubscriptionGroupTable,
     TopicConfig,
     TopicConfigList,
     TopicList,
@@ -34,6 +36,7 @@ from rocketbed.wire.bodies_admin import (
 )
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer
 from rocketbed.wire.headers import UnregisterClientRequest
+from rocketbed.wire.headers_admin import DeleteGroupRequest
 from rocketbed.world.api import World
 
 Code, Answer = RequestCode, ResponseCode
@@ -43,12 +46,23 @@ TOPICS: Final = ("T", "U")
 EXPIRY_S: Final = 120.0
 SCAN_S: Final = 10.0
 """A client that says nothing for so long is forgotten, at the next look."""
+READ, WRITE = 4, 2
+FORBIDDEN: Final = {"kept": {"U": READ}, "both": {"T": READ | WRITE, "U": WRITE}}
+"""By group and topic the permissions that it has not."""
 OFF: Final = {"autoCreateSubscriptionGroup": "false", "autoCreateTopicEnable": "false"}
 
 
 def run_members(seed: int) -> str:
     """Raises `Wrong`."""
-    return run_alone(_serve, seed, seed=f"members/{seed}").digest
+    return run_alone(_serve, seed, seed=f"members/{seed}", prepare=_forbids).digest
+
+
+def _forbids(disk: SimDisk) -> None:
+    """The file of a broker whose operator has forbidden groups some of their topics."""
+    groups = {name: SubscriptionGroupConfig(group_name=name) for name in FORBIDDEN}
+    table = SubscriptionGroupTable(subscription_group_table=groups, forbidden_table=dict(FORBIDDEN))
+    disk.makedirs("/store/config")
+    disk.replace_contents("/store/config/subscriptionGroup.json", table.encode())
 
 
 async def _serve(world: World, seed: int) -> None:
@@ -85,6 +99,7 @@ class Members:
             await self._random.choice(steps)()
             await self._compare()
         await self._forbidden()
+        await self._forbidden_topics()
         await self._silence()
 
     async def _peer(self, name: str) -> Peer:
@@ -267,6 +282,25 @@ class Members:
         await peer.pull(Answer.NO_PERMISSION, **plain)
         await ask(Code.UPDATE_BROKER_CONFIG, {}, 0, b"brokerPermission=6\n")
         await peer.pull(Answer.PULL_NOT_FOUND, **plain)
+
+    async def _forbidden_topics(self) -> None:
+        """A group that reads some of its topics; one that is made anew has no such rule."""
+        peer = await self._peer("a")
+        for makes_again in (False, True):
+            for group, topics in FORBIDDEN.items():
+                if makes_again:
+                    gone = DeleteGroupRequest(groupName=group, cleanOffset=True).encode()
+                    await self._operator.ask(Code.DELETE_SUBSCRIPTIONGROUP, gone, 0)
+                    await self._operator.put_group(group_name=group)
+                wanted = [SubscriptionData(topic=topic) for topic in TOPICS]
+                said = ConsumerData(group_name=group, subscription_data_set=wanted)
+                data = HeartbeatData(client_id="a", consumer_data_set=[said])
+                await peer.ask(Code.HEART_BEAT, {}, 0, data.encode())
+                for topic in TOPICS:
+                    is_free = makes_again or not topics.get(topic, 0) & READ
+                    code = Answer.PULL_NOT_FOUND if is_free else Answer.NO_PERMISSION
+                    plain: dict[str, Any] = {"consumerGroup": group, "sysFlag": 0, "tags": None}
+                    await peer.pull(code, topic=topic, **plain)
 
     async def _silence(self) -> None:
         """Who says nothing of itself for two minutes is forgotten, though it asks other things."""

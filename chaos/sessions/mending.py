@@ -17,7 +17,16 @@ import trio
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.answers import ask
 from rocketbed.chaos.sessions.model import Kept, Model, Wrong, ensure
-from rocketbed.chaos.sessions.store import BATCHES, ROOT, Life, Topics, look_at, run_lives, settings
+from rocketbed.chaos.sessions.store import (
+    BATCHES,
+    ROOT,
+    Life,
+    Topics,
+    ensure_closed,
+    look_at,
+    run_lives,
+    settings,
+)
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun
@@ -67,6 +76,8 @@ async def serve(
         if stops:
             await store.close()
         nursery.cancel_scope.cancel()
+    if stops:
+        ensure_closed(world)
     return found
 
 
@@ -238,7 +249,7 @@ def _several(image: DiskImage, model: Model, config: StoreConfig, random: Random
 
 def healed(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -> SoloRun:
     """Healed, the log is what it was, byte for byte, and gives what it gave."""
-    told = config
+    told, bad = config, edited(bad, _strays)
     if MARK in bad.paths() and len(model.kept) % 2:  # the command may know no settings
         told = replace(config, segment_size=SEGMENT_SIZE)
     mended = run_alone(heal, told, _replica(good, config.segment_size), image=bad)
@@ -247,6 +258,12 @@ def healed(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -
     after = run_alone(serve, config, partial(answers_of, model=model), image=mended.image)
     ensure(not after.value, "heal", str(after.value))
     return after
+
+
+def _strays(disk: SimDisk) -> None:
+    """Files beside those of the log, some of whose names look like theirs."""
+    for name in ("007", "x" * 20, f"{1:019d}x"):
+        disk.replace_contents(LOG + name, b"mine")
 
 
 def _kept(mended: DiskImage, bad: DiskImage, good: DiskImage, size: int) -> None:
@@ -311,6 +328,8 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     last = model.kept[-1]
     end = edited(run.image, partial(_flip, one=last, size=config.segment_size))
     _refuses(end, config, last)
+    for spoilt in (bad, end):
+        healed(spoilt, run.image, model, config)
     orders = run_alone(MessageStore.check, replace(config, fill_hole_at=one.physical), image=bad)
     ensure(bool(orders.value), "preview", "an order is not told")
     ensure(_files(orders.image) == _files(bad), "preview", "it changed something")

@@ -17,7 +17,10 @@ _HEAD: Final = struct.Struct(">4xi")
 _SIZE: Final = struct.Struct(">i")
 _PLACE: Final = struct.Struct(">qq")
 _TIME: Final = struct.Struct(">q")
-_PLACE_AT, _TIME_AT, _HEAD_SIZE = 20, 56, 91
+_PLACE_AT, _FLAG_AT, _TIME_AT, _HEAD_SIZE = 20, 36, 56, 91
+_LONGER = 12
+BORN_IPV6: Final = 1 << 4
+STORE_IPV6: Final = 1 << 5
 
 
 class Wrong(Exception):
@@ -124,7 +127,8 @@ class Model:
             for part in (put.body, put.topic.encode(), put.properties):
                 ensure(part in data, "append", f"the record at {at} lacks {part[:20]!r}")
             ends[put.topic, put.queue] = offset + put.count
-            kept.append(Kept(put, offset, at, data, _TIME.unpack_from(data, _TIME_AT)[0]))
+            time_at = _TIME_AT + longer_by(data, BORN_IPV6)
+            kept.append(Kept(put, offset, at, data, _TIME.unpack_from(data, time_at)[0]))
             position = at + len(data)
         return kept
 
@@ -202,6 +206,7 @@ class Model:
         self.kept = [one for one in self.kept if one.physical < end]
         self.written, self.flushed = end, min(self.flushed, end)
         self.hidden = {physical for physical in self.hidden if physical < end}
+        self.begun = {place: at for place, at in self.begun.items() if at < end}
         ends: dict[tuple[str, int], int] = {}
         for one in (*self.retired, *self.kept):
             is_old = one.physical < self.begun.get(one.place, 0)
@@ -216,6 +221,12 @@ class Model:
             if one.physical not in self.hidden and one.put.topic not in self.doubtful:
                 found.setdefault(one.place, []).append(one)
         return found
+
+
+def longer_by(data: bytes, hosts: int = BORN_IPV6 | STORE_IPV6) -> int:
+    """Bytes that a record has more for those of its two hosts that are of IPv6."""
+    flag = _SIZE.unpack_from(data, _FLAG_AT)[0] & hosts
+    return int(flag.bit_count()) * _LONGER
 
 
 def _records(start: int, data: bytes) -> Iterator[tuple[int, bytes]]:

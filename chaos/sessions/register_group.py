@@ -138,6 +138,8 @@ class Group:
             if hand.connection is not None and hand.beats:
                 told = hand.entry and shown(hand.entry)
                 ensure(told == want, "notice", f"{what}: {hand.number} knows {told} for {want}")
+            once = sorted(set(hand.noticed))
+            ensure(hand.noticed == once, "notice", f"{what}: {hand.number}: {hand.noticed}")
         await self._shown(what)
 
     async def _shown(self, what: str) -> None:

@@ -70,6 +70,8 @@ class HandNameserver:
         self.dialled: list[float] = []
         self.questions: list[float] = []
         self.wrong: list[str] = []
+        self.taken_from: dict[Connection, None] = {}
+        """Connections on which it took what was registered."""
         self._links: dict[Connection, None] = {}
 
     async def serve(self, world: World, nursery: trio.Nursery) -> None:
@@ -107,6 +109,7 @@ class HandNameserver:
         if header.bodyCrc32 != zlib.crc32(command.body) & CRC_MASK:
             self.wrong.append(f"a checksum of {header.bodyCrc32}")
         wrapper = RegisterBrokerBody.decode(command.body).topic_config_serialize_wrapper
+        self.taken_from[connection] = None
         self.took.append((trio.current_time(), header, wrapper.topic_config_table))
         found = RegisterBrokerResponse()
         if self.master is not None:
@@ -179,6 +182,7 @@ class Registered:
             await self._troubles()
             await self.script.outside(lambda: self.stage.simulation.stop(NODE))
             await self._until(lambda: not any(one.is_linked for one in self.names), "it leaves", 1)
+            self._told()
             wrong = [said for one in self.names for said in one.wrong]
             ensure(not wrong, "registered", f"{wrong}")
             nursery.cancel_scope.cancel()
@@ -217,6 +221,14 @@ class Registered:
                 for name, row in topics.items()
             }  # fmt: skip
             ensure(found == want, "registered", f"{found} for {want}")
+
+    def _told(self) -> None:
+        """The node logs once for each connection that it is registered there."""
+        lines = [str(one["nameserver"]) for one in self.stage.told(NODE, "broker.registered")]
+        for one in self.names:
+            said, taken = lines.count(f"{self.host}:{one.port}"), len(one.taken_from)
+            is_right = taken - 1 <= said <= taken  # an answer may have been cut off
+            ensure(is_right, "told", f"{said} times that it is registered, of {taken} connections")
 
     async def _changes(self, peer: Peer) -> None:
         """A topic that comes, goes or has more queues is told at once, to both."""

@@ -7,7 +7,7 @@ from typing import Final
 import trio
 
 from rocketbed.chaos.sessions.mending import edited
-from rocketbed.chaos.sessions.model import Model, ensure
+from rocketbed.chaos.sessions.model import BORN_IPV6, Model, ensure, longer_by
 from rocketbed.chaos.sessions.store import Life, Topics, settings
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
@@ -178,7 +178,8 @@ def _ageless(seed: int) -> str:
         for path in image.paths():
             if "/commitlog/" in path and not path.endswith(f"/{0:020d}"):
                 data = bytearray(disk.contents(path))
-                data[STORED_AT : STORED_AT + 8] = (1).to_bytes(8, "big")
+                at = STORED_AT + longer_by(data, BORN_IPV6)
+                data[at : at + 8] = (1).to_bytes(8, "big")
                 disk.replace_contents(path, bytes(data))
 
     async def main(world: World, config: StoreConfig) -> int:

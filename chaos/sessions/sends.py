@@ -5,6 +5,7 @@ Also where the disk takes longer than a producer waits, and where it has no room
 """
 
 import errno
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -51,6 +52,19 @@ class Asked:
     waits: bool = True
     batch_key: str | None = None
     """Of an inner batch."""
+    before: str = ""
+    """A field that the header says once more, before, with another value."""
+
+    @property
+    def frame(self) -> bytes:
+        data = encode(self.command)
+        if not self.before or self.command.encoding is not Encoding.JSON:
+            return data
+        size = int.from_bytes(data[4:8])
+        extra = f'"{self.before}":"7",'.encode()
+        at = data.index(b'"extFields":{') + len(b'"extFields":{')
+        lengths = struct.pack(">2i", len(data) - 4 + len(extra), size + len(extra))
+        return lengths + data[8:at] + extra + data[at:]
 
     @property
     def is_oneway(self) -> bool:
@@ -101,7 +115,7 @@ class Sends:
                         )
                     )
                 asked = [self._drawn() for _ in range(self._random.choice((1, 5, 30)))]
-                await stream.send_all(b"".join(encode(one.command) for one in asked))
+                await stream.send_all(b"".join(one.frame for one in asked))
                 answers = await _answers(stream, reader, asked)
                 self._judge(asked, answers, is_slow=slow, is_full=full)
                 await trio.sleep(0.5)  # who asks one-way is not told that it was heard
@@ -129,6 +143,8 @@ class Sends:
         if self._random.random() < 0.15:
             asked.command.flag |= ONEWAY_BIT
         asked.command.encoding = self._random.choice(list(Encoding))
+        if self._random.random() < 0.1:
+            asked.before = self._random.choice("befghi")
         return asked
 
     def _unique(self) -> str:

@@ -102,6 +102,7 @@ class Stage:
         process = self.simulation.process(name)
         self.simulation.stop(name)
         self.until(lambda: process.done, f"{name} stops")
+        ensure(not process.disk.open_files, "closed", f"{process.disk.open_files} files are open")
         return self.simulation.host(name).image
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = 30) -> None:

@@ -32,6 +32,10 @@ from rocketbed.world.api import World
 
 ROOT: Final = "/store"
 HOST: Final = b"\x7f\0\0\1\0\0\x2a\x9f"
+HOSTS: Final = (HOST, bytes(15) + b"\1\0\0\x2a\x9f")
+"""Of IPv4 and of IPv6."""
+NOT_OURS: Final = b"__CRC32#\x01123\x02"
+"""A property that only the store writes."""
 BATCHES: Final = ("C",)
 """Topics with batch queues."""
 TAGS: Final = ("", "red", "violet")
@@ -80,6 +84,7 @@ def settings(random: Random, **changes: Any) -> StoreConfig:
         "dispatch_ring": random.choice((4, 65_536)),
         "scrub_rate": 1 << 30,
         "append_property_crc": random.random() < 0.3,
+        "store_host": random.choice(("127.0.0.1", "::1")),
     }
     return StoreConfig(**(values | changes))
 
@@ -113,6 +118,8 @@ class Life:
                     await store.close()
                     model.closed = True
                 nursery.cancel_scope.cancel()
+            if model.closed:
+                ensure_closed(world)
         except Wrong as exc:
             self.wrong = exc
 
@@ -247,12 +254,15 @@ class Life:
         self._add(run, put)
         self._commit(store, run, [put])
 
-    @staticmethod
-    def _add(run: Run, put: Put) -> None:
+    def _add(self, run: Run, put: Put) -> None:
+        before, behind = self._random.choice(((b"", b""), (b"", NOT_OURS), (NOT_OURS, NOT_OURS)))
         run.add(
-            put.topic, put.queue, put.body, put.properties, flag=0, sys_flag=0, born_ms=1,
-            born_host=HOST, tag=put.tag or None, keys=put.keys,
+            put.topic, put.queue, put.body, before + put.properties + behind, flag=0, sys_flag=0,
+            born_ms=1, born_host=self._host(), tag=put.tag or None, keys=put.keys,
         )  # fmt: skip
+
+    def _host(self) -> bytes:
+        return self._random.choice(HOSTS)
 
     async def _put_batch(self, store: MessageStore) -> None:
         items, puts, queue = [], [], self._random.randrange(2)
@@ -262,7 +272,7 @@ class Life:
             items.append(BatchItem(b"%d of a batch" % number, 0, text))
             puts.append(Put("B", queue, items[-1].body, text, (unique,)))
         run = store.begin()
-        run.add_batch("B", queue, items, sys_flag=0, born_ms=1, born_host=HOST)
+        run.add_batch("B", queue, items, sys_flag=0, born_ms=1, born_host=self._host())
         self._commit(store, run, puts)
 
     async def _put_inner(self, store: MessageStore) -> None:
@@ -273,7 +283,7 @@ class Life:
         run = store.begin()
         run.add_inner_batch(
             "C", queue, b"inner" * count, text, count=count, flag=0, sys_flag=0, born_ms=1,
-            born_host=HOST, unique_key=unique,
+            born_host=self._host(), unique_key=unique,
         )  # fmt: skip
         whole = b"".join(piece for _, pieces in run.chunks for piece in pieces)
         want = f"{unique}\x02INNER_NUM\x01{count}\x02".encode()
@@ -285,6 +295,7 @@ class Life:
         model = self.model
         chunks = [(at, b"".join(pieces)) for at, pieces in run.chunks]
         model.pending = model.expect(puts, chunks)
+        ensure(all(NOT_OURS not in data for _, data in chunks), "append", "a checksum of others")
         store.commit(run)
         model.wrote()
         ensure(store.max_offset == model.written, "append", f"the log ends at {store.max_offset}")
@@ -294,6 +305,8 @@ class Life:
         end = store.max_offset
         await trio.sleep(self._random.choice((MARKED_S, FLUSHED_S)) + FLUSHED_S)
         self._ensure_flushed(store, end)
+        ahead = store.log.segments.end - store.max_offset
+        ensure(ahead < 2 * self.model.segment, "ahead", f"{ahead} bytes of files without a record")
 
     def _ensure_flushed(self, store: MessageStore, end: int) -> None:
         flushed = store.flushed.value
@@ -405,6 +418,12 @@ def run_remade(seed: int) -> str:
         image, digest = run.image, digest + run.digest
     look_at(run.image)
     return digest
+
+
+def ensure_closed(world: World) -> None:
+    """A store that was closed has no file open. Raises `Wrong`."""
+    disk: Any = world.disk
+    ensure(not disk.open_files, "closed", f"{disk.open_files} files are open")
 
 
 def look_at(image: DiskImage, *, but: Sequence[str] = ()) -> None:

@@ -180,10 +180,11 @@ class SimDisk:
         """Lock a file, made if absent; freed when the process dies."""
         file = self.open(path, create=True)
         if file.path in self._locked:
+            file.close()
             return None
         file.write_at(0, b"lock")
         self._locked.add(file.path)
-        return SimLock(self._locked, file.path)
+        return SimLock(self._locked, file.path, file)
 
     def lock_dir(self, path: str) -> Lock | None:
         """Lock a directory; freed when the process dies."""
@@ -455,9 +456,12 @@ class SimFile:
 
 
 class SimLock:
-    def __init__(self, locked: set[str], path: str) -> None:
+    def __init__(self, locked: set[str], path: str, file: SimFile | None = None) -> None:
         self._locked = locked
         self._path = path
+        self._file = file
 
     def release(self) -> None:
         self._locked.discard(self._path)
+        if self._file is not None:
+            self._file.close()

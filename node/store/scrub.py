@@ -142,12 +142,13 @@ class Scrubber:
         while position < end:
             try:
                 step = await self._cursor.step_beside(self._parts.world, position, self.end)
+                entries = [entry for entry in step.entries if entry.physical_offset < end]
+                wrong = next(filter(self._misplaced, entries), None)
             except OSError:
-                step = Step(Verdict.BAD, position)
+                return position, False
             if step.verdict is Verdict.BAD:
                 return position, False
-            entries = [entry for entry in step.entries if entry.physical_offset < end]
-            if wrong := next(filter(self._misplaced, entries), None):
+            if wrong is not None:
                 return wrong.physical_offset, True
             if step.end <= position:
                 return None
@@ -198,42 +199,48 @@ class Scrubber:
 
         The log is the truth: units have no checksum, and a wrong one hides a good message.
         """
-        parts, deleted = self._parts, self._parts.marks.mark.deleted
+        deleted = self._parts.marks.mark.deleted
         for entry in entries:
-            if entry.topic in parts.queues.remaking:
+            if entry.topic in self._parts.queues.remaking:
                 continue
             if not entry.topic or entry.queue_id < 0:  # bit rot: no checksum covers them
                 self._say_unqueued(entry)
                 continue
             if entry.units == NO_UNIT or entry.physical_offset < deleted.get(entry.topic, -1):
                 continue
-            queue = parts.queues.find(entry.topic, entry.queue_id)
-            if queue is None:
-                self._say_unqueued(entry)
-                continue
-            if isinstance(queue, BatchConsumeQueue):
-                self._compare_batch(queue, entry)
-                continue
-            if entry.units != ONE_UNIT:
-                continue
-            number = entry.queue_offset
-            unit = (entry.physical_offset, entry.size, entry.tag_code)
-            if (found := queue.unit_at(number)) == unit:
-                continue
-            if problem := self._misplaced(entry):
-                end = entry.physical_offset + entry.size
-                self._add(entry.physical_offset, end, problem, is_readable=True)
-                continue
-            if 0 <= number < queue.first_unit:
-                continue
-            if not 0 <= number < queue.stored_units:
-                self._say_unqueued(entry)
-                continue
-            if found is not None and self._is_anothers(found[0], entry):
-                self._say_unqueued(entry)
-                continue
-            self._mend(queue, number, unit)
+            try:
+                self._compare_unit(entry)
+            except OSError as exc:
+                if exc.errno in NO_DESCRIPTOR:
+                    raise
+                self._say_unqueued(entry)  # the record is good: its queue is what nobody can read
         self._say_mended()
+
+    def _compare_unit(self, entry: Entry) -> None:
+        queue = self._parts.queues.find(entry.topic, entry.queue_id)
+        if queue is None:
+            self._say_unqueued(entry)
+            return
+        if isinstance(queue, BatchConsumeQueue):
+            self._compare_batch(queue, entry)
+            return
+        if entry.units != ONE_UNIT:
+            return
+        number = entry.queue_offset
+        unit = (entry.physical_offset, entry.size, entry.tag_code)
+        if (found := queue.unit_at(number)) == unit:
+            return
+        if problem := self._misplaced(entry):
+            end = entry.physical_offset + entry.size
+            self._add(entry.physical_offset, end, problem, is_readable=True)
+            return
+        if 0 <= number < queue.first_unit:
+            return
+        is_stored = 0 <= number < queue.stored_units
+        if not is_stored or (found is not None and self._is_anothers(found[0], entry)):
+            self._say_unqueued(entry)
+            return
+        self._mend(queue, number, unit)
 
     def _say_mended(self) -> None:
         """One line for each queue and piece of the log: thousands of units may be lost at once."""

@@ -137,6 +137,21 @@ def test_a_bad_sector_is_damage_for_the_scrub_and_no_end_for_the_node() -> None:
     assert count == 9
 
 
+def test_a_queue_that_cannot_be_read_is_no_damage_of_the_log() -> None:
+    disks: list[SimDisk] = []
+
+    async def look(store: MessageStore) -> object:
+        await put_some(store)
+        await store._parts.marks.update(damage=((0, 1000, "healed since"),))
+        disks[0].faults.append(SimFault(operation="read", path=QUEUES, times=None))
+        await store.scrubber.run(store.max_offset)
+        return store.scrubber.damage, store.scrubber.unqueued
+
+    damage, unqueued = session(look, prepare=disks.append).value
+    assert [(one.start, one.end) for one in damage] == [(0, 1000)]
+    assert unqueued == {"T": [0, 8]}
+
+
 def test_dispatch_tells_of_a_log_that_cannot_be_read_and_tries_again() -> None:
     disks: list[SimDisk] = []
 
