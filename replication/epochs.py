@@ -58,12 +58,6 @@ def cut_to(history: History, end: int) -> History:
     return tuple(epoch for epoch in history if epoch.start < end)
 
 
-def kept_from(history: History, start: int) -> History:
-    """Of the same log, whose bytes below `start` have expired: the oldest byte has its epoch."""
-    first = sum(epoch.start <= start for epoch in history) - 1
-    return history[max(first, 0) :]
-
-
 def spans(history: History, end: int) -> Iterator[Span]:
     """The epochs of a log that ends at `end`, oldest first."""
     ends = [*(epoch.start for epoch in history[1:]), end]

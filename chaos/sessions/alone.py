@@ -1,9 +1,10 @@
 """A program alone in simulation that has to come to its end."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from rocketbed.chaos.sessions.model import Wrong, ensure
+from rocketbed.chaos.sim.simulation import LogLine
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.world.api import World
 
@@ -15,7 +16,15 @@ def run_alone(main: Callable[..., Awaitable[Any]], *arguments: object, **options
     if isinstance(run.value, Wrong):
         raise run.value
     ensure(run.outcome == "ended", "hang", run.outcome)
+    ensure_reasons(run.log)
     return run
+
+
+def ensure_reasons(log: Iterable[LogLine]) -> None:
+    """Whoever logs that something has a reason says which. Raises `Wrong`."""
+    for line in log:
+        for name in ("reason", "error"):
+            ensure(bool(line.fields.get(name, "some")), "told", f"{line.event}: no {name}")
 
 
 async def _telling(world: World, main: Callable[..., Awaitable[Any]], *arguments: object) -> object:

@@ -19,7 +19,7 @@ PULL_MAX: Final = 32
 """Messages of one pull, whatever it asks for (`maxTransferCountOnMessageInMemory`)."""
 SECOND_MS: Final = 1000
 """The index tells seconds."""
-LATE_MS: Final = 60_000
+LATE_MS: Final = 300_000
 """A file's first entry counts from the end of the file before, as upstream, so that it seems later
 by what no message came for; longer than any rest of a life."""
 

@@ -15,15 +15,20 @@ from typing import Any, Final
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.damage import Filled
 from rocketbed.chaos.sessions.mending import answers_of, edited, place_of, serve
-from rocketbed.chaos.sessions.model import Kept, Model, ensure
+from rocketbed.chaos.sessions.model import Kept, Model, Wrong, ensure
 from rocketbed.chaos.sessions.store import ROOT, Life, Topics, look_at, settings
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.node.store.store import MessageStore
 
 MARK, FLUSHED = f"{ROOT}/rocketbed.ckpt", f"{ROOT}/rocketbed.flushed"
 CHECKPOINT, ABORT = f"{ROOT}/checkpoint", f"{ROOT}/abort"
 STRAYS: Final = "strays"
+QUEUE_STRAYS: Final = (
+    *("consumequeue/A/x", "consumequeue/A/007", "consumequeue/A/1/notes", "consumequeue/notes"),
+    *("batchconsumequeue/C/-1", "batchconsumequeue/C/0/notes", "index/notes"),
+)
 COUNT: Final = 14
 SECTOR: Final = 512
 Change = Callable[[SimDisk], None]
@@ -35,7 +40,7 @@ def run_beginnings(seed: int) -> str:
     digest = _of_others(full, older)
     digest += _in_the_way(full, Random(f"beginnings/{seed}"))
     digest += _orders(full, Random(f"orders/{seed}"))
-    return digest + _torn(seed) + _missing(seed)
+    return digest + _headless(full) + _torn(seed) + _missing(seed)
 
 
 def filled_twice(seed: int) -> tuple[Filled, DiskImage]:
@@ -66,6 +71,9 @@ def starts(full: Filled, what: str, change: Change, *, again: bool, says: str = 
     run = run_alone(partial(serve, stops=True), full.config, look, image=image)
     report, wrong = run.value
     ensure(not wrong, "answers", f"{what}: {wrong}")
+    named = {str(line.fields["path"]) for line in run.log if line.event == "store.stray"}
+    want = {f"{ROOT}/{stray}" for stray in QUEUE_STRAYS} if what == STRAYS else set()
+    ensure(named == want, "strays", f"{named} for {want}")
     end, low = full.model.written, full.model.kept[0].physical
     want = low // full.size * full.size if again else end
     ensure(report.scanned_from == want, "start", f"{what}: read from {report.scanned_from}")
@@ -104,8 +112,11 @@ def _of_others(full: Filled, older: DiskImage) -> str:
         disk.replace_contents(MARK, mark[: len(mark) // 2])
 
     def strays(disk: SimDisk) -> None:
-        for place in ("consumequeue/A/x", "consumequeue/A/007", "batchconsumequeue/C/-1"):
-            disk.makedirs(f"{ROOT}/{place}")
+        for stray in QUEUE_STRAYS:
+            if stray.endswith("notes"):
+                disk.replace_contents(f"{ROOT}/{stray}", b"mine")
+            else:
+                disk.makedirs(f"{ROOT}/{stray}")
         disk.replace_contents(f"{ROOT}/commitlog/notes", b"mine")
 
     kinds: tuple[tuple[str, Change, bool, str], ...] = (
@@ -188,6 +199,39 @@ def _orders(full: Filled, random: Random) -> str:
         ensure(report.took_over == (not number), "start", f"a deletion that was ordered, {again}")
         image = run.image
     return found.digest + run.digest
+
+
+# --- a log without its beginning
+
+
+def _headless(full: Filled) -> str:
+    """The first file of the log is gone, which retention never took: a start says what is missing,
+    and goes on without it by an operator's order; the next one needs none."""
+    first, size = full.model.kept[0].physical // full.size * full.size, full.size
+    low = first + size
+    model = full.model.copy()
+    model.kept = [one for one in model.kept if one.physical >= low]
+    if len(model.kept) < 2:
+        return ""
+    image = edited(full.image, lambda disk: disk.remove_name(place_of(first, size)[0]))
+    for order in (-1, low + size):
+        try:
+            run_alone(serve, replace(full.config, accept_start_at=order), image=image)
+        except BadStoreDirectory as exc:
+            says = f"at offset {low}, but retention had kept everything from {first}: {size} bytes"
+            ensure(says in str(exc), "refusal", f"{exc}: not {says!r}")
+        else:
+            raise Wrong(f"silence: the log begins at {low} for {first}, ordered at {order}")
+    digest = ""
+    for order in (low, -1):
+        config, look = replace(full.config, accept_start_at=order), partial(_found, model=model)
+        run = run_alone(partial(serve, stops=True), config, look, image=image)
+        report, wrong = run.value
+        ensure(not wrong, "answers", f"without the first file, ordered at {order}: {wrong}")
+        said = f"rbAcceptStart={low} is set" in " ".join(report.findings)
+        ensure(said == (order == low), "start", f"{report.findings}, ordered at {order}")
+        image, digest = run.image, digest + run.digest
+    return digest
 
 
 # --- a torn end

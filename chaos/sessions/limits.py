@@ -1,6 +1,5 @@
 """What a store refuses: sizes that nothing fits into, a directory that another process has."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -12,7 +11,6 @@ from rocketbed.chaos.sessions.store import HOST, Topics, settings
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.store.config import StoreConfig, parse_delay_levels
 from rocketbed.node.store.errors import BadStoreDirectory, MessageRejected, StoreError, StoreLocked
-from rocketbed.node.store.run import Run
 from rocketbed.node.store.status import PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
@@ -135,14 +133,13 @@ async def _properties(world: World, config: StoreConfig) -> list[str]:
         text = b"k\x01".ljust(size, b"v")
         items = [BatchItem(b"one", 0, b""), BatchItem(b"two", 0, text)]
         host: dict[str, Any] = {"sys_flag": 0, "born_ms": 1, "born_host": HOST}
-        adds: dict[str, Callable[[Run], object]] = {
-            "one": lambda run, text=text: run.add("A", 0, b"", text, flag=0, **host),  # type: ignore[misc]
-            "batch": lambda run, items=items: run.add_batch("A", 0, items, **host),  # type: ignore[misc]
-        }
-        for what, add in adds.items():
+        for what in ("one", "batch"):
             run, was_taken = store.begin(), True
             try:
-                add(run)
+                if what == "one":
+                    run.add("A", 0, b"", text, flag=0, **host)
+                else:
+                    run.add_batch("A", 0, items, **host)
             except MessageRejected as exc:
                 was_taken = False
                 if exc.status is not PutStatus.PROPERTIES_SIZE_EXCEEDED:

@@ -33,6 +33,7 @@ from rocketbed.chaos.sim.solo import SoloRun
 from rocketbed.node.store.config import SEGMENT_SIZE, StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
 from rocketbed.node.store.heal import Fetch, heal
+from rocketbed.node.store.heal_files import NotHealed
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import RECORD_MIN, TRANSACTION_ROLLBACK, decode_message
 from rocketbed.world.api import World
@@ -218,7 +219,24 @@ def _short(image: DiskImage, model: Model, config: StoreConfig) -> str:
         ensure(is_named, "refusal", str(exc))
     else:
         ensure(last == f"{LOG}{0:020d}", "silence", f"{last} is gone, and the store started")
+    _is_no_part(bad, model, config, image)
     return healed(bad, image, model, config).digest
+
+
+def _is_no_part(bad: DiskImage, model: Model, config: StoreConfig, good: DiskImage) -> None:
+    """A file that lies far behind the log, and holds no record of it: nothing is healed before
+    somebody has moved it away, and nothing is changed."""
+    size = config.segment_size
+    path = place_of((model.written // size + 3) * size, size)[0]
+    with_it = edited(bad, lambda disk: disk.replace_contents(path, b"mine".ljust(size, b"\0")))
+    disks: list[SimDisk] = []
+    try:
+        run_alone(heal, config, _replica(good, size), image=with_it, prepare=disks.append)
+    except NotHealed as exc:
+        ensure(path in str(exc), "heal", f"{exc} does not name {path}")
+    else:
+        raise Wrong(f"heal: {path} was taken for a part of the log")
+    ensure(_files(disks[0].image()) == _files(with_it), "heal", "it changed something")
 
 
 def _several(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
@@ -305,8 +323,40 @@ def _replica(image: DiskImage, size: int) -> Fetch:
 
 
 def run_holes(seed: int) -> str:
-    """Holes that end with a file of the log. Raises `Wrong`."""
-    return _hole(seed, Random(f"holes/{seed}"), to_the_end=True)
+    """Holes that end with a file of the log, and some above what is known. Raises `Wrong`."""
+    random = Random(f"holes/{seed}")
+    return _hole(seed, random, to_the_end=True) + _torn(seed, random)
+
+
+def _torn(seed: int, random: Random) -> str:
+    """Nothing is known to be on disk, and a record in the middle is bad: after a kill that is
+    damage; a power cut may leave it, and the log ends there, whatever an operator has ordered."""
+    late = {"flush_interval_ms": 10**8, "flush_thorough_interval_ms": 10**8}
+    late |= {"mark_interval_ms": 10**8, "sync_flush": False, "append_property_crc": False}
+    config = settings(Random(f"torn/{seed}"), **late)
+    model = Model(segment=config.segment_size)
+    life = Life(model, Random(f"torn/{seed}"), 0, power=False)
+    run = run_alone(partial(life.fill, count=12, is_flushed=False), config)
+    if life.wrong is not None:
+        raise life.wrong
+    here = random.randrange(1, len(model.kept) - 1)
+    one = model.kept[here]
+    bad = edited(run.image, partial(_flip, one=one, size=config.segment_size))
+    _refuses(bad, config, one)
+    behind = len(model.kept) - here - 1
+    model.kept, model.written = model.kept[:here], one.physical
+    for order in (-1, one.physical):
+        ordered = replace(config, fill_hole_at=order)
+        look = partial(_ends, model=model)
+        ended = run_alone(partial(serve, stops=True), ordered, look, image=bad, boots=2)
+        ensure(ended.value == (behind, ""), "torn", f"ordered at {order}: {ended.value}, {behind}")
+        look_at(ended.image)
+    return run.digest + ended.digest
+
+
+async def _ends(store: MessageStore, model: Model) -> tuple[int, str]:
+    """How many good records a start has cut off, and what is wrong with its answers."""
+    return store.recovery.cut_records, await answers_of(store, model)
 
 
 def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:

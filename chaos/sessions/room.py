@@ -178,7 +178,7 @@ def _ageless(seed: int) -> str:
         for path in image.paths():
             if "/commitlog/" in path and not path.endswith(f"/{0:020d}"):
                 data = bytearray(disk.contents(path))
-                at = STORED_AT + longer_by(data, BORN_IPV6)
+                at = STORED_AT + longer_by(bytes(data), BORN_IPV6)
                 data[at : at + 8] = (1).to_bytes(8, "big")
                 disk.replace_contents(path, bytes(data))
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 import trio
 
+from rocketbed.chaos.sessions.alone import ensure_reasons
 from rocketbed.chaos.sessions.broker import Peer
 from rocketbed.chaos.sessions.model import Wrong, ensure
 from rocketbed.chaos.sessions.store import HOST
@@ -55,8 +56,10 @@ class Stage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.simulation.close()
+        if kind is None:
+            ensure_reasons(self.simulation.log)
 
     def node(
         self,

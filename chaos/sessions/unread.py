@@ -1,5 +1,5 @@
-"""A disk that does not give one of its files, or has no descriptor left for it: what the scrub says,
-who is refused what, and that all is there, and nothing is named, once it gives it again.
+"""A disk that does not give one of its files, or has no descriptor left for it: what the scrub
+says, who is refused what, and that all is there, and nothing is named, once it gives it again.
 
 Of a file of the log nobody gets what lies behind the place that was not given; of any other file
 the log is whole, whatever is said of the index or of the messages of that queue.
@@ -8,7 +8,7 @@ the log is whole, whatever is said of the index or of the messages of that queue
 import errno
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -24,7 +24,6 @@ from rocketbed.chaos.sessions.store import (
     look_at,
 )
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.errors import CorruptRecord

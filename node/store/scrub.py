@@ -13,7 +13,7 @@ import trio
 from rocketbed.node.store.batch_check import BatchCheck
 from rocketbed.node.store.batch_queue import BatchConsumeQueue, batch_unit, is_unit_of
 from rocketbed.node.store.consumequeue import ConsumeQueue
-from rocketbed.node.store.cursor import READ_SIZE, LogCursor, Step, Verdict
+from rocketbed.node.store.cursor import READ_SIZE, LogCursor, Verdict
 from rocketbed.node.store.cut import boundary_below
 from rocketbed.node.store.damage import Damage
 from rocketbed.node.store.entry import NO_UNIT, ONE_UNIT, Entry

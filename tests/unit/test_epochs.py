@@ -12,7 +12,6 @@ from rocketbed.replication.epochs import (
     check,
     common_end,
     cut_to,
-    kept_from,
     spans,
 )
 from rocketbed.replication.errors import HistoryRefused
@@ -44,14 +43,6 @@ def test_a_cut_takes_an_epoch_with_its_marker() -> None:
     assert cut_to(LONG, 301) == LONG
     assert cut_to(LONG, 300) == LONG[:2]
     assert cut_to(LONG, 0) == ()
-
-
-def test_the_oldest_byte_that_is_kept_has_its_epoch() -> None:
-    assert kept_from(LONG, 0) == LONG
-    assert kept_from(LONG, 99) == LONG
-    assert kept_from(LONG, 100) == LONG[1:]
-    assert kept_from(LONG, 1000) == LONG[2:]
-    assert kept_from((), 50) == ()
 
 
 def test_spans_end_where_the_next_begins() -> None:
