@@ -72,8 +72,8 @@ def starts(full: Filled, what: str, change: Change, *, again: bool, says: str = 
     report, wrong = run.value
     ensure(not wrong, "answers", f"{what}: {wrong}")
     named = {str(line.fields["path"]) for line in run.log if line.event == "store.stray"}
-    want = {f"{ROOT}/{stray}" for stray in QUEUE_STRAYS} if what == STRAYS else set()
-    ensure(named == want, "strays", f"{named} for {want}")
+    strays = {f"{ROOT}/{stray}" for stray in QUEUE_STRAYS} if what == STRAYS else set()
+    ensure(named == strays, "strays", f"{named} for {strays}")
     end, low = full.model.written, full.model.kept[0].physical
     want = low // full.size * full.size if again else end
     ensure(report.scanned_from == want, "start", f"{what}: read from {report.scanned_from}")

@@ -31,6 +31,7 @@ from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.scattered import run_scattered
 from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.slave_reads import run_slave_reads
+from rocketbed.chaos.sessions.spoilt import run_spoilt
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
@@ -57,6 +58,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker-questions/{seed}": partial(run_questions, seed),
         f"broker-registered/{seed}": partial(run_registered, seed),
         f"broker-sends/{seed}": partial(_each, run_sends, seed * 1000),
+        f"broker-spoilt/{seed}": partial(_each, run_spoilt, seed * 1000),
         f"broker-tables/{seed}": partial(run_tables, seed),
         f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),

@@ -24,6 +24,8 @@ from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.headers_admin import TopicRequest
 
 SYNC: Final = {"flushDiskType": "SYNC_FLUSH"}
+LEAST: Final = 3 * SEGMENT // 2
+"""Bytes of a log that tell one file from the next."""
 SLOW_SYNC_S: Final = (0.2, 0.4)
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 0.5
 REFUSED: Final = ResponseCode.SERVICE_NOT_AVAILABLE
@@ -36,11 +38,12 @@ def run_following(seed: int) -> str:
         stage.node("source", {})
         stage.fill("source", 1, random)
         _, one = stage.log("source")
-        stage.fill("source", 60, random)
-        _, log = stage.log("source")
+        log = one
+        while len(log) <= LEAST:
+            stage.fill("source", 30, random)
+            _, log = stage.log("source")
         stage.fill("source", 30, random)
         _, whole = stage.log("source")
-    ensure(len(log) > 3 * SEGMENT // 2, "load", f"{len(log)} bytes are too few files")
     for settings in ({}, SYNC):
         silent = HandMaster(log, gives_first=False)
         silent.bodies = {33: b""}  # success, and no message

@@ -16,7 +16,7 @@ import trio
 
 from rocketbed.chaos.sessions.broker import Peer
 from rocketbed.chaos.sessions.groups import Acts, queues_of
-from rocketbed.chaos.sessions.groups_model import QUEUES, Code, Model
+from rocketbed.chaos.sessions.groups_model import GROUPS, QUEUES, Code, Model
 from rocketbed.chaos.sessions.hand_controller import HandController
 from rocketbed.chaos.sessions.led import GROUP, PEERS, settings_of
 from rocketbed.chaos.sessions.model import ensure
@@ -36,6 +36,8 @@ STEPS: Final = 8
 NOTED_S: Final = 0.6
 """docs/replication.md 7.3: what of positions a failover may forget is younger."""
 LOCK_S: Final = 60.0
+SCAN_S: Final = 11.0
+"""After the end of a lock it is forgotten by then."""
 TAG: Final = "red"
 NEVER_MS: Final = 10**9
 ENDS: Final = ("kill", "stop", "hand over", "all", "unconfirmed", "unconfirmed")
@@ -93,6 +95,19 @@ class Led(Acts):
             end = self.random.choice(ENDS)
             await self._another(end)
             await self.compare(f"after {end}")
+        if not self.copies:
+            await self._locks_end()
+
+    async def _locks_end(self) -> None:
+        """Nobody renews them: they are forgotten everywhere."""
+        name, peer = await self.somebody()
+        place = (GROUPS[0], *self.queue())
+        self.model.locks.clear()
+        await peer.ask(Code.LOCK_BATCH_MQ, {}, 0, queues_of(name, place[0], {place}))
+        await trio.sleep(LOCK_S + SCAN_S)
+        for number in NUMBERS:
+            told = self._tables(number)["locks"]
+            ensure(not told, "locks", f"{number} has {told}, which have ended")
 
     # --- the nodes
 

@@ -169,6 +169,7 @@ class Leading(LeadingStage):
         ensure(asked.members == {1: self.life, 2: 1, 3: 1}, "asked", f"{asked.members}")
         ensure(took_s > CAUGHT_UP_S - 0.1, "early", f"complete for {took_s} s")
         ends = await self.written(2)
+        await self._gives({self.confirmed: False, ends[-2]: False})
         await self.hears(one)
         await self.hears(two)
         await one.ack(ends[-1])
@@ -176,8 +177,16 @@ class Leading(LeadingStage):
         ensure(self.confirmed < ends[-2], "confirm", "without the second member")
         await two.ack(ends[-2])
         await self.until(lambda: self.confirmed == ends[-2], "both have it")
+        await trio.sleep(0.05)
+        await self._gives({ends[-3]: True, ends[-2]: False})
         await two.ack(ends[-1])
         await self.answered(-1)
+
+    async def _gives(self, starts: dict[int, bool]) -> None:
+        """By their ids only messages that are confirmed."""
+        for at, is_confirmed in starts.items():
+            code = ResponseCode.SUCCESS if is_confirmed else ResponseCode.SYSTEM_ERROR
+            await self.peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(at)}, code)
 
     async def falls_behind(self) -> None:
         """A member that does not keep up is left out where another one stays, and not else."""

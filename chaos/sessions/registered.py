@@ -19,10 +19,12 @@ from rocketbed.chaos.sessions.script import Script, wait_until
 from rocketbed.chaos.sessions.stage import HA_PORT, PORT, Stage
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
-from rocketbed.remoting.handlers import Handlers
+from rocketbed.remoting.handlers import Handlers, Inline
 from rocketbed.remoting.server import Server
 from rocketbed.wire.bodies import (
     BrokerMemberGroup,
+    HaRuntimeInfo,
+    KvTable,
     MemberGroupBody,
     RegisterBrokerBody,
     TopicConfig,
@@ -153,6 +155,10 @@ class Registered:
         self.names = [HandNameserver(number, self.host) for number in range(2)]
         self.followed: list[int] = []
         """Whose replication port was dialled, in order, each once in a row."""
+        self.held_s = 0.0
+        """How long a connection lasts there."""
+        self.mistaken: set[int] = set()
+        """Masters that say that they are slaves."""
 
     async def main(self, world: World) -> None:
         async with trio.open_nursery() as nursery:
@@ -161,11 +167,18 @@ class Registered:
             for number in range(2):
                 listener = await world.network.listen("", MASTERS + 10 * number)
                 nursery.start_soon(self._master, listener, number)
+                inline: dict[int, Inline] = dict.fromkeys(
+                    (Code.GET_BROKER_RUNTIME_INFO, Code.GET_BROKER_HA_STATUS),
+                    partial(self._answers, number),
+                )
+                server = Server(world, ("", MASTERS + 10 * number - 1), Handlers(inline=inline))
+                await nursery.start(server.run)
             is_slave = self.role == "SLAVE"
             where = ";".join(f"{self.host}:{one.port}" for one in self.names)
             settings = {
                 **SETTINGS, "namesrvAddr": where, "brokerRole": self.role,
                 "brokerId": int(is_slave), "brokerPermission": self.permission,
+                **({"rbDiverged": "cut"} if is_slave else {}),
             }  # fmt: skip
             self.stage.begin(NODE, settings)
             await self._until(lambda: all(one.took for one in self.names), "both have it", 5)
@@ -173,6 +186,7 @@ class Registered:
             self._right()
             if is_slave:
                 await self._whom_it_follows()
+                self.held_s = PERIOD_S
             else:
                 peer = Peer()
                 peer.connection = await dial(world, (self.address, PORT), peer.handlers)
@@ -193,7 +207,16 @@ class Registered:
             stream = await listener.accept()
             if self.followed[-1:] != [number]:
                 self.followed.append(number)
+            await trio.sleep(self.held_s)
             await trio.aclose_forcefully(stream)
+
+    def _answers(self, number: int, command: Command, _connection: Connection) -> Command:
+        """What it says of its log, and whether it is a master."""
+        if command.code == Code.GET_BROKER_RUNTIME_INFO:
+            body = KvTable(table={"commitLogMinOffset": "0", "commitLogMaxOffset": "0"}).encode()
+        else:
+            body = HaRuntimeInfo(master=number not in self.mistaken).encode()
+        return answer(command, body=body)
 
     async def _until(self, holds: Callable[[], bool], what: str, seconds: float = SOON_S) -> None:
         await wait_until(holds, what, seconds, 0.01, lambda: None)
@@ -311,8 +334,27 @@ class Registered:
         await trio.sleep(WATCH_S + 1)
         one.master = 0
         await self._until(lambda: self.followed[-1:] == [0], "a word that is another", WATCH_S + 1)
+        await self._mistaken()
         one.master = None
         seen = len(self.followed)
         await trio.sleep(WATCH_S + 1)
         ensure(len(self.followed) == seen, "follows", "another, since none is named")
         one.master = 0
+
+    async def _mistaken(self) -> None:
+        """One that says that it is a slave is not followed: another one that was named is, if it
+        says so of itself."""
+        for wrong, right in ((0, 1), (1, 0)):
+            self.mistaken = {wrong}
+            await self._until(lambda right=right: self.followed[-1:] == [right], "another", 3)  # type: ignore[misc]
+            seen = len(self.followed)
+            await trio.sleep(WATCH_S)
+            ensure(len(self.followed) == seen, "follows", f"{self.followed[seen:]}")
+        self.mistaken = {0, 1}
+        await trio.sleep(WATCH_S)
+        self.followed.append(-1)  # whoever is dialled from now on is another one
+        await trio.sleep(WATCH_S)
+        ensure(self.followed[-1] == -1, "follows", f"{self.followed[-1]}, which is a slave")
+        self.mistaken = set()
+        await self._until(lambda: self.followed[-1] != -1, "a master again", 3)
+        await trio.sleep(WATCH_S)

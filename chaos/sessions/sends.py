@@ -16,7 +16,7 @@ import trio
 from rocketbed.chaos.sessions.broker import Peer
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.script import Script
-from rocketbed.chaos.sessions.stage import PORT, Stage
+from rocketbed.chaos.sessions.stage import PORT, SEGMENT, Stage
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.remoting.client import dial
 from rocketbed.wire.command import ONEWAY_BIT, Command, Encoding, RequestCode, ResponseCode
@@ -33,6 +33,9 @@ BATCH_QUEUES: Final = "C"
 SLOW_S: Final = (0.6, 0.9)
 """Longer than producers wait: `TIMEOUT_MS`."""
 SETTLED_S: Final = 8.0
+BODY_MAX: Final = 4096
+END_MARK: Final = 8
+"""Bytes that a file of the log keeps free for its end."""
 TIMEOUT_MS: Final = 200
 ADDED: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 Answer = ResponseCode
@@ -122,6 +125,8 @@ class Sends:
                 disk.faults.clear()
                 disk.sync_seconds = (0.0, 0.0)
                 await trio.sleep(SETTLED_S)
+            for more in (-1, 0, 1):
+                await self._to_the_end(stream, reader, more)
             peer = await self._dialled(world, nursery)  # an idle connection is closed
             await self._read_back(peer)
             nursery.cancel_scope.cancel()
@@ -132,6 +137,37 @@ class Sends:
         peer.connection = await dial(world, ("master", PORT), peer.handlers)
         nursery.start_soon(peer.connection.run)
         return peer
+
+    async def _to_the_end(self, stream: Stream, reader: FrameReader, more: int) -> None:
+        """A plain send that fills a file of the log but for the mark of its end, or is so many
+        bytes longer: that one stands in the next file."""
+        before, end = 0, SEGMENT
+        while before // SEGMENT < end // SEGMENT:  # the first of a file stands behind its filler
+            before, end = await self._same(stream, reader, 1)
+        rest = end - before - 1
+        while True:
+            start = end - end % SEGMENT + SEGMENT
+            room = start - end - END_MARK - rest + more
+            if 0 < room <= BODY_MAX:
+                break
+            _, end = await self._same(stream, reader, BODY_MAX // 2)
+        _, end = await self._same(stream, reader, room)
+        want = start - END_MARK + more if more <= 0 else start + rest + room
+        ensure(end == want, "roll", f"{more} more: the log ends at {end} for {want}")
+
+    async def _same(self, stream: Stream, reader: FrameReader, size: int) -> tuple[int, int]:
+        """A message with a body of that size, and else as long as any; where the log ended before
+        and behind it."""
+        log = self._stage.nodes["master"].store.log
+        before = log.written.value
+        self._number += 1
+        text = f"UNIQ_KEY\x01K{self._number:09d}\x02WAIT\x01true"
+        asked = self._send(Answer.SUCCESS, text, bytes(size), b="T", e=0)
+        asked.command.opaque = self._number
+        asked.command.encoding = self._random.choice(list(Encoding))
+        await stream.send_all(asked.frame)
+        self._judge([asked], await _answers(stream, reader, [asked]), is_slow=False, is_full=False)
+        return before, log.written.value
 
     # --- what is sent
 

@@ -1,6 +1,7 @@
 """One node and a nameserver, asked as tools ask: settings, pages of tables, queues that the broker
 shares out, messages that are sent back; a nameserver that knows it no more."""
 
+import errno
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -10,6 +11,8 @@ import trio
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.broker import SETTINGS, Peer
 from rocketbed.chaos.sessions.model import ensure
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import run_node
 from rocketbed.routing.config import NameserverConfig
@@ -46,6 +49,7 @@ BUILT_IN: Final = {
     "RMQ_SYS_TRANS_HALF_TOPIC": 1, "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1, "rmq_sys_wheel_timer": 1,
 }  # fmt: skip
 """Queues of the topics that every broker has from the start."""
+FILE: Final = "/conf/broker.conf"
 DEFAULTS: Final = {
     "fileReservedTime": "72",
     "longPollingEnable": "true",
@@ -55,7 +59,39 @@ DEFAULTS: Final = {
 
 def run_tools(seed: int) -> str:
     """Raises `Wrong`."""
-    return run_alone(_serve, seed, seed=f"tools/{seed}").digest
+    digest = run_alone(_serve, seed, seed=f"tools/{seed}").digest
+    return digest + run_alone(_keeps, seed=f"tools/{seed}", prepare=_with_file).digest
+
+
+def _with_file(disk: SimDisk) -> None:
+    disk.makedirs(FILE.rpartition("/")[0])
+    disk.replace_contents(FILE, b"# mine\nmaxMessageSize = 4000\nfileReservedTime=72\n")
+
+
+async def _keeps(world: World) -> None:
+    """What is changed is written into the file that the settings are from, or the answer says why
+    it is not; what the command line gives comes back at the next start."""
+    config, _ = make_config(settings_from_options(list(SETTINGS)), path=FILE)
+    disk: Any = world.disk
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(run_node, world, config))
+        peer = await Peer.dialled(world, nursery)
+        change = partial(peer.ask, Code.UPDATE_BROKER_CONFIG, {})
+        text = b"# mine\nmaxMessageSize=2000\nfileReservedTime=72\nautoCreateTopicEnable=false\n"
+        remark = (await change(0, b"autoCreateTopicEnable=false\nmaxMessageSize=2000\n")).remark
+        ensure(not remark, "settings", f"{remark!r} of what is kept")
+        ensure(disk.contents(FILE) == text, "settings", f"{disk.contents(FILE)!r} for {text!r}")
+        pinned = b"mappedFileSizeConsumeQueue=4000\n"
+        await change(Answer.NO_PERMISSION, pinned)
+        ensure(disk.contents(FILE) == text, "settings", "a refused one is kept")
+        disk.faults.append(SimFault(operation="write", path="/conf/*", error=errno.ENOSPC))
+        remark = (await change(0, b"maxMessageSize=3000\n")).remark or ""
+        ensure("No space left" in remark, "settings", f"{remark!r} of what cannot be kept")
+        ensure(disk.contents(FILE) == text, "settings", "changed by what could not be kept")
+        await peer.create()
+        await peer.send(body=bytes(3000))
+        await peer.send(Answer.MESSAGE_ILLEGAL, body=bytes(3001))
+        nursery.cancel_scope.cancel()
 
 
 async def _serve(world: World, seed: int) -> None:

@@ -30,6 +30,8 @@ from rocketbed.world.api import World
 NO_ROOM, NO_DESCRIPTOR, BROKEN = errno.ENOSPC, errno.EMFILE, errno.EIO
 BEFORE, DURING, AFTER = 8, 14, 6
 """Writes before the trouble, in it, and behind it."""
+DURING_MAX: Final = 60
+"""Writes in it, if it does not come to that sooner."""
 PASSES_S: Final = 10.0
 
 
@@ -131,8 +133,9 @@ class Troubled:
             operation=trouble.operation, path=trouble.path, error=trouble.error, times=None
         )
         disk.faults.append(fault)
-        for _ in range(DURING):
-            await self._put(store, fails=True)
+        for number in range(DURING_MAX):
+            if number < DURING or not fault.fired:
+                await self._put(store, fails=True)
         await trio.sleep(PASSES_S)
         ensure(not trouble.ends, "ends", f"{self._what}: the store goes on")
         disk.faults.clear()

@@ -57,7 +57,7 @@ class Retention:
                 # On record before it is done: a start then knows who took these segments.
                 beginning = doomed[-1] + parts.log.segment_size
                 await self._checkpointer.note(first=beginning, queue_first=-1)
-                self._delete(doomed)
+                await self._delete(doomed)
                 # A name that a power loss brings back must still find its units and keys.
                 await parts.pool.sync_names()
                 log_min = parts.log.min_offset
@@ -86,10 +86,13 @@ class Retention:
             doomed.append(start)
         return doomed
 
-    def _delete(self, doomed: list[int]) -> None:
+    async def _delete(self, doomed: list[int]) -> None:
         segments = self._parts.log.segments
         for start in doomed:
-            # While the mark was written, a reader or a cut may have come.
+            # One name after the other: a power loss that brought back an older one without the
+            # next would leave a hole, which stops the next boot.
+            await self._parts.pool.sync_names(to=segments.directory)
+            # While that or the mark was written, a reader or a cut may have come.
             if not segments.starts or segments.starts[0] != start:
                 return
             if segments.pinned(start) and not self._hanged(start):

@@ -98,6 +98,31 @@ def test_queues_and_index_follow_the_log() -> None:
     assert f"{ROOT}/consumequeue/T/0/{0:020d}" not in run.image.paths()
 
 
+def test_a_power_cut_brings_back_no_segment_without_the_next_one() -> None:
+    config = settings(reserved_ms=0, delete_batch_max=3)
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> int:
+        await fill(store)
+        begin = disks[0].events
+        store.delete_expired()
+        await store._retention.round()
+        assert store.min_offset == 3 * store.log.segment_size
+        return begin
+
+    async def count(store: MessageStore) -> int:
+        return len(store.log.segments.starts)
+
+    whole = session(work, config=config, prepare=disks.append)
+    for event in range(whole.value, whole.events + 1):
+        for seed in range(8):
+            cut = session(
+                work, config=config, prepare=disks.append, crash_at=event, kind="power",
+                mode="reorder", seed=seed,
+            )  # fmt: skip
+            assert session(count, config=config, image=cut.image, boots=2).value >= 1
+
+
 def test_a_segment_that_is_read_waits_but_not_for_ever() -> None:
     async def work(store: MessageStore) -> object:
         await fill(store)
