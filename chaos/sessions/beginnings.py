@@ -79,6 +79,9 @@ def starts(full: Filled, what: str, change: Change, *, again: bool, says: str = 
     ensure(report.scanned_from == want, "start", f"{what}: read from {report.scanned_from}")
     lines = " ".join([*told, *report.findings, report.reason])
     ensure(says in lines, "start", f"{what}: {lines!r} does not say {says!r}")
+    others = struct.unpack_from(">6q", run.image.contents(CHECKPOINT))[3:]
+    last = full.model.kept[-1].physical
+    ensure(others == (0, last, 0), "checkpoint", f"{what}: {others}, the last record is at {last}")
     previewed = f"from offset {want}" in lines
     ensure(previewed, "preview", f"{what}: {told} for {want}")
     look_at(run.image, but=("sizes",) if what == STRAYS else ())

@@ -64,6 +64,8 @@ SETTINGS: Final = (
 )
 ENDS: Final = ("stop", "kill", "power")
 QUEUES: Final = 4
+OLD_VERSION: Final = 120
+"""The last version of clients whose own limit of repetitions does not count."""
 SAVED_S: Final = 12.0
 """Longer than the tables of positions wait to be saved."""
 Code, Answer = RequestCode, ResponseCode
@@ -315,6 +317,12 @@ async def _sends(peer: Peer) -> None:
     dead = [await peer.send(b="%RETRY%g2", e=0, **fields) for fields in often]
     places = [answer.fields["queueOffset"] for answer in dead]
     ensure(places == ["0", "1"], "dead", f"{places} in their own queue")
+    for version, place in ((OLD_VERSION, "1"), (OLD_VERSION + 1, "2")):
+        asked = peer.send_request(b="%RETRY%g2", e=0, j=3, l=2)
+        asked.version = version
+        assert peer.connection is not None
+        told = (await peer.connection.request(asked)).fields["queueOffset"]
+        ensure(told == place, "dead", f"{told} for {place} of version {version}")
 
 
 async def _pulls(peer: Peer, world: World) -> None:

@@ -32,6 +32,8 @@ MODES: Final = ("random", "strict", "prefix", "reorder")
 """What a power cut leaves."""
 HEAD, SLOT, ENTRY = 40, 4, 20
 """Bytes of an index file's header, of a slot, of an entry."""
+TIME_AT, ENTRY_TIME = 12, 4
+"""Where in an entry its time stands, and its bytes."""
 Place = tuple[str, int, int]
 """A file, where in it, how many bytes."""
 
@@ -192,9 +194,9 @@ def _index_bits(full: Filled, random: Random) -> str:
         slots += [(path, at, SLOT) for at in in_use]
         entries += [(path, at, ENTRY) for at in own]
     last = [one for one in slots if one[0] == slots[-1][0]]
-    chosen = [
-        one for kind in (slots, entries, last) for one in random.sample(kind, min(len(kind), BITS))
-    ]
+    times = [(path, at + TIME_AT, ENTRY_TIME) for path, at, _ in entries]
+    kinds = (slots, entries, last, times, times[:1])
+    chosen = [one for kind in kinds for one in random.sample(kind, min(len(kind), BITS))]
     for path, at, size in chosen:
         where = at + random.randrange(size)
 

@@ -162,7 +162,10 @@ def _pauses(seed: int, log: bytes) -> str:
         wanted = [2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S, *[LAST_PAUSE_S] * 3]
         right = all(0 <= one - want < 0.09 for one, want in zip(told, wanted, strict=True))
         ensure(right, "pause", f"{told} for {wanted}")
-        stage.ready("slave", REFUSED, "it follows no master: c")
+        stage.ready("slave", REFUSED, "it follows no master: connecting")
+        master.serves = master.is_silent = True
+        stage.simulation.run(LAST_PAUSE_S + 0.5)
+        stage.ready("slave", REFUSED, "it follows no master: comparing")
         return stage.simulation.digest()
 
 

@@ -32,7 +32,7 @@ from rocketbed.chaos.sessions.stage import SEGMENT, Stage
 from rocketbed.replication.entry import Policy
 from rocketbed.wire.bodies import KvTable
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
-from rocketbed.wire.ha_native import Ack, Beat, Data, Fenced, Reject
+from rocketbed.wire.ha_native import Ack, Beat, Data, Fenced, Reject, Welcome
 from rocketbed.world.api import World
 
 
@@ -56,6 +56,7 @@ async def _lead(world: World, leading: "Leading") -> None:
         await leading.confirms()
         await leading.second_member()
         await leading.falls_behind()
+        await leading.expires()
         await leading.loses_links()
         await leading.lost_answer()
         await leading.lease()
@@ -210,6 +211,36 @@ class Leading(LeadingStage):
         await self.answered(-1)
         await self._follow(one, two, CAUGHT_UP_S + LAG_S + LATE_S)
         ensure(3 in self.controller.entry.in_sync, "asked", "it keeps up again")
+
+    async def expires(self) -> None:
+        """Files go that are old: who ends below the log's beginning has to begin with nothing, and
+        is sent what there is then."""
+        one, two, store = self.one, self.two, self.node.store
+        early = self.ends()[1]
+        while self.end < 3 * SEGMENT:
+            for _ in range(8):
+                self.sends()
+            await self._follow(one, two, 0.1)
+        store.delete_expired()
+        for _ in range(100):
+            await self._follow(one, two, 0.2)
+            if store.min_offset:
+                break
+        low, epoch = store.min_offset, self.controller.entry.epoch
+        ensure(low >= SEGMENT and early < low, "load", f"the log begins at {low}")
+        await self.answered(-1)
+        twin = HandFollower(3, GROUP, CLUSTER, SEGMENT)
+        behind = twin.hello(promised=epoch, end=early, history=((1, 0),))
+        why = f"reseed: our log is the same up to {early}, and begins at {low} now"
+        await twin.refused(self.world, self.place, epoch, behind, why)
+        found = await twin.dial(self.world, self.place, epoch, twin.hello(promised=epoch))
+        assert isinstance(found, Welcome), found
+        told = (found.history, found.first, found.cut, found.crc)
+        ensure(told == (((1, 0),), low, low, 0), "welcome", f"{told} of a log from {low}")
+        await self.until(lambda: not two.is_linked, "an older connection ends")
+        await self._join(two)
+        await self._follow(one, two, CAUGHT_UP_S + LAG_S + LATE_S)
+        ensure(3 in self.controller.entry.in_sync, "asked", "it is there again")
 
     async def loses_links(self) -> None:
         """A member that comes back at once stays; one that stays away is left out."""

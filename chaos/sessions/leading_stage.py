@@ -59,7 +59,7 @@ class LeadingStage:
         is_sync = self.policy is Policy.FSYNC
         self.settings = {
             "brokerName": GROUP, "rbReplica": 1, "rbReplicas": 3,
-            "brokerClusterName": CLUSTER, "autoCreateTopicEnable": True,
+            "brokerClusterName": CLUSTER, "autoCreateTopicEnable": True, "fileReservedTime": 0,
             "namesrvAddr": f"{self.stage.simulation.host(PEERS).address}:{CONTROLLER_PORT}",
             "flushDiskType": "SYNC_FLUSH" if is_sync else "ASYNC_FLUSH", **self.changes_of_settings,
         }  # fmt: skip
@@ -152,12 +152,14 @@ class LeadingStage:
         return self.ends()
 
     def ends(self) -> list[int]:
-        return ends_of(read_log(self.node.store.log)[1])
+        low, data = read_log(self.node.store.log)
+        return ends_of(data, low)
 
     async def hears(self, one: HandFollower) -> int:
         """A follower is sent all of the log; its end."""
         await self.until(lambda: len(one.log) == self.end, f"{one.number} hears {self.end}")
-        ensure(one.log == read_log(self.node.store.log)[1], "log", f"{one.number}: other bytes")
+        low, data = read_log(self.node.store.log)
+        ensure(one.log[low:] == data, "log", f"{one.number}: other bytes")
         return self.end
 
     async def answered(self, count: int) -> None:

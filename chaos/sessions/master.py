@@ -41,6 +41,8 @@ class HandMaster:
         self.began: list[float] = []
         """When somebody dialled."""
         self.serves = True
+        self.is_silent = False
+        """Whether it answers no report."""
         self.dropped_s = 0.0
         self.node: Node | None = None
         """The slave, whose reports are compared with what it has."""
@@ -140,6 +142,8 @@ class HandMaster:
 
     async def _send(self, stream: Stream, reports: list[int], is_asked: trio.Event) -> None:
         await is_asked.wait()
+        if self.is_silent:
+            return
         at, quiet_s = reports[0] or self.low, 0.0
         if at < self.low:
             return

@@ -214,7 +214,7 @@ class DrawnGroup(Group):
         hand = self.random.choice(self.hands)
         if hand.beats and self.random.random() < 0.5:
             return
-        if self.random.random() < 0.3 and hand.end:
+        if self.random.random() < 0.5 and hand.end:
             hand.end -= 1
         await self.come(hand, lossless=self.random.random() < 0.7)
 

@@ -212,8 +212,10 @@ async def _shares(peers: list[Peer], random: Random, server: Nameserver) -> None
 
 
 async def _joins(peer: Peer, name: str, fingerprint: int) -> None:
-    """By the second form of a heartbeat, which says whether its subscriptions are new."""
-    for known, without, changed in ((fingerprint, False, None), (fingerprint, True, "false"),
+    """By the first form of a heartbeat, and by the second, which says whether its subscriptions
+    are new."""
+    for known, without, changed in ((0, False, "true"), (fingerprint, False, None),
+                                    (fingerprint, True, "false"),
                                     (fingerprint + 1, True, "true")):  # fmt: skip
         wanted = [] if without else [SubscriptionData(topic="T")]
         data = HeartbeatData(
