@@ -170,6 +170,7 @@ class Puller:
             result = replace(
                 result, status=GetStatus.NO_MATCHED_MESSAGE, next_offset=header.queueOffset
             )
+            return _response(command, code, suggested, result, allowed)
         response = _response(command, code, suggested, result, allowed)
         if code != ResponseCode.SUCCESS:
             self.missed += 1

@@ -134,6 +134,10 @@ class StoreConfig:
                 f"maxIndexNum={self.index_entries}, maxHashSlotNum={self.index_slots}:"
                 " an index needs 2 entries and 1 slot at least"
             )
+        if self.index_entries >= 1 << 31:
+            raise BadStoreDirectory(
+                f"maxIndexNum={self.index_entries}: entries have numbers of 32 bits"
+            )
         up = -(-self.queue_segment_size // QUEUE_UNIT) * QUEUE_UNIT
         object.__setattr__(self, "queue_segment_size", max(up, QUEUE_UNIT))
         down = self.batch_queue_segment_size // BATCH_UNIT * BATCH_UNIT

@@ -2,12 +2,13 @@
    a build and the modules beside it are of one state.
 
    A function that can fail returns one of three: TAKEN, LEFT (not for this body: Python's does it,
-   and nothing is raised) or FAILED (a Python exception is set). Objects whose names end in _ref are
-   owned by who holds them and are given up on every way out; all others are borrowed of something
-   that outlives their use. Spans point into such objects. Only the limited API is used, so that one
-   build serves every CPython from 3.11 on. */
+   and nothing is raised) or FAILED (a Python exception is set). Fields and parameters whose names
+   end in _ref are owned by who holds them and are given up on every way out; all other fields are
+   borrowed of something that outlives their use. What a function makes it gives up itself. Spans
+   point into objects that are held. Only the limited API is used, so that one build serves every
+   CPython from 3.11 on. */
 
-#define _GNU_SOURCE /* memmem, memrchr */
+#define _GNU_SOURCE /* memmem */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>

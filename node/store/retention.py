@@ -99,6 +99,8 @@ class Retention:
                 return
             self._parts.world.log.info("store.segment_deleted", path=segments.path(start))
             segments.remove(start)
+            # A pull of what is gone must not be given what comes behind it, as if it were that.
+            self._parts.queues.correct_min(self._parts.log.min_offset)
             self._parts.world.mark("store.retention_removed")
             self.deleted += 1
 

@@ -76,6 +76,28 @@ def test_expired_segments_go_in_their_hour_only() -> None:
     assert lows == sorted(lows)
 
 
+def test_nobody_is_given_a_later_message_while_files_go() -> None:
+    """At each moment in which others run, a pull of what is gone is told that it is."""
+
+    async def work(store: MessageStore) -> object:
+        await fill(store)
+        pool, seen = store._parts.pool, []
+        sync_names = pool.sync_names
+
+        async def looked(to: str = "") -> None:
+            found = store.get_messages("T", 0, 0, 32)
+            seen.append((store.min_offset > 0, found.status))
+            await sync_names(to)
+
+        pool.sync_names = looked  # type: ignore[method-assign]
+        await store._retention.round()
+        return seen
+
+    config = settings(reserved_ms=0, delete_when=tuple(range(24)))
+    seen = session(work, config=config).value
+    assert {status for is_shorter, status in seen if is_shorter} == {GetStatus.OFFSET_TOO_SMALL}
+
+
 def test_queues_and_index_follow_the_log() -> None:
     async def work(store: MessageStore) -> object:
         for _ in range(14):
