@@ -5,6 +5,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketbed.pipeline.errors import SparkMissing
@@ -29,6 +30,10 @@ LOCAL: Final[dict[str, str]] = {
 }
 PORTS: Final = {"spark": 7077, "sc": 15002}
 ANSWER_S: Final = 5.0
+ARCHIVES: Final = "spark.archives"
+PYTHONPATH: Final = "spark.executorEnv.PYTHONPATH"
+UNPACKED: Final = "rocketbed_archive"
+"""Where executors unpack it, below the directory that they run in."""
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -38,11 +43,13 @@ def build_session(
     master: str = "local[*]",
     remote: str = "",
     conf: Mapping[str, str] | None = None,
+    archive: str = "",
 ) -> "SparkSession":
     """A session that reads `rocketbed` stores; the running one if there is one.
 
     `master` is Spark's (`local[2]`, `spark://host:7077`); `remote` a Spark Connect address
     (`sc://host:15002`, `local[2]`), which then counts instead. `conf` goes over the defaults.
+    `archive` has rocketbed for executors that do not (docs/pipeline.md, "Deploying").
     Raises `SparkMissing`.
     """
     try:
@@ -51,23 +58,46 @@ def build_session(
         raise SparkMissing("Spark is not installed: pip install 'rocketbed[spark]'") from exc
     if remote and find_spec("grpc") is None:
         raise SparkMissing("Spark Connect needs grpcio: pip install 'rocketbed[connect]'")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = dict(DEFAULTS)
+    settings = DEFAULTS | dict(conf or {})
     is_local = master.startswith("local") and not remote
+    if archive and not is_local:
+        settings |= _unpacked(archive, settings)
+        _same_name()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-        settings |= LOCAL | {"spark.sql.shuffle.partitions": str(max(2, 2 * _cores(master)))}
+        partitions = str(max(2, 2 * _cores(master)))
+        settings = LOCAL | {"spark.sql.shuffle.partitions": partitions} | settings
     if not remote or remote.startswith("local"):
         prepare_java()
     refuse_silent(remote or master)
     builder = SparkSession.builder.appName(name)
     builder = builder.remote(remote) if remote else builder.master(master)
-    for key, value in (settings | dict(conf or {})).items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
     except Exception as exc:
         raise SparkMissing(f"Spark does not start with {remote or master}: {exc}") from exc
+
+
+def _unpacked(archive: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings by which every executor unpacks the archive, and its Python looks there first."""
+    others = {ARCHIVES: ",", PYTHONPATH: ":"}
+    ours = {ARCHIVES: f"{archive}#{UNPACKED}", PYTHONPATH: UNPACKED}
+    return {
+        name: separator.join(filter(None, (ours[name], settings.get(name))))
+        for name, separator in others.items()
+    }
+
+
+def _same_name() -> None:
+    """Name Python as it is called on every machine: Spark runs a data source by one name, on
+    executors and here, where this Python has to be the one that is found by it."""
+    if not {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & os.environ.keys():
+        os.environ["PYSPARK_PYTHON"] = "python{}.{}".format(*sys.version_info)
+        here = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        os.environ["PATH"] = os.pathsep.join(here)
 
 
 def refuse_silent(address: str) -> None:

@@ -56,6 +56,8 @@ class JobSettings:
     remote: str = ""
     """A Spark Connect address; counts instead of `master`."""
     conf: dict[str, str] = field(default_factory=dict)
+    archive: str = ""
+    """What executors unpack that have no rocketbed."""
     report: Path | None = None
     as_json: bool = False
     mode: str = "PERMISSIVE"
@@ -132,6 +134,7 @@ class Job:
                     master=self.settings.master,
                     remote=self.settings.remote,
                     conf=self.settings.conf,
+                    archive=self.settings.archive,
                 )
             self._take_interrupts()
             self.progress.attach(self._spark)

@@ -18,6 +18,10 @@ GONE: Final = ("Py4JNetworkError", "Connection refused", "Answer from Java side 
 _PYTHON_ERROR: Final = re.compile(
     r"^\s*(?!SQLSTATE)((?:[A-Za-z_]\w*\.)*[A-Z]\w*): (.+)$", re.MULTILINE
 )
+_HOST: Final = re.compile(r"\(TID \d+\) \((\S+) executor (?!driver)")
+"""Where a task failed, unless here."""
+_NO_MODULE: Final = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+_NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"')
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*")
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _CAUSE: Final = re.compile(r"^\s*Caused by: [\w.$]+: (.+)$", re.MULTILINE)
@@ -48,8 +52,25 @@ def explain(error: BaseException) -> PipelineError | None:
 
 def explain_text(name: str, text: str) -> PipelineError:
     """The same for an error of Spark by the name of its class and its text."""
+    known = _explained(name, text)
+    if (place := _HOST.findall(text)) and place[-1] not in str(known):
+        known.args = (f"{known} (on {place[-1]})",)
+    return known
+
+
+def _explained(name: str, text: str) -> PipelineError:
     if (ours := _ours(text)) is not None:
         return ours
+    if missing := _NO_MODULE.findall(text):
+        return SparkFailed(
+            f"the Python that Spark runs has no module {missing[-1]}: install it on all machines,"
+            " or give --archive FILE (docs/pipeline.md, Deploying)"
+        )
+    if program := _NO_PROGRAM.findall(text):
+        return SparkFailed(
+            f"no program {program[-1]}: Spark runs Python by one name on all machines, PYSPARK_PYTHON"
+            " or else the path of this one; set PYSPARK_PYTHON to what they all have"
+        )
     whole = f"{name} {text}"
     if any(word in whole for word in MEMORY):
         return SparkFailed(

@@ -31,6 +31,7 @@ def job_options(*reads: str) -> Callable[[Function], Function]:
 
 def settings_of(given: dict[str, Any]) -> JobSettings:
     """The common settings, taken out of a command's keywords. Raises `click.UsageError`."""
+    _check_archive(given)
     return JobSettings(
         stores=given.pop("store", ()),
         endpoints=given.pop("endpoints", None) or "",
@@ -39,6 +40,7 @@ def settings_of(given: dict[str, Any]) -> JobSettings:
         master=given.pop("master"),
         remote=given.pop("remote") or "",
         conf=dict(_setting(text) for text in given.pop("conf")),
+        archive=given.pop("archive") or "",
         report=given.pop("report"),
         as_json=given.pop("as_json"),
         mode=given.pop("mode", MODES[0]),
@@ -83,6 +85,15 @@ def _setting(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise click.UsageError(f"--conf {text}: expected KEY=VALUE")
     return key, value
+
+
+def _check_archive(given: dict[str, Any]) -> None:
+    """Raises `click.UsageError`."""
+    archive = given["archive"]
+    if archive and given["remote"]:
+        raise click.UsageError("--archive cannot be combined with --remote: give it to the server")
+    if archive and "://" not in archive and not Path(archive).is_file():
+        raise click.UsageError(f"--archive {archive}: there is no such file")
 
 
 def _directory(text: str | None) -> Path | None:
@@ -135,6 +146,11 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         "--remote", metavar="sc://HOST:PORT", help="Spark Connect server, instead of --master."
     ),
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable."),
+    click.option(
+        "--archive",
+        metavar="FILE",
+        help="rocketbed for executors that do not have it: see docs/pipeline.md, Deploying.",
+    ),
     click.option(
         "--report",
         type=click.Path(dir_okay=False, path_type=Path),
