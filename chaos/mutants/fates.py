@@ -1,15 +1,12 @@
 """What became of generated mutants: a line of a file for each, once it is decided.
 
     OUT/results.jsonl     all of them
-    OUT/parts/*.jsonl     those of tasks that run elsewhere, each with a file of its own
 
 So an examination that was ended goes on where it was. Lines of other sources count no more, since
 both the bug and what looks for it may have changed.
 """
 
 import json
-import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -17,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 RESULTS: Final = "results.jsonl"
-PARTS: Final = "parts"
 
 State = Literal["found", "tests only", "not found", "not visited", "equivalent"]
 
@@ -75,28 +71,6 @@ def kept_in(path: Path, digest: str) -> Iterator[Callable[[Fate], None]]:
             file.flush()
 
         yield keep
-
-
-def parts(out: Path) -> list[Path]:
-    """The files of tasks."""
-    return sorted((out / PARTS).glob("*.jsonl"))
-
-
-def new_part(out: Path) -> Path:
-    """Where one more task keeps what it finds. Raises `OSError`."""
-    (out / PARTS).mkdir(exist_ok=True)
-    return out / PARTS / f"{os.getpid()}-{secrets.token_hex(6)}.jsonl"
-
-
-def gather(out: Path) -> None:
-    """Move what tasks found to the results; no task runs any more. Raises `OSError`."""
-    found = parts(out)
-    lines = _lines(found)
-    if lines:
-        with (out / RESULTS).open("a", encoding="utf-8") as file:
-            file.write("\n".join(["", *lines, ""]))
-    for path in found:
-        path.unlink()
 
 
 def _lines(paths: Iterable[Path]) -> list[str]:

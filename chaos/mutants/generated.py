@@ -1,7 +1,7 @@
 """Generated mutants put to the test: each is run where its line is visited, until a run fails.
 
-First what is to be run is found out (`begin`), then it is run (`try_cases`): here, or shared out
-among processes elsewhere, since cases can be pickled and know nothing of each other.
+First what is to be run is found out (`begin`), then it is run: here (`try_cases`), or one by one on
+other machines (`decide`), since cases can be pickled and know nothing of each other.
 """
 
 import resource
@@ -16,7 +16,7 @@ from typing import Final
 from rocketbed.chaos.hunt.runner import Errand, Outcome, Say, run_errands
 from rocketbed.chaos.mutants.draw import Generated, Source, candidates, draw, read_sources
 from rocketbed.chaos.mutants.equivalent import Equivalent, load_equivalents
-from rocketbed.chaos.mutants.fates import RESULTS, Fate, gather, kept_in, load
+from rocketbed.chaos.mutants.fates import RESULTS, Fate, kept_in, load
 from rocketbed.chaos.mutants.mutant import StaleMutant
 from rocketbed.chaos.mutants.visits import (
     KINDS,
@@ -136,7 +136,6 @@ def begin(
     stale = [one for key, one in equivalents.items() if key not in all_keys]
     digest = digest_of_sources()
     wanted.out.mkdir(parents=True, exist_ok=True)
-    gather(wanted.out)
     known = load([wanted.out / RESULTS], digest)
     if trials is None:
         trials = suite(wanted.seed) + (files_of_tests(wanted.tests) if wanted.tests else [])
@@ -164,18 +163,22 @@ def try_cases(
 
     Raises `StaleMutant`, `OSError` for the file.
     """
+    with kept_in(results, digest) as keep, closing(decide(cases, jobs=jobs)) as decided:
+        for fate in decided:
+            keep(fate)
+            yield fate
+
+
+def decide(cases: Iterable[Case], *, jobs: int) -> Generator[Fate, None, None]:
+    """The same with no line anywhere. Raises `StaleMutant`."""
     waiting = deque(cases)
-    with (
-        kept_in(results, digest) as keep,
-        closing(run_errands(_Attempts(waiting), jobs=jobs)) as done,
-    ):
+    with closing(run_errands(_Attempts(waiting), jobs=jobs)) as done:
         for attempt, outcome in done:
             case = attempt.case
             _judge(case, attempt.visited, outcome)
             if case.fate.state == "not found" and case.left:
                 waiting.appendleft(case)
                 continue
-            keep(case.fate)
             yield case.fate
 
 

@@ -1,12 +1,12 @@
 """`campaign`: seeds of a scenario in simulation, spread over Spark's executors.
 
     OUT/campaign.json        what is run; a resumed campaign has to be the same
-    OUT/results/*.jsonl      a line for each seed that is done, appended by the task that ran it
+    OUT/results/*.jsonl      a line for each seed that is done, and what it cost where
     OUT/runs/seed-N/         what a seed that did not pass left: its page and its replay file
 
-Lines are there as soon as their seed is done, so a lost driver loses only what was under way:
-`--resume` runs what has no line yet. One seed in a hundred is run a second time in another task,
-and has to give the same digest.
+OUT is the driver's alone: tasks send it their results. Lines are there as soon as their seed is
+done, so a lost driver loses only what was under way: `--resume` runs what has no line yet. One seed
+in a hundred is run a second time, and has to give the same digest.
 """
 
 import hashlib
@@ -14,35 +14,32 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
-from rocketbed.pipeline.jobs.seeds import GOOD, SeedOptions, run_seed
+from rocketbed.pipeline.jobs.seeds import GOOD, SeedOptions, run_seed, unpack
+from rocketbed.pipeline.jobs.spread import spread
 from rocketbed.pipeline.report import write_whole
-
-if TYPE_CHECKING:
-    import pyarrow
 
 CAMPAIGN: Final = "campaign.json"
 RESULTS: Final = "results"
+RUNS: Final = "runs"
 FORMAT: Final = 1
-BLOCKS_PER_CORE: Final = 8
 CHECK_SHARE: Final = 0.01
 EXAMPLES: Final = 20
-CONF: Final = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
-"""A task that fails is not repeated: its seeds would run twice."""
-
-Block = tuple[tuple[int, bool], ...]
-"""Seeds of one task, each with whether it is run a second time."""
+Run = tuple[int, bool]
+"""A seed, with whether it is run a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOptions:
     seeds: SeedOptions
+    out: Path
     first: int = 0
     count: int = 100
     resume: bool = False
@@ -51,7 +48,7 @@ class CampaignOptions:
 
 def campaign(job: Job, options: CampaignOptions) -> None:
     """Run what is not done yet. Raises `WrongUsage`, `PipelineError`."""
-    out = Path(options.seeds.out)
+    out = options.out
     _open(out, options)
     done = results(out)
     seeds = range(options.first, options.first + options.count)
@@ -61,13 +58,14 @@ def campaign(job: Job, options: CampaignOptions) -> None:
         *((seed, True) for seed in checked(seeds, options)),
     ]
     left = [one for one in wanted if one not in have]
-    job.report.inputs.append({"scenario": options.seeds.scenario, **asdict(options)})
+    asked_for = {"first": options.first, "count": options.count, "resume": options.resume}
+    job.report.inputs.append({"scenario": options.seeds.scenario, "out": str(out), **asked_for})
     if left:
-        blocks = deal(left, BLOCKS_PER_CORE * job.cores)
         with job.phase(f"running {len(left)} seeds"):
-            _run_blocks(job, blocks, options.seeds)
+            _run_all(job, in_turn(left), options.seeds, out)
     asked = set(wanted)
-    rows = [row for row in results(out) if (row["seed"], row["again"]) in asked]
+    by_run = {(row["seed"], row["again"]): row for row in results(out)}
+    rows = [row for run, row in by_run.items() if run in asked]
     _judge(job, rows, wanted, options.seeds.scenario)
 
 
@@ -79,18 +77,10 @@ def checked(seeds: Sequence[int], options: CampaignOptions) -> list[int]:
     return list(seeds[step - 1 :: step]) or [seeds[-1]]
 
 
-def deal(left: Sequence[tuple[int, bool]], count: int) -> list[Block]:
-    """At most `count` blocks of about the same length, in an order that hangs on the seeds only.
-
-    Neighbours often take alike long, so they are spread; the two runs of one seed are never in one
-    block unless there is only one.
-    """
-    ordered = sorted(left, key=lambda one: (_spread(one[0]), one[1]))
-    count = max(1, min(count, len(ordered)))
-    blocks: list[list[tuple[int, bool]]] = [[] for _ in range(count)]
-    for number, one in enumerate(ordered):
-        blocks[number % count].append(one)
-    return [tuple(block) for block in blocks]
+def in_turn(left: Sequence[Run]) -> list[Run]:
+    """In an order that hangs on the seeds only: neighbours often take alike long, and the two runs
+    of one seed had better be far apart."""
+    return sorted(left, key=lambda run: (run[1], _spread(run[0])))
 
 
 def _spread(seed: int) -> bytes:
@@ -128,31 +118,24 @@ def _open(out: Path, options: CampaignOptions) -> None:
         raise WrongUsage(f"{out} holds a campaign of {known}, not of {same}: give another --out")
 
 
-def _run_blocks(job: Job, blocks: list[Block], options: SeedOptions) -> None:
-    """One task a block; a row comes back for each seed as it is done."""
+def _run_all(job: Job, runs: Sequence[Run], options: SeedOptions, out: Path) -> None:
+    """One task a run; each on record before the next answer is taken."""
 
-    def run(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
-        import pyarrow
+    def work(run: Run) -> tuple[dict[str, Any], bytes]:
+        return run_seed(run[0], options, again=run[1])
 
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for seed in run_block(blocks[number], options):
-                    yield pyarrow.RecordBatch.from_pydict({"seed": [seed]})
-
-    numbers = job.spark.range(0, len(blocks), 1, numPartitions=len(blocks))
-    ran = numbers.mapInArrow(run, "seed long").count()
-    job.report.counts["runs"] = ran
-
-
-def run_block(block: Block, options: SeedOptions) -> Generator[int, None, None]:
-    """Run seeds one after the other, each on record before the next begins."""
-    path = Path(options.out) / RESULTS / f"{os.getpid()}-{secrets.token_hex(6)}.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        for seed, again in block:
-            file.write(json.dumps(run_seed(seed, options, again=again)) + "\n")
+    path = out / RESULTS / f"{os.getpid()}-{secrets.token_hex(6)}.jsonl"
+    with path.open("w", encoding="utf-8") as file, closing(spread(job, work, runs)) as all_done:
+        for done in all_done:
+            row, kept = done.answer
+            place = out / RUNS / f"seed-{row['seed']}"
+            if kept:
+                unpack(kept, place)
+            row["replay"] = str(place / row["replay"]) if row["replay"] and kept else ""
+            file.write(json.dumps(row | asdict(done.cost)) + "\n")
             file.flush()
             os.fsync(file.fileno())
-            yield seed
+            job.report.counts["runs"] = int(job.report.counts.get("runs", 0)) + 1
 
 
 def _judge(

@@ -68,8 +68,8 @@ def _explained(name: str, text: str) -> PipelineError:
         )
     if program := _NO_PROGRAM.findall(text):
         return SparkFailed(
-            f"no program {program[-1]}: Spark runs Python by one name on all machines, PYSPARK_PYTHON"
-            " or else the path of this one; set PYSPARK_PYTHON to what they all have"
+            f"no program {program[-1]}: Spark runs Python by one name on all machines, by default"
+            " the path of this one; set PYSPARK_PYTHON to what they all have"
         )
     whole = f"{name} {text}"
     if any(word in whole for word in MEMORY):

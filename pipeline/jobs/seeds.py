@@ -1,20 +1,25 @@
 """One seed of a campaign: its own process, with limits, and its result.
 
 A simulation that crashes, hangs or eats the memory is an answer (`crash`, `timeout`, `oom`), not a
-failed task that Spark would repeat. The process dies with the worker that started it.
+failed task that Spark would repeat. The process dies with the worker that started it. It runs in
+a folder of its own, so what a failed run leaves comes back as an archive, to whatever machine.
 """
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import rocketbed
 from rocketbed.pipeline.processes import tree
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -22,14 +27,16 @@ LOOK_S: Final = 0.1
 TAIL: Final = 2000
 """Bytes of what a failed run said that are kept."""
 GOOD: Final = ("pass", "skipped")
+KEPT_MAX: Final = 64 << 20
+"""Bytes of what a run left; of more only its replay file is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOptions:
     scenario: str
     """A name from `rocketbed chaos list`, or a file."""
-    out: str
-    """Where runs that did not pass are kept; the same place for every worker."""
+    text: str = ""
+    """What is in that file, which may be on no other machine."""
     quick: bool = False
     timeout_s: float = 300.0
     """Wall time of one seed."""
@@ -37,24 +44,36 @@ class SeedOptions:
     """Resident memory of one seed's processes."""
 
 
-def run_seed(seed: int, options: SeedOptions, *, again: bool = False) -> dict[str, Any]:
-    """Run one seed. `again`: only to compare the digest, nothing is kept or shrunk."""
-    place = Path(options.out) / ("again" if again else "runs") / f"seed-{seed}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    command = ["chaos", "run", options.scenario, "--seed", str(seed), "--json"]
+def run_seed(
+    seed: int, options: SeedOptions, *, again: bool = False
+) -> tuple[dict[str, Any], bytes]:
+    """Run one seed: its row, and what it left if it did not pass, as a tar archive.
+
+    `again`: only to compare the digest, nothing is kept or shrunk.
+    """
+    with tempfile.TemporaryDirectory(prefix="rocketbed-seed-") as folder:
+        return _run_in(Path(folder), seed, options, again)
+
+
+def _run_in(
+    folder: Path, seed: int, options: SeedOptions, again: bool
+) -> tuple[dict[str, Any], bytes]:
+    place, log, scenario = folder / "run", folder / "said", options.scenario
+    if options.text:
+        scenario = str(folder / Path(scenario).name)
+        Path(scenario).write_text(options.text, encoding="utf-8")
+    command = ["chaos", "run", scenario, "--seed", str(seed), "--json"]
     command += ["--report", str(place), *(["--quick"] if options.quick else [])]
     command += ["--no-shrink"] if again else []
     began = time.monotonic()
-    log = place.parent / f"seed-{seed}.log"
     with log.open("wb") as said:
         ended, output, code = _run(command, said, options)
     row = _row(output)
     verdict = ended or str(row.get("verdict", "crash"))
     text = log.read_bytes()[-TAIL:].decode(errors="replace")
-    log.unlink()
-    if verdict in GOOD or again:
-        shutil.rmtree(place, ignore_errors=True)
-    return {
+    replay = Path(str(row.get("replay", "")))
+    kept = b"" if verdict in GOOD or again else _packed(place, replay.name)
+    told = {
         "seed": seed,
         "again": again,
         "verdict": verdict,
@@ -63,14 +82,37 @@ def run_seed(seed: int, options: SeedOptions, *, again: bool = False) -> dict[st
         "looked": row.get("looked", {}),
         "wall_s": round(time.monotonic() - began, 3),
         "digest": str(row.get("digest", "")),
-        "replay": str(row.get("replay", "")),
+        "replay": replay.name,
         "tail": "" if verdict in GOOD else str(row.get("error") or text),
     }
+    return told, kept
+
+
+def _packed(place: Path, replay: str) -> bytes:
+    """A folder as an archive, empty if it is not there."""
+    files = [path for path in sorted(place.rglob("*")) if path.is_file()]
+    if sum(path.stat().st_size for path in files) > KEPT_MAX:
+        files = [path for path in files if path.name == replay]
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        for path in files:
+            archive.add(path, path.relative_to(place))
+    return packed.getvalue() if files else b""
+
+
+def unpack(kept: bytes, place: Path) -> None:
+    """Put what a run left to a place, instead of what is there. Raises `OSError`."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    with tarfile.open(fileobj=io.BytesIO(kept)) as archive:
+        archive.extractall(place, filter="data")
 
 
 def _run(command: list[str], said: Any, options: SeedOptions) -> tuple[str, bytes, int]:
     """Why it was ended, if it was; its standard output; its exit code."""
     start = [sys.executable, "-P", "-m", "rocketbed.chaos.host.tied", str(os.getpid()), *command]
+    # Where this process has it from, which may be an archive that only Spark's workers know of.
+    path = [str(Path(rocketbed.__file__).parents[1].absolute()), os.environ.get("PYTHONPATH", "")]
     ended = ""
     with subprocess.Popen(
         start,
@@ -78,6 +120,7 @@ def _run(command: list[str], said: Any, options: SeedOptions) -> tuple[str, byte
         stdout=subprocess.PIPE,
         stderr=said,
         start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
     ) as process:
         until = time.monotonic() + options.timeout_s
         while True:

@@ -3,7 +3,6 @@
 Mutants fare as they do without Spark.
 """
 
-from copy import deepcopy
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from rocketbed.chaos.mutants.draw import read_sources
-from rocketbed.chaos.mutants.fates import PARTS
 from rocketbed.chaos.mutants.generated import Found, Search, begin, search
 from rocketbed.chaos.mutants.tally import SURVIVORS, score, write_survivors
 from rocketbed.chaos.mutants.visits import Trial
@@ -24,8 +22,10 @@ from rocketbed.cli.pipeline.campaign import campaign as command
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.campaign import CampaignOptions, campaign, results
 from rocketbed.pipeline.jobs.common import Job, JobSettings
-from rocketbed.pipeline.jobs.mutants import mutants, try_block
+from rocketbed.pipeline.jobs.failures import SparkFailed
+from rocketbed.pipeline.jobs.mutants import mutants
 from rocketbed.pipeline.jobs.seeds import SeedOptions
+from rocketbed.pipeline.jobs.spread import spread
 from tests.support.campaigns import LONE, SCENARIO, mutant
 
 pytestmark = pytest.mark.spark
@@ -41,7 +41,7 @@ def test_a_campaign_and_its_second_half(spark: SparkSession, tmp_path: Path) -> 
     path = tmp_path / "tiny.toml"
     path.write_text(SCENARIO.replace("STORM", "1s") + MISSED)
     options = CampaignOptions(
-        seeds=SeedOptions(scenario=str(path), out=str(tmp_path / "out")), first=5, count=1
+        seeds=SeedOptions(scenario=str(path)), out=tmp_path / "out", first=5, count=1
     )
     job = Job("campaign", JobSettings(), spark=spark)
     campaign(job, options)
@@ -54,6 +54,7 @@ def test_a_campaign_and_its_second_half(spark: SparkSession, tmp_path: Path) -> 
     campaign(again, replace(options, count=2, resume=True))
     assert again.report.counts["seeds"] == 2
     rows = results(tmp_path / "out")
+    assert all(row["cpu_s"] > 0 and row["attempt"] == 0 and row["host"] for row in rows)
     assert sorted((row["seed"], row["again"]) for row in rows) == [
         (5, False),
         (5, True),
@@ -99,19 +100,23 @@ def test_mutants_fare_as_they_do_without_spark(
     assert job.report.counts["tried"] == 0
 
 
-def test_a_task_that_is_repeated_goes_on_where_it_was_lost(
-    tmp_path: Path, trials: list[Trial]
+def test_a_piece_that_fails_does_not_end_those_after_the_first_answer(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    wanted = Search(number=10_000, out=tmp_path, jobs=1, runs=1, only=KEYS)
-    found = begin(wanted, print, warn=print, trials=trials, sources=SOURCES)
-    first, *others = (case.fate.key for case in found.left)
-    lost = try_block(deepcopy(found.left), tmp_path, found.digest)
-    assert next(lost) == first
-    lost.close()
-    assert list(try_block(found.left, tmp_path, found.digest)) == others
-    whole = begin(wanted, print, warn=print, trials=trials, sources=SOURCES)
-    assert whole.left == []
-    assert not list((tmp_path / PARTS).iterdir())
+    def work(piece: int) -> int:
+        if piece == 2:
+            raise PipelineError("not two")
+        return piece * piece
+
+    job = Job("campaign", JobSettings(), spark=spark)
+    answers: list[int] = []
+    with pytest.raises(SparkFailed, match="1 of 5 tasks failed: not two"):
+        answers.extend(done.answer for done in spread(job, work, [0, 1, 2, 3, 4]))
+    assert sorted(answers) == [0, 1, 9, 16]
+    (row,) = job.report.tables["cost"]
+    assert (row["tasks"], row["repeated"]) == (4, 0)
+    with pytest.raises(Exception, match="not two"):
+        list(spread(job, work, [2]))
 
 
 def test_mutants_that_cannot_be_judged_are_an_error(

@@ -37,7 +37,7 @@ mount --rbind /mnt "$prefix"
 echo ready
 exec cat
 """
-"""Nothing of the checkout is left but the packages that it uses, and nothing of the tests' files."""
+"""Of the checkout only the packages that it uses are left, of the tests' files nothing."""
 HUB: Final = "hostname hub; ip link set lo up; echo ready; exec cat"
 
 

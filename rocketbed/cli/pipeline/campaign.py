@@ -9,10 +9,11 @@ import click
 from click.core import ParameterSource
 
 from rocketbed.cli.pipeline.options import do_job, job_options, settings_of
-from rocketbed.pipeline.jobs.campaign import CONF, CampaignOptions
+from rocketbed.pipeline.jobs.campaign import CampaignOptions
 from rocketbed.pipeline.jobs.campaign import campaign as campaign_job
 from rocketbed.pipeline.jobs.common import Job, JobSettings
 from rocketbed.pipeline.jobs.seeds import SeedOptions
+from rocketbed.pipeline.jobs.spread import CONF
 
 OF_SCENARIOS: Final = ("seeds", "quick", "timeout_s", "memory_mib", "resume")
 OF_MUTANTS: Final = ("runs",)
@@ -62,6 +63,7 @@ def campaign(
     --report of `rocketbed chaos mutants --generated`: each goes on where the other was ended.
     """
     settings = settings_of(common)
+    settings = replace(settings, conf=CONF | settings.conf)
     if (scenario is None) == (mutants is None):
         raise click.UsageError("give either a SCENARIO or --mutants N")
     if scenario is None:
@@ -78,28 +80,32 @@ def campaign(
             raise click.UsageError(
                 f"unknown scenario {scenario!r}: choose {', '.join(known)}, or give a file"
             )
+        text = ""
     else:
         scenario = str(Path(scenario).absolute())
+        try:
+            text = Path(scenario).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"cannot read the scenario {scenario}: {error}") from error
     options = CampaignOptions(
         seeds=SeedOptions(
             scenario=scenario,
-            out=str(out.absolute()),
+            text=text,
             quick=quick,
             timeout_s=timeout_s,
             memory_mib=memory_mib,
         ),
+        out=out.absolute(),
         first=seed or 0,
         count=seeds,
         resume=resume,
     )
-    settings = replace(settings, conf=CONF | settings.conf)
     return do_job("campaign", settings, lambda job: campaign_job(job, options))
 
 
 def _mutants(settings: JobSettings, number: int, seed: int | None, runs: int | None) -> int:
     from rocketbed.chaos.mutants.generated import RUNS, SEED, Search
     from rocketbed.chaos.mutants.tally import score_lines
-    from rocketbed.pipeline.jobs.mutants import CONF as SETTINGS
     from rocketbed.pipeline.jobs.mutants import mutants
 
     wanted = Search(
@@ -110,7 +116,6 @@ def _mutants(settings: JobSettings, number: int, seed: int | None, runs: int | N
         runs=runs or RUNS,
     )
     lines: list[str] = []
-    settings = replace(settings, conf=SETTINGS | settings.conf)
 
     def work(job: Job) -> None:
         lines.extend(score_lines(mutants(job, wanted)))

@@ -1,4 +1,4 @@
-"""One seed of a campaign as a process with limits; how seeds are dealt and remembered."""
+"""One seed of a campaign as a process with limits; how seeds are taken in turn and remembered."""
 
 import json
 import os
@@ -6,61 +6,65 @@ import select
 import signal
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rocketbed.pipeline.errors import PipelineError
-from rocketbed.pipeline.jobs.campaign import (
-    CampaignOptions,
-    campaign,
-    checked,
-    deal,
-    results,
-    run_block,
-)
+from rocketbed.pipeline.jobs import seeds
+from rocketbed.pipeline.jobs.campaign import CampaignOptions, campaign, checked, in_turn, results
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.seeds import SeedOptions, run_seed, tree_memory
+from rocketbed.pipeline.jobs.seeds import SeedOptions, run_seed, tree_memory, unpack
 from tests.support.campaigns import SCENARIO
 
 
 def options(tmp_path: Path, text: str = "", storm: str = "1s") -> SeedOptions:
     path = tmp_path / "tiny.toml"
     path.write_text(SCENARIO.replace("STORM", storm) + text)
-    return SeedOptions(scenario=str(path), out=str(tmp_path / "out"))
+    return SeedOptions(scenario=str(path), text=path.read_text())
 
 
 def test_a_seed_that_passes_leaves_its_line_only(tmp_path: Path) -> None:
-    row = run_seed(3, options(tmp_path))
+    asked = options(tmp_path)
+    Path(asked.scenario).unlink()  # as on another machine
+    row, kept = run_seed(3, asked)
+    assert kept == b""
     assert (row["seed"], row["verdict"], row["exit_code"], row["tail"]) == (3, "pass", 0, "")
     assert len(row["digest"]) == 32
     assert (row["looked"]["A1"], row["looked"]["A42"]) == (True, False)
-    assert list((tmp_path / "out" / "runs").iterdir()) == []
 
 
 def test_a_seed_that_fails_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
     missed = options(tmp_path, '[expect]\nprogress = [100000, "1s"]\n')
-    row = run_seed(3, missed)
+    row, kept = run_seed(3, missed)
     assert (row["verdict"], row["findings"], row["exit_code"]) == ("stalled", "X2", 2)
-    assert Path(row["replay"]).parent == tmp_path / "out" / "runs" / "seed-3"
-    assert Path(row["replay"]).exists()
-    again = run_seed(3, missed, again=True)
+    unpack(kept, tmp_path / "kept")
+    assert {row["replay"], "tiny-3-sim"} == {path.name for path in (tmp_path / "kept").iterdir()}
+    again, nothing = run_seed(3, missed, again=True)
     assert again["digest"] == row["digest"]
-    assert list((tmp_path / "out" / "again").iterdir()) == []
+    assert nothing == b""
+
+
+def test_of_a_run_that_left_much_the_replay_file_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeds, "KEPT_MAX", 1000)
+    row, kept = run_seed(3, options(tmp_path, '[expect]\nprogress = [100000, "1s"]\n'))
+    unpack(kept, tmp_path / "kept")
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == [row["replay"]]
 
 
 def test_a_seed_that_takes_too_long_or_too_much_is_ended(tmp_path: Path) -> None:
     long = options(tmp_path, storm="3000s")
-    slow = run_seed(1, replace(long, timeout_s=1.5))
+    slow, _ = run_seed(1, replace(long, timeout_s=1.5))
     assert (slow["verdict"], slow["exit_code"]) == ("timeout", -signal.SIGKILL)
-    large = run_seed(1, replace(long, memory_mib=20))
+    large, _ = run_seed(1, replace(long, memory_mib=20))
     assert (large["verdict"], large["exit_code"]) == ("oom", -signal.SIGKILL)
 
 
 def test_a_seed_that_cannot_run_says_why(tmp_path: Path) -> None:
-    row = run_seed(1, options(tmp_path, "[colour]\n"))
+    row, _ = run_seed(1, options(tmp_path, "[colour]\n"))
     assert (row["verdict"], row["exit_code"]) == ("crash", 64)
     assert "colour" in row["tail"]
 
@@ -69,7 +73,7 @@ def test_a_seed_ends_with_its_worker(tmp_path: Path) -> None:
     long = replace(options(tmp_path, storm="3000s"), timeout_s=600)
     code = (
         "from rocketbed.pipeline.jobs.seeds import *\n"
-        f"run_seed(1, SeedOptions(scenario={long.scenario!r}, out={long.out!r}))\n"
+        f"run_seed(1, SeedOptions(scenario={long.scenario!r}))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as worker:
         found: list[int] = []
@@ -87,47 +91,39 @@ def test_memory_of_a_tree() -> None:
     assert tree_memory(1 << 30) == 0
 
 
-def test_seeds_are_dealt_evenly_and_always_alike() -> None:
-    left = [(seed, False) for seed in range(100)] + [(99, True)]
-    blocks = deal(left, 8)
-    assert sorted(one for block in blocks for one in block) == sorted(left)
-    assert {len(block) for block in blocks} == {12, 13}
-    assert blocks == deal(list(reversed(left)), 8)
-    assert blocks[0] != tuple(left[:13])
-    twice = Counter(
-        number for number, block in enumerate(blocks) for seed, _ in block if seed == 99
-    )
-    assert set(twice.values()) == {1}
-    assert deal([(1, False)], 8) == [((1, False),)]
+def test_seeds_are_taken_in_a_turn_that_is_always_alike() -> None:
+    left = [(seed, False) for seed in range(100)] + [(7, True)]
+    runs = in_turn(left)
+    assert sorted(runs) == sorted(left)
+    assert runs == in_turn(list(reversed(left)))
+    assert runs[:20] != left[:20]
+    assert runs[-1] == (7, True)
 
 
 def test_how_many_are_run_twice() -> None:
-    one = CampaignOptions(seeds=SeedOptions(scenario="s", out="o"))
+    one = CampaignOptions(seeds=SeedOptions(scenario="s"), out=Path("o"))
     assert checked(range(5, 205), one) == [104, 204]
     assert checked(range(3), one) == [2]
     assert checked(range(300), replace(one, check_share=0.0)) == []
 
 
 def test_a_line_that_was_cut_is_no_result(tmp_path: Path) -> None:
-    block = run_block(((1, False), (2, False)), options(tmp_path))
-    (tmp_path / "out" / "results").mkdir(parents=True)
-    assert next(block) == 1
-    block.close()
-    (path,) = (tmp_path / "out" / "results").iterdir()
-    with path.open("a") as file:
-        file.write(json.dumps({"seed": 2, "again": False})[:-4])
-    assert [row["seed"] for row in results(tmp_path / "out")] == [1]
+    (tmp_path / "results").mkdir()
+    line = json.dumps({"seed": 2, "again": False})
+    (tmp_path / "results" / "a.jsonl").write_text(line.replace("2", "1") + "\n" + line[:-4])
+    assert [row["seed"] for row in results(tmp_path)] == [1]
 
 
 def test_another_campaign_is_not_gone_on_with(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
     def run(**change: object) -> None:
-        one = CampaignOptions(seeds=options(tmp_path), count=1, check_share=0.0)
+        one = CampaignOptions(seeds=options(tmp_path), out=out, count=1, check_share=0.0)
         one = replace(one, **change)  # type: ignore[arg-type]
         campaign(Job("campaign", JobSettings()), one)
 
-    out = tmp_path / "out"
     (out / "results").mkdir(parents=True)
-    row = run_seed(0, options(tmp_path)) | {"seed": 0}
+    row, _ = run_seed(0, options(tmp_path))
     (out / "results" / "a.jsonl").write_text(json.dumps(row) + "\n")
     run()
     with pytest.raises(WrongUsage, match="continue it with --resume"):
@@ -154,7 +150,8 @@ def test_a_large_campaign_fails_for_a_check_that_never_ran(
     (tmp_path / "out" / "results").mkdir(parents=True)
     (tmp_path / "out" / "results" / "a.jsonl").write_text("\n".join(rows))
     job = Job("campaign", JobSettings())
-    campaign(job, CampaignOptions(seeds=usual, count=count, check_share=0.0))
+    one = CampaignOptions(seeds=usual, out=tmp_path / "out", count=count, check_share=0.0)
+    campaign(job, one)
     assert job.report.exit_code == code
     told = [example["text"] for found in job.report.findings for example in found["examples"]]
     assert told == (["S17: nothing to look at in 200 seeds"] if code else [])

@@ -1,0 +1,47 @@
+"""Whether a task runs the code that planned it: executors may have another rocketbed."""
+
+import hashlib
+import socket
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final
+
+import rocketbed
+from rocketbed.pipeline.errors import EXIT_SPARK, PipelineError
+
+KINDS: Final = (".py", ".toml")
+
+
+class OtherBuild(PipelineError):
+    """Driver and executor have not the same rocketbed."""
+
+    exit_code = EXIT_SPARK
+
+
+@cache
+def own_build() -> str:
+    """The version, and a digest of the sources, wherever they lie: folder, link or zip."""
+    digest = hashlib.sha256()
+    for name, file in _sources("", files(rocketbed)):
+        digest.update(f"{name}\0".encode() + file.read_bytes())
+    return f"{rocketbed.__version__} ({digest.hexdigest()[:12]})"
+
+
+def check_build(planned_by: str) -> None:
+    """In a task. Raises `OtherBuild`."""
+    if own_build() != planned_by:
+        raise OtherBuild(
+            f"{socket.gethostname()} has rocketbed {own_build()}, the driver {planned_by}: install"
+            " the same there, or give --archive FILE (docs/pipeline.md, Deploying)"
+        )
+
+
+def _sources(under: str, folder: Traversable) -> Iterator[tuple[str, Traversable]]:
+    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+        name = f"{under}/{entry.name}"
+        if entry.is_dir():
+            yield from _sources(name, entry)
+        elif name.endswith(KINDS):
+            yield name, entry
