@@ -1,15 +1,16 @@
 """Whether a task runs the code that planned it: executors may have another rocketbed."""
 
 import hashlib
+import pickle
 import socket
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Final
+from typing import Any, Final
 
 import rocketbed
-from rocketbed.pipeline.errors import EXIT_SPARK, PipelineError
+from rocketbed.pipeline.errors import EXIT_SPARK, Condition, PipelineError, user_errors
 
 KINDS: Final = (".py", ".toml")
 
@@ -18,6 +19,24 @@ class OtherBuild(PipelineError):
     """Driver and executor have not the same rocketbed."""
 
     exit_code = EXIT_SPARK
+    condition = Condition.OTHER_BUILD
+
+
+class Planned:
+    """What is sent to tasks, and is unpacked by the same build only: another one may have other
+    fields by the same names."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (own_build(), pickle.dumps((type(self), self.__dict__)))
+
+
+@user_errors
+def _unpacked(planned_by: str, packed: bytes) -> object:
+    check_build(planned_by)
+    kind, fields = pickle.loads(packed)
+    made: object = object.__new__(kind)
+    made.__dict__.update(fields)
+    return made
 
 
 @cache

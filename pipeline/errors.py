@@ -38,6 +38,7 @@ class Condition(Enum):
     ILLEGAL_OFFSET = "a checkpoint, `startingOffsets` or `endingOffsets` does not fit what is read"
     ILLEGAL_ROW = "a row that cannot be a message"
     NOT_WRITTEN = "rows, or the marker of their batch, were not accepted in time"
+    OTHER_BUILD = "an executor has another rocketbed than the driver, which planned its task"
     BAD_MARKER = "a marker topic holds something else, so nobody knows what is committed"
 
     def __str__(self) -> str:

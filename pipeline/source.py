@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from rocketbed.pipeline.build import Planned
 from rocketbed.pipeline.errors import PipelineError, user_errors
 from rocketbed.pipeline.option_table import Use
 from rocketbed.pipeline.options import Options
@@ -107,7 +108,7 @@ RocketbedSource.__doc__ = f"{RocketbedSource.__doc__}\n" + "\n\n".join(
 )
 
 
-class Reader(DataSourceReader):
+class Reader(Planned, DataSourceReader):
     """Reads the files of store directories, or the queues of a live cluster."""
 
     def __init__(self, schema: "StructType", options: Options) -> None:

@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from rocketbed.pipeline.build import Planned
 from rocketbed.pipeline.errors import user_errors
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.sink.keys import TaskKey
@@ -67,7 +68,7 @@ class TaskCommit(WriterCommitMessage):
     """The batch was marked before: nothing was sent."""
 
 
-class TopicWriter(DataSourceArrowWriter):
+class TopicWriter(Planned, DataSourceArrowWriter):
     def __init__(self, schema: "StructType", options: dict[str, str], *, overwrite: bool) -> None:
         """Raises `OptionError`, `SinkError` for options and columns that cannot be used."""
         if overwrite:
@@ -91,7 +92,7 @@ class TopicWriter(DataSourceArrowWriter):
         given_up(messages)
 
 
-class TopicStreamWriter(DataSourceStreamArrowWriter):
+class TopicStreamWriter(Planned, DataSourceStreamArrowWriter):
     """A streaming query's writer; Spark makes one for each micro-batch."""
 
     def __init__(self, schema: "StructType", options: dict[str, str], *, overwrite: bool) -> None:

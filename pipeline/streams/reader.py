@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from rocketbed.pipeline.build import Planned
 from rocketbed.pipeline.errors import PipelineError, shown, user_errors
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import renamed
@@ -50,7 +51,7 @@ class StreamPart(InputPartition):
         self.share = share
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A micro-batch reader over store directories or over a live cluster."""
 
     def __init__(self, arrow: "pyarrow.Schema", options: Options, names: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from rocketbed.pipeline.jobs.export.new import NewPart, of_logs, of_queues
 from rocketbed.pipeline.jobs.export.place import Place
 from rocketbed.pipeline.jobs.export.writing import Form, exported_columns, write_part
 from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+from rocketbed.pipeline.jobs.shared import check_shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,8 @@ def _export(
 ) -> None:
     part = new.part
     job.spark  # noqa: B018 (its start is a phase of its own)
+    if place.is_local:
+        check_shared(job, place.path)
     manifest.begin(part)
     half = Path(place.at(part.name)) if place.is_local and form.is_of_files else None
     with job.phase(f"exporting {new.label}"):

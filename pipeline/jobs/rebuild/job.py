@@ -74,6 +74,7 @@ from rocketbed.pipeline.jobs.rebuild.place import (
     put_in_place,
 )
 from rocketbed.pipeline.jobs.rebuild.plan import index_pieces, uneven_queues
+from rocketbed.pipeline.jobs.shared import check_shared
 from rocketbed.pipeline.jobs.verify.job import configured
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def rebuild(job: Job, options: RebuildOptions) -> None:
         shutil.rmtree(out / STAGING, ignore_errors=True)  # of a run that was killed
         staging = job.staging(out / STAGING)
         (staging / BLOBS).mkdir()
+        check_shared(job, staging)
         runs = first_pass(job.spark, _splits(log, options.split_bytes), shape).persist()
         try:
             files = _passes(job, options, log, runs, shape)

@@ -21,6 +21,7 @@ from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.export.writing import exported_columns
 from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+from rocketbed.pipeline.jobs.shared import check_shared
 from rocketbed.pipeline.jobs.tail.lines import json_line, text_line
 
 if TYPE_CHECKING:
@@ -226,6 +227,7 @@ def _into_files(
             f"{out} holds Parquet files but {checkpoint} holds no checkpoint: messages would be"
             " duplicated; give another --out, or the --checkpoint that belongs to it"
         )
+    check_shared(job, out)
     writer = _stream(job, source, columns).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
     writer = writer.trigger(**_trigger(options, FILES_EVERY_S))

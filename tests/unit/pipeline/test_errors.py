@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from rocketbed.pipeline.build import check_build
 from rocketbed.pipeline.errors import Condition, PipelineError, markdown, shown, user_errors
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.replicas import log_files
@@ -69,6 +70,7 @@ RAISED: dict[Condition, Callable[[Log], object]] = {
     Condition.ILLEGAL_OFFSET: lambda _: StreamOffset.parse({"v": 9}, "physical"),
     Condition.ILLEGAL_ROW: lambda _: write(b""),
     Condition.NOT_WRITTEN: lambda _: write(b"x"),
+    Condition.OTHER_BUILD: lambda _: check_build("0.0.9 (abc)"),
     Condition.BAD_MARKER: lambda _: decode_part(b"{}", "job"),
 }
 
