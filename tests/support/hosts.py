@@ -20,24 +20,32 @@ PYTHON: Final = PREFIX / "bin" / "python"
 NETWORK: Final = "10.77.0"
 HIDE: Final = """
 set -e
-prefix=$1 name=$2
-shift 2
+prefix=$1 name=$2 shared=$3
+shift 3
 hostname "$name"
 ip link set lo up
 for pth in "$prefix"/lib/python*/site-packages/*rocketbed*.pth; do
     mount --bind /dev/null "$pth"
 done
-mount --rbind "$prefix" /mnt
+for package in trio outcome msgpack crcmod orjson; do
+    mount -t tmpfs none "$prefix"/lib/python*/site-packages/$package
+done
+mount -t tmpfs none /mnt
+mkdir /mnt/prefix /mnt/shared
+mount --rbind "$prefix" /mnt/prefix
+mount --bind "$shared" /mnt/shared
 for place in "$@"; do
     mkdir -p "$place"
     mount -t tmpfs none "$place"
 done
-mkdir -p "$prefix"
-mount --rbind /mnt "$prefix"
+mkdir -p "$prefix" "$shared"
+mount --rbind /mnt/prefix "$prefix"
+mount --bind /mnt/shared "$shared"
 echo ready
 exec cat
 """
-"""Of the checkout only the packages that it uses are left, of the tests' files nothing."""
+"""Its Python has Spark and no rocketbed, nor what that needs. Of the checkout only the packages are
+left, of the tests' files only what is shared."""
 HUB: Final = "hostname hub; ip link set lo up; echo ready; exec cat"
 
 
@@ -80,7 +88,9 @@ def held(name: str, number: int, script: str, *arguments: str) -> Iterator[Host]
 
 
 @contextmanager
-def hosts(names: Sequence[str], scratch: Path) -> Iterator[tuple[Host, list[Host]]]:
+def hosts(
+    names: Sequence[str], scratch: Path, *, shared: Path
+) -> Iterator[tuple[Host, list[Host]]]:
     """A host that sees this machine's files, and others that do not, in one network."""
     with ExitStack() as stack:
         hub = stack.enter_context(held("hub", 1, HUB))
@@ -90,7 +100,9 @@ def hosts(names: Sequence[str], scratch: Path) -> Iterator[tuple[Host, list[Host
         found = []
         for number, name in enumerate(names, 2):
             hidden = [str(place) for place in (tempfile.gettempdir(), scratch, ROOT)]
-            host = stack.enter_context(held(name, number, HIDE, str(PREFIX), name, *hidden))
+            host = stack.enter_context(
+                held(name, number, HIDE, str(PREFIX), name, str(shared), *hidden)
+            )
             peer = ["type", "veth", "peer", "name", "eth0", "netns", str(host.pid)]
             hub.ip("link", "add", name, *peer)
             hub.ip("link", "set", name, "master", "bridge", "up")

@@ -1,0 +1,186 @@
+"""What a user does on a cluster of Spark's, as a program for one of its hosts.
+
+    python -m tests.support.deployed MASTER HOST ARCHIVE OWN SHARED
+
+OWN is a directory of this host, SHARED one of all hosts. Prints what came of each step.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import trio
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.mutants.draw import read_sources
+from rocketbed.chaos.mutants.generated import Search
+from rocketbed.chaos.mutants.visits import Trial
+from rocketbed.pipeline import read
+from rocketbed.pipeline.jobs import spread as spreading
+from rocketbed.pipeline.jobs.campaign import CampaignOptions, campaign, results
+from rocketbed.pipeline.jobs.common import Job, JobSettings
+from rocketbed.pipeline.jobs.export.job import ExportOptions, export
+from rocketbed.pipeline.jobs.failures import explain
+from rocketbed.pipeline.jobs.mutants import mutants
+from rocketbed.pipeline.jobs.seeds import SeedOptions
+from rocketbed.pipeline.jobs.spread import spread
+from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
+from rocketbed.pipeline.session import build_session
+from tests.support.campaigns import LONE, SCENARIO, mutant
+from tests.support.pipeline_live import SETTINGS, send, sink
+
+MESSAGES = 400
+TOPIC = "T"
+MISSED = '[expect]\nprogress = [100000, "1s"]\n'
+
+
+@dataclass(frozen=True)
+class Bed:
+    spark: SparkSession
+    settings: JobSettings
+    own: Path
+    shared: Path
+
+    def job(self, work: Callable[[Job], object], **change: Any) -> Job:
+        """One that is done, as the command line does it, or said why not."""
+        job = Job("deployed", replace(self.settings, **change), spark=self.spark)
+        try:
+            work(job)
+        except Exception as error:
+            known = explain(error)
+            if known is None:
+                raise
+            job.report.error = f"{type(known).__name__}: {known}"
+        finally:
+            job.close()
+        return job
+
+
+def reads(bed: Bed) -> int:
+    where: dict[str, Any] = {
+        "endpoints": bed.settings.endpoints,
+        "topics": TOPIC,
+        "minPartitions": 6,
+    }
+    return read(bed.spark, columns=["body"], **where).count()
+
+
+def exports(bed: Bed) -> dict[str, Any]:
+    """To a directory that every host has one of, and to one that all have."""
+    wanted = ExportOptions(topics=(TOPIC,))
+    there = bed.job(lambda job: export(job, wanted), out=bed.own / "out").report
+    again = bed.job(lambda job: export(job, wanted), out=bed.shared / "out").report
+    return {"own": there.error, "shared": again.error, "rows": again.counts.get("rows")}
+
+
+def streams(bed: Bed) -> dict[str, Any]:
+    wanted = TailOptions(topics=(TOPIC,), start="earliest", once=True)
+    there = bed.job(lambda job: tail(job, wanted, print), out=bed.own / "tail").report
+    again = bed.job(lambda job: tail(job, wanted, print), out=bed.shared / "tail").report
+    rows = bed.spark.read.parquet(str(bed.shared / "tail")).count()
+    return {"own": there.error, "shared": again.error, "rows": rows}
+
+
+def reads_what_executors_cannot_reach(bed: Bed) -> str:
+    """Brokers that tell the address of a loopback interface."""
+    cluster = LocalCluster.create(bed.own / "inner", slaves=0, settings=SETTINGS, tied=True)
+    trio.run(cluster.start)
+    send(sink(cluster, topic=TOPIC), 0, 1)
+    where: dict[str, Any] = {
+        "endpoints": cluster.nameserver_address,
+        "topics": TOPIC,
+        "retryTimeoutMs": 200,
+    }
+    job = bed.job(lambda _: read(bed.spark, columns=["body"], **where).count())
+    trio.run(cluster.close)
+    return job.report.error
+
+
+def loses_an_executor(bed: Bed) -> dict[str, Any]:
+    """In the middle of a task, which is repeated."""
+
+    def work(piece: int) -> int:
+        context = TaskContext.get()
+        assert context is not None
+        if piece == 2 and context.attemptNumber() == 0:
+            daemon = int(
+                Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+            )
+            os.kill(daemon, signal.SIGKILL)
+            signal.pause()
+        return piece * piece
+
+    answers: list[int] = []
+    job = bed.job(
+        lambda job: answers.extend(done.answer for done in spread(job, work, [*range(6)]))
+    )
+    cost = job.report.tables["cost"]
+    repeated = sum(row["repeated"] for row in cost)
+    return {"error": job.report.error, "answers": sorted(answers), "repeated": repeated > 0}
+
+
+def meets_another_build(bed: Bed) -> str:
+    with patch.object(spreading, "own_build", return_value="0.0.9"):
+        return bed.job(lambda job: list(spread(job, abs, [1]))).report.error
+
+
+def campaigns(bed: Bed) -> dict[str, Any]:
+    seeds = SeedOptions(scenario="tiny.toml", text=SCENARIO.replace("STORM", "1s") + MISSED)
+    options = CampaignOptions(seeds=seeds, out=bed.own / "campaign", count=3)
+    job = bed.job(lambda job: campaign(job, options))
+    rows = results(options.out)
+    return {
+        "error": job.report.error,
+        "counts": job.report.counts,
+        "hosts": sorted({row["host"] for row in rows}),
+        "cost": all(row["cpu_s"] > 0 for row in rows),
+        "tables": job.report.tables["cost"],
+        "replays": sum(Path(row["replay"]).is_file() for row in rows if row["replay"]),
+    }
+
+
+def tries_mutants(bed: Bed) -> dict[str, Any]:
+    sources = read_sources(mutated=("node/release.py",))
+    made = ("self._flushed.value >= end) or (", "self._flushed.value >= (end + 1)")
+    keys = tuple(mutant("ReleaseQueue._is_safe", text, sources).key for text in made)
+    wanted = Search(number=10_000, out=bed.own / "mutants", jobs=1, runs=1, only=keys)
+    trials = [Trial(plan=LONE)]
+    job = bed.job(lambda job: mutants(job, wanted, trials=trials, sources=sources))
+    return {"error": job.report.error, "counts": job.report.counts, **job.report.tables}
+
+
+STEPS = (
+    *(reads, exports, streams, reads_what_executors_cannot_reach, loses_an_executor),
+    *(meets_another_build, campaigns, tries_mutants),
+)
+
+
+def main(master: str, host: str, archive: str, own: Path, shared: Path) -> None:
+    places = [(host, 9876), (host, 10911)]
+    cluster = LocalCluster.create(
+        own / "bed", slaves=0, settings=SETTINGS, tied=True, places=places
+    )
+    trio.run(cluster.start)
+    send(sink(cluster, topic=TOPIC), 0, MESSAGES)
+    conf = {"spark.driver.host": host, "spark.driver.bindAddress": host}
+    conf |= {"spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
+    settings = JobSettings(master=master, conf=conf, endpoints=cluster.nameserver_address)
+    spark = build_session("deployed", master=master, conf=conf, archive=archive)
+    bed = Bed(spark, settings, own, shared)
+    for step in STEPS:
+        print(json.dumps([step.__name__, step(bed)]), flush=True)
+    spark.stop()
+    trio.run(cluster.close)
+
+
+if __name__ == "__main__":
+    own, shared = map(Path, sys.argv[4:])
+    main(*sys.argv[1:4], own, shared)
