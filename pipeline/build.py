@@ -10,6 +10,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 import rocketbed
+from rocketbed.pipeline import errors
 from rocketbed.pipeline.errors import EXIT_SPARK, Condition, PipelineError, user_errors
 
 KINDS: Final = (".py", ".toml")
@@ -27,11 +28,14 @@ class Planned:
     fields by the same names."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (own_build(), pickle.dumps((type(self), self.__dict__)))
+        packed = pickle.dumps((type(self), self.__getstate__()))
+        return _unpacked, (own_build(), socket.gethostname(), packed)
 
 
 @user_errors
-def _unpacked(planned_by: str, packed: bytes) -> object:
+def _unpacked(planned_by: str, host: str, packed: bytes) -> object:
+    if (here := socket.gethostname()) != host:
+        errors.elsewhere = here
     check_build(planned_by)
     kind, fields = pickle.loads(packed)
     made: object = object.__new__(kind)

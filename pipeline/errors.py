@@ -21,6 +21,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+elsewhere = ""
+"""This machine, if what it does was planned on another one: its errors say so."""
+
+
 class Condition(Enum):
     """The table of all error conditions; each value says for people what it is."""
 
@@ -86,6 +90,8 @@ def shown(error: PipelineError | OSError) -> PipelineError:
         where = f"{error.filename}: " if error.filename else ""
         error = PipelineError(f"{where}{error.strerror or error}")
     text = " ".join(str(error).splitlines())
+    if elsewhere and elsewhere not in text:
+        text += f" (on {elsewhere})"
     name = f"[{error.condition}] "
     error.args = (text if text.startswith(name) else name + text,)
     return error.with_traceback(None)

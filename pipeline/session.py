@@ -3,7 +3,7 @@
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -61,8 +61,8 @@ def build_session(
     settings = DEFAULTS | dict(conf or {})
     is_local = master.startswith("local") and not remote
     if archive and not is_local:
-        settings |= _unpacked(archive, settings)
-        _same_name()
+        settings |= unpacked(archive, settings)
+        name_python(os.environ)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
@@ -81,7 +81,7 @@ def build_session(
         raise SparkMissing(f"Spark does not start with {remote or master}: {exc}") from exc
 
 
-def _unpacked(archive: str, settings: Mapping[str, str]) -> dict[str, str]:
+def unpacked(archive: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Settings by which every executor unpacks the archive, and its Python looks there first."""
     others = {ARCHIVES: ",", PYTHONPATH: ":"}
     ours = {ARCHIVES: f"{archive}#{UNPACKED}", PYTHONPATH: UNPACKED}
@@ -91,13 +91,13 @@ def _unpacked(archive: str, settings: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _same_name() -> None:
+def name_python(environment: MutableMapping[str, str]) -> None:
     """Name Python as it is called on every machine: Spark runs a data source by one name, on
     executors and here, where this Python has to be the one that is found by it."""
-    if not {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & os.environ.keys():
-        os.environ["PYSPARK_PYTHON"] = "python{}.{}".format(*sys.version_info)
-        here = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-        os.environ["PATH"] = os.pathsep.join(here)
+    if not {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & environment.keys():
+        environment["PYSPARK_PYTHON"] = "python{}.{}".format(*sys.version_info)
+        here = [str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]
+        environment["PATH"] = os.pathsep.join(here)
 
 
 def refuse_silent(address: str) -> None:

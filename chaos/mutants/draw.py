@@ -35,15 +35,15 @@ KEY_DIGITS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A module as it was read."""
+    """A module as it was read. It may be sent to a machine that has it somewhere else."""
 
-    path: Path
+    place: str
+    """`node/store/flush.py`."""
     data: bytes
 
     @property
-    def place(self) -> str:
-        """`node/store/flush.py`."""
-        return self.path.relative_to(ROOT).as_posix()
+    def path(self) -> Path:
+        return ROOT / self.place
 
     @property
     def module(self) -> str:
@@ -97,15 +97,15 @@ class Generated:
         return "\n".join(lines) + "\n"
 
 
-def read_sources(root: Path = ROOT, mutated: tuple[str, ...] = MUTATED) -> list[Source]:
+def read_sources(mutated: tuple[str, ...] = MUTATED) -> list[Source]:
     """The modules that are mutated, in order of their names."""
     found = [
         path
         for place in mutated
-        for path in ([root / place] if place.endswith(".py") else (root / place).rglob("*.py"))
+        for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))
     ]
-    used = (path for path in found if path.relative_to(root).as_posix() not in UNUSED)
-    return [Source(path, path.read_bytes()) for path in sorted(used)]
+    places = (path.relative_to(ROOT).as_posix() for path in sorted(found))
+    return [Source(place, (ROOT / place).read_bytes()) for place in places if place not in UNUSED]
 
 
 @cache

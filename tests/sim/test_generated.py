@@ -159,7 +159,7 @@ def test_what_is_left_is_written_with_its_difference(ask: Ask, tmp_path: Path) -
 
 def test_a_source_that_was_edited_meanwhile_is_no_find(ask: Ask) -> None:
     old = SOURCES[1]
-    edited = Source(old.path, old.data.replace(b"end >= self._queue[-1].end", b"end > 0"))
+    edited = Source(old.place, old.data.replace(b"end >= self._queue[-1].end", b"end > 0"))
     changed = mutant("ReleaseQueue.add", "(end + 1)", [edited])
     outcome = run_plan(LONE, Options(before=changed.plant))
     assert StaleMutant.__name__ in outcome.error

@@ -93,8 +93,9 @@ def options(cluster: Cluster) -> Iterator[str | Path]:
 def test_a_cluster_that_has_no_rocketbed_and_no_shared_folder(
     cluster: Cluster, archive: Path
 ) -> None:
+    campaign = ("rocketbed", "pipeline", "campaign", "sync-failover", "--seeds", "1")
     done = cluster.run(
-        *("rocketbed", "pipeline", "campaign", "sync-failover", "--seeds", "1", *options(cluster)),
+        *(*campaign, "--out", cluster.own / "none", *options(cluster)),
         PYSPARK_PYTHON=f"python3.{sys.version_info[1]}",
     )
     assert done.returncode == 4, done.stdout + done.stderr
@@ -104,5 +105,20 @@ def test_a_cluster_that_has_no_rocketbed_and_no_shared_folder(
     done = cluster.run("tests.support.deployed", cluster.address, cluster.hub.address, *place)
     assert done.returncode == 0, done.stdout + done.stderr
     found: Mapping[str, Any] = dict(map(json.loads, done.stdout.splitlines()))
-    print(json.dumps(found, indent=1))
+    local = "on w1, w2, w3 is not the directory of this machine: give one that all machines share"
     assert found["reads"] == MESSAGES
+    for job in ("exports", "streams"):
+        assert local in found[job]["own"]
+        assert (found[job]["shared"], found[job]["rows"]) == ("", MESSAGES)
+    assert "no nameserver answered: cannot connect to 127.0.0.1" in found["cannot_reach"]
+    assert found["cannot_reach"].endswith(tuple(f" (on {name})" for name in NAMES))
+    squares = [number * number for number in range(6)]
+    assert found["loses_an_executor"] == {"error": "", "answers": squares, "repeated": True}
+    assert "has rocketbed 0.1.0 (" in found["meets_another_build"]
+    assert "the driver 0.0.9: install the same there, or give" in found["meets_another_build"]
+    seeds = found["campaigns"]
+    assert (seeds["error"], seeds["replays"], seeds["hosts"]) == ("", 3, list(NAMES))
+    assert seeds["counts"] == {"runs": 4, "seeds": 3, "stalled": 3, "run twice": 1}
+    assert all(row["cpu_s"] > 0 and row["wall_s"] > 0 for row in seeds["rows"])
+    fates = found["tries_mutants"]
+    assert fates == {"error": "", "fates": [["found", ["I7"]], ["not found", []]]}

@@ -1,32 +1,30 @@
-"""The same job on a standalone cluster, on a Java from PyPI, and in one process."""
+"""The same job on a standalone cluster, on a Java from PyPI, and in one process.
+
+Hosts of their own and a Java of the machine: `test_deployed`.
+"""
 
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset
-import pyspark
 import pytest
 
 from rocketbed.pipeline.java import REAL_HOME, WRAPPED_HOME, prepare_java
 from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
+from tests.support.standalone import daemon, master, worker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-DEPLOY = "org.apache.spark.deploy"
 HOST = "127.0.0.1"
-START_S = 120.0
 JOB_S = 240.0
 
 
@@ -84,41 +82,6 @@ def free_port() -> int:
 
 
 @contextmanager
-def daemon(
-    log: Path, sign: str, arguments: list[str], environment: Mapping[str, str]
-) -> Iterator[None]:
-    """A Java process of Spark that runs and has said so; ended with all that it started."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(SPARK_CLASS), *arguments],
-            env=dict(environment),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        await_text(log, sign, process)
-        yield
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def await_text(log: Path, sign: str, process: "subprocess.Popen[bytes]") -> None:
-    """Until a process has written `sign`. Fails with its output when it ends before or is late."""
-    end = time.monotonic() + START_S
-    while sign not in (text := log.read_text(errors="replace")):
-        assert process.poll() is None, text
-        assert time.monotonic() < end, text
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05)
-
-
-@contextmanager
 def standalone(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
     """A master and a worker on loopback; the master's address."""
     place.mkdir()
@@ -130,12 +93,10 @@ def standalone(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
         "SPARK_WORKER_DIR": str(place / "work"),
         "SPARK_LOCAL_DIRS": str(place / "local"),
     }
-    common = ["--host", HOST, "--webui-port", "0"]
-    master = [f"{DEPLOY}.master.Master", *common, "--port", str(port)]
-    worker = [f"{DEPLOY}.worker.Worker", *common, "--cores", "2", "--memory", "1g", address]
+    member = worker(HOST, address, cores=2, memory="1g")
     with (
-        daemon(place / "master.log", "I have been elected leader", master, ours),
-        daemon(place / "worker.log", "Successfully registered with master", worker, ours),
+        daemon(place / "master.log", "I have been elected leader", master(HOST, port), ours),
+        daemon(place / "worker.log", "Successfully registered with master", member, ours),
     ):
         yield address
 
@@ -157,21 +118,15 @@ def test_a_standalone_cluster_gives_the_rows_of_one_process(store: Path, tmp_pat
     expected = rows(tmp_path / "one")
     assert len(expected) == report["counts"]["rows"] == 268
 
-    with standalone(tmp_path / "machine", os.environ) as address:
-        report = export(store, tmp_path / "two", os.environ, *cluster_options(address))
-        assert (tmp_path / "machine" / "work").is_dir(), "no executor ran"
-        assert list((tmp_path / "machine" / "work").glob("app-*/0/stderr"))
-    assert report["counts"]["rows"] == 268
-    assert rows(tmp_path / "two") == expected
-
     wrapped = dict(environment)
     assert prepare_java(wrapped) == str(WRAPPED_HOME)
     assert Path(wrapped[REAL_HOME]).is_dir()
     with standalone(tmp_path / "pypi", wrapped) as address:
-        report = export(store, tmp_path / "three", wrapped, *cluster_options(address))
-        assert list((tmp_path / "pypi" / "work").glob("app-*/0/stderr"))
+        report = export(store, tmp_path / "two", wrapped, *cluster_options(address))
+        assert list((tmp_path / "pypi" / "work").glob("app-*/0/stderr")), "no executor ran"
     assert report["versions"]["java"].startswith("21.")
-    assert rows(tmp_path / "three") == expected
+    assert report["counts"]["rows"] == 268
+    assert rows(tmp_path / "two") == expected
 
 
 def test_a_cluster_that_is_not_there_is_a_sentence(store: Path, tmp_path: Path) -> None:

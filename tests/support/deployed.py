@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.mutants.draw import read_sources
+from rocketbed.chaos.mutants.fates import RESULTS
 from rocketbed.chaos.mutants.generated import Search
 from rocketbed.chaos.mutants.visits import Trial
 from rocketbed.pipeline import read
@@ -65,12 +66,8 @@ class Bed:
 
 
 def reads(bed: Bed) -> int:
-    where: dict[str, Any] = {
-        "endpoints": bed.settings.endpoints,
-        "topics": TOPIC,
-        "minPartitions": 6,
-    }
-    return read(bed.spark, columns=["body"], **where).count()
+    topic: dict[str, Any] = {"topics": TOPIC, "minPartitions": 6}
+    return read(bed.spark, columns=["body"], endpoints=bed.settings.endpoints, **topic).count()
 
 
 def exports(bed: Bed) -> dict[str, Any]:
@@ -89,17 +86,14 @@ def streams(bed: Bed) -> dict[str, Any]:
     return {"own": there.error, "shared": again.error, "rows": rows}
 
 
-def reads_what_executors_cannot_reach(bed: Bed) -> str:
+def cannot_reach(bed: Bed) -> str:
     """Brokers that tell the address of a loopback interface."""
     cluster = LocalCluster.create(bed.own / "inner", slaves=0, settings=SETTINGS, tied=True)
     trio.run(cluster.start)
     send(sink(cluster, topic=TOPIC), 0, 1)
-    where: dict[str, Any] = {
-        "endpoints": cluster.nameserver_address,
-        "topics": TOPIC,
-        "retryTimeoutMs": 200,
-    }
-    job = bed.job(lambda _: read(bed.spark, columns=["body"], **where).count())
+    where = {"endpoints": cluster.nameserver_address, "topics": TOPIC, "retryTimeoutMs": "200"}
+    rows = bed.spark.read.format("rocketbed").options(**where).load()
+    job = bed.job(lambda _: rows.count())
     trio.run(cluster.close)
     return job.report.error
 
@@ -133,7 +127,9 @@ def meets_another_build(bed: Bed) -> str:
 
 
 def campaigns(bed: Bed) -> dict[str, Any]:
-    seeds = SeedOptions(scenario="tiny.toml", text=SCENARIO.replace("STORM", "1s") + MISSED)
+    file = bed.own / "tiny.toml"
+    file.write_text(SCENARIO.replace("STORM", "1s") + MISSED)
+    seeds = SeedOptions(scenario=str(file), text=file.read_text())
     options = CampaignOptions(seeds=seeds, out=bed.own / "campaign", count=3)
     job = bed.job(lambda job: campaign(job, options))
     rows = results(options.out)
@@ -141,8 +137,7 @@ def campaigns(bed: Bed) -> dict[str, Any]:
         "error": job.report.error,
         "counts": job.report.counts,
         "hosts": sorted({row["host"] for row in rows}),
-        "cost": all(row["cpu_s"] > 0 for row in rows),
-        "tables": job.report.tables["cost"],
+        "rows": rows,
         "replays": sum(Path(row["replay"]).is_file() for row in rows if row["replay"]),
     }
 
@@ -154,16 +149,19 @@ def tries_mutants(bed: Bed) -> dict[str, Any]:
     wanted = Search(number=10_000, out=bed.own / "mutants", jobs=1, runs=1, only=keys)
     trials = [Trial(plan=LONE)]
     job = bed.job(lambda job: mutants(job, wanted, trials=trials, sources=sources))
-    return {"error": job.report.error, "counts": job.report.counts, **job.report.tables}
+    fates = [json.loads(line) for line in (wanted.out / RESULTS).read_text().splitlines()]
+    by_state = sorted([fate["state"], fate["by"]] for fate in fates)
+    return {"error": job.report.error, "fates": by_state}
 
 
 STEPS = (
-    *(reads, exports, streams, reads_what_executors_cannot_reach, loses_an_executor),
+    *(reads, exports, streams, cannot_reach, loses_an_executor),
     *(meets_another_build, campaigns, tries_mutants),
 )
 
 
-def main(master: str, host: str, archive: str, own: Path, shared: Path) -> None:
+def main(master: str, host: str, archive: str, *directories: str) -> None:
+    own, shared = map(Path, directories)
     places = [(host, 9876), (host, 10911)]
     cluster = LocalCluster.create(
         own / "bed", slaves=0, settings=SETTINGS, tied=True, places=places
@@ -182,5 +180,4 @@ def main(master: str, host: str, archive: str, own: Path, shared: Path) -> None:
 
 
 if __name__ == "__main__":
-    own, shared = map(Path, sys.argv[4:])
-    main(*sys.argv[1:4], own, shared)
+    main(*sys.argv[1:])

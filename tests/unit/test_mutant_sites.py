@@ -8,7 +8,7 @@ from rocketbed.chaos.mutants.draw import ROOT, UNUSED, Source, candidates, draw,
 from rocketbed.chaos.mutants.operators import OPERATORS
 from rocketbed.chaos.mutants.sites import sites
 
-PLACE = ROOT / "node" / "store" / "made_up.py"
+PLACE = "node/store/made_up.py"
 
 
 def source_of(text: str) -> Source:
@@ -156,5 +156,5 @@ def test_a_mutant_is_shown_as_a_difference_of_the_checkout() -> None:
     diff = candidates(source_of(text))[0].diff
     assert diff.startswith("--- a/node/store/made_up.py\n+++ b/node/store/made_up.py\n")
     assert "-    return a < b\n+    return a <= b\n" in diff
-    client = Source(ROOT / "client" / "flow.py", text.encode())
+    client = Source("client/flow.py", text.encode())
     assert "+++ b/rocketbed/client/flow.py\n" in candidates(client)[0].diff

@@ -117,6 +117,18 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
             "Path does not exist: /x.",
         ),
         ("\n\tat org.x\n", 4, "it gave no reason"),
+        (
+            "Lost task 1.3 in stage 0.0 (TID 8) (10.0.0.2 executor 2): java.io.IOException: Cannot"
+            ' run program "/home/me/bin/python": error=2',
+            4,
+            "set PYSPARK_PYTHON to what they all have (on 10.0.0.2)",
+        ),
+        (
+            "Lost task 0.0 in stage 0.0 (TID 0) (vm executor driver): Traceback\n"
+            "ModuleNotFoundError: No module named 'rocketbed'\n",
+            4,
+            "no module rocketbed: install it on all machines, or give --archive FILE",
+        ),
     ],
 )
 def test_texts_of_spark_become_sentences(text: str, code: int, said: str) -> None:

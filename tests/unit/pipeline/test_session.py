@@ -1,12 +1,13 @@
 """What is known before Spark is asked."""
 
 import socket
+import sys
 
 import pytest
 
 from rocketbed.pipeline import session
 from rocketbed.pipeline.errors import SparkMissing
-from rocketbed.pipeline.session import build_session, refuse_silent
+from rocketbed.pipeline.session import build_session, name_python, refuse_silent, unpacked
 
 
 @pytest.mark.parametrize("kind", ["spark", "sc"])
@@ -20,6 +21,29 @@ def test_an_address_where_nothing_listens_is_refused_at_once(kind: str) -> None:
         refuse_silent(f"{kind}://127.0.0.1:{port}")
     with pytest.raises(SparkMissing, match="nothing listens at"):
         refuse_silent(f"{kind}://127.0.0.1:what")
+
+
+def test_an_archive_comes_before_what_a_user_has() -> None:
+    assert unpacked("a.tgz", {}) == {
+        "spark.archives": "a.tgz#rocketbed_archive",
+        "spark.executorEnv.PYTHONPATH": "rocketbed_archive",
+    }
+    theirs = {"spark.archives": "b.zip#b", "spark.executorEnv.PYTHONPATH": "b", "spark.x": "y"}
+    assert unpacked("hdfs://h/a.tgz", theirs) == {
+        "spark.archives": "hdfs://h/a.tgz#rocketbed_archive,b.zip#b",
+        "spark.executorEnv.PYTHONPATH": "rocketbed_archive:b",
+    }
+
+
+def test_python_goes_by_one_name_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "python{}.{}".format(*sys.version_info)
+    monkeypatch.setattr(sys, "executable", "/here/bin/python")
+    environment = {"PATH": "/usr/bin"}
+    name_python(environment)
+    assert environment == {"PATH": "/here/bin:/usr/bin", "PYSPARK_PYTHON": name}
+    given = {"PATH": "/usr/bin", "PYSPARK_DRIVER_PYTHON": "python4"}
+    name_python(given)
+    assert given == {"PATH": "/usr/bin", "PYSPARK_DRIVER_PYTHON": "python4"}
 
 
 @pytest.mark.parametrize("address", ["local[2]", "local[*]", "k8s://https://nowhere:1", ""])
