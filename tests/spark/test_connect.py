@@ -73,7 +73,7 @@ def await_end(session: int) -> None:
         os.sched_yield()
 
 
-def test_export_and_verify(store: Path, tmp_path: Path) -> None:
+def test_export_tail_and_verify(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run("export", "--store", str(store), "--out", str(out))
     assert done.returncode == EXIT_GOOD, done.stderr
@@ -81,6 +81,12 @@ def test_export_and_verify(store: Path, tmp_path: Path) -> None:
     manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     files = [str(out / file["path"]) for part in manifest["parts"] for file in part["files"]]
     assert pyarrow.dataset.dataset(files, format="parquet").count_rows() == MESSAGES
+
+    report = tmp_path / "tail.json"
+    once = ("--from", "earliest", "--once", "--report", str(report))
+    done = run("tail", "--store", str(store), "--out", str(tmp_path / "tail"), *once)
+    assert done.returncode == EXIT_GOOD, done.stderr
+    assert json.loads(report.read_text())["counts"] == {"messages": MESSAGES, "batches": 1}
 
     copy = shutil.copytree(store, tmp_path / "copy")
     replicas = ("--store", f"a/0={store}", "--store", f"a/1={copy}")

@@ -87,6 +87,7 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
                 while not (ending.is_asked or lines.is_closed or query.awaitTermination(LOOK_S)):
                     _note(query, seen)
         finally:
+            _note(query, seen)  # over Connect nothing is told of a query that was stopped
             query.stop()
             _note(query, seen)
             # The end may come before Spark tells of a batch whose lines are written.
@@ -243,4 +244,4 @@ def _trigger(options: TailOptions, usual_s: float) -> dict[str, Any]:
 
 def _note(query: "StreamingQuery", seen: dict[int, int]) -> None:
     """Rows by batch; Spark itself remembers the last hundred batches only."""
-    seen |= {one["batchId"]: one["numInputRows"] for one in query.recentProgress}
+    seen |= {one.batchId: one.numInputRows for one in query.recentProgress}
