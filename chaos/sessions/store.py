@@ -166,10 +166,10 @@ class Life:
         """A topic is deleted, the end of the log is cut, and the topic's next message stands just
         there; then a kill."""
         store = await MessageStore.open(world, config, Topics())
-        try:
-            self._look(store, was_closed=False)
-            async with trio.open_nursery() as nursery:
-                await nursery.start(store.run)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            try:
+                self._look(store, was_closed=False)
                 for topic in ("D", "A", "A"):
                     self._put_one(store, topic)
                 await self._delete(store)
@@ -177,9 +177,9 @@ class Life:
                 await store.removal.cut(at)
                 self.model.was_cut()
                 self._put_one(store, "D")
-                nursery.cancel_scope.cancel()
-        except Wrong as exc:
-            self.wrong = exc
+            except Wrong as exc:
+                self.wrong = exc
+            nursery.cancel_scope.cancel()
 
     def flushed_to(self, end: int) -> None:
         self.model.flushed = end
