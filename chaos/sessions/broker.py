@@ -317,7 +317,7 @@ async def _sends(peer: Peer) -> None:
     dead = [await peer.send(b="%RETRY%g2", e=0, **fields) for fields in often]
     places = [answer.fields["queueOffset"] for answer in dead]
     ensure(places == ["0", "1"], "dead", f"{places} in their own queue")
-    for version, place in ((OLD_VERSION, "1"), (OLD_VERSION + 1, "2")):
+    for version, place in ((OLD_VERSION + 1, "2"), (OLD_VERSION, "1")):
         asked = peer.send_request(b="%RETRY%g2", e=0, j=3, l=2)
         asked.version = version
         assert peer.connection is not None

@@ -214,7 +214,7 @@ async def _shares(peers: list[Peer], random: Random, server: Nameserver) -> None
 async def _joins(peer: Peer, name: str, fingerprint: int) -> None:
     """By the first form of a heartbeat, and by the second, which says whether its subscriptions
     are new."""
-    for known, without, changed in ((0, False, "true"), (fingerprint, False, None),
+    for known, without, changed in ((0, False, "true"), (fingerprint, False, "false"),
                                     (fingerprint, True, "false"),
                                     (fingerprint + 1, True, "true")):  # fmt: skip
         wanted = [] if without else [SubscriptionData(topic="T")]
@@ -226,7 +226,7 @@ async def _joins(peer: Peer, name: str, fingerprint: int) -> None:
         )
         answer = await peer.ask(Code.HEART_BEAT, {}, 0, data.encode())
         told = answer.fields["IS_SUB_CHANGE"]
-        ensure(changed in (None, told), "heartbeat", f"{name}: {told} for {changed}")
+        ensure(told == changed, "heartbeat", f"{name}: {told} for {changed}")
 
 
 async def _assigned(peer: Peer, asked: QueryAssignment) -> list[int] | None:
