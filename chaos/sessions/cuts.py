@@ -180,7 +180,7 @@ def _index_bits(full: Filled, random: Random) -> str:
     """Of a slot in use, or of an entry of a message that is there: it is named, and made again."""
     digest = ""
     seen = {one.physical for kept in full.model.queues().values() for one in kept}
-    slots, entries = list[Place](), list[Place]()
+    slots, entries, times = list[Place](), list[Place](), list[Place]()
     for path in full.image.paths():
         if not path.startswith(f"{ROOT}/index/"):
             continue
@@ -193,9 +193,11 @@ def _index_bits(full: Filled, random: Random) -> str:
         in_use = [at for at in range(HEAD, entries_at, SLOT) if any(data[at : at + SLOT])]
         slots += [(path, at, SLOT) for at in in_use]
         entries += [(path, at, ENTRY) for at in own]
+        # The first counts from the file before, if it has not expired.
+        known = own if not any(data[own[0] + 4 : own[0] + 12]) else own[1:]
+        times += [(path, at + TIME_AT, ENTRY_TIME) for at in known]
     last = [one for one in slots if one[0] == slots[-1][0]]
-    times = [(path, at + TIME_AT, ENTRY_TIME) for path, at, _ in entries]
-    kinds = (slots, entries, last, times, times[:1])
+    kinds = (slots, entries, last, times)
     chosen = [one for kind in kinds for one in random.sample(kind, min(len(kind), BITS))]
     for path, at, size in chosen:
         where = at + random.randrange(size)

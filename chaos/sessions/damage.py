@@ -28,10 +28,10 @@ FEWEST: Final = 3
 SIZE_AT, MAGIC_AT, QUEUE_OFFSET_AT, PHYSICAL_AT = 0, 4, 20, 28
 BODY_LENGTH_AT: Final = 84
 BATCH_UNIT: Final = 46
-FIELDS: Final = (7, 11, 19)
-"""Last bytes of place, size and tag code in a unit, ..."""
-BATCH_FIELDS: Final = (7, 11, 27, 35, 37)
-"""... and of place, size, time, first queue offset and count in one of a batch."""
+FIELDS: Final = (11, 19)
+"""Last bytes of size and tag code in a unit, ..."""
+BATCH_FIELDS: Final = (11, 27, 35, 37)
+"""... and of size, time, first queue offset and count in one of a batch."""
 Stretches = list[tuple[int, int]]
 
 
