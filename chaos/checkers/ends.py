@@ -68,6 +68,13 @@ class NodeEnds:
         at = bisect_right(self._followed, begin_ns)
         return at < len(self._followed) and self._followed[at] <= end_ns
 
+    def goes_on(self, base: int, begin_ns: int, end_ns: int) -> bool:
+        """The same of a log that others part from at `base` when a master begins; also where all
+        that it has behind is the head of the blank that this one writes there (seed 1150657)."""
+        head = base + BLANK.size
+        had = self.at(begin_ns).written
+        return base < had <= head or self.rejoined(base, begin_ns, end_ns)
+
     def was_cut(self, base: int, begin_ns: int, end_ns: int) -> bool:
         """Whether its log was cut to `base` in a time, or to the end of a blank there."""
         low, head = self.lowest_fall(begin_ns, end_ns), base + BLANK.size

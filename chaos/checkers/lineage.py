@@ -114,12 +114,14 @@ class Lineage:
     def held(self, node: str, time_ns: int, written: int) -> int:
         """How much of the truth a node holds whose log ends at `written` at that moment."""
         era, ends = self.era(time_ns), self.ends[node]
-        bases = [(era.start_ns, era.base.get(node, ENDLESS)), *self._doubled(node, time_ns)]
         limits = [
             base
-            for since_ns, base in bases
+            for since_ns, base in self._doubled(node, time_ns)
             if base < written and not ends.rejoined(base, since_ns, time_ns)
         ]
+        base = era.base.get(node, ENDLESS)
+        if base < written and not ends.goes_on(base, era.start_ns, time_ns):
+            limits.append(base)
         return min(limits, default=written)
 
     def _doubled(self, node: str, time_ns: int) -> list[tuple[int, int]]:
@@ -337,7 +339,19 @@ class _Walk:
         for node, layout in self._layouts.items():
             common = layout.common(self._truth)
             base[node] = ENDLESS if common >= layout.end else common
+            if node != self._master and self._is_apart(node, time_ns):
+                base[node] = min(self._lineage.eras[-1].base[node], common)
         self._lineage.eras.append(Era(time_ns, self._master, base))
+
+    def _is_apart(self, node: str, time_ns: int) -> bool:
+        """Whether a node still holds what it wrote by itself after it was deposed in the era that
+        ends, which is in no layout (seeds 1150825, 1150948)."""
+        if not self._lineage.eras:
+            return False
+        era, ends = self._lineage.eras[-1], self._lineage.ends[node]
+        base = era.base[node]
+        is_longer = ends.complete and ends.at(time_ns).written > base
+        return is_longer and not ends.goes_on(base, era.start_ns, time_ns)
 
     def _advance(self, time_ns: int) -> None:
         """Bring every node's layout to a moment of the present era."""
@@ -353,7 +367,7 @@ class _Walk:
             base = era.base[node]
             if low is not None:
                 layout.cut(low)
-            if base == ENDLESS or ends.rejoined(base, era.start_ns, time_ns):
+            if base == ENDLESS or ends.goes_on(base, era.start_ns, time_ns):
                 layout.follow(self._truth, written)
 
 

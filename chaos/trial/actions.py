@@ -34,8 +34,14 @@ OPERATOR: Final = ("promote", "repair", "restart", "handover", "register", "forc
 one is being chosen."""
 FATAL: Final = ("eio-fsync", "eio-write", "eio-read", "full", "read-only")
 """Faults of a disk that end a node."""
-NEEDS_FILES: Final = ("ConfigFileError", "OSError: [Errno 24]", "KeptFileUnwritable")
-"""How a node ends that begins, or with failover takes another role, and can open no file."""
+NEEDS_FILES: Final = (
+    "ConfigFileError",
+    "OSError: [Errno 24]",
+    "KeptFileUnwritable",
+    "StoreFailed: cutting the log",
+)
+"""How a node ends that begins, cuts its log, or with failover takes another role, and can open no
+file."""
 Undo = Callable[[], Awaitable[None]]
 
 

@@ -423,6 +423,13 @@ class Recovery:
     def _dispatch(self, entries: list[Entry]) -> None:
         parts, report = self._parts, self.report
         mark = parts.marks.mark
+        # Also of what is not confirmed yet: who leads goes on behind it (T17).
+        last_ms = parts.log.last_store_ms
+        for entry in entries:
+            if entry.store_ms < last_ms:
+                report.clock_steps += 1
+            last_ms = entry.store_ms
+        parts.log.last_store_ms = max(last_ms, parts.log.last_store_ms)
         if parts.confirmed is not None:
             bound = parts.dispatchable(parts.log.segments.end)
             entries = [one for one in entries if one.physical_offset + one.size <= bound]
@@ -430,12 +437,6 @@ class Recovery:
                 return
         if mark.deleted or entries[0].physical_offset < mark.inherited:
             entries = [self._keep_out(entry, mark) for entry in entries]
-        last_ms = parts.log.last_store_ms
-        for entry in entries:
-            if entry.store_ms < last_ms:
-                report.clock_steps += 1
-            last_ms = entry.store_ms
-        parts.log.last_store_ms = max(last_ms, parts.log.last_store_ms)
         report.records += len(entries)
         self._dispatcher.put(entries)
 
