@@ -252,6 +252,8 @@ class _Walk:
         self._layouts = {node: Layout() for node in lineage.nodes}
         self._cuts: list[Change] = []
         """What the master has lost and not yet come back from."""
+        self._deposed: dict[str, None] = {}
+        """Leaders that were deposed and have not followed since."""
         self._promotion: Change | None = None
         """A promotion whose node is not serving yet."""
         self._begin_era(-1)
@@ -325,6 +327,7 @@ class _Walk:
         if deposed:
             # It may write on in its own epoch until it follows.
             self._lineage.eras[-1].base[deposed] = self._layouts[deposed].common(self._truth)
+            self._deposed[deposed] = None
 
     def _note(self, change: Change, threshold: int | None, time_ns: int) -> None:
         others = {
@@ -339,15 +342,16 @@ class _Walk:
         for node, layout in self._layouts.items():
             common = layout.common(self._truth)
             base[node] = ENDLESS if common >= layout.end else common
-            if node != self._master and self._is_apart(node, time_ns):
-                base[node] = min(self._lineage.eras[-1].base[node], common)
+            if node in self._deposed:
+                if node != self._master and self._is_apart(node, time_ns):
+                    base[node] = min(self._lineage.eras[-1].base[node], common)
+                else:
+                    del self._deposed[node]
         self._lineage.eras.append(Era(time_ns, self._master, base))
 
     def _is_apart(self, node: str, time_ns: int) -> bool:
-        """Whether a node still holds what it wrote by itself after it was deposed in the era that
-        ends, which is in no layout (seeds 1150825, 1150948)."""
-        if not self._lineage.eras:
-            return False
+        """Whether a deposed leader still holds what it wrote alone, which is in no layout (seeds
+        1150825, 1150948)."""
         era, ends = self._lineage.eras[-1], self._lineage.ends[node]
         base = era.base[node]
         is_longer = ends.complete and ends.at(time_ns).written > base

@@ -16,7 +16,7 @@ _OPEN = "rocketbed.node.store.store:MessageStore.open"
     "M9",
     "undispatched tail not re-dispatched",
     "rocketbed.node.store.recovery:Recovery._dispatch",
-    "0a35633af18d4b43",
+    "615659e96ad3f174",
     bug="after a crash the first record behind the mark gets no queue entry (467, 1434, T2)",
     edit="recovery dispatches from one record late",
     caught_by=("S5", "S6", "A2", "A22", "I13"),
