@@ -25,6 +25,8 @@ from rocketbed.node.store.store import MessageStore
 STEPS: Final = 30
 FEWEST: Final = 3
 """Records: where nearly all have expired there is nothing to be damaged."""
+ANOTHER: Final = 1_000_003
+"""To the seed of another life then."""
 SIZE_AT, MAGIC_AT, QUEUE_OFFSET_AT, PHYSICAL_AT = 0, 4, 20, 28
 BODY_LENGTH_AT: Final = 84
 BATCH_UNIT: Final = 46
@@ -53,7 +55,7 @@ def run_damage(seed: int) -> str:
     random = Random(f"damage/{seed}")
     full = filled(seed, append_property_crc=bool(seed % 2))
     if len(full.model.kept) < FEWEST:
-        return ""
+        return run_damage(seed + ANOTHER)
     digest = _stretches(full, random)
     digest += _units(full, random)
     plain = filled(seed, append_property_crc=False) if seed % 2 else full

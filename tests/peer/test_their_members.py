@@ -86,8 +86,10 @@ async def test_two_members_of_each_kind_over_kills(site: Site, version: str) -> 
         javas = {"one": one, "two": two}
         async with consuming(before, javas):
             await until_each_has_half(before)
+            sent = await before.send("settled", QUEUES * COUNT)
+            await until(before.all_have_all)
         await until(lambda: all_is_saved(before, broker))
-        assert_in_order_and_once(before.of("orderly"))
+        assert_in_order_and_once(before.of("orderly"), sent)
         await site.kill(broker)
         await site.start(broker, "rocketbed")
         async with consuming(after, javas):  # those that have all of `before`
@@ -95,7 +97,7 @@ async def test_two_members_of_each_kind_over_kills(site: Site, version: str) -> 
             sent = await after.send("killed", QUEUES * COUNT)
             await until(lambda: bool(places(after.of("orderly")) & sent))
             await site.kill(broker)
-            assert_in_order_and_once(after.of("orderly"))
+            assert_in_order_and_once(after.of("orderly"), sent)
             await site.start(broker, "rocketbed")
             await after.send("after", QUEUES)
             await until(after.all_have_all)
@@ -155,9 +157,12 @@ def assert_in_order(rows: list[dict[str, Any]]) -> None:
         assert first == sorted(first), queue
 
 
-def assert_in_order_and_once(rows: list[dict[str, Any]]) -> None:
-    """Besides, each is dealt with once, and after one that is put back that one comes next."""
+def assert_in_order_and_once(rows: list[dict[str, Any]], settled: set[Place]) -> None:
+    """Besides, each that was sent when no queue moved any more is dealt with once, and after one
+    that is put back that one comes next. In a queue that moves a Java client of 4.9 may deal with
+    one twice: it hands the queue over before it has noted what it just dealt with."""
     assert_in_order(rows)
+    rows = [row for row in rows if place(row) in settled]
     assert max(Counter(map(place, done(rows))).values()) == 1
     for queue in range(QUEUES):
         came = [(row["queueOffset"], row["again"]) for row in rows if row["queueId"] == queue]

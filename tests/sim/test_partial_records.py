@@ -128,8 +128,10 @@ async def fillers_by_the_byte(world: World, config: StoreConfig, log: bytes) -> 
 
 def test_what_fills_a_file_may_come_in_pieces_as_well() -> None:
     """The session `failover-led` met a follower that took half of one for damage."""
-    shortest = []
-    for size in range(2000, 2000 + 97, 12):
+    shortest: list[int] = []
+    for size in range(2000, 3000, 12):
+        if len(shortest) > 8 and min(shortest) < 12:
+            break
         config = settings(Random(1), segment_size=size, sync_flush=False, max_message_size=512)
         log = run_solo(master, config).value
         shortest.append(run_solo(fillers_by_the_byte, replace(config, is_slave=True), log).value)
