@@ -1,12 +1,9 @@
 """The native bodies of scan and index against the Python ones: the same for any bytes and keys, and
 no error of memory, whatever fails."""
 
-import gc
 import os
 import subprocess
 import sys
-import tracemalloc
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -16,6 +13,7 @@ import pytest
 from rocketbed.node.store.log_bodies import log_bodies
 from tests.support.log_native_fuzz import BASE, Indexes, Scans, bodies_of, fuzz, record
 from tests.support.native import LOG, native, needed, sanitized
+from tests.support.native_builds import assert_nothing_is_kept
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,23 +75,14 @@ def test_what_they_refuse(module: ModuleType) -> None:
 
 
 def test_nothing_is_left_in_memory(module: ModuleType) -> None:
-    def use() -> int:
+    def use() -> None:
         random = Random(5)
         scans, indexes = Scans(bodies_of(module)), Indexes(bodies_of(module))
         for _ in range(300):
             scans.fuzz(random)
             indexes.fuzz(random)
-        del scans, indexes
-        gc.collect()  # what the interpreter itself keeps of tuples and lists that are free
-        return tracemalloc.get_traced_memory()[0]
 
-    tracemalloc.start()
-    try:
-        held = [use() for _ in range(5)]
-    finally:
-        tracemalloc.stop()
-    # The interpreter keeps something of its own now and then; a leak would grow each time.
-    assert min(after - before for before, after in pairwise(held)) < 300 * 32, held
+    assert_nothing_is_kept(use, 300)
 
 
 def test_an_odd_record_is_left_to_python(module: ModuleType) -> None:

@@ -1,12 +1,9 @@
 """The native body of `plain_run` against the Python one: the same for any bytes, and no error of
 memory, whatever fails. What both do to a whole node is in test_plain_run.py."""
 
-import gc
 import os
 import subprocess
 import sys
-import tracemalloc
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +16,7 @@ from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.wire.command import Encoding
 from rocketbed.wire.javahash import tag_code
 from tests.support.native import PLAIN, build_script, native, needed, sanitized
+from tests.support.native_builds import assert_nothing_is_kept
 from tests.support.native_fuzz import Pair, end_of_log, fields_of, fuzz, odd, plain, send
 from tests.support.wire_sessions import SESSIONS, recorded_frames
 
@@ -157,21 +155,12 @@ def test_nothing_is_left_in_memory(module: ModuleType) -> None:
     pair = Pair(module)
     reads = [b"".join(plain()), *odd()]
 
-    def use() -> int:
+    def use() -> None:
         for _ in range(60):
             for read in reads:
                 pair.native_alone(read)
-        gc.collect()  # what the interpreter itself keeps of tuples and lists that are free
-        return tracemalloc.get_traced_memory()[0]
 
-    tracemalloc.start()
-    try:
-        held = [use() for _ in range(5)]
-    finally:
-        tracemalloc.stop()
-    # The interpreter keeps something of its own now and then; a leak would grow each time, by an
-    # object of 32 bytes or more a round.
-    assert min(after - before for before, after in pairwise(held)) < 60 * 32, held
+    assert_nothing_is_kept(use, 60)
 
 
 def test_nobody_keeps_what_a_cache_holds(module: ModuleType) -> None:

@@ -6,8 +6,6 @@ own: everything has to be the same.
 does it without pytest, so that a build with AddressSanitizer can be loaded into it.
 """
 
-import importlib
-import importlib.util
 import struct
 import sys
 import zlib
@@ -21,6 +19,7 @@ from rocketbed.node.store.indexfile import ENTRY, HEADER, IndexFile
 from rocketbed.node.store.log_bodies import LogBodies
 from rocketbed.node.store.scan import RecordScanner, Scanned
 from rocketbed.wire.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from tests.support.native_builds import fuzzed, starved
 
 BASE = 1 << 40
 CRC_NAME = b"__CRC32#\x01"
@@ -262,8 +261,7 @@ def fuzz(module: ModuleType, seed: int, count: int) -> int:
 
 
 def starve(module: ModuleType) -> int:
-    """Have every allocation of a call fail, each in its turn: there is an error or the result, and
-    nothing else. How many there were."""
+    """Allocations of both functions, each of which failed in its turn."""
     random = Random(1)
     data = b"".join(record(random, BASE) for _ in range(1))
     while not (scanned := RecordScanner(check_crc=True, delays_ms=[]).scan(
@@ -278,44 +276,15 @@ def starve(module: ModuleType) -> int:
         known = learned._topics, learned._shapes, learned._tag_and_keys
         return module.scan(data, 0, BASE, BASE + 4096, True, *known, entries), entries
 
-    def put() -> object:
-        indexes = Indexes(bodies_of(module))
-        index = indexes.both[1]
+    def put() -> Callable[[], object]:
+        index = Indexes(bodies_of(module)).both[1]
         index.put_entries([scanned.entries[0]], 0, 0)
         state = index._pages, index._dirty_pages, index._buffer, SLOTS, ROOM, index.next_entry
-        return lambda: module.put_keys([scanned.entries[0]] * 3, 0, 0, *state, 1, 0, 0)
+        return lambda: (module.put_keys([scanned.entries[0]] * 3, 0, 0, *state, 1, 0, 0), state)
 
-    return _starved(scan) + _starved(put())  # type: ignore[arg-type]
-
-
-def _starved(call: Callable[[], object]) -> int:
-    testing = importlib.import_module("_testcapi")
-    call()
-    for number in range(1, 2000):
-        testing.set_nomemory(number)
-        try:
-            call()
-        except MemoryError:
-            continue
-        finally:
-            testing.remove_mem_hooks()
-        return number
-    raise AssertionError("it never had enough")
-
-
-def main(seed: str, count: str, path: str) -> None:
-    """Load a build of its own and fuzz it; then take the memory away at each place."""
-    spec = importlib.util.spec_from_file_location("log_native", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    print("taken", fuzz(module, int(seed), int(count)))
-    if importlib.util.find_spec("_testcapi") is None:  # Debian has it in a package of its own
-        print("not starved")
-    else:
-        print("starved", starve(module))
+    return starved(lambda: scan) + starved(put)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    seed, count, path = sys.argv[1:]
+    fuzzed("log_native", path, lambda module: fuzz(module, int(seed), int(count)), starve)

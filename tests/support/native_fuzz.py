@@ -6,8 +6,6 @@ does it for frames that a seed damages, without pytest, so that a build with Add
 loaded into it.
 """
 
-import importlib
-import importlib.util
 import sys
 from random import Random
 from types import ModuleType
@@ -26,6 +24,7 @@ from rocketbed.wire.frame import HEAD, encode
 from rocketbed.wire.message import pack_host
 from rocketbed.wire.properties import PROPERTIES_MAX
 from rocketbed.wire.send_headers import FORMS, Cut
+from tests.support.native_builds import fuzzed, starved
 from tests.support.wire_sessions import SESSIONS, recorded_frames
 
 SUFFIX = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01c\x02"
@@ -358,9 +357,7 @@ def fuzz(native: ModuleType, seed: int, count: int) -> Pair:
 
 
 def starve(native: ModuleType) -> int:
-    """Have every allocation of a call fail, each in its turn: there is an error or the result, and
-    nothing else. How many there were."""
-    testing = importlib.import_module("_testcapi")
+    """Allocations of a call, each of which failed in its turn."""
     # Nothing that orjson would have to read, which does not live through it.
     string = "KEYS\x01k1 k2\x02UNIQ_KEY\x01AB12\x02TAGS\x01\u6807"
     kinds = [Encoding.JSON, Encoding.ROCKETMQ, Encoding.MSGPACK]
@@ -374,35 +371,9 @@ def starve(native: ModuleType) -> int:
     def take() -> object:
         return side.take(read, 0, *known, {("T", 2): 5}, {}, bytes(8), end_of_log())
 
-    wanted = take()
-    for number in range(1, 5_000):
-        result = None
-        testing.set_nomemory(number)
-        try:
-            result = take()
-        except MemoryError:
-            continue
-        finally:
-            testing.remove_mem_hooks()
-        # What Python does for a cut may say less than that, and the frame is left.
-        if result == wanted:
-            return number
-    raise AssertionError("it never had enough")
-
-
-def main(seed: str, count: str, path: str) -> None:
-    """Load a build of its own and fuzz it; then take the memory away at each place."""
-    spec = importlib.util.spec_from_file_location("plain_native", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    print("taken", fuzz(module, int(seed), int(count)).taken)
-    if importlib.util.find_spec("_testcapi") is None:  # Debian has it in a package of its own
-        print("not starved")
-    else:
-        print("starved", starve(module))
+    return starved(lambda: take)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    seed, count, path = sys.argv[1:]
+    fuzzed("plain_native", path, lambda module: fuzz(module, int(seed), int(count)).taken, starve)
