@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rocketbed.wire.message import MAGIC_BLANK
+from rocketbed.wire.message import BORN_IPV6, MAGIC_BLANK, STORE_IPV6
 
 _HEAD: Final = struct.Struct(">4xi")
 _SIZE: Final = struct.Struct(">i")
@@ -19,8 +19,6 @@ _PLACE: Final = struct.Struct(">qq")
 _TIME: Final = struct.Struct(">q")
 _PLACE_AT, _FLAG_AT, _TIME_AT, _HEAD_SIZE = 20, 36, 56, 91
 _LONGER = 12
-BORN_IPV6: Final = 1 << 4
-STORE_IPV6: Final = 1 << 5
 
 
 class Wrong(Exception):

@@ -7,7 +7,7 @@ from typing import Final
 import trio
 
 from rocketbed.chaos.sessions.mending import edited
-from rocketbed.chaos.sessions.model import BORN_IPV6, Model, ensure, longer_by
+from rocketbed.chaos.sessions.model import Model, ensure, longer_by
 from rocketbed.chaos.sessions.store import Life, Topics, settings
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
@@ -15,6 +15,7 @@ from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.status import PutStatus
 from rocketbed.node.store.store import MessageStore
+from rocketbed.wire.message import BORN_IPV6
 from rocketbed.world.api import World
 
 HOUR_MS: Final = 3_600_000
