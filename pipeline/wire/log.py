@@ -63,7 +63,6 @@ PASSING: Final = frozenset(
     )
 )
 """Refusals that may pass: a broker that has just started may not know its topics yet."""
-SYSTEM_ERROR: Final = ResponseCode.SYSTEM_ERROR
 PULL_OK: Final = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -268,7 +267,9 @@ class WireLog:
             except (ClientError, ProtocolError) as exc:
                 raise WireError(f"{what}: {exc}") from exc
             self._session.routes.distrust(topic, gone=True)
-            is_refused = isinstance(failure, RequestRefused) and failure.code == SYSTEM_ERROR
+            is_refused = (
+                isinstance(failure, RequestRefused) and failure.code == ResponseCode.SYSTEM_ERROR
+            )
             limit_s = min(self._limit_s, refused_s) if is_refused else self._limit_s
             if trio.current_time() + pause_s >= began + limit_s:
                 kind = TopicGone if _is_gone(failure) else Refused if is_refused else WireError

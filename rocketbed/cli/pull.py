@@ -107,6 +107,7 @@ def pull(
 ) -> int:
     """Show the messages of a topic."""
     from rocketbed.client.consumer import Consumer
+    from rocketbed.client.errors import NoRoute
 
     if commit and group is None:
         raise click.UsageError("--commit needs --group")
@@ -118,6 +119,8 @@ def pull(
     async def main() -> int:
         async with Consumer(nameservers=nameservers, group=group or TOOLS_GROUP) as consumer:
             queues: Iterable[MessageQueue] = await consumer.queues(topic)
+            if not queues:
+                raise NoRoute(f"topic {topic} has no queue that may be read")
             if queue is not None:
                 queues = [parse_queue(queue, queues)]
             starts = {each: await _offset(consumer, each, begin) for each in queues}

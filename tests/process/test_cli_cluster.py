@@ -142,6 +142,9 @@ def test_groups_commit_and_follow(shell: Shell) -> None:
     assert len(shell.client("pull", *group).splitlines()) == 3
     assert len(shell.client("pull", *group, "--from", "first").splitlines()) == 5
     assert shell.client("pull", *group, "--from", "last") == ""
+    shell.client("topic create", "Closed", "--queues", "1", "--perm", "w")
+    shell.client("pull", "-t", "Closed", code=1)
+    assert "topic Closed has no queue that may be read" in shell.errors
     assert len(shell.client("pull", "-t", "T", "--from", "3").splitlines()) == 2
     assert len(shell.client("pull", "-t", "T", "--from", "2020-01-01T00:00").splitlines()) == 5
     followed = shell.client("pull", "-t", "T", "--follow", "--from", "first", "--limit", "5")
