@@ -97,8 +97,8 @@ class Model:
     deleting: str = ""
     """Topic of a deletion that has not returned."""
     opened: bool = False
-    closed: bool = False
-    """Whether a clean stop has returned."""
+    closed: bool | None = False
+    """Whether a clean stop has returned; None: and then a start ended before its time."""
 
     def copy(self) -> "Model":
         """Another one that holds the same."""

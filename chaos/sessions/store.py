@@ -184,13 +184,14 @@ class Life:
     def flushed_to(self, end: int) -> None:
         self.model.flushed = end
 
-    def _look(self, store: MessageStore, *, was_closed: bool) -> None:
-        """What the start found."""
+    def _look(self, store: MessageStore, *, was_closed: bool | None) -> None:
+        """What the start found; None: of a clean stop, or of a start that ended before its time."""
         log, report = store.log, store.recovery
         starts = log.segments.starts
         data = b"".join(log.segments.read(start, log.segment_size) for start in starts)
         self.model.recovered(store.min_offset, store.max_offset, data, power=self._power)
-        ensure(report.was_clean == was_closed, "start", f"clean: {report.was_clean}")
+        if was_closed is not None:
+            ensure(report.was_clean == was_closed, "start", f"clean: {report.was_clean}")
         if was_closed:
             ensure(not report.findings, "start", f"behind a clean stop: {report.findings}")
 
@@ -397,6 +398,8 @@ def run_lives(seed: int, *, lives: int = LIVES, **changes: Any) -> tuple[DiskIma
         ensure(run.outcome != "still running", "hang", f"life {number}")
         if run.outcome == "ended" and end != "clean":
             end = "kill"  # it came to the end of its work before the event
+        if model.closed and not model.opened:
+            model.closed = None
         boots += end.startswith("power")
         image = run.image
         digests.append(run.digest)
