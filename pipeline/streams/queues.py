@@ -241,9 +241,9 @@ class QueueLog:
             return Mark(at)
         try:
             pulled = await log.pull(queue, at - 1, count=1)
-        except Refused:  # it is damaged
+        except Refused as refused:  # it is damaged
             if self.options.fail_on_data_loss:
-                raise
+                raise refused.with_advice from refused
             return Mark(at)
         size = int.from_bytes(pulled.records[:4], "big")
         record = pulled.records[:size]

@@ -82,6 +82,11 @@ class WireError(PipelineError):
 class Refused(WireError):
     """A broker does not give what was asked of it, as where a record is damaged."""
 
+    @property
+    def with_advice(self) -> "Refused":
+        """The same for who reads with `failOnDataLoss`."""
+        return Refused(f"{self}; failOnDataLoss=false goes on behind it")
+
 
 class TopicGone(WireError):
     """The nameservers do not know the topic, and did not come to know it within the limit."""

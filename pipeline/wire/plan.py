@@ -211,6 +211,7 @@ def _read_range(
                     following=pulled.next_offset,
                 )
             if following >= wanted_range.end:
+                decoder.finish(wanted_range.end)
                 return
 
 
@@ -229,7 +230,7 @@ async def _chunk(options: Options, wanted: QueueRange, start: int, log: WireLog)
                 doubted = offset  # another member may have it whole
                 log.ask_master(wanted.queue)
             elif options.fail_on_data_loss:
-                raise Refused(f"{refused}; failOnDataLoss=false goes on behind it") from refused
+                raise refused.with_advice from refused
             else:
                 offset = await _behind_damage(log, wanted.queue, offset, refused)
                 found.append(RawPull(records=b"", next_offset=offset, first=0, end=0, broker_id=0))

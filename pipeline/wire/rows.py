@@ -53,15 +53,15 @@ class WireDecoder(Decoder):
         schema: pyarrow.Schema,
         options: Options,
         wanted: Wanted,
-        first: int = 0,
+        first: int = ANY,
     ) -> None:
-        """`first`: the queue offset that is asked for at first."""
+        """`first`: the queue offset that is asked for at first, if that is known."""
         replica = Replica(queue.broker_name, "", options.endpoints)
         split = Split(replica, describe(queue), 0, 0, 0, 0, is_tail=False)
         super().__init__(split, schema, options, wanted)
         self._queue = queue
         self._next = first
-        """Behind the last queue offset that a record said."""
+        """The queue offset of the next record: what lies between is lost."""
 
     def rows(
         self, records: bytes, broker_id: int, *, start: int, end: int, following: int = ANY
@@ -86,17 +86,21 @@ class WireDecoder(Decoder):
                 frame.keep(mask)
             if frame.count:
                 yield from self._frame(frame)
-        if following != ANY:
-            self._next = following
         if stop < len(records):
             raise WireError(
                 f"{describe(self._queue)}: the broker's response has bytes at {stop} that are not "
                 f"a record; its store may be damaged"
             )
 
+    def finish(self, end: int) -> None:
+        """All of the range, up to `end`, has been asked for. Raises `WireError`."""
+        if self._next < end:
+            self._say(self._next, end)
+
     def _check(self, frame: Frame, offsets: NDArray[Any], following: int) -> None:
-        """Records have to say that they are of this queue, each behind the one before: a unit, or
-        the record that it leads to, may be damaged. Raises `WireError`."""
+        """Records have to say that they are of this queue, each the one behind the one before: a
+        unit, or the record that it leads to, may be damaged, and others be gone. Raises
+        `WireError`."""
         if self._queue.topic.startswith(_SHARED):
             return
         name = numpy.frombuffer(self._queue.topic.encode(), numpy.uint8)
@@ -105,12 +109,18 @@ class WireDecoder(Decoder):
         is_here = (frame.topic_size == len(name)) & (queue_ids == self._queue.queue_id)
         places = frame.topic_at[is_here, None] + numpy.arange(len(name))
         is_here[is_here] = (data[places] == name).all(axis=1)
-        last = numpy.concatenate(([self._next - 1], offsets[:-1]))
-        is_next = (offsets > last) & (offsets < following)
-        is_here &= is_next | (frame.sys_flags & INNER_BATCH != 0)
-        self._next = max(self._next, int(offsets.max()) + 1)
+        first = int(offsets[0]) if self._next == ANY else self._next
+        wanted = numpy.concatenate(([first], offsets[:-1] + 1))
+        is_batch = frame.sys_flags & INNER_BATCH != 0
+        is_here &= is_batch | ((offsets >= wanted) & (offsets < following))
+        # How many messages a batch has is not looked at here.
+        self._next = ANY if is_batch.any() else int(offsets[-1]) + 1
         if is_here.all():
+            gaps = numpy.flatnonzero((offsets > wanted) & ~is_batch.any())
+            for at in gaps.tolist():
+                self._say(int(wanted[at]), int(offsets[at]))
             return
+        last = wanted - 1
         at = int(numpy.argmin(is_here))
         begin, size = int(frame.topic_at[at]), int(frame.topic_size[at])
         what = (
@@ -122,6 +132,15 @@ class WireDecoder(Decoder):
             how = "failOnDataLoss=false takes what it gives"
             raise WireError(f"{what}; {how}", Condition.CORRUPT_RECORD)
         LOG.warning("wire.misplaced %s", what)
+        self._next = ANY
+
+    def _say(self, first: int, end: int) -> None:
+        what = f"{describe(self._queue)}: the broker does not give messages {first} to {end - 1}"
+        if self.options.fail_on_data_loss:
+            raise WireError(
+                f"{what}; failOnDataLoss=false continues after them", Condition.DATA_LOSS
+            )
+        LOG.warning("wire.gap %s", what)
 
     def _column(
         self,

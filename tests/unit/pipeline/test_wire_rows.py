@@ -92,3 +92,31 @@ def test_records_of_another_place_are_told() -> None:
         assert len(rows(answer, failOnDataLoss="false")) in (4, 5)
     with pytest.raises(WireError, match="says it is 4 of queue 0"):
         rows(b"".join((*good[:2], ahead)), end=3, following=3)
+
+
+@pytest.mark.parametrize("gone", [0, 2, 4])
+def test_messages_that_the_broker_passes_over_are_lost(gone: int) -> None:
+    """At the beginning of a range, within it, and at its end, whatever it says comes next."""
+    good = [
+        encode(spec, offset=1000 * number, queue_offset=number, store_ms=1)
+        for number, spec in enumerate(some(5))
+    ]
+    answer = b"".join(good[:gone] + good[gone + 1 :])
+    for loose in (False, True):
+        options = Options.parse(
+            {"endpoints": "h:1", "topics": "T", "failOnDataLoss": str(not loose).lower()}
+        )
+        wanted, schema = Wanted.of(options), arrow_schema("records", COLUMNS)
+        decoder = WireDecoder(QUEUE, schema, options, wanted, first=0)
+
+        def read(decoder: WireDecoder = decoder) -> int:
+            batches = list(decoder.rows(answer, 0, start=0, end=5, following=5))
+            decoder.finish(5)
+            return sum(batch.num_rows for batch in batches)
+
+        if loose:
+            assert read() == 4
+        else:
+            with pytest.raises(WireError, match=f"messages {gone} to {gone}; ") as caught:
+                read()
+            assert caught.value.condition is Condition.DATA_LOSS
