@@ -330,6 +330,8 @@ class Conductor:
     async def _stop(self) -> None:
         self._enter("stopping")
         self.record.stop_ns = self.backend.now_ns()
+        if self._is_healed:
+            self._note_nameservers()
         self._is_healed = False
         self.control.producing = self.control.consuming = False
         self._note_ends()
@@ -419,6 +421,14 @@ class Conductor:
             await trio.sleep(SAMPLE_S)
             if self._is_healed:
                 await self.actions.empty_refusing()
+
+    def _note_nameservers(self) -> None:
+        """Once all is mended, no nameserver ends before it is stopped."""
+        for name in self.plan.shape.nameserver_names:
+            if self.backend.state(name) == "down":
+                reason = self.backend.end_reason(name) or "it said no reason"
+                crash = Crash(node=name, time_ns=self.backend.now_ns(), reason=reason)
+                self.record.crashes.append(crash)
 
     def _note_ends(self) -> None:
         for node, member in self.members.members.items():

@@ -35,17 +35,20 @@ def findings(*steps: str, ends: int | None = None, after_s: float = 3) -> list[s
         starts: list[object] = []
         original = swap("rocketbed.node.store.retention:Retention.run", keep)
 
-    plan = Plan(
+    return run_plan(plan_of(*steps), Options(before=plant)).finding_ids
+
+
+def plan_of(*steps: str, nameservers: int = 1) -> Plan:
+    return Plan(
         name="leave",
         seed=3,
-        shape=Shape(brokers=1, nameservers=1, repl="async"),
+        shape=Shape(brokers=1, nameservers=nameservers, repl="async"),
         producers=Producers(count=1, rate=20.0),
         consumers=Consumers(count=0),
         steps=tuple(map(parse_step, steps)),
         storm_s=9.0,
         calm_s=9.0,
     )
-    return run_plan(plan, Options(before=plant)).finding_ids
 
 
 @pytest.mark.parametrize("steps", [SICK, ARMED, STOPPED, UNMET])
@@ -64,3 +67,22 @@ def test_a_node_that_ends_by_a_fault_that_is_over_is_started_again() -> None:
 
 def test_a_restart_does_not_hide_an_end() -> None:
     assert "C1" in findings(*SICK, "at 6.2s restart b1 down", ends=2)
+
+
+@pytest.mark.parametrize(("after_s", "found"), [(14.0, ["C1"]), (300.0, [])])
+def test_a_nameserver_that_ends_by_itself_in_the_calm_is_found(
+    after_s: float, found: list[str]
+) -> None:
+    """The other one serves everybody."""
+
+    def plant() -> None:
+        async def end(self: object, **options: object) -> None:
+            starts.append(self)
+            with trio.move_on_after(after_s if len(starts) == 1 else 300):
+                await original(self, **options)
+
+        starts: list[object] = []
+        original = swap("rocketbed.routing.nameserver:Nameserver.run", end)
+
+    outcome = run_plan(plan_of(nameservers=2), Options(before=plant))
+    assert outcome.finding_ids == found
