@@ -143,6 +143,8 @@ class Conductor:
         self._storm_scope = trio.CancelScope()
         self._is_healed = False
         """All faults are over, but a node that met one may still end by it: it is started again."""
+        self._serving: set[str] = set()
+        """Nameservers that were up when the calm began."""
         self.phase = "set up"
         """`set up`, `storm`, `calm`, `drain`, `reading`, `stopping`."""
         self.storm_s = 0.0
@@ -253,6 +255,7 @@ class Conductor:
         await self._mend()
         if self.plan.broken:
             await self.actions.leave_broken(self.plan.broken)
+        self._serving = self._nameservers_up()
         self.control.leaving = False
         self.record.calm_ns = self.backend.now_ns()
 
@@ -424,11 +427,14 @@ class Conductor:
 
     def _note_nameservers(self) -> None:
         """Once all is mended, no nameserver ends before it is stopped."""
-        for name in self.plan.shape.nameserver_names:
-            if self.backend.state(name) == "down":
-                reason = self.backend.end_reason(name) or "it said no reason"
-                crash = Crash(node=name, time_ns=self.backend.now_ns(), reason=reason)
-                self.record.crashes.append(crash)
+        for name in sorted(self._serving - self._nameservers_up()):
+            reason = self.backend.end_reason(name) or "it said no reason"
+            crash = Crash(node=name, time_ns=self.backend.now_ns(), reason=reason)
+            self.record.crashes.append(crash)
+
+    def _nameservers_up(self) -> set[str]:
+        names = self.plan.shape.nameserver_names
+        return {name for name in names if self.backend.state(name) != "down"}
 
     def _note_ends(self) -> None:
         for node, member in self.members.members.items():
