@@ -34,7 +34,7 @@ class BatchCheck:
         number = self._due.get(queue, -1)
         if number < queue.first_unit:
             number = self._first(queue, entry.physical_offset)
-        while number < queue.stored_units:
+        while number < queue.end_unit:
             unit = queue.unit_at(number)
             if is_unit_of(unit, entry) or not self._is_true(queue, number):
                 self._due[queue] = number + 1
@@ -47,7 +47,7 @@ class BatchCheck:
 
     def _first(self, queue: BatchConsumeQueue, offset: int) -> int:
         """The first unit that is not that of a record below `offset`."""
-        number, end = queue.first_unit, queue.stored_units
+        number, end = queue.first_unit, queue.end_unit
         while number < end:
             units = queue.units(number, BLOCK)
             if not units or units[-1][0] >= offset:

@@ -39,10 +39,6 @@ class BatchConsumeQueue(UnitQueue):
         """Queue offset of the next message."""
         self.min_offset = 0
 
-    @property
-    def readable_offset(self) -> int:
-        return self.offset_after(self.stored_units) if self._pending else self.max_offset
-
     def _is_blank(self, unit: tuple[int, ...]) -> bool:
         return False
 
@@ -97,7 +93,7 @@ class BatchConsumeQueue(UnitQueue):
         if unit is None or not self._is_whole(unit):
             return None
         before = self.unit_at(number - 1) if number > self.first_unit else None
-        last = ignore_next or number + 1 >= self.stored_units
+        last = ignore_next or number + 1 >= self.end_unit
         after = None if last else self.unit_at(number + 1)
         if before is not None and self._is_whole(before) and not _follows(before, unit):
             return None
@@ -113,7 +109,7 @@ class BatchConsumeQueue(UnitQueue):
             self._is_whole(found) and found[0] >= log_min
         ):
             number -= 1
-        if number == self.stored_units:
+        if number == self.end_unit:
             self.min_offset = self.max_offset
         elif (unit := self.trusted_unit(number)) is not None:
             self.min_offset = unit[4]
@@ -126,7 +122,7 @@ class BatchConsumeQueue(UnitQueue):
     def _first_where(self, holds: Callable[[tuple[int, ...]], bool]) -> int:
         """Number of the first unit for which something holds that holds for all later ones; rotten
         ones are passed over."""
-        low, high = self.first_unit, self.stored_units
+        low, high = self.first_unit, self.end_unit
         while low < high:
             middle = probe = (low + high) // 2
             unit = self.unit_at(probe)

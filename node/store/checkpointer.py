@@ -65,6 +65,8 @@ class Checkpointer:
                 parts.index.write()
                 filled_ms = parts.index.last_filled_ms()
                 mark = replace(mark, index=parts.index.mark(), index_filled_ms=filled_ms)
+                if not await self._dispatcher.write_queues():
+                    return False
                 await self._flusher.flush()
                 await parts.queues.sync()
                 await parts.index.sync()

@@ -145,7 +145,7 @@ class ConsumeQueue(UnitQueue):
         before = self._before_leap(last)
         if before is None:
             return ""
-        is_first = before == self._first_slot
+        is_first = before == self.first_unit
         floor = 0 if is_first else before
         wrong = self._peek(last)
         units = [wrong, unit]
@@ -169,14 +169,10 @@ class ConsumeQueue(UnitQueue):
             return _misplaced(wrong, last, place)
         return f"the record at {wrong[0]} says queue offset {last}, and is not of this queue"
 
-    @property
-    def _first_slot(self) -> int:
-        return self.first_unit if self.row.starts else self.stored_units
-
     def _before_leap(self, last: int) -> int | None:
         """Number of the first pre-blank of those right before unit `last`, or of `last` itself if
         the queue begins with it; None if another unit stands before it."""
-        base, number = self._first_slot, last
+        base, number = self.first_unit, last
         while number > max(base, self.stored_units) and self._is_blank(self._peek(number - 1)):
             number -= 1
         if number == self.stored_units:
@@ -184,14 +180,8 @@ class ConsumeQueue(UnitQueue):
         return number if number < last or number == base else None
 
     def _peek(self, number: int) -> tuple[int, int, int]:
-        """A unit, pending or stored."""
-        at = (number - self.stored_units) * UNIT.size
-        data = (
-            self._pending[at : at + UNIT.size]
-            if at >= 0
-            else self.row.read(number * UNIT.size, UNIT.size)
-        )
-        offset, size, tag_code = UNIT.unpack(data)
+        """A unit that is there."""
+        offset, size, tag_code = UNIT.unpack(self._read(number, 1))
         return offset, size, tag_code
 
     def _forget_from(self, number: int) -> None:
@@ -260,14 +250,14 @@ class ConsumeQueue(UnitQueue):
         return min(self._first_at(log_min), self.end_unit)
 
     def slot_of(self, physical_offset: int) -> int | None:
-        """Number of the stored unit that points to a record; None if none does."""
+        """Number of the unit that points to a record; None if none does."""
         number = self._first_at(physical_offset)
-        unit = self.unit_at(number) if number < self.stored_units else None
+        unit = self.unit_at(number) if number < self.end_unit else None
         return number if unit is not None and unit[0] == physical_offset else None
 
     def _first_at(self, physical_offset: int) -> int:
-        """Number of the first stored unit of a record at or above an offset of the log."""
-        base, high = max(self._least, self.first_unit), self.stored_units
+        """Number of the first unit of a record at or above an offset of the log."""
+        base, high = max(self._least, self.first_unit), self.end_unit
         while True:
             number = self._halve_at(physical_offset, base, high)
             # A rotten unit sends it too far; then the one before that is above the offset too.
@@ -288,12 +278,12 @@ class ConsumeQueue(UnitQueue):
                 high = middle
             else:
                 low = probe + 1
-        return self._behind_blanks(low, self.stored_units)
+        return self._behind_blanks(low, self.end_unit)
 
     def _behind_blanks(self, number: int, end: int) -> int:
         """The first unit in [number, end) that is no pre-blank; `end` without one."""
         while number < end:
-            data = self.row.read(number * UNIT.size, min(end - number, BLOCK) * UNIT.size)
+            data = self._read(number, min(end - number, BLOCK))
             if not data or data != BLANKS[: len(data)]:
                 for unit in UNIT.iter_unpack(data):
                     if not self._is_blank(unit):

@@ -61,6 +61,7 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
 
 async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None:
     """Bring checkpoint, F and W down to `offset`, and only then queues and index."""
+    parts.queues.write_pending()
     ends = parts.queues.find_ends(offset, thorough=False, deleted=parts.marks.mark.deleted)
     count, total = parts.queues.totals(ends)
     parts.index.write()

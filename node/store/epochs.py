@@ -146,8 +146,8 @@ class StoreEpochs(LogView):
         places: list[tuple[int, int]] = []
         queue = self._parts.queues.ordinary.get((EPOCH_TOPIC, 0))
         number = queue.min_offset if queue else 0
-        while queue is not None and number < queue.readable_offset:
-            units = queue.units(number, queue.readable_offset - number)
+        while queue is not None and number < queue.max_offset:
+            units = queue.units(number, queue.max_offset - number)
             if not units:
                 break
             places += [(physical, size) for physical, size, _ in units if physical >= since]

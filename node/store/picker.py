@@ -114,9 +114,9 @@ def pick_batches(
     """
     number, count, total = queue.find(result.next_offset), 0, 0
     limit, log_min = parts.config.transfer_bytes_memory, parts.log.min_offset
-    if number == queue.stored_units:
+    if number == queue.end_unit:
         number -= 1  # below the queue's end all is covered: the last unit says less than it has to
-    while number < queue.stored_units and count < max_messages:
+    while number < queue.end_unit and count < max_messages:
         unit = queue.trusted_unit(number)
         if unit is None or not _goes_on(queue, number, unit, result.next_offset):
             if not result.ranges:

@@ -45,7 +45,11 @@ class Queues:
         self._staging = staging
         self.ordinary: dict[Key, ConsumeQueue] = {}
         self.batch: dict[Key, BatchConsumeQueue] = {}
-        self._touched: dict[AnyQueue, None] = {}
+        self._touched: dict[AnyQueue, int] = {}
+        """Queues with units that are in no file yet, those that wait longest first; how many,
+        or how many records they are of."""
+        self._waiting = 0
+        """Sum of these."""
         self._dirty: dict[AnyQueue, None] = {}
         self.odd = 0
         """Records so far whose queue offset was not the next one of their queue."""
@@ -164,7 +168,8 @@ class Queues:
     def put_all(self, entries: list[Entry]) -> None:
         """Put the units of records; those that enter no queue are passed over.
 
-        Units are pending until `write_pending`. Odd ones are reported, never dropped silently.
+        Units are in memory until `write_pending`, and are read from there. Odd ones are reported,
+        never dropped silently.
         """
         if self.remaking:
             entries = [entry for entry in entries if entry.topic not in self.remaking]
@@ -178,27 +183,30 @@ class Queues:
             if units == ONE_UNIT:
                 queue = ordinary.get((topic, queue_id))
                 if queue is not None:
-                    touched[queue] = None
+                    touched[queue] = touched.get(queue, 0) + 1
+                    self._waiting += 1
                     problem = queue.put(queue_offset, physical, size, tag_code)
                 elif (topic, queue_id) in self.batch or self._is_batch(topic):
                     problem = self._put_batch(entry)
                 else:
                     queue = self._make_ordinary(topic, queue_id)
-                    touched[queue] = None
                     problem = queue.put(queue_offset, physical, size, tag_code)
+                    self._touch(queue)
             elif units < 0:
                 problem = self._put_batch(entry)
             else:
                 continue
             if problem:
                 self._report(entry.topic, entry.queue_id, entry.physical_offset, problem)
+                if (found := self.find(topic, queue_id)) is not None:
+                    self._touch(found)
 
     def adopt(self) -> None:
         """At the end of a log that nobody adds to but this node: see `ConsumeQueue.adopt`."""
         for queue in self.ordinary.values():
             problem = queue.adopt()
             if problem:
-                self._touched[queue] = None
+                self._touch(queue)
                 self._report(queue.topic, queue.queue_id, -1, problem)
         self.write_pending()
 
@@ -207,8 +215,15 @@ class Queues:
         if queue is None:
             self._make(BATCH_DIR, entry.topic, entry.queue_id)
             queue = self.batch[entry.topic, entry.queue_id]
-        self._touched[queue] = None
-        return queue.put_batch(entry)
+        problem = queue.put_batch(entry)
+        self._touch(queue)
+        return problem
+
+    def _touch(self, queue: AnyQueue) -> None:
+        """Count a queue's units that wait; a gap before a record may be thousands."""
+        count = max(queue.end_unit - queue.stored_units, 1)
+        self._waiting += count - self._touched.get(queue, 0)
+        self._touched[queue] = count
 
     def _report(self, topic: str, queue_id: int, offset: int, problem: str) -> None:
         self.odd += 1
@@ -221,15 +236,25 @@ class Queues:
             problem=problem,
         )
 
-    def write_pending(self) -> None:
-        """Write all pending units. Raises `OSError`; what could not be written stays pending."""
-        for queue in list(self._touched):
+    @property
+    def waiting(self) -> int:
+        """How many queues have units that are in no file yet."""
+        return len(self._touched)
+
+    def write_pending(self, *, most: int = 1 << 62, keep: int = 1 << 62) -> None:
+        """Write the units of `most` queues, those that wait longest first, and of more while more
+        than `keep` units wait. Raises `OSError`; what could not be written stays in memory."""
+        touched = self._touched
+        while touched and (most > 0 or self._waiting > keep):
+            queue = next(iter(touched))
             self._dirty[queue] = None
             queue.write_pending()
-            del self._touched[queue]
+            self._waiting -= touched.pop(queue)
+            most -= 1
 
     def mend(self, queue: AnyQueue, number: int, unit: tuple[int, ...], log_min: int) -> None:
         """Write a stored unit again. Raises `OSError`."""
+        queue.write_pending()
         queue.row.write(number * queue.unit.size, queue.unit.pack(*unit))
         queue.find_min_again(log_min)
         self._dirty[queue] = None
@@ -286,6 +311,7 @@ class Queues:
         """Keep so many units of each; `keeps_first`, where they are what the log says: see
         `UnitQueue.cut_units`."""
         self._touched.clear()
+        self._waiting = 0
         for queue, end in ends.items():
             queue.row.remove_suspects()
             if end == 0:
@@ -330,10 +356,11 @@ class Queues:
             same = self.batch if isinstance(queue, BatchConsumeQueue) else self.ordinary
             del same[queue.topic, queue.queue_id]
             queue.destroy()
-            self._touched.pop(queue, None)
+            self._waiting -= self._touched.pop(queue, 0)
             self._dirty.pop(queue, None)
-            self._world.disk.rmdir(queue.row.directory)
-            self._pool.named(queue.row.directory)
+            if self._world.disk.exists(queue.row.directory):
+                self._world.disk.rmdir(queue.row.directory)
+                self._pool.named(queue.row.directory)
         kinds = (f"{self._config.root}/{kind}" for kind in (QUEUE_DIR, BATCH_DIR))
         for directory in [f"{kind}/{topic}" for kind in kinds for topic in topics]:
             if self._world.disk.exists(directory) and not self._world.disk.listdir(directory):

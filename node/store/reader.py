@@ -69,7 +69,7 @@ class Reader:
         queue = self._parts.queues.find(topic, queue_id)
         if queue is None:
             return self._bounds_miss(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0)
-        low, high = queue.min_offset, queue.readable_offset
+        low, high = queue.min_offset, queue.max_offset
         if high == 0:
             return self._bounds_miss(GetStatus.NO_MESSAGE_IN_QUEUE, offset, 0, 0)
         if offset < low:
@@ -232,9 +232,9 @@ class Reader:
         Clamped to the queue's bounds; equal times give the first, or with `upper` the last.
         """
         queue = self._parts.queues.find(topic, queue_id)
-        if queue is None or queue.readable_offset == 0:
+        if queue is None or queue.max_offset == 0:
             return 0
-        low, high = queue.min_offset, queue.readable_offset
+        low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
             unit = _unit_of(queue, middle)
@@ -247,7 +247,7 @@ class Reader:
                 high = middle
         if upper:
             return max(low - 1, queue.min_offset)
-        return min(low, queue.readable_offset)
+        return min(low, queue.max_offset)
 
     async def query(
         self, topic: str, key: str, count: int, begin_ms: int, end_ms: int
@@ -337,8 +337,8 @@ def _unit_of(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> tupl
     """The unit that covers a queue offset."""
     if isinstance(queue, BatchConsumeQueue):
         number = queue.find(queue_offset)
-        return queue.unit_at(number) if number < queue.stored_units else None
-    if not queue.first_unit <= queue_offset < queue.stored_units:
+        return queue.unit_at(number) if number < queue.end_unit else None
+    if not queue.first_unit <= queue_offset < queue.end_unit:
         return None
     return queue.unit_at(queue_offset)
 

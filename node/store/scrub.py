@@ -236,7 +236,7 @@ class Scrubber:
             return
         if 0 <= number < queue.first_unit:
             return
-        is_stored = 0 <= number < queue.stored_units
+        is_stored = 0 <= number < queue.end_unit
         if not is_stored or (found is not None and self._is_anothers(found[0], entry)):
             self._say_unqueued(entry)
             return

@@ -347,7 +347,7 @@ class MessageStore:
         queue = self._parts.queues.find(topic, queue_id)
         if not isinstance(queue, ConsumeQueue):
             return []
-        units = queue.units(offset, min(count, queue.readable_offset - offset))
+        units = queue.units(offset, min(count, queue.max_offset - offset))
         return [(physical, size, code) for physical, size, code in units]
 
     def read_cached(self, ranges: list[Range]) -> bytes | None:
@@ -406,7 +406,7 @@ class MessageStore:
         if not committed:
             return self._parts.log.tail.next_queue_offsets.get((topic, queue_id), 0)
         queue = self._parts.queues.find(topic, queue_id)
-        return queue.readable_offset if queue else 0
+        return queue.max_offset if queue else 0
 
     def new_queues(self) -> list[tuple[str, int, bool]]:
         """As `queue_keys`, of messages that were put and cannot be pulled yet."""

@@ -21,8 +21,8 @@ BLANKS = PRE_BLANK * BLOCK
 class UnitQueue:
     """What both kinds of queue share: units of one size in a row of segments.
 
-    Units that were put are in `_pending` until `write_pending`; dispatch calls that before
-    anybody looks. Invariant: `end_unit` counts stored and pending units.
+    Units that were put are in `_pending` until `write_pending`, and are read from there.
+    Invariant: `end_unit` counts stored and pending units, and those in files are a prefix.
     """
 
     unit: struct.Struct
@@ -58,13 +58,8 @@ class UnitQueue:
 
     @property
     def stored_units(self) -> int:
+        """Number of the first unit that is in no file yet."""
         return self.end_unit - len(self._pending) // self.unit.size
-
-    @property
-    def readable_offset(self) -> int:
-        """Queue offset behind the last message that can be read: units that wait for space on
-        the disk cannot."""
-        return self.offset_after(self.stored_units)
 
     def write_pending(self) -> None:
         """Write what was put, making segments as needed. On `OSError` it stays pending."""
@@ -83,22 +78,30 @@ class UnitQueue:
             del self._pending[:room]
 
     def unit_at(self, number: int) -> tuple[int, ...] | None:
-        """A unit that is in a file; None when its segment is gone."""
-        data = self.row.read(number * self.unit.size, self.unit.size)
+        """A unit; None when its segment is gone."""
+        data = self._read(number, 1)
         return self.unit.unpack(data) if len(data) == self.unit.size else None
 
     def units(self, number: int, count: int) -> list[tuple[int, ...]]:
-        """Up to `count` stored units from `number`, to the end of their segment."""
-        count = min(count, self.stored_units - number)
-        if count <= 0:
-            return []
-        data = self.row.read(number * self.unit.size, count * self.unit.size)
-        return list(self.unit.iter_unpack(data))
+        """Up to `count` units from `number`, to the end of their segment, or of the files."""
+        count = min(count, self.end_unit - number)
+        return list(self.unit.iter_unpack(self._read(number, count))) if count > 0 else []
+
+    def _read(self, number: int, count: int) -> bytes:
+        """Bytes of up to `count` units from `number`, to the end of their segment, or of the
+        files. Behind `end_unit` a file has what it has, which a start asks for."""
+        size = self.unit.size
+        if self._pending:
+            at = number - self.stored_units
+            if at >= 0:
+                return bytes(self._pending[at * size : (at + count) * size])
+            count = min(count, -at)
+        return self.row.read(number * size, count * size)
 
     @property
     def first_unit(self) -> int:
-        """Number of the first unit that still has a segment."""
-        return self.row.starts[0] // self.unit.size if self.row.starts else self.end_unit
+        """Number of the first unit that is kept, or of the first one of its segment."""
+        return self.row.starts[0] // self.unit.size if self.row.starts else self.stored_units
 
     def begins_before(self, deletions: dict[str, int]) -> bool:
         """Whether the queue holds what was there when its topic was deleted.
@@ -106,9 +109,10 @@ class UnitQueue:
         `deletions`: topics, each with the end of the log at that moment.
         """
         deleted_at = deletions.get(self.topic)
-        if deleted_at is None or not self.row.starts:
+        if deleted_at is None or not (self.row.starts or self._pending):
             return False
-        first = self.unit_at(self._behind_blanks(self.first_unit, self.row.end // self.unit.size))
+        end = max(self.row.end // self.unit.size, self.end_unit)
+        first = self.unit_at(self._behind_blanks(self.first_unit, end))
         return first is not None and first[0] < deleted_at
 
     def _behind_blanks(self, number: int, end: int) -> int:
@@ -119,8 +123,9 @@ class UnitQueue:
         """Length of the longest prefix of units whose records end at or below `offset`.
 
         `thorough` looks at every unit; else the boundary is found by halving, which trusts the
-        units below it. Nothing is changed.
+        units below it. Nothing is changed; only files are looked at.
         """
+        assert not self._pending, "what is put is written before anybody looks for an end"
         return self._walk(offset) if thorough else self._halve(offset)
 
     def offset_after(self, end_unit: int) -> int:
@@ -208,7 +213,7 @@ class UnitQueue:
         return base
 
     def last_unit(self) -> tuple[int, ...] | None:
-        """The last stored unit that stands for a record."""
+        """The last unit in a file that stands for a record."""
         end = self._before_blanks(self.first_unit, self.stored_units)
         return self.unit_at(end - 1) if end > self.first_unit else None
 
