@@ -159,8 +159,9 @@ class Dispatcher:
         """Take what was put for dispatched, unless the disk is full, which is retried later."""
         entries = self._unfinished
         # What a disk has no room for does not become more.
-        most = 1 << 62 if self._lacks_room else _WRITES_A_ROUND
-        if not self._write(most, keep=self._parts.config.dispatch_ring):
+        ring = self._parts.config.dispatch_ring
+        most = 1 << 62 if self._lacks_room else min(_WRITES_A_ROUND, max(ring // 4, 1))
+        if not self._write(most, keep=ring):
             return 0
         self._unfinished = []
         self.stuck = ""

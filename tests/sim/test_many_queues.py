@@ -1,0 +1,150 @@
+"""Units of many queues wait in memory for a while: they are read there, and nothing is lost."""
+
+import errno
+
+import pytest
+import trio
+
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.node.store.status import GetStatus
+from rocketbed.node.store.store import MessageStore
+from tests.support.sim.store_script import derived
+from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+
+QUEUES = 30
+MESSAGES = 3
+CONFIG = settings(segment_size=65_536)
+Bodies = dict[int, list[bytes]]
+
+EXPECTED: Bodies = {
+    queue: [b"%d of %d" % (number, queue) for number in range(MESSAGES)] for queue in range(QUEUES)
+}
+
+
+def put_all(store: MessageStore) -> None:
+    """Some messages to each queue, all in one round of dispatch."""
+    for number in range(MESSAGES):
+        for queue in range(QUEUES):
+            put(store, "Many", queue, body=EXPECTED[queue][number])
+
+
+def read(store: MessageStore) -> Bodies:
+    return {
+        queue: [message.body for message in pull(store, "Many", queue)] for queue in range(QUEUES)
+    }
+
+
+def in_files(disk: SimDisk) -> int:
+    """Queues that have a file with anything in it."""
+    paths = [f"{ROOT}/consumequeue/Many/{queue}/{0:020d}" for queue in range(QUEUES)]
+    return sum(1 for path in paths if disk.exists(path) and any(disk.contents(path)))
+
+
+def test_they_are_read_before_they_are_written_and_written_when_it_is_quiet() -> None:
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> object:
+        put_all(store)
+        assert store._dispatcher.step() == QUEUES * MESSAGES
+        early, found, bounds = in_files(disks[0]), read(store), store.queue_max("Many", 29)
+        times = [await store.offset_by_time("Many", 29, at, upper=False) for at in (0, 1 << 60)]
+        behind = store.get_messages("Many", 29, MESSAGES, 32).status
+        await trio.sleep(0.1)
+        return early, found, bounds, times, behind, in_files(disks[0]), read(store)
+
+    early, found, bounds, times, behind, late, again = session(
+        work, config=CONFIG, prepare=disks.append
+    ).value
+    assert 0 < early < QUEUES
+    assert found == again == EXPECTED
+    assert (bounds, times, behind) == (MESSAGES, [0, MESSAGES], GetStatus.OFFSET_OVERFLOW_ONE)
+    assert late == QUEUES
+
+
+def test_files_are_the_same_as_with_one_message_after_the_other() -> None:
+    async def at_once(store: MessageStore) -> None:
+        put_all(store)
+        await settle(store)
+
+    async def one_by_one(store: MessageStore) -> None:
+        for number in range(MESSAGES):
+            for queue in range(QUEUES):
+                put(store, "Many", queue, body=EXPECTED[queue][number])
+                store._dispatcher.step()
+        await settle(store)
+
+    images = [session(work, config=CONFIG).image for work in (at_once, one_by_one)]
+    assert derived(images[0]) == derived(images[1])
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_a_crash_at_any_moment_loses_none(kind: str) -> None:
+    acknowledged: list[bool] = []
+
+    async def fill(store: MessageStore) -> None:
+        put_all(store)
+        await store._flusher.flush()
+        acknowledged.append(True)
+        store._dispatcher.step()
+        await trio.sleep(0.1)
+        await store._checkpointer.raise_mark()
+
+    async def look(store: MessageStore) -> Bodies:
+        return read(store)
+
+    events = session(fill, config=CONFIG).events
+    assert events > 5 * QUEUES
+    for event in range(1, events + 1, 11):
+        acknowledged.clear()
+        image = session(fill, config=CONFIG, crash_at=event, kind=kind).image
+        found = session(look, config=CONFIG, image=image, boots=2).value
+        if acknowledged:
+            assert found == EXPECTED, event
+        else:
+            assert all(found[queue] == EXPECTED[queue][: len(found[queue])] for queue in found)
+
+
+def test_a_full_disk_stops_dispatch_and_hides_nothing() -> None:
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> object:
+        path = f"{ROOT}/consumequeue/Many/2*"
+        full = SimFault(operation="write", path=path, error=errno.ENOSPC, times=None)
+        disks[0].faults.append(full)
+        put_all(store)
+        store._dispatcher.step()
+        await trio.sleep(3)
+        stuck, refusal, found = store._dispatcher.stuck, store.refusal(), read(store)
+        marked = await store._checkpointer.raise_mark()
+        disks[0].faults.remove(full)
+        await trio.sleep(3)
+        again = store._dispatcher.stuck, store.refusal()
+        raised = await store._checkpointer.raise_mark()
+        return stuck, refusal, found, marked, again, raised, in_files(disks[0])
+
+    run = session(work, config=CONFIG, prepare=disks.append)
+    stuck, refusal, found, marked, again, raised, written = run.value
+    assert "cannot be written" in stuck
+    assert refusal is not None
+    assert found == EXPECTED
+    assert (marked, again, raised, written) == (False, ("", None), True, QUEUES)
+
+
+def test_a_mark_holds_for_every_queue() -> None:
+    """What was put a moment ago is on disk once W is above it: a start puts nothing again."""
+
+    async def fill(store: MessageStore) -> None:
+        put_all(store)
+        store._dispatcher.step()
+        await store._checkpointer.raise_mark()
+
+    def cut(disk: SimDisk) -> None:
+        disk.power_cut("strict")
+
+    image = edited(session(fill, config=CONFIG).image, cut)
+
+    async def look(store: MessageStore) -> tuple[int, Bodies]:
+        return store.recovery.records, read(store)
+
+    assert session(look, config=CONFIG, image=image, boots=2).value == (0, EXPECTED)
