@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
 from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.events import targets_of
 from rocketbed.chaos.checkers.evidence import Evidence
@@ -33,6 +34,13 @@ SUCCESS_MIN = 0.99
 """Share of sends in the last third of the calm phase that have to be acknowledged, or stored
 where nobody asked for an answer."""
 
+ASKED = (
+    Function.READ_OFFSET,
+    Function.COMMIT_OFFSET,
+    Function.BOUNDS,
+    Function.SEARCH_TIME,
+)
+"""Questions that have an answer wherever nothing is broken; queries by key are A17's."""
 GIVEN_UP_NS = 2_000_000_000
 """An operation whose last attempt began so short before the last of all may have got no other."""
 
@@ -154,6 +162,35 @@ def producers_succeed(case: Case, found: Findings) -> int:
             f" refused {untold} of them at most"
         )
     return judged + len(late)
+
+
+@check("L10 answers in calm", "requests", severity=Severity.LIVENESS)
+def answered_in_calm(case: Case, found: Findings) -> int:
+    """L10: from 25 s after the faults on at least 99 % of each kind of question that clients ask is
+    answered, and neither an answer nor an acknowledgement takes 4 s.
+
+    In simulation only: elsewhere time is a machine's, which may be busy.
+    """
+    evidence = case.evidence
+    if evidence.record.backend != "sim":
+        raise NotApplicable("how long an answer takes is a machine's, which may be busy")
+    begin, examined = evidence.record.calm_ns + HALF_OPEN_NS, 0
+    for function in (*ASKED, Function.SEND):
+        asked = evidence.rows((function,))
+        asked = asked.at(passes.above(asked.column("invoked_ns"), begin))
+        good = [row for row in map(asked.row, range(len(asked))) if row.outcome == Outcome.OK]
+        examined += len(asked)
+        what = function.name.lower()
+        if function in ASKED and len(good) < SUCCESS_MIN * len(asked):
+            found.add(f"{len(good)} of {len(asked)} requests {what} were answered")
+        for row in good:
+            taken_ns = row.returned_ns - row.invoked_ns
+            if taken_ns >= LATE_NS:
+                text = f"a request {what} was answered after {taken_ns / 1e9:.1f} s"
+                found.add(text, time_ns=row.invoked_ns, distance=taken_ns)
+    if not examined:
+        raise NotApplicable(f"nothing was asked {HALF_OPEN_NS / 1e9:g} s after the faults")
+    return examined
 
 
 @dataclass(slots=True)

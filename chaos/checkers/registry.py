@@ -121,6 +121,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     liveness.crashes,
     liveness.liveness,
     liveness.producers_succeed,
+    liveness.answered_in_calm,
     service.recovery_time,
     service.progress,
     service.nothing_lost,

@@ -19,6 +19,7 @@ from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
 
 BEYOND: Final = 1_000_000
 LATE_NS: Final = 3600 * 10**9
+SLOW_NS: Final = 5 * 10**9
 COMMITTED_NS: Final = 10 * 10**9
 """So long after a delivery its member has committed it."""
 READS: Final = (Function.GOT, Function.DELIVER)
@@ -69,6 +70,19 @@ def _each(is_meant: Callable[[Row], bool], change: Change) -> Change:
 
 def _is(*functions: Function, outcome: Outcome | None = None) -> Callable[[Row], bool]:
     return lambda row: row.function in functions and outcome in (None, row.outcome)
+
+
+def _every_second(function: Function) -> Change:
+    """Every second answer to this question did not come."""
+    seen = 0
+
+    def changed(row: Row) -> Row:
+        nonlocal seen
+        seen += row.function == function
+        is_meant = row.function == function and seen % 2
+        return row._replace(outcome=Outcome.INFO) if is_meant else row
+
+    return changed
 
 
 SENT_OK: Final = _is(Function.SEND, outcome=Outcome.OK)
@@ -281,6 +295,21 @@ ALTERATIONS: Final = (
         lambda: _first(
             _is(Function.COMMIT_OFFSET, outcome=Outcome.OK), _plus("queue_offset", BEYOND)
         ),
+    ),
+    _change(
+        "commits-unanswered",
+        "every second commit was not answered",
+        lambda: _every_second(Function.COMMIT_OFFSET),
+    ),
+    _change(
+        "searches-unanswered",
+        "every second search by time was not answered",
+        lambda: _every_second(Function.SEARCH_TIME),
+    ),
+    _change(
+        "acknowledged-late",
+        "acknowledgements took five seconds more",
+        lambda: _each(SENT_OK, _plus("returned_ns", SLOW_NS)),
     ),
     _change(
         "positions-unread",

@@ -40,6 +40,8 @@ DELETED: Final = ("S26",)
 """Where topics are deleted."""
 CHANGED: Final = ("S27",)
 """Where topics are changed."""
+ANSWERED: Final = ("L10",)
+"""Where questions are asked in such a calm phase: by everybody who sends."""
 CALM_S: Final = 30.0
 ON_DISK: Final = ("I11",)
 """Where followers are given only what is on disk, and every sync is seen."""
@@ -60,6 +62,7 @@ def checks_due(plan: Plan, backend: str) -> tuple[str, ...]:
         due += FILTERS if any(group.tags for group in groups) else ()
         due += FOLLOWERS if is_followed else ()
         due += DELAYS if readers.count and is_long else ()
+        due += ANSWERED if is_long else ()
         due += LISTENED if plan.listeners.count else ()
         due += DELAYED if plan.listeners.count and plan.listeners.delayed else ()
         due += COPIES if plan.shape.brokers > 1 else ()

@@ -129,3 +129,38 @@ def test_another_failure_is_one(maker: RunMaker) -> None:
     store_all_but(maker, 0)
     maker.sends[COUNT - 1] = replace(maker.sends[COUNT - 1], outcome=Outcome.FAIL)
     assert found(maker.judge(only=("L7",))) == {"L7"}
+
+
+CALM_NS = 26_000 * MS
+"""Late enough for a client to have given up what a fault cost it."""
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "taken_ms", "is_found"),
+    [(0, 3999, False), (1, 1, False), (2, 1, True), (0, 4000, True)],
+)
+@pytest.mark.parametrize("function", [Function.COMMIT_OFFSET, Function.SEARCH_TIME])
+def test_what_is_asked_in_the_calm_phase_is_answered_soon(
+    maker: RunMaker, function: Function, unanswered: int, taken_ms: int, is_found: bool
+) -> None:
+    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+        for number in range(SENT - 100):
+            outcome = Outcome.INFO if number < unanswered else Outcome.OK
+            taken_ns = taken_ms * MS if number == unanswered else MS
+            times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + taken_ns}
+            yield ids.row(function, process=2, queue=0, outcome=outcome, **times)
+
+    maker.rows.append(rows)
+    judgement = maker.judge(only=("L10",))
+    assert found(judgement) == ({"L10"} if is_found else set())
+    assert results(judgement)["L10"].examined >= SENT - 100
+
+
+def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> None:
+    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+        times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + 4000 * MS}
+        yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)
+
+    maker.rows.append(rows)
+    texts = results(maker.judge(only=("L10",)))["L10"].findings
+    assert list(texts) == ["a request send was answered after 4.0 s"]
