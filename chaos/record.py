@@ -139,6 +139,8 @@ class RunRecord:
     """Topics whose messages of one key have to be delivered in the producer's order."""
     shared_topics: list[str] = field(default_factory=list)
     """Topics that others may write to as well, with bodies of which no row tells."""
+    topics: dict[str, int] = field(default_factory=dict)
+    """Topics that were made before the load began -> their queues."""
     calm_ns: int = 0
     """When the last fault was over."""
     stop_ns: int = 0

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
@@ -11,6 +12,7 @@ from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.positions import positions, stored_positions
 from rocketbed.chaos.history import Function, Outcome
 from rocketbed.inspect.directory import queue_type
+from rocketbed.inspect.marks import FLUSHED_NAME
 from rocketbed.wire.bodies import PERM_READ, PERM_WRITE
 
 COPIED_NS = 15_000_000_000
@@ -41,8 +43,8 @@ def tables_complete(case: Case, found: Findings) -> int:
                 continue
             examined += 1
             wrong = _topic_fault(known.get(topic), queues_of[group, topic])
-            if not wrong and topic not in changed and not known[topic].get("perm", 0) & PERM_WRITE:
-                wrong = "lets nobody write"
+            if not wrong and topic not in changed:
+                wrong = _change_fault(known[topic], evidence.record.topics.get(topic))
             if topic in batches and not wrong and queue_type(known[topic]) != "BatchCQ":
                 wrong = "has batch queues, and no such type for"
             if wrong:
@@ -105,12 +107,24 @@ def _topic_fault(row: dict[str, Any] | None, queues: int) -> str:
     return ""
 
 
+def _change_fault(row: dict[str, Any], queues: int | None) -> str:
+    """What is wrong with the row of a topic that nobody changed; `queues` as it was made."""
+    if not row.get("perm", 0) & PERM_WRITE:
+        return "lets nobody write"
+    found = row.get("readQueueNums"), row.get("writeQueueNums")
+    if queues is None or found == (queues, queues):
+        return ""
+    return f"has {found[0]} queues to read, {found[1]} to write, and not {queues}, for"
+
+
 def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
     """What a clean stop leaves, and a log from which nothing has expired; an index that was built
     again lacks the messages of deleted topics."""
     checkpoint = node.directory.checkpoint
     if checkpoint is None:
         yield "has no checkpoint after a clean stop"
+    elif node.directory.marks is None and (Path(node.directory.root) / FLUSHED_NAME).exists():
+        yield "has no durable mark after a clean stop"
     elif checkpoint.logics_offset:  # 5.5.0 would go by it, and no longer by the times
         yield f"has {checkpoint.logics_offset} in its checkpoint as the offset of its queues, not 0"
     elif node.boundaries:

@@ -165,6 +165,12 @@ def _no_readers(table: Any) -> Any:
     return table
 
 
+def _more_queues(table: Any) -> Any:
+    for row in table["topicConfigTable"].values():
+        row.update(readQueueNums=row["readQueueNums"] + 3, writeQueueNums=row["writeQueueNums"] + 3)
+    return table
+
+
 def _far_offsets(table: Any) -> Any:
     for row in table["offsetTable"].values():
         row.update({queue: offset + BEYOND for queue, offset in row.items()})
@@ -423,6 +429,11 @@ ALTERATIONS: Final = (
         partial(_table, "topics.json", _no_readers),
     ),
     Alteration(
+        "topics-wider",
+        "topics have three more queues than were made",
+        partial(_table, "topics.json", _more_queues),
+    ),
+    Alteration(
         "topics-gone",
         "topics.json is missing on every node",
         partial(_table, "topics.json", lambda _table: None),
@@ -453,6 +464,11 @@ ALTERATIONS: Final = (
     Alteration("log-gone", "a log segment is missing", partial(_delete_first, "commitlog")),
     Alteration(
         "checkpoint-gone", "the checkpoint is missing on every node", partial(_delete, "checkpoint")
+    ),
+    Alteration(
+        "mark-gone",
+        "the durable mark is missing on every node",
+        partial(_delete, "rocketbed.ckpt"),
     ),
     Alteration("abort-there", "the abort file is there after a clean stop", _add_abort),
 )

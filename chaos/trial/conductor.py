@@ -219,6 +219,8 @@ class Conductor:
             while True:
                 try:
                     await self._topics.make(self._reading.topics)
+                    queues = self.plan.producers.queues
+                    self.record.topics = dict.fromkeys(self._reading.topics, queues)
                     if self.plan.listeners.count:
                         await self._topics.make([TOPIC], self.plan.listeners.queues)
                     break
