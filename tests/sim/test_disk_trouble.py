@@ -78,7 +78,7 @@ def test_a_start_on_a_full_disk_says_so_and_leaves_no_half_abort_file(name: str)
         assert session(look, image=left).value == (False, 0, list(range(8)))
 
 
-def test_a_reader_never_jumps_over_messages_whose_units_wait_for_space() -> None:
+def test_a_reader_is_served_messages_whose_units_wait_for_space() -> None:
     disks: list[SimDisk] = []
 
     async def work(store: MessageStore) -> object:
@@ -90,15 +90,14 @@ def test_a_reader_never_jumps_over_messages_whose_units_wait_for_space() -> None
         put(store)
         await trio.sleep(2)
         assert store._dispatcher.stuck
-        at_end = store.get_messages("T", 0, 3, 32)
+        found = store.get_messages("T", 0, 3, 32)
         told = store.queue_max("T", 0)
         disks[0].faults.remove(full)
         await store.dispatched.wait_for(store.max_offset)
-        return at_end.status, at_end.next_offset, told, store.queue_max("T", 0)
+        return found.status, found.next_offset, told, store.queue_max("T", 0)
 
     status, next_offset, told, later = session(work, prepare=disks.append).value
-    assert (status, next_offset, told) == (GetStatus.OFFSET_OVERFLOW_ONE, 3, 3)
-    assert later == 4
+    assert (status, next_offset, told, later) == (GetStatus.FOUND, 4, 4, 4)
 
 
 def test_a_store_without_a_descriptor_left_closes_what_it_needs_least() -> None:
