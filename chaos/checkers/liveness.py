@@ -171,18 +171,21 @@ def answered_in_calm(case: Case, found: Findings) -> int:
 
     In simulation only: elsewhere time is a machine's, which may be busy.
     """
-    evidence = case.evidence
-    if evidence.record.backend != "sim":
+    evidence, record = case.evidence, case.evidence.record
+    if record.backend != "sim":
         raise NotApplicable("how long an answer takes is a machine's, which may be busy")
-    begin, examined = evidence.record.calm_ns + HALF_OPEN_NS, 0
+    begin, examined = record.calm_ns + HALF_OPEN_NS, 0
+    last = (record.stop_ns or record.end_ns) - LATE_NS
     for function in (*ASKED, Function.SEND):
         asked = evidence.rows((function,))
-        asked = asked.at(passes.above(asked.column("invoked_ns"), begin))
-        good = [row for row in map(asked.row, range(len(asked))) if row.outcome == Outcome.OK]
-        examined += len(asked)
+        rows = map(asked.row, passes.above(asked.column("invoked_ns"), begin))
+        # A client that is stopped with its question under way gets no answer.
+        told = [row for row in rows if row.returned_ns >= 0 or row.invoked_ns < last]
+        good = [row for row in told if row.outcome == Outcome.OK]
+        examined += len(told)
         what = function.name.lower()
-        if function in ASKED and len(good) < SUCCESS_MIN * len(asked):
-            found.add(f"{len(good)} of {len(asked)} requests {what} were answered")
+        if function in ASKED and len(good) < SUCCESS_MIN * len(told):
+            found.add(f"{len(good)} of {len(told)} requests {what} were answered")
         for row in good:
             taken_ns = row.returned_ns - row.invoked_ns
             if taken_ns >= LATE_NS:

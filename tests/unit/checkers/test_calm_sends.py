@@ -164,3 +164,16 @@ def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> N
     maker.rows.append(rows)
     texts = results(maker.judge(only=("L10",)))["L10"].findings
     assert list(texts) == ["a request send was answered after 4.0 s"]
+
+
+@pytest.mark.parametrize(("ahead", "count"), [(0, 0), (MS, 1)])
+def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker, ahead: int, count: int) -> None:
+    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+        for begun_ns in (CALM_NS, CALM_NS + 3999 * MS):
+            times = {"invoked_ns": begun_ns, "returned_ns": -1}
+            yield ids.row(Function.COMMIT_OFFSET, process=2, queue=0, outcome=Outcome.INFO, **times)
+
+    maker.rows.append(rows)
+    maker.record.stop_ns = CALM_NS + 4000 * MS + ahead
+    texts = results(maker.judge(only=("L10",)))["L10"].findings
+    assert list(texts) == ["0 of 1 requests commit_offset were answered"][:count]
