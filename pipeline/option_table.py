@@ -107,6 +107,15 @@ TABLE: Final = (
         "topicsPattern", read_pattern, "",
         "in place of `topics`: a regular expression (Python's) that whole names match",
     ),
+    Option(
+        "brokers", read_names, "all", "comma-separated broker names: only their queues are read",
+        source="endpoints",
+    ),
+    Option(
+        "clusters", read_names, "all",
+        "comma-separated names of clusters: only queues of their brokers are read",
+        source="endpoints",
+    ),
     Option("startOffset", read_offset, "", "physical offset of the first record", BATCH),
     Option("endOffset", read_offset, "", "physical offset: records that begin before it", BATCH),
     Option("startTimestamp", time_in_ms, "", "store time, inclusive"),

@@ -82,10 +82,10 @@ def read_offset(text: str) -> int:
 
 
 def read_names(text: str) -> frozenset[str]:
-    """Topics of a list. Raises `ValueError` with what it takes."""
+    """Names of a list. Raises `ValueError` with what it takes."""
     names = frozenset(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise ValueError("topics, separated by commas")
+        raise ValueError("names, separated by commas")
     return names
 
 

@@ -28,6 +28,8 @@ class Options:
     topics: frozenset[str] | None = None
     topics_pattern: re.Pattern[str] | None = None
     """In place of `topics`; whole names match."""
+    brokers: frozenset[str] | None = None
+    clusters: frozenset[str] | None = None
     start_offset: int | None = None
     end_offset: int | None = None
     start_timestamp: int | None = None
@@ -72,6 +74,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.topics is not None and self.topics_pattern is not None:
             raise OptionError("give topics or topicsPattern, not both")
+        if self.brokers is not None and self.clusters is not None:
+            raise OptionError("give brokers or clusters, not both")
         if self.starting_timestamp is not None and self.starting_offsets != "earliest":
             raise OptionError("give startingOffsets or startingTimestamp, not both")
         low, high = self.start_offset, self.end_offset

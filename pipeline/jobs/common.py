@@ -51,6 +51,10 @@ class JobSettings:
     """Name servers of a live cluster, instead of stores."""
     topics_pattern: str = ""
     """A regular expression for topics, instead of names."""
+    brokers: str = ""
+    """Broker names, separated by commas, whose queues are read; all if there are none."""
+    clusters: str = ""
+    """The same of clusters, instead of brokers."""
     out: Path | None = None
     master: str = "local[*]"
     remote: str = ""
@@ -77,7 +81,18 @@ class JobSettings:
         except ValueError as exc:
             raise WrongUsage(f"--endpoints {self.endpoints}: expected {exc}") from None
         where = {"endpoints": self.endpoints} if self.endpoints else {"path": ",".join(self.stores)}
-        return {**where, "mode": self.mode, **dict(self.file_systems)}
+        return {**where, **self.parts, "mode": self.mode, **dict(self.file_systems)}
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Options for the part of a live cluster that is read. Raises `WrongUsage`."""
+        given = {"brokers": self.brokers, "clusters": self.clusters}
+        found = {name: value for name, value in given.items() if value}
+        if len(found) > 1:
+            raise WrongUsage("--brokers and --clusters cannot be combined: give one of them")
+        if found and not self.endpoints:
+            raise WrongUsage(f"--{next(iter(found))} is for live clusters: give --endpoints")
+        return found
 
     def topic_options(self, topics: Sequence[str]) -> dict[str, str]:
         """Options of a read of topics that a job was given, or that match the pattern; none for

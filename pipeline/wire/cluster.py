@@ -43,6 +43,9 @@ class Cluster:
         self._topics: list[str] = []
         """What was discovered, if it was."""
         self._discovered_at = -DISCOVERED_S
+        self._brokers: frozenset[str] = frozenset()
+        """Those that are read, if not all are; one that is away for a while stays."""
+        self._brokers_at = -DISCOVERED_S
 
     def end(self, bounds: QueueBounds) -> int:
         """Up to where a queue is read."""
@@ -51,12 +54,22 @@ class Cluster:
     async def look(self, log: WireLog, *, fresh: bool = False) -> Seen:
         """All queues now; `fresh`: with topics that were made a moment ago.
 
-        Raises `WireError`, `TopicGone`.
+        Raises `WireError`, `TopicGone`; `StreamError` for a topic that the brokers that the options
+        name do not have.
         """
         found: dict[str, MessageQueue] = {}
+        brokers = await self._asked_brokers(log)
 
         async def ask(topic: str) -> None:
-            for queue in await self._queues(log, topic):
+            queues = await self._queues(log, topic)
+            own = [one for one in queues if brokers is None or one.broker_name in brokers]
+            if queues and not own and self.options.topics is not None:
+                there = ", ".join(sorted({queue.broker_name for queue in queues}))
+                raise StreamError(
+                    f"topic {topic} has no queue at {', '.join(sorted(brokers or ()))}; it is at"
+                    f" {there}: leave the topic or options brokers and clusters out"
+                )
+            for queue in own:
                 found[queue_name(queue.broker_name, topic, queue.queue_id)] = queue
 
         await together(ask, await self._asked(log, fresh=fresh))
@@ -111,6 +124,17 @@ class Cluster:
 
         await together(ask, seen.queues)
         return found
+
+    async def _asked_brokers(self, log: WireLog) -> frozenset[str] | None:
+        """Brokers whose queues are read; None: all."""
+        names, clusters = self.options.brokers or (), self.options.clusters or ()
+        if not (names or clusters):
+            return None
+        now = time.monotonic()
+        if not self._brokers or (clusters and now - self._brokers_at >= DISCOVERED_S):
+            self._brokers |= await log.brokers(names, clusters)
+            self._brokers_at = now
+        return self._brokers
 
     async def _asked(self, log: WireLog, *, fresh: bool) -> list[str]:
         if self.options.topics is not None:

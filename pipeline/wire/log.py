@@ -31,7 +31,7 @@ from rocketbed.pipeline.wire.questions import (
     together,
 )
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.bodies import MessageQueue, TopicList
+from rocketbed.wire.bodies import ClusterInfo, MessageQueue, TopicList
 from rocketbed.wire.codes import ResponseCode
 from rocketbed.wire.command import RequestCode, request
 from rocketbed.wire.errors import ProtocolError
@@ -150,6 +150,29 @@ class WireLog:
             return found
 
         return await self._patiently("list of topics", "", ask)
+
+    async def brokers(self, names: Iterable[str], clusters: Iterable[str]) -> frozenset[str]:
+        """These brokers and those of clusters, once all of them are registered. Raises `WireError`
+        if some are not within the limit."""
+
+        async def ask() -> frozenset[str]:
+            answer = await self._session.nameservers.request(
+                request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                raise RequestRefused("list of brokers", "nameserver", answer.code, answer.remark)
+            info = ClusterInfo.decode(answer.body)
+            of = info.cluster_addr_table
+            for kind, wanted, known in (
+                ("broker", names, info.broker_addr_table),
+                ("cluster", clusters, of),
+            ):
+                if strange := sorted(set(wanted) - set(known)):
+                    there = ", ".join(sorted(known)) or "none"
+                    raise NoBroker(f"no {kind} {strange[0]} is registered; there are {there}")
+            return frozenset(names).union(*(of[cluster] for cluster in clusters))
+
+        return await self._patiently("list of brokers", "", ask)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of a topic that can be read. Raises `WireError`, `TopicGone`."""

@@ -12,13 +12,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.pipeline.files.reading import Plan
+from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
-from rocketbed.pipeline.streams.offsets import DataLoss, StreamError
+from rocketbed.pipeline.streams.offsets import DataLoss, StreamError, StreamOffset
 from rocketbed.pipeline.streams.queues import QueueLog
 from rocketbed.pipeline.streams.reader import StreamReader
 from rocketbed.pipeline.wire.kept import kept_log
-from rocketbed.pipeline.wire.log import TopicGone, WireLog
+from rocketbed.pipeline.wire.log import TopicGone, WireError, WireLog
 from rocketbed.pipeline.wire.plan import TASKS_MAX, WirePlan
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.command import RequestCode
@@ -35,10 +36,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield begin
 
 
-def make(cluster: LocalCluster, topic: str, queues: int = 4) -> None:
+def make(
+    cluster: LocalCluster, topic: str, queues: int = 4, brokers: list[str] | None = None
+) -> None:
     async def ask() -> None:
         async with cluster.admin() as admin:
-            await admin.create_topic(topic, queues=queues)
+            await admin.create_topic(topic, queues=queues, brokers=brokers)
 
     trio.run(ask)
 
@@ -67,6 +70,48 @@ def test_all_topics_or_those_of_a_pattern_are_those_of_the_files(start: Start) -
         WirePlan.of(
             reading(cluster, topics=None, topicsPattern="Nothing.*", retryTimeoutMs=300)
         ).splits()
+
+
+def test_only_queues_of_some_brokers_or_clusters_are_read(start: Start) -> None:
+    cluster = start(groups=2)
+    make(cluster, "T", 2)
+    make(cluster, "Away", 2, brokers=["broker-b"])
+    sent(cluster, "T", 0, 40)
+    sent(cluster, "Away", 0, 10)
+
+    def read(**given: Any) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        options = reading(cluster, retryTimeoutMs=GONE_MS, **given)
+        for (one,) in WirePlan.of(options).splits():
+            found.setdefault(one.queue.topic, set()).add(one.queue.broker_name)
+        return found
+
+    both = {"broker-a", "broker-b"}
+    assert read() == read(brokers="broker-b, broker-a") == {"T": both}
+    assert read(brokers="broker-b") == read(clusters="Other") == {"T": {"broker-b"}}
+    assert read(topics=None, clusters="Other") == {"T": {"broker-b"}, "Away": {"broker-b"}}
+    assert read(topics=None, brokers="broker-a") == {"T": {"broker-a"}}
+    with pytest.raises(StreamError, match="topic Away has no queue at broker-a; it is at broker-b"):
+        read(topics="T,Away", brokers="broker-a")
+    with pytest.raises(WireError, match="no broker broker-c is registered; there are broker-a, b"):
+        read(brokers="broker-c")
+    with pytest.raises(WireError, match="no cluster Nowhere is registered; there are Other, local"):
+        read(clusters="Nowhere")
+    with pytest.raises(OptionError, match="give brokers or clusters, not both"):
+        read(brokers="broker-a", clusters="Other")
+    log = QueueLog(reading(cluster, topics=None, clusters="Other"))
+    try:
+        begin = log.initial()
+        sent(cluster, "T", 40, 80)
+        while not any(one for share in log.plan(begin, stop_of(log, begin)) for one in share):
+            pass
+        assert {name.split("|")[0] for name in stop_of(log, begin).marks} == {"broker-b"}
+    finally:
+        log.close()
+
+
+def stop_of(log: QueueLog, begin: StreamOffset) -> StreamOffset:
+    return log.latest(begin, bytes_max=None, rows_max=None)
 
 
 def test_a_stream_of_a_pattern_finds_new_topics(start: Start) -> None:

@@ -1,5 +1,6 @@
 """Live clusters for tests of the pipeline without Spark: what is sent to them and read again."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +28,21 @@ def clusters_in(directory: Path) -> Iterator[Start]:
     """A function that starts clusters, gone at the end of the block."""
     running: list[LocalCluster] = []
 
-    def begin(name: str = "c", *, slaves: int = 0, **settings: str) -> LocalCluster:
+    def begin(
+        name: str = "c", *, slaves: int = 0, groups: int = 1, **settings: str
+    ) -> LocalCluster:
         cluster = LocalCluster.create(
-            directory / name, slaves=slaves, settings=SETTINGS | settings, tied=True
+            directory / name,
+            slaves=slaves,
+            groups=groups,
+            settings=SETTINGS | settings,
+            tied=True,
         )
+        # A second group is a cluster of its own.
+        for conf in (directory / name).glob("b-*/broker.conf"):
+            text = conf.read_text(encoding="utf-8")
+            changed = re.sub(r"(?m)^brokerClusterName=.*$", "brokerClusterName=Other", text)
+            conf.write_text(changed, encoding="utf-8")
         running.append(cluster)
         trio.run(cluster.start)
         return cluster

@@ -55,6 +55,8 @@ def export(job: Job, options: ExportOptions) -> None:
         "columns": list(form.columns),
         "topics": list(options.topics),
         "topics_pattern": settings.topics_pattern,
+        "brokers": settings.brokers,
+        "clusters": settings.clusters,
         "mode": settings.mode,
         "format_of_files": form.format,
         "partition_by": list(form.partition_by),

@@ -20,6 +20,8 @@ READABLE: Final = (1, FORMAT)
 """Before it there was no `pending`, and only Parquet."""
 BEFORE: Final = {
     "topics_pattern": "",
+    "brokers": "",
+    "clusters": "",
     "format_of_files": "parquet",
     "partition_by": ["topic", "date"],
     "source": "logs",

@@ -10,7 +10,7 @@ from rocketbed.pipeline.jobs.audit.job import audit as audit_job
 
 
 @click.command()
-@job_options("store", "endpoints", "topics", "mode")
+@job_options("store", "endpoints", "topics", "brokers", "clusters", "mode")
 @click.option("--topic", multiple=True, help="Only this topic; repeatable.")
 @click.option(
     "--top",

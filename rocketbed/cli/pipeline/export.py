@@ -11,7 +11,7 @@ from rocketbed.pipeline.jobs.export.writing import RECORDS_PER_FILE, Form
 
 
 @click.command()
-@job_options("store", "endpoints", "topics", "mode", "columns")
+@job_options("store", "endpoints", "topics", "brokers", "clusters", "mode", "columns")
 @click.option("--topic", multiple=True, help="Only this topic; repeatable.")
 @click.option(
     "--format", "format_", metavar="NAME", default="parquet", show_default=True,

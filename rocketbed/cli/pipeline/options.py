@@ -36,6 +36,8 @@ def settings_of(given: dict[str, Any]) -> JobSettings:
         stores=given.pop("store", ()),
         endpoints=given.pop("endpoints", None) or "",
         topics_pattern=given.pop("topics_pattern", None) or "",
+        brokers=given.pop("brokers", None) or "",
+        clusters=given.pop("clusters", None) or "",
         out=_directory(given.pop("out")),
         master=given.pop("master"),
         remote=given.pop("remote") or "",
@@ -122,6 +124,12 @@ _READING: dict[str, Callable[[Any], Any]] = {
         "--topics-pattern",
         metavar="REGEX",
         help="Instead of --topic: topics whose whole name matches.",
+    ),
+    "brokers": click.option(
+        "--brokers", metavar="NAME,...", help="Only queues of these brokers of a live cluster."
+    ),
+    "clusters": click.option(
+        "--clusters", metavar="NAME,...", help="Only queues of brokers of these clusters."
     ),
     "mode": click.option(
         "--mode",

@@ -16,7 +16,7 @@ from rocketbed.pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE
 
 
 @click.command()
-@job_options("store", "endpoints", "topics", "mode", "columns")
+@job_options("store", "endpoints", "topics", "brokers", "clusters", "mode", "columns")
 @click.option("--topic", multiple=True, help="Only this topic; repeatable.")
 @click.option(
     "--from", "start", type=click.Choice(STARTS), default="latest", show_default=True,

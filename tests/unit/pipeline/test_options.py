@@ -114,7 +114,8 @@ def test_any_text_is_taken_by_few_options() -> None:
         return True
 
     assert [option.name for option in TABLE if takes(option)] == [
-        *("path", "topics", "columnNameOfCorruptRecord", "topic", "fs.s3a.endpoint.region"),
+        *("path", "topics", "brokers", "clusters", "columnNameOfCorruptRecord", "topic"),
+        "fs.s3a.endpoint.region",
         *("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"),
     ]
 

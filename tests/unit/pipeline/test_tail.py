@@ -77,6 +77,12 @@ def test_json_has_every_column_and_every_byte() -> None:
         ),
         ({"stores": ("x",), "topics_pattern": "T"}, {"topics": ("T",)}, "cannot be combined"),
         ({"stores": ("x",)}, {"start": "yesterday"}, "earliest or latest"),
+        ({"stores": ("x",), "clusters": "C"}, {}, "--clusters is for live clusters: give --endp"),
+        (
+            {"endpoints": "h:1", "clusters": "C", "brokers": "b"},
+            {},
+            "--brokers and --clusters cannot be combined",
+        ),
         ({"stores": ("x",)}, {"checkpoint": Path("c")}, "--checkpoint needs --out"),
         ({"stores": ("x",), "remote": "sc://h"}, {}, "with --remote give --out"),
     ],
