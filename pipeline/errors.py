@@ -38,7 +38,8 @@ class Condition(Enum):
         "`mode=FAILFAST` met bytes that are no record, or a broker gives what is not of the queue"
     )
     DATA_LOSS = "what was to be read was deleted meanwhile, or truncated"
-    CLUSTER_UNAVAILABLE = "brokers or name servers did not answer in time, or refused"
+    CLUSTER_UNAVAILABLE = "brokers or name servers did not answer in time, or not all of them"
+    REFUSED = "a broker does not give what was asked of it, as where a record is damaged"
     ILLEGAL_OFFSET = "a checkpoint, `startingOffsets` or `endingOffsets` does not fit what is read"
     ILLEGAL_ROW = "a row that cannot be a message"
     NOT_WRITTEN = "rows, or the marker of their batch, were not accepted in time"

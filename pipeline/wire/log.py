@@ -82,6 +82,8 @@ class WireError(PipelineError):
 class Refused(WireError):
     """A broker does not give what was asked of it, as where a record is damaged."""
 
+    condition = Condition.REFUSED
+
     @property
     def with_advice(self) -> "Refused":
         """The same for who reads with `failOnDataLoss`."""
@@ -288,7 +290,7 @@ class WireLog:
                 failure: Exception = exc
             except RequestRefused as exc:
                 if exc.code not in PASSING:
-                    raise WireError(f"{what}: {exc}") from exc
+                    raise WireError(f"{what}: {exc}", Condition.REFUSED) from exc
                 failure = exc
             except trio.TooSlowError as exc:
                 failure = exc

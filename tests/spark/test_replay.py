@@ -1,5 +1,6 @@
 """`replay` of a store into a live cluster: order, pace, origins, and what it refuses."""
 
+import tarfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.replay.job import ReplayOptions, replay
 from rocketbed.pipeline.jobs.replay.send import TICK_S
@@ -24,6 +26,8 @@ from tests.support.spark_live import cluster_in
 
 pytestmark = pytest.mark.spark
 GAP_MS = 1000
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+BATCHES = "FxBatchCQ"
 
 
 def stored(cluster: LocalCluster, topic: str) -> dict[int, list[dict[str, Any]]]:
@@ -94,6 +98,25 @@ def source_log(place: Path) -> Log:
     log = Log(place).append([*wanted, *others])
     log.flip(log.offsets[len(wanted)] + 88)
     return log
+
+
+def test_messages_of_batch_queues_are_sent_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
+    with tarfile.open(FIXTURES / "rocketmq-store-clean.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    plan = Plan.of(Options.parse({"path": str(tmp_path / "store"), "topics": BATCHES}))
+    schema = arrow_schema("records", ["queue_id", "queue_offset", "body", "tags", "flag"])
+    rows = [batch for split in plan.splits() for batch in plan.read(split, schema)]
+    source = pyarrow.Table.from_batches(rows, schema).to_pylist()
+    source.sort(key=lambda row: (row["queue_id"], row["queue_offset"]))
+    with cluster_in(tmp_path / "c", slaves=0) as cluster:
+        target = {"target": cluster.nameserver_address, "create_topics": True}
+        report = run(spark, {"stores": (str(tmp_path / "store"),)}, topics=(BATCHES,), **target)
+        assert report.counts["messages"] == len(source) > 3
+        found = stored(cluster, BATCHES)
+    for number in {row["queue_id"] for row in source}:
+        wanted = [row["body"] for row in source if row["queue_id"] == number]
+        assert [row["body"] for row in found[number]] == wanted
+        assert not any("INNER_NUM" in row["properties"] for row in found[number])
 
 
 def test_a_store_into_a_cluster(spark: SparkSession, tmp_path: Path) -> None:

@@ -57,13 +57,11 @@ PASSED_OVER: Final = {
 LEFT_OUT: Final = {
     "unreadable": "places of the log that cannot be read",
     "wrong_crc": "messages with a wrong checksum",
-    "batched": "records that hold several messages (batch queues)",
     "empty": "messages without a body, which no client can send",
 }
 """What could not be sent: findings."""
 TRANSACTION_BITS: Final = 0xC
 UNDONE: Final = (0x4, 0xC)
-INNER_BATCH_BIT: Final = 0x80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +191,7 @@ def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]
 
     from rocketbed.pipeline.schema import records_ddl
 
-    reader = job.spark.read.format("rocketbed").option("inner", "keep").schema(records_ddl(columns))
+    reader = job.spark.read.format("rocketbed").schema(records_ddl(columns))
     frames = [reader.options(**source).load() for source in sources]
     whole: DataFrame = reduce(lambda one, other: one.unionAll(other), frames)
     return whole.withColumn("kind", _kind(f.col("topic")))
@@ -212,7 +210,6 @@ def _kind(topic: "Column") -> "Column":
         .when(is_system, "system")
         .when(flags.bitwiseAND(TRANSACTION_BITS).isin(*UNDONE), "transaction")
         .when(f.col("crc_ok") == f.lit(False), "wrong_crc")
-        .when(flags.bitwiseAND(INNER_BATCH_BIT) != 0, "batched")
         .when(f.col("body_length") == 0, "empty")
         .otherwise(GOOD)
     )

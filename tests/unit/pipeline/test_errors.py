@@ -20,7 +20,14 @@ from rocketbed.pipeline.sink.options import SinkOptions
 from rocketbed.pipeline.sink.rows import outgoing
 from rocketbed.pipeline.sink.sending import TaskSender
 from rocketbed.pipeline.streams.offsets import StreamOffset
+from rocketbed.pipeline.wire.log import WireError, WireLog
 from rocketbed.pipeline.wire.plan import WirePlan
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.remoting.server import Server
+from rocketbed.wire.codes import RequestCode, ResponseCode
+from rocketbed.wire.command import Command, answer
+from rocketbed.world.real import real_world
 from tests.support.logs import Log, Message, rows
 
 PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
@@ -55,6 +62,28 @@ def unreadable(log: Log) -> None:
     rows(log.root, view="index")
 
 
+def refuse(command: Command, _connection: Connection) -> Command:
+    return answer(command, ResponseCode.NO_PERMISSION, "not you")
+
+
+def refused(_log: Log) -> None:
+    """A name server that says no to everything."""
+
+    async def look() -> None:
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        server = Server(real_world("test"), ("127.0.0.1", 0), Handlers(inline={code: refuse}))
+        async with trio.open_nursery() as nursery:
+            host, port = await nursery.start(server.run)
+            async with WireLog(f"{host}:{port}") as log:
+                await log.topics()
+            nursery.cancel_scope.cancel()
+
+    try:
+        trio.run(look)
+    except* WireError as group:
+        raise group.exceptions[0] from None
+
+
 RAISED: dict[Condition, Callable[[Log], object]] = {
     Condition.UNKNOWN_OPTION: lambda _: Options.parse({"pathh": "/x"}),
     Condition.ILLEGAL_OPTION: lambda _: Options.parse({"mode": "DROP"}),
@@ -67,6 +96,7 @@ RAISED: dict[Condition, Callable[[Log], object]] = {
     Condition.CLUSTER_UNAVAILABLE: lambda _: WirePlan.of(
         Options.parse(NOBODY | {"topics": "T"})
     ).splits(),
+    Condition.REFUSED: refused,
     Condition.ILLEGAL_OFFSET: lambda _: StreamOffset.parse({"v": 9}, "physical"),
     Condition.ILLEGAL_ROW: lambda _: write(b""),
     Condition.NOT_WRITTEN: lambda _: write(b"x"),
