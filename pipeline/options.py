@@ -65,6 +65,10 @@ class Options:
     def parse(cls, given: Mapping[str, str], *uses: Use) -> "Options":
         """Options from Spark's mapping, by default of any kind of read. Raises `OptionError`."""
         values = read_options(given, *(uses or READS))
+        if "maxTriggerDelay" in values and "minOffsetsPerTrigger" not in values:
+            raise OptionError(
+                "maxTriggerDelay says nothing without minOffsetsPerTrigger: give both"
+            )
         settings = tuple(sorted((name, values.pop(name)) for name in FS if name in values))
         options = cls(fs=settings, **{_attribute(name): value for name, value in values.items()})
         if uses == (Use.STREAM,) and options.view != "records":

@@ -22,6 +22,7 @@ from rocketbed.pipeline.options import Options
         ({"endpoints": "h:1", "syncMode": "walk"}, "is for path"),
         ({"path": "x", "topics": "T", "topicsPattern": "T"}, "not both"),
         ({"path": "x", "topicsPattern": "("}, "a regular expression"),
+        ({"endpoints": "h:1", "maxTriggerDelay": "1m"}, "without minOffsetsPerTrigger: give both"),
         ({"endpoints": "h:1", "maxTriggerDelay": "soon"}, "a duration such as"),
     ],
 )
