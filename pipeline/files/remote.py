@@ -10,7 +10,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.inspect.files import NAME_SIZE, FilePool, Listing, listing_of
-from rocketbed.pipeline.files.storage import LOCAL, Entry, Replaced, Storage, StorageError
+from rocketbed.pipeline.files.storage import (
+    LOCAL,
+    Entry,
+    ListedOnce,
+    Replaced,
+    Storage,
+    StorageError,
+)
 from rocketbed.pipeline.option_table import Settings
 
 if TYPE_CHECKING:
@@ -229,7 +236,7 @@ def storage_of(
     """
     scheme, separator, rest = path.partition("://")
     if not separator or not scheme.isalnum():
-        return LOCAL
+        return LOCAL if seen is None else ListedOnce()
     authority = rest.split("/", 1)[0]
     if scheme.lower() in S3_SCHEMES and (not authority or "@" in authority):
         raise StorageError(
