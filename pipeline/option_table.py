@@ -121,6 +121,11 @@ TABLE: Final = (
     Option("startTimestamp", time_in_ms, "", "store time, inclusive"),
     Option("endTimestamp", time_in_ms, "", "store time, exclusive"),
     Option(
+        "stats", read_text, "",
+        "where the job `stats` wrote what segments hold: those without the topics or times asked"
+        " for are left out", BATCH, "path",
+    ),
+    Option(
         "splitBytes", read_number(1), "`128m`",
         "bytes of log per task; below 64 MiB the overhead of a task outweighs its work",
         source="path",

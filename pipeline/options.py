@@ -35,6 +35,7 @@ class Options:
     start_timestamp: int | None = None
     """Files whose follower began over ten minutes before are not opened."""
     end_timestamp: int | None = None
+    stats: str = ""
     split_bytes: int = 128 << 20
     block_bytes: int = 1 << 20
     batch_rows: int = 4096

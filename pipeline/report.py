@@ -101,11 +101,11 @@ class Report:
         write_whole(path, json.dumps(self.as_row(), indent=1, default=str) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Put a text file in place at once: a reader sees the old one or the new one."""
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Put a file in place at once: a reader sees the old one or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_bytes(data.encode() if isinstance(data, str) else data)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -59,6 +59,11 @@ def repeated(value: str | int, count: int) -> pyarrow.Array:
     return one.take(numbers(numpy.zeros(count, numpy.int32)))
 
 
+def scalar(value: str | int) -> pyarrow.Scalar:
+    """One value, to compare arrays with: what Arrow would make of it, without pandas."""
+    return repeated(value, 1)[0]
+
+
 def mask_of(values: pyarrow.Array) -> NDArray[numpy.bool_]:
     """Booleans without nulls, as numpy has them."""
     raw = numpy.frombuffer(values.buffers()[1], numpy.uint8)

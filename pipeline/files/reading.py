@@ -1,7 +1,7 @@
 """What a batch read does, without Spark: plans its parts, then reads each of them."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,14 @@ import pyarrow
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.decode import Wanted, batches
 from rocketbed.pipeline.files.paths import parse_paths
+from rocketbed.pipeline.files.pruning import (
+    NOTHING,
+    Known,
+    LeftOut,
+    known_segments,
+    parts_of,
+    read_left_out,
+)
 from rocketbed.pipeline.files.replicas import check_topics
 from rocketbed.pipeline.files.splits import (
     Replica,
@@ -67,10 +75,12 @@ class Plan:
             check_topics(replicas, options.topics, options.topics_pattern, empty)
             return parts
         check_topics(replicas, options.topics, options.topics_pattern, empty)
-        found: list[Split] = []
-        split_bytes = self._split_bytes(ends)
+        found: list[Split | LeftOut] = []
+        known = known_segments(replicas, options, wanted)
+        split_bytes = self._split_bytes(ends, known)
         for replica, end in ends:
-            found += plan_splits(
+            here = known.get(replica, NOTHING)
+            planned = plan_splits(
                 [replica],
                 split_bytes=split_bytes,
                 start=wanted.start_offset,
@@ -78,17 +88,24 @@ class Plan:
                 durable=end,
                 start_ms=options.start_timestamp,
                 end_ms=options.end_timestamp,
+                holds=here.holds,
             )
+            found += parts_of(planned, here)
             found += self._misnamed(replica, end)
         return found
 
-    def _split_bytes(self, ends: Sequence[tuple[Replica, int]]) -> int:
+    def _split_bytes(
+        self, ends: Sequence[tuple[Replica, int]], known: Mapping[Replica, Known]
+    ) -> int:
         """`splitBytes`, or less for `minPartitions`. Raises `OptionError`: too little."""
         options, wanted = self.options, self.wanted
         total = 0
         for replica, end in ends:
             high = end if wanted.end_offset is None else min(end, wanted.end_offset)
+            holds = known.get(replica, NOTHING).holds
             for file in log_files(replica):
+                if not holds.get(file.start, True):
+                    continue
                 low = max(file.start, wanted.start_offset or 0)
                 total += max(min(file.end, high) - low, 0)
         size = max(min(options.split_bytes, total // options.min_partitions), 1)
@@ -127,6 +144,8 @@ class Plan:
         )
 
     def read(self, part: Any, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+        if isinstance(part, LeftOut):
+            return read_left_out(part, schema, self.options, self.wanted)
         if self.options.view == "records":
             return batches(part, schema, self.options, self.wanted)
         return read_view(part, schema, self.options, self.wanted)

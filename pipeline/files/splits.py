@@ -4,7 +4,7 @@ A task owns the records that *begin* in its stretch, and reads past the end to f
 them. So any cut of a log into stretches gives every record once, wherever it falls.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -69,6 +69,17 @@ class Split:
     """Physical offset up to which the log is known to have been on disk; -1: nobody knows."""
     is_aligned: bool = False
     """Whether a record is known to begin at `start`."""
+
+    @property
+    def file(self) -> SegmentFile:
+        """As it was listed."""
+        return SegmentFile(self.base, self.path, self.size)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is up to the end of a file behind which the log goes on: bytes that no broker
+        changes any more."""
+        return not self.is_tail and self.end == self.size
 
     def segment(self, *, window: int = WINDOW) -> Segment:
         """Its file, open. Raises `DataLost`."""
@@ -159,17 +170,22 @@ def plan_splits(
     start_ms: int | None = None,
     end_ms: int | None = None,
     durable: int | None = None,
+    holds: Mapping[int, bool] | None = None,
 ) -> list[Split]:
     """Splits of the log between two physical offsets (None: all there is), in order.
 
     `is_aligned`: a record begins at `start`. `durable`: up to where there must be records (None:
     what the store's own marks say). `start_ms` leaves out files whose follower's first
     record was stored over ten minutes before it, `end_ms` files that began ten minutes after.
+    `holds`: by their first offset, files of which it is known whether they hold anything of what is
+    asked for; those are not looked at for their times, and a file that holds nothing is not cut.
     """
     found: list[Split] = []
     for replica in replicas:
         mark = durable_offset(replica) if durable is None else durable
-        found += _splits_of(replica, split_bytes, start, end, is_aligned, start_ms, end_ms, mark)
+        found += _splits_of(
+            replica, split_bytes, start, end, is_aligned, start_ms, end_ms, mark, holds or {}
+        )
     return found
 
 
@@ -248,6 +264,7 @@ def _splits_of(
     start_ms: int | None,
     end_ms: int | None,
     durable: int,
+    holds: Mapping[int, bool],
 ) -> list[Split]:
     files = used_files(replica)
     found: list[Split] = []
@@ -255,7 +272,7 @@ def _splits_of(
     if files and listed[0].start < files[0].start:  # an empty file: deletion takes whole ones
         near = Split(replica, "", files[0].start, 0, 0, 0, is_tail=False)
         found += _hole(near, listed[0].start, start, end)
-    left_out = _out_of_time(replica, files, start_ms, end_ms)
+    left_out = _out_of_time(replica, files, start_ms, end_ms, holds)
     for number, file in enumerate(files):
         is_tail = number + 1 == len(files)
         low = file.start if start is None else max(start, file.start)
@@ -266,8 +283,9 @@ def _splits_of(
         if low >= high or number in left_out:
             continue
         aligned = low == file.start or is_aligned
-        for at in range(low, high, split_bytes):
-            stop = min(high, at + split_bytes)
+        step = split_bytes if holds.get(file.start, True) else high - low
+        for at in range(low, high, step):
+            stop = min(high, at + step)
             found.append(
                 replace(
                     whole,
@@ -305,22 +323,28 @@ def used_files(replica: Replica) -> list[SegmentFile]:
 
 
 def _out_of_time(
-    replica: Replica, files: Sequence[SegmentFile], start_ms: int | None, end_ms: int | None
+    replica: Replica,
+    files: Sequence[SegmentFile],
+    start_ms: int | None,
+    end_ms: int | None,
+    holds: Mapping[int, bool],
 ) -> set[int]:
-    """Numbers of the files that hold nothing of a range of times."""
+    """Numbers of the files that hold nothing of a range of times, of those that are not known."""
     if start_ms is None and end_ms is None:
         return set()
+    unknown = {number for number, file in enumerate(files) if file.start not in holds}
+    asked = sorted(unknown | {number + 1 for number in unknown if number + 1 < len(files)})
     is_local = replica.storage.is_local
-    begun = spread(lambda file: _first_store_ms(replica, file), files, is_local=is_local)
+    begun = spread(lambda number: _first_store_ms(replica, files[number]), asked, is_local=is_local)
     found: set[int] = set()
-    for number, at in enumerate(begun):
+    for number, at in zip(asked, begun, strict=True):
         if at is None:
             continue
         if number and start_ms is not None and at < start_ms - CLOCK_MARGIN_MS:
             found.add(number - 1)
         if end_ms is not None and at >= end_ms + CLOCK_MARGIN_MS:
             found.add(number)
-    return found
+    return found & unknown
 
 
 def _first_store_ms(replica: Replica, file: SegmentFile) -> int | None:

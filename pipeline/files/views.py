@@ -60,6 +60,7 @@ def plan_view(options: Options, wanted: Wanted, ends: Sequence[tuple[Replica, in
     given = {
         "topics": options.topics is not None or options.topics_pattern is not None,
         "offsets": options.start_offset is not None or options.end_offset is not None,
+        "stats": bool(options.stats),
         "times": options.start_timestamp is not None or options.end_timestamp is not None,
     }
     for name, is_given in given.items():

@@ -78,14 +78,14 @@ class Place:
             return self.storage.content(self.at(name), SIZE_MAX)
         return None
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, data: str | bytes) -> None:
         """Put a file in place. Raises `OSError`."""
         if isinstance(self.storage, RemoteStorage):
             system, inner = self.storage.at(self.at(name))
             with system.open_output_stream(inner) as file:
-                file.write(text.encode())
+                file.write(data.encode() if isinstance(data, str) else data)
         else:
-            write_whole(Path(self.at(name)), text)
+            write_whole(Path(self.at(name)), data)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = {
     "rebuild": "rocketbed.cli.pipeline.rebuild:rebuild",
     "replay": "rocketbed.cli.pipeline.replay:replay",
     "retention": "rocketbed.cli.pipeline.retention:retention",
+    "stats": "rocketbed.cli.pipeline.stats:stats",
     "tail": "rocketbed.cli.pipeline.tail:tail",
     "verify": "rocketbed.cli.pipeline.verify:verify",
 }

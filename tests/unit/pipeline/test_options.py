@@ -115,9 +115,9 @@ def test_any_text_is_taken_by_few_options() -> None:
         return True
 
     assert [option.name for option in TABLE if takes(option)] == [
-        *("path", "topics", "brokers", "clusters", "columnNameOfCorruptRecord", "topic"),
-        "fs.s3a.endpoint.region",
-        *("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"),
+        *("path", "topics", "brokers", "clusters", "stats", "columnNameOfCorruptRecord"),
+        *("topic", "fs.s3a.endpoint.region", "fs.s3a.access.key"),
+        *("fs.s3a.secret.key", "fs.s3a.session.token"),
     ]
 
 

@@ -1,0 +1,179 @@
+"""Which segments a read may leave out, by their statistics, and the check that it was right to.
+
+What is planned as left out is not forgotten: a few tasks look at the two records by which each such
+segment is known, and read those that are not what the statistics are of. So a stale file of
+statistics costs time, and never a row.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy
+import pyarrow
+from pyarrow import compute
+
+from rocketbed.pipeline.files.arrays import numbers, scalar
+from rocketbed.pipeline.files.decode import Wanted, batches
+from rocketbed.pipeline.files.remote import storage_of
+from rocketbed.pipeline.files.replicas import Replica
+from rocketbed.pipeline.files.splits import Split, used_files
+from rocketbed.pipeline.files.statistics import (
+    Seen,
+    Unusable,
+    believed,
+    file_of,
+    load,
+    seen,
+    store_of,
+)
+from rocketbed.pipeline.files.storage import Storage, plain_path, spread
+from rocketbed.pipeline.options import Options
+
+logger = logging.getLogger("rocketbed.pipeline")
+
+SEGMENTS: Final = 1000
+"""That one task looks at: 0.1 s here, some seconds elsewhere."""
+MAKE: Final = "`rocketbed pipeline stats` makes them anew"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Segments that hold nothing of what is asked for, if they are what they were."""
+
+    segments: tuple[tuple[Split, Seen], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is believed of one store. By a segment's first offset."""
+
+    holds: Mapping[int, bool]
+    """Whether anything that is asked for may be in it."""
+    seen: Mapping[int, Seen]
+    """Of those that hold nothing."""
+
+
+NOTHING: Final = Known({}, {})
+
+
+def known_segments(
+    replicas: Sequence[Replica], options: Options, wanted: Wanted
+) -> dict[Replica, Known]:
+    """What the statistics say of each store. What cannot be used of them is told."""
+    content = (wanted.topics, wanted.pattern, wanted.start_ms, wanted.end_ms)
+    if not options.stats or all(each is None for each in content):
+        return {}
+    directory = plain_path(options.stats).rstrip("/")
+    storage = storage_of(directory, options.fs)
+    is_local = storage.is_local and all(one.storage.is_local for one in replicas)
+    found = spread(lambda one: _known(one, storage, directory, wanted), replicas, is_local=is_local)
+    return dict(zip(replicas, found, strict=True))
+
+
+def parts_of(planned: Sequence[Split], known: Known) -> list[Split | LeftOut]:
+    """The splits that have to be read, then those of segments that hold nothing, many a part."""
+    out = [
+        (split, known.seen[split.base])
+        for split in planned
+        if split.path and split.base in known.seen
+    ]
+    read = [split for split in planned if not split.path or split.base not in known.seen]
+    return [
+        *read,
+        *(LeftOut(tuple(out[at : at + SEGMENTS])) for at in range(0, len(out), SEGMENTS)),
+    ]
+
+
+def read_left_out(
+    part: LeftOut, schema: pyarrow.Schema, options: Options, wanted: Wanted
+) -> Iterator[pyarrow.RecordBatch]:
+    """Rows of the segments that are not what they were; of all others none."""
+    storage = part.segments[0][0].replica.storage
+    is_same = spread(lambda one: _is_same(*one), part.segments, is_local=storage.is_local)
+    for (split, _), same in zip(part.segments, is_same, strict=True):
+        if not same and not storage.is_file(split.path):
+            logger.warning("%s: deleted meanwhile; it held nothing of what is read", split.path)
+        elif not same:
+            logger.warning(
+                "%s: not the segment that its statistics are of: read without them; %s",
+                split.path,
+                MAKE,
+            )
+            yield from batches(split, schema, options, wanted)
+
+
+def _is_same(split: Split, was: Seen) -> bool:
+    return seen(split.replica, split.file, was.first_offset, was.last_offset) == was
+
+
+def _known(replica: Replica, storage: Storage, directory: str, wanted: Wanted) -> Known:
+    store = store_of(replica)
+    path = f"{directory}/{file_of(store)}"
+    columns = ["segment", "size", "is_full", "damaged", *Seen._fields]
+    has_times = wanted.start_ms is not None or wanted.end_ms is not None
+    needed = ["topic"] * _needs_topics(wanted) + ["oldest_ms", "youngest_ms"] * has_times
+    columns += [f"topics.list.element.{one}" if _needs_topics(wanted) else one for one in needed]
+    try:
+        table = believed(load(storage, path, store, columns))
+    except Unusable as why:
+        logger.warning(
+            "%s: read without statistics, since those in %s are %s; %s", store, path, why, MAKE
+        )
+        return NOTHING
+    files = {file.start: file for file in used_files(replica)[:-1]}
+    may_hold = _holding(table, wanted)
+    holds: dict[int, bool] = {}
+    places: dict[int, Seen] = {}
+    other = 0
+    rows = zip(
+        *(table[name].to_pylist() for name in ("segment", "size", *Seen._fields)), strict=True
+    )
+    for number, (segment, size, *was) in enumerate(rows):
+        if segment not in files or files[segment].size != size:
+            other += segment in files
+            continue
+        holds[segment] = number in may_hold
+        if not holds[segment]:
+            places[segment] = Seen(*was)
+    if other:
+        logger.warning(
+            "%s: %d segments are not as long as their statistics say: read without them; %s",
+            store,
+            other,
+            MAKE,
+        )
+    last = max(places, default=None)
+    if last is not None and seen(replica, files[last], *places[last][:2]) != places[last]:
+        what = f"{files[last].path} is not the segment that the statistics in {path} are of"
+        logger.warning("%s: read without them, since %s; %s", store, what, MAKE)
+        return NOTHING
+    return Known(holds, places)
+
+
+def _needs_topics(wanted: Wanted) -> bool:
+    return wanted.topics is not None or wanted.pattern is not None
+
+
+def _holding(table: pyarrow.Table, wanted: Wanted) -> set[int]:
+    """Numbers of the rows that have what is asked for: a topic at a time, or any at a time."""
+    masks = []
+    rows, of = numbers(numpy.arange(table.num_rows)), table
+    if _needs_topics(wanted):
+        lists = table["topics"].combine_chunks()
+        rows, of = (
+            compute.list_parent_indices(lists),
+            pyarrow.Table.from_struct_array(lists.flatten()),
+        )
+        names = of["topic"].combine_chunks()
+        asked = [n for n, name in enumerate(names.dictionary.to_pylist()) if wanted.has_topic(name)]
+        masks.append(
+            compute.is_in(names.indices, value_set=numbers(numpy.array(asked, numpy.int32)))
+        )
+    if wanted.start_ms is not None:
+        masks.append(compute.greater_equal(of["youngest_ms"], scalar(wanted.start_ms)))
+    if wanted.end_ms is not None:
+        masks.append(compute.less(of["oldest_ms"], scalar(wanted.end_ms)))
+    return set(compute.unique(rows.filter(reduce(compute.and_, masks))).to_pylist())

@@ -1,0 +1,212 @@
+"""What segments hold, known before they are read: rows that the job `stats` makes.
+
+Below one path each store has one Parquet file, which is put in place whole: a row for each segment,
+that is never without some of its topics, whatever ended the job. Only what can be checked again is
+believed: a row is of a segment whose first and last records have the bytes that were seen, below
+the same store's path, at the same offset, of the same length. A log is written in order, so one
+that was cut, made again or put there from elsewhere has another last record. A segment that was
+not full yet, or of which not all was records, is described and never believed.
+"""
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import pyarrow
+from pyarrow import compute
+
+from rocketbed.inspect.files import FilePool, SegmentFile
+from rocketbed.inspect.record import RECORD_SIZE_MIN
+from rocketbed.pipeline.files.arrays import scalar
+from rocketbed.pipeline.files.decode import Decoder, Wanted
+from rocketbed.pipeline.files.replicas import Replica
+from rocketbed.pipeline.files.splits import Split
+from rocketbed.pipeline.files.storage import Storage
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import arrow_schema
+
+KEY: Final = b"rocketbed.statistics"
+FORMAT: Final = 1
+_DIGITS: Final = 8
+_MARK: Final = b"%d crc=00000000" % FORMAT
+"""In the metadata of every file, which Parquet writes last; a checksum in place of the zeros."""
+FILE_MAX: Final = 8 << 30
+_COUNTS: Final = (
+    ("records", pyarrow.int64()),
+    ("messages", pyarrow.int64()),  # more than records where batch queues are
+    ("bytes", pyarrow.int64()),
+    ("oldest_ms", pyarrow.int64()),  # store times of any record: clocks may go back
+    ("youngest_ms", pyarrow.int64()),
+)
+SCHEMA: Final = pyarrow.schema(
+    [
+        ("store", pyarrow.string()),
+        ("segment", pyarrow.int64()),  # its first offset
+        ("size", pyarrow.int64()),  # bytes of the file that count for the log
+        ("is_full", pyarrow.bool_()),
+        ("damaged", pyarrow.int64()),  # ranges that are no record, records without topic or time
+        ("first_offset", pyarrow.int64()),
+        ("last_offset", pyarrow.int64()),
+        ("first_crc", pyarrow.int64()),
+        ("last_crc", pyarrow.int64()),
+        *_COUNTS,
+        ("topics", pyarrow.list_(pyarrow.struct([("topic", pyarrow.string()), *_COUNTS]))),
+    ],
+    metadata={KEY: _MARK},
+)
+_READ: Final = Options(fail_on_data_loss=False, batch_rows=1 << 16)
+_COLUMNS: Final = ("topic", "physical_offset", "size", "store_timestamp")
+_SUMS: Final = (
+    ("records", "sum"),
+    ("messages", "sum"),
+    ("bytes", "sum"),
+    ("oldest_ms", "min"),
+    ("youngest_ms", "max"),
+)
+_OVER_TOPICS: Final[dict[str, Callable[[Iterable[int]], int]]] = {
+    "sum": sum,
+    "min": min,
+    "max": max,
+}
+_OF_ROWS: Final = (
+    ("size", "count"),
+    ("physical_offset", "count"),
+    ("size", "sum"),
+    ("store_timestamp", "min"),
+    ("store_timestamp", "max"),
+)
+
+
+class Seen(NamedTuple):
+    """By what a segment is known again: physical offset and checksum of two of its records."""
+
+    first_offset: int
+    last_offset: int
+    first_crc: int
+    last_crc: int
+
+
+class Unusable(Exception):
+    """Why there are no statistics of a store."""
+
+
+def store_of(replica: Replica) -> str:
+    """What a store is called in statistics: its path."""
+    root = replica.root.rstrip("/")
+    return os.path.realpath(root or "/") if replica.storage.is_local else root
+
+
+def file_of(store: str) -> str:
+    """The name of a store's file."""
+    return f"store-{hashlib.sha256(store.encode()).hexdigest()[:24]}.parquet"
+
+
+def load(
+    storage: Storage, path: str, store: str, columns: list[str] | None = None
+) -> pyarrow.Table:
+    """Rows of a store (None: all columns) from its file. Raises `Unusable`."""
+    from pyarrow import parquet
+
+    names = dict.fromkeys(["store", *(columns or SCHEMA.names)])
+    try:
+        data = storage.content(path, FILE_MAX)
+        reader = pyarrow.BufferReader(pyarrow.py_buffer(data))
+        file = parquet.ParquetFile(reader, read_dictionary=["topics.list.element.topic"])
+        mark = (file.metadata.metadata or {}).get(KEY, b"unknown")
+        made = mark.partition(b" ")[0].decode(errors="replace")
+        if made != str(FORMAT):
+            raise Unusable(f"of format {made}, not {FORMAT}")
+        if mark != _mark(data, mark):
+            raise Unusable("damaged")
+        table = file.read(columns=list(names))
+    except FileNotFoundError:
+        raise Unusable("not there") from None
+    except (OSError, LookupError, ValueError, pyarrow.ArrowException) as exc:
+        raise Unusable(f"not readable: {' '.join(str(exc).split())}") from exc
+    if compute.any(compute.not_equal(table["store"], scalar(store))).as_py():
+        raise Unusable("of another store")
+    return table
+
+
+def packed(table: pyarrow.Table) -> bytes:
+    """The file of some rows."""
+    from pyarrow import parquet
+
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(table.cast(SCHEMA), sink, compression="zstd")
+    data = bytes(sink.getvalue())
+    return _mark(data, _MARK).join(data.rsplit(_MARK, 1))
+
+
+def _mark(data: bytes, mark: bytes) -> bytes:
+    """The mark that a file should have: a checksum of all but the one that it has."""
+    begin, end = data.rsplit(mark, 1)
+    return _MARK[:-_DIGITS] + b"%08x" % zlib.crc32(end, zlib.crc32(begin))
+
+
+def believed(table: pyarrow.Table) -> pyarrow.Table:
+    """Rows of segments that were full, and all records."""
+    whole = compute.and_(table["is_full"], compute.equal(table["damaged"], scalar(0)))
+    return table.filter(compute.and_(whole, compute.is_valid(table["first_offset"])))
+
+
+def describe(split: Split) -> pyarrow.Table:
+    """The row of a segment, or of its part up to where it is read; all records are read."""
+    found: list[pyarrow.Table] = []
+    damaged = 0
+    first = last = None
+    for batch in Decoder(split, arrow_schema("records", _COLUMNS), _READ, Wanted()).run():
+        known = compute.and_(batch["topic"].is_valid(), batch["store_timestamp"].is_valid())
+        rows = batch.filter(known)
+        damaged += batch.num_rows - rows.num_rows
+        if rows.num_rows:
+            offsets = rows["physical_offset"]
+            first = offsets[0].as_py() if first is None else first
+            last = offsets[-1].as_py()
+            found.append(_summed(rows))
+    row: dict[str, Any] = {
+        "store": store_of(split.replica),
+        "segment": split.base,
+        "size": split.size,
+        "is_full": split.is_full,
+        "damaged": damaged,
+        "topics": [],
+    }
+    if first is not None and last is not None:
+        row |= seen(split.replica, split.file, first, last)._asdict()
+        sums = pyarrow.concat_tables(found).group_by("topic").aggregate(list(_SUMS))
+        names = ["topic", *(name for name, _ in _COUNTS)]
+        row["topics"] = sums.rename_columns(names).sort_by("topic").to_pylist()
+        for name, how in _SUMS:
+            row[name] = _OVER_TOPICS[how](one[name] for one in row["topics"])
+    return pyarrow.Table.from_pylist([row], SCHEMA)
+
+
+def seen(replica: Replica, file: SegmentFile, first: int, last: int) -> Seen:
+    """What stands now where a segment's first and last records were; a checksum of -1: none."""
+    pool = replica.storage.pool()
+    try:
+        return Seen(first, last, *(_crc(pool, file, at - file.start) for at in (first, last)))
+    finally:
+        pool.close()
+
+
+def _crc(pool: FilePool, file: SegmentFile, position: int) -> int:
+    size = int.from_bytes(pool.read(file.path, position, 4), "big", signed=True)
+    if not RECORD_SIZE_MIN <= size <= file.size - position:
+        return -1
+    return zlib.crc32(pool.read(file.path, position, size))
+
+
+def _summed(rows: pyarrow.RecordBatch) -> pyarrow.Table:
+    """Counts by topic of rows that are records, or messages of one."""
+    sums = pyarrow.Table.from_batches([rows]).group_by("topic").aggregate(list(_OF_ROWS))
+    columns = [sums["topic"]]
+    for (name, kind), (column, how) in zip(_COUNTS, _OF_ROWS, strict=True):
+        values = sums[f"{column}_{how}"].combine_chunks()
+        if name.endswith("_ms"):
+            values = compute.divide(values.view(pyarrow.int64()), 1000)
+        columns.append(values.cast(kind))
+    return pyarrow.table(columns, names=["topic", *(name for name, _ in _COUNTS)])

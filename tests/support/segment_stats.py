@@ -1,0 +1,30 @@
+"""The job `stats` without Spark: its tasks run here, one after the other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from rocketbed.pipeline.jobs import stats as job_module
+from rocketbed.pipeline.jobs.common import Job, JobSettings
+from rocketbed.pipeline.jobs.spread import Cost, Done
+from rocketbed.pipeline.report import Report
+
+
+def one_by_one(
+    _: Job, work: Callable[[Any], Any], pieces: Sequence[Any]
+) -> Iterator[Done[Any, Any]]:
+    """In place of `jobs.spread.spread`."""
+    for piece in pieces:
+        yield Done(piece, work(piece), Cost("here", 0, 0.0, 0.0))
+
+
+def make_stats(out: Path | str, *stores: object, conf: dict[str, str] | None = None) -> Report:
+    """What the job reports."""
+    settings = JobSettings(stores=tuple(map(str, stores)), conf=conf or {})
+    job = Job("stats", settings, spark=cast(Any, object()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_module, "spread", one_by_one)
+        job_module.stats(job, str(out))
+    return job.report

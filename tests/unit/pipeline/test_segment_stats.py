@@ -1,0 +1,555 @@
+"""Statistics of segments: what a read leaves out, and that no row is ever missing for it."""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
+
+from rocketbed.inspect.files import list_segments
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.files import splits, statistics, storage
+from rocketbed.pipeline.files.corrupt import DataLost
+from rocketbed.pipeline.files.pruning import LeftOut
+from rocketbed.pipeline.files.pushdown import push
+from rocketbed.pipeline.files.reading import Plan
+from rocketbed.pipeline.jobs import stats as job_module
+from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.option_table import OptionError, Use
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import RECORDS, arrow_schema
+from tests.support.logs import INNER, SEGMENT, STORE_MS, THREE, Log, Message, messages, rows
+from tests.support.s3 import BUCKET, S3Server, s3_server
+from tests.support.segment_stats import make_stats
+
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+DELAYED = "SCHEDULE_TOPIC_XXXX"
+
+
+def of_phases(topics: int = 5, each: int = 40, **fields: Any) -> list[Message]:
+    """Some segments full of one topic, then of the next, a minute between messages."""
+    return [
+        Message(
+            **{
+                "topic": f"phase-{number // each}",
+                "body": bytes(200),
+                "store_ms": STORE_MS + number * MINUTE_MS,
+                **fields,
+            }
+        )
+        for number in range(topics * each)
+    ]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "store").append(of_phases())
+
+
+@pytest.fixture
+def out(tmp_path: Path, log: Log) -> Path:
+    place = tmp_path / "stats"
+    make_stats(place, log.root)
+    return place
+
+
+def planned(root: object, **options: object) -> tuple[list[int], list[int]]:
+    """Segments that are read, and those that are left out."""
+    given = {name: str(value) for name, value in options.items()}
+    parts = Plan.of(Options.parse({"path": str(root), **given})).splits()
+    out = [split.base for part in parts if isinstance(part, LeftOut) for split, _ in part.segments]
+    return [part.base for part in parts if not isinstance(part, LeftOut)], out
+
+
+def same(log: Log, out: Path, **options: Any) -> list[dict[str, Any]]:
+    """The rows of a read, which are the same with statistics."""
+    found = rows(log.root, **options)
+    assert in_order(rows(log.root, stats=out, **options)) == found
+    return found
+
+
+def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the statistics were wrong about is read last."""
+    return sorted(found, key=lambda row: (row["broker"], row["physical_offset"]))
+
+
+ASKED: list[dict[str, Any]] = [
+    {"topics": "phase-2"},
+    {"topics": "phase-0,phase-4"},
+    {"topicsPattern": "phase-[13]"},
+    {"startTimestamp": STORE_MS + 100 * MINUTE_MS},
+    {"endTimestamp": STORE_MS + 100 * MINUTE_MS},
+    {"startTimestamp": STORE_MS + 70 * MINUTE_MS, "endTimestamp": STORE_MS + 71 * MINUTE_MS},
+    {"topics": "phase-2", "startTimestamp": STORE_MS + 100 * MINUTE_MS},
+    {"topics": "phase-2", "startOffset": SEGMENT + 100, "endOffset": 9 * SEGMENT - 100},
+    {"topics": "phase-1", "splitBytes": 999},
+]
+
+
+@pytest.mark.parametrize("options", ASKED, ids=str)
+def test_reads_leave_segments_out_and_give_the_same(
+    log: Log, out: Path, options: dict[str, Any]
+) -> None:
+    assert same(log, out, **options)
+    read, left_out = planned(log.root, stats=out, **options)
+    assert left_out
+    assert not set(read) & set(left_out)
+    assert len(set(read)) < 15
+
+
+def test_nothing_is_left_out_without_a_reason(log: Log, out: Path) -> None:
+    assert len(same(log, out)) == 200
+    assert planned(log.root, stats=out) == planned(log.root)
+    assert planned(log.root, stats=out, startOffset=SEGMENT)[1] == []
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [EqualTo(("topic",), "phase-2")],
+        [
+            GreaterThanOrEqual(("store_timestamp",), datetime.fromtimestamp(STORE_MS / 1000, UTC)),
+            LessThan(
+                ("store_timestamp",),
+                datetime.fromtimestamp(STORE_MS / 1000, UTC) + timedelta(minutes=30),
+            ),
+        ],
+    ],
+    ids=["topic", "time"],
+)
+def test_pushed_filters_leave_out_too(log: Log, out: Path, filters: Sequence[Filter]) -> None:
+    def read(**options: str) -> tuple[list[dict[str, Any]], int]:
+        plan = Plan.of(Options.parse({"path": str(log.root), **options}))
+        wanted, rest = push(plan.wanted, filters)
+        assert not rest
+        plan = replace(plan, wanted=wanted)
+        schema = arrow_schema("records", list(RECORDS))
+        parts = plan.splits()
+        found = [row for part in parts for b in plan.read(part, schema) for row in b.to_pylist()]
+        return found, sum(len(one.segments) for one in parts if isinstance(one, LeftOut))
+
+    expected, none = read()
+    found, left_out = read(stats=str(out))
+    assert found == expected
+    assert found
+    assert (none, left_out > 5) == (0, True)
+
+
+def test_planning_reads_no_times_of_segments_that_are_known(
+    log: Log, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def first_store_ms(_: object, file: Any) -> None:
+        looked.append(file.start)
+
+    monkeypatch.setattr(splits, "_first_store_ms", first_store_ms)
+    planned(log.root, stats=out, startTimestamp=STORE_MS + 100 * MINUTE_MS)
+    assert looked == [15 * SEGMENT]
+
+
+def test_a_log_is_listed_once(log: Log, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    original = list_segments
+
+    def counting(directory: str, digits: int) -> Any:
+        listed.append(directory)
+        return original(directory, digits)
+
+    monkeypatch.setattr(storage, "list_segments", counting)
+    planned(log.root, stats=out, topics="phase-1")
+    assert listed.count(str(log.root / "commitlog")) == 1
+
+
+def test_clocks_that_were_set_back(tmp_path: Path) -> None:
+    """Two hours: more than what a read without statistics allows for."""
+    late = of_phases(1, 60, topic="T")
+    early = of_phases(1, 60, topic="T", store_ms=STORE_MS - 2 * HOUR_MS)
+    log = Log(tmp_path / "store").append([*late, *early, *of_phases(1, 60, topic="T")])
+    make_stats(tmp_path / "stats", log.root)
+    for low, high in ((-3, 0), (0, 1), (-1, 3)):
+        start, end = STORE_MS + low * HOUR_MS, STORE_MS + high * HOUR_MS
+        expected = [
+            row
+            for row in rows(log.root)
+            if start <= int(row["store_timestamp"].timestamp() * 1000) < end
+        ]
+        options: dict[str, Any] = {"startTimestamp": start, "endTimestamp": end}
+        assert rows(log.root, stats=tmp_path / "stats", **options) == expected
+
+
+def test_one_time_that_is_out_of_order_is_found(tmp_path: Path) -> None:
+    made = of_phases(1, 100)
+    made[50] = replace(made[50], store_ms=STORE_MS + 50 * HOUR_MS)
+    log = Log(tmp_path / "store").append(made)
+    make_stats(tmp_path / "stats", log.root)
+    found = rows(log.root, stats=tmp_path / "stats", startTimestamp=STORE_MS + 49 * HOUR_MS)
+    assert [row["physical_offset"] for row in found] == [log.offsets[50]]
+
+
+@pytest.mark.parametrize("how", ["zeros", "topic", "size", "time"])
+def test_a_damaged_segment_is_never_left_out(tmp_path: Path, how: str) -> None:
+    """What stood there, nobody knows: of any topic, of any time."""
+    made = of_phases()
+    if how == "topic":
+        made[30] = replace(made[30], raw_topic=b"\xff\xfe")
+    if how == "time":
+        made[30] = replace(made[30], store_ms=1 << 60)
+    log = Log(tmp_path / "store").append(made)
+    if how == "zeros":
+        log.write(log.offsets[30], bytes(log.sizes[30]))
+    if how == "size":
+        log.flip(log.offsets[30] + 2)
+    report = make_stats(tmp_path / "stats", log.root)
+    assert report.exit_code == 1
+    assert [(one["id"], one["count"]) for one in report.findings] == [("malformed", 1)]
+    assert f"the first at {2 * SEGMENT}: they are never left out" in report.findings[0]["title"]
+    found = same(log, tmp_path / "stats", topics="phase-4")
+    assert any(row["_corrupt"] for row in found) == (how in ("zeros", "size"))
+    read, left_out = planned(log.root, stats=tmp_path / "stats", topics="phase-4")
+    assert 2 * SEGMENT in read
+    assert left_out
+    same(log, tmp_path / "stats", topics="phase-4", mode="DROPMALFORMED")
+
+
+def test_damage_that_was_healed_is_read_anew(tmp_path: Path, log: Log) -> None:
+    log.flip(log.offsets[30] + 2)
+    make_stats(tmp_path / "stats", log.root)
+    log.flip(log.offsets[30] + 2)
+    report = make_stats(tmp_path / "stats", log.root)
+    assert (report.exit_code, report.counts["read"]) == (0, 2)
+    assert 2 * SEGMENT in planned(log.root, stats=tmp_path / "stats", topics="phase-4")[1]
+
+
+def test_the_last_segment_is_not_believed(log: Log, out: Path) -> None:
+    log.append([Message(topic="late", body=bytes(20))] * 60)
+    assert len(same(log, out, topics="late")) == 60
+    assert {row["topic"] for row in same(log, out, startTimestamp=STORE_MS)} >= {"late"}
+
+
+def test_a_second_run_reads_what_is_new(tmp_path: Path, log: Log, out: Path) -> None:
+    report = make_stats(out, log.root)
+    assert (report.counts["segments"], report.counts["read"], report.counts["known"]) == (16, 1, 15)
+    log.append([Message(topic="late", body=bytes(200))] * 40)
+    report = make_stats(out, log.root)
+    assert (report.counts["segments"], report.counts["read"], report.counts["known"]) == (19, 4, 15)
+    assert (report.counts["records"], report.counts["not_full"]) == (240, 1)
+    log.path(0).unlink()  # as by retention
+    report = make_stats(out, log.root)
+    assert (report.counts["segments"], report.counts["read"]) == (18, 1)
+    assert report.notes == []
+
+
+def test_what_a_row_says(tmp_path: Path) -> None:
+    """A record of three messages is one record; delayed messages have their topic of the log."""
+    batch = Message("B", THREE, "KEYS\x01k\x02INNER_NUM\x013\x02", sys_flag=INNER)
+    late = Message(DELAYED, store_ms=STORE_MS + 5)
+    early = Message(DELAYED, store_ms=STORE_MS - 5)
+    log = Log(tmp_path / "store").append([batch, late, early, Message(body=bytes(3800))] * 2)
+    report = make_stats(tmp_path / "stats", log.root)
+    assert (report.counts["records"], report.counts["messages"]) == (8, 12)
+    (file,) = (tmp_path / "stats").iterdir()
+    first, *_ = parquet.read_table(file).to_pylist()
+    assert {"B", DELAYED} == {one["topic"] for one in first["topics"]}
+    of_batch, delayed = first["topics"]
+    assert (of_batch["records"], of_batch["messages"], of_batch["bytes"]) == (1, 3, log.sizes[0])
+    assert (delayed["oldest_ms"], delayed["youngest_ms"]) == (STORE_MS - 5, STORE_MS + 5)
+    assert (first["oldest_ms"], first["youngest_ms"]) == (STORE_MS - 5, STORE_MS + 5)
+    assert (first["first_offset"], first["last_offset"]) == (0, log.offsets[2])
+    assert (first["segment"], first["size"], first["is_full"]) == (0, SEGMENT, True)
+    assert first["store"] == os.path.realpath(log.root)
+    for topic, count in (("B", 6), (DELAYED, 4), ("T", 2)):
+        assert len(same(log, tmp_path / "stats", topics=topic)) == count
+    same(log, tmp_path / "stats", topics="B", inner="keep")
+
+
+def test_a_store_that_was_moved(
+    log: Log, out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    moved = tmp_path / "elsewhere"
+    shutil.move(log.root, moved)
+    assert len(rows(moved, stats=out, topics="phase-2")) == 40
+    assert "read without statistics, since those in" in caplog.text
+    assert "are not there; `rocketbed pipeline stats` makes them anew" in caplog.text
+
+
+def test_two_ways_to_one_store(log: Log, out: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(log.root)
+    assert planned(tmp_path / "link", stats=out, topics="phase-2")[1]
+
+
+def other_store(tmp_path: Path) -> Log:
+    """Of the same lengths everywhere, with the topics in another order."""
+    made = of_phases()
+    return Log(tmp_path / "other").append(made[::-1])
+
+
+@pytest.mark.parametrize("which", ["all", "one", "last"])
+def test_segments_of_another_store(
+    log: Log, out: Path, tmp_path: Path, which: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = other_store(tmp_path)
+    numbers = {"all": range(16), "one": [2], "last": [14]}[which]
+    for number in numbers:
+        path = log.path(number * SEGMENT)
+        kept = path.stat()
+        shutil.copyfile(other.path(number * SEGMENT), path)
+        os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    for topic in ("phase-0", "phase-2", "phase-4"):
+        same(log, out, topics=topic)
+    since = STORE_MS + 100 * MINUTE_MS
+    found = in_order(rows(log.root, stats=out, startTimestamp=since))
+    assert found == [
+        row for row in rows(log.root) if row["store_timestamp"].timestamp() * 1000 >= since
+    ]
+    told = "not the segment that its statistics are of: read without them"
+    assert (told in caplog.text) == (which == "one")
+    assert ("is not the segment that the statistics in" in caplog.text) == (which != "one")
+    caplog.clear()
+    report = make_stats(out, log.root)
+    assert report.notes == [
+        f"{log.root}: {len(numbers) - (which == 'all')} segments were not those that were known"
+    ]
+    same(log, out, topics="phase-4")
+    assert "statistics" not in caplog.text
+
+
+def test_a_segment_that_is_replaced_between_plan_and_read(
+    log: Log, out: Path, tmp_path: Path
+) -> None:
+    other = other_store(tmp_path)
+    plan = Plan.of(Options.parse({"path": str(log.root), "stats": str(out), "topics": "phase-4"}))
+    parts = plan.splits()
+    shutil.copyfile(other.path(SEGMENT), log.path(SEGMENT))
+    schema = arrow_schema("records", ["physical_offset"])
+    found = [row for part in parts for b in plan.read(part, schema) for row in b.to_pylist()]
+    expected = rows(log.root, ["physical_offset"], topics="phase-4")
+    assert len(expected) == 53
+    assert sorted(map(str, found)) == sorted(map(str, expected))
+
+
+def test_a_log_that_was_cut_and_went_on_otherwise(tmp_path: Path) -> None:
+    """As after a failover: the segment begins as it did, and is full again."""
+    made = of_phases()
+    log = Log(tmp_path / "store").append(made)
+    make_stats(tmp_path / "stats", log.root)
+    at = made[:20]
+    shutil.rmtree(log.root)
+    log = Log(tmp_path / "store").append([*at, *of_phases(2, 40, topic="other")])
+    assert log.path(SEGMENT).stat().st_size == SEGMENT
+    assert len(same(log, tmp_path / "stats", topics="other")) == 80
+
+
+def test_a_segment_that_is_deleted_meanwhile(
+    log: Log, out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It held nothing of what is asked for; without statistics the read fails."""
+    for stats in ({"stats": str(out)}, {}):
+        plan = Plan.of(Options.parse({"path": str(log.root), "topics": "phase-4", **stats}))
+        parts = plan.splits()
+        kept = log.path(0).read_bytes()
+        log.path(0).unlink()
+        schema = arrow_schema("records", ["physical_offset"])
+
+        def read(
+            plan: Plan = plan, parts: list[Any] = parts, schema: Any = schema
+        ) -> Iterator[Any]:
+            return (row for part in parts for b in plan.read(part, schema) for row in b.to_pylist())
+
+        if stats:
+            assert len(list(read())) == 40
+            assert "deleted meanwhile; it held nothing of what is read" in caplog.text
+        else:
+            with pytest.raises(DataLost, match="the file was deleted"):
+                list(read())
+        log.path(0).write_bytes(kept)
+
+
+def test_two_stores_below_one_path(tmp_path: Path, log: Log, out: Path) -> None:
+    other = other_store(tmp_path)
+    make_stats(out, other.root)
+    assert len(list(out.iterdir())) == 2
+    both = f"a={log.root},b={other.root}"
+    found = rows(both, topics="phase-1", stats=out)
+    assert found == rows(both, topics="phase-1")
+    assert len(found) == 80
+    assert make_stats(out, f"a={log.root}", f"b={other.root}").counts["known"] == 30
+
+
+def test_only_what_all_replicas_hold_is_believed(tmp_path: Path) -> None:
+    long = Log(tmp_path / "long").append(of_phases())
+    short = Log(tmp_path / "short").append(of_phases(2))
+    report = make_stats(tmp_path / "stats", f"b/l={long.root}", f"b/s={short.root}")
+    assert report.counts["segments"] == 2 * 7
+    assert report.counts["not_full"] == 2
+    same(long, tmp_path / "stats", topics="phase-3")
+
+
+def spoil(path: Path, how: str) -> str:
+    """Make a file of statistics one that is of no use; why."""
+    table = parquet.read_table(path)
+    if how == "version":
+        parquet.write_table(table.replace_schema_metadata({statistics.KEY: b"2 crc=1"}), path)
+        return "of format 2, not 1"
+    if how == "foreign":
+        parquet.write_table(table.replace_schema_metadata({}), path)
+        return "of format unknown, not 1"
+    if how == "cut":
+        os.truncate(path, path.stat().st_size // 2)
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "flipped":
+        data = bytearray(path.read_bytes())
+        data[len(data) // 4] ^= 0x55
+        path.write_bytes(data)
+        return "damaged"
+    elif how == "edited":
+        parquet.write_table(table.slice(1), path)
+        return "damaged"
+    elif how == "columns":
+        kept = table.drop_columns(["topics", "damaged"])
+        parquet.write_table(kept.replace_schema_metadata(statistics.SCHEMA.metadata), path)
+    elif how == "store":
+        name = table.schema.get_field_index("store")
+        other = table.set_column(name, "store", [["/data/other"] * table.num_rows])
+        path.write_bytes(statistics.packed(other))
+        return "of another store"
+    return "not readable: "
+
+
+def test_a_file_with_any_bit_wrong_is_of_no_use(log: Log, out: Path) -> None:
+    (file,) = out.iterdir()
+    data = file.read_bytes()
+    for at in range(0, len(data), 7):
+        spoilt = bytearray(data)
+        spoilt[at] ^= 1 << at % 8
+        file.write_bytes(spoilt)
+        with pytest.raises(statistics.Unusable):
+            statistics.load(storage.LOCAL, str(file), os.path.realpath(log.root))
+
+
+@pytest.mark.parametrize(
+    "how", ["version", "foreign", "cut", "empty", "flipped", "edited", "columns", "store"]
+)
+def test_a_file_that_is_of_no_use(
+    log: Log, out: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (file,) = out.iterdir()
+    why = spoil(file, how)
+    same(log, out, topics="phase-2")
+    assert f"read without statistics, since those in {file} are {why}" in caplog.text
+    report = make_stats(out, log.root)
+    assert report.counts["read"] == 16
+    assert report.notes[0].startswith(f"{os.path.realpath(log.root)}: the statistics were {why}")
+    assert planned(log.root, stats=out, topics="phase-2")[1]
+
+
+def test_a_run_that_ends_half_way(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read is kept, whole segments only, and the next run reads the rest."""
+    described = statistics.describe
+
+    def failing(split: Any) -> Any:
+        if split.base == 9 * SEGMENT:
+            raise PipelineError("the disk is gone")
+        return described(split)
+
+    monkeypatch.setattr(job_module, "PIECE_BYTES", SEGMENT)
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "describe", failing)
+        with pytest.raises(PipelineError, match="the disk is gone"):
+            make_stats(tmp_path / "stats", log.root)
+    same(log, tmp_path / "stats", topics="phase-4")
+    assert len(planned(log.root, stats=tmp_path / "stats", topics="phase-4")[1]) == 9
+    report = make_stats(tmp_path / "stats", log.root)
+    assert (report.counts["read"], report.counts["known"]) == (7, 9)
+
+
+def test_it_saves_on_the_way(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    saves: list[int] = []
+    original = job_module._save
+
+    def save(place: Any, stores: dict[str, Any]) -> None:
+        saves.append(sum(len(store.new) for store in stores.values()))
+        original(place, stores)
+
+    monkeypatch.setattr(job_module, "PIECE_BYTES", 8 * SEGMENT)
+    monkeypatch.setattr(job_module, "SAVE_S", -1.0)
+    monkeypatch.setattr(job_module, "_save", save)
+    make_stats(tmp_path / "stats", log.root)
+    assert saves == [8, 16, 16]
+
+
+def test_the_least_number_of_tasks_counts_what_is_read(log: Log, out: Path) -> None:
+    options: dict[str, Any] = {"topics": "phase-2", "minPartitions": 20}
+    read, left_out = planned(log.root, stats=out, **options)
+    assert len(read) >= 20
+    assert left_out
+    same(log, out, **options)
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    log = Log(tmp_path / "store")
+    assert make_stats(tmp_path / "stats", log.root).counts["segments"] == 0
+    assert rows(log.root, stats=tmp_path / "stats", startTimestamp=0) == []
+
+
+def test_where_statistics_have_no_meaning(log: Log, out: Path) -> None:
+    with pytest.raises(OptionError, match="view=files does not support option stats"):
+        rows(log.root, view="files", stats=out)
+    with pytest.raises(OptionError, match="option stats is for batch reads, not streams"):
+        Options.parse({"path": "/x", "stats": "/y"}, Use.STREAM)
+    with pytest.raises(OptionError, match="option stats is for path, not for a read over endpoi"):
+        Options.parse({"endpoints": "h:1", "stats": "/y"}, Use.BATCH)
+    with pytest.raises(WrongUsage, match="no output: give --out DIR"):
+        make_stats("", log.root)
+
+
+def test_a_path_that_cannot_be_written(tmp_path: Path, log: Log) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PipelineError, match="cannot write to "):
+        make_stats(tmp_path / "file", log.root)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+def test_stores_and_statistics_elsewhere(
+    s3: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log(tmp_path / "store").append(of_phases())
+    there = s3.put(log.root, "stored/store")
+    out = f"s3a://{BUCKET}/stats"
+    conf = {f"spark.hadoop.{name}": value for name, value in s3.options.items()}
+    assert make_stats(out, there, conf=conf).counts["read"] == 16
+    options: dict[str, Any] = {"topics": "phase-3", **s3.options}
+    assert planned(there, stats=out, **options)[1]
+    assert rows(there, stats=out, **options) == rows(there, **options)
+    with s3.file_system().open_output_stream(f"{BUCKET}/stored/store/commitlog/{0:020d}") as file:
+        file.write(other_store(tmp_path).path(0).read_bytes())
+    options["topics"] = "phase-4"
+    assert in_order(rows(there, stats=out, **options)) == rows(there, **options)
+    assert "not the segment that its statistics are of" in caplog.text
+    report = make_stats(out, there, conf=conf)
+    assert (report.counts["read"], report.counts["known"]) == (2, 14)
+
+
+def test_the_job_is_quiet_about_what_is_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    log = Log(tmp_path / "store").append(messages(60))
+    report = make_stats(tmp_path / "stats", log.root)
+    assert (report.exit_code, report.notes, caplog.text) == (0, [], "")
