@@ -152,8 +152,11 @@ def believed(table: pyarrow.Table) -> pyarrow.Table:
     return table.filter(compute.and_(whole, compute.is_valid(table["first_offset"])))
 
 
-def describe(split: Split) -> pyarrow.Table:
-    """The row of a segment, or of its part up to where it is read; all records are read."""
+def describe(store: str, split: Split) -> pyarrow.Table:
+    """The row of a segment, or of its part up to where it is read; all records are read.
+
+    `store`: what the driver calls it; a task may have other links.
+    """
     found: list[pyarrow.Table] = []
     damaged = 0
     first = last = None
@@ -167,7 +170,7 @@ def describe(split: Split) -> pyarrow.Table:
             last = offsets[-1].as_py()
             found.append(_summed(rows))
     row: dict[str, Any] = {
-        "store": store_of(split.replica),
+        "store": store,
         "segment": split.base,
         "size": split.size,
         "is_full": split.is_full,

@@ -43,14 +43,15 @@ LOOK_BYTES: Final = 1 << 20
 """What it counts as to look whether a segment is the one that is known."""
 SAVE_S: Final = 60.0
 
-Piece = Sequence[tuple[Split, Seen | None]]
-"""Segments, with what is known of them."""
+Asked = tuple[str, Split, Seen | None]
+"""A segment: its store, its stretch, by what it is known again."""
 
 
 @dataclass(slots=True)
 class Store:
     """The statistics of one store, as far as they are made."""
 
+    name: str
     replica: Replica
     splits: list[Split]
     known: pyarrow.Table
@@ -66,11 +67,11 @@ class Store:
         return both.sort_by("segment")
 
     @property
-    def pieces(self) -> Iterator[tuple[Split, Seen | None]]:
-        """Its segments, with what is known of them."""
+    def segments(self) -> Iterator[Asked]:
+        """What there is to read, or to look at."""
         rows = self.known.select(["segment", *Seen._fields]).to_pylist()
         places = {row.pop("segment"): Seen(**row) for row in rows}
-        return ((split, places.get(split.base)) for split in self.splits)
+        return ((self.name, split, places.get(split.base)) for split in self.splits)
 
 
 def stats(job: Job, out: str) -> None:
@@ -85,7 +86,7 @@ def stats(job: Job, out: str) -> None:
         for log in logs
         for one in log.replicas
     }
-    pieces = list(_pieces([one for store in stores.values() for one in store.pieces]))
+    pieces = list(_pieces([one for store in stores.values() for one in store.segments]))
     try:
         _read(job, place, stores, pieces)
     finally:
@@ -93,16 +94,18 @@ def stats(job: Job, out: str) -> None:
     _tell(job, list(stores.values()))
 
 
-def examine(piece: Piece) -> list[pyarrow.Table]:
+def examine(piece: Sequence[Asked]) -> list[pyarrow.Table]:
     """In a task: rows of those segments that are not known, or not what is known."""
     return [
-        describe(split)
-        for split, was in piece
+        describe(store, split)
+        for store, split, was in piece
         if was is None or seen(split.replica, split.file, was.first_offset, was.last_offset) != was
     ]
 
 
-def _read(job: Job, place: Place, stores: dict[str, Store], pieces: Sequence[Piece]) -> None:
+def _read(
+    job: Job, place: Place, stores: dict[str, Store], pieces: Sequence[Sequence[Asked]]
+) -> None:
     job.spark  # noqa: B018 (its start is a phase of its own)
     with job.phase("reading segments"):
         saved = time.monotonic()
@@ -124,18 +127,18 @@ def _opened(job: Job, place: Place, replica: Replica, end: int) -> Store:
     except Unusable as why:
         if str(why) != "not there":
             job.report.notes.append(f"{store}: the statistics were {why}; all is read anew")
-        return Store(replica, splits, SCHEMA.empty_table())
+        return Store(store, replica, splits, SCHEMA.empty_table())
     sizes = {split.base: split.size for split in splits if split.is_full}
     rows = zip(known["segment"].to_pylist(), known["size"].to_pylist(), strict=True)
     mask = [sizes.get(segment) == size for segment, size in rows]
-    return Store(replica, splits, known.filter(pyarrow.array(mask, pyarrow.bool_())))
+    return Store(store, replica, splits, known.filter(pyarrow.array(mask, pyarrow.bool_())))
 
 
-def _pieces(segments: Sequence[tuple[Split, Seen | None]]) -> Iterator[Piece]:
-    held: list[tuple[Split, Seen | None]] = []
+def _pieces(segments: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
+    held: list[Asked] = []
     size = 0
-    for split, was in segments:
-        held.append((split, was))
+    for store, split, was in segments:
+        held.append((store, split, was))
         size += split.end - split.start if was is None else LOOK_BYTES
         if size >= PIECE_BYTES:
             yield held

@@ -458,10 +458,10 @@ def test_a_run_that_ends_half_way(
     """What was read is kept, whole segments only, and the next run reads the rest."""
     described = statistics.describe
 
-    def failing(split: Any) -> Any:
+    def failing(store: str, split: Any) -> Any:
         if split.base == 9 * SEGMENT:
             raise PipelineError("the disk is gone")
-        return described(split)
+        return described(store, split)
 
     monkeypatch.setattr(job_module, "PIECE_BYTES", SEGMENT)
     with monkeypatch.context() as patch:
