@@ -373,6 +373,27 @@ def test_a_segment_that_is_deleted_meanwhile(
         log.path(0).write_bytes(kept)
 
 
+def test_a_machine_without_the_store_does_not_take_it_for_deleted(log: Log, out: Path) -> None:
+    plan = Plan.of(Options.parse({"path": str(log.root), "topics": "phase-4", "stats": str(out)}))
+    (part,) = (part for part in plan.splits() if isinstance(part, LeftOut))
+    shutil.move(log.root, log.root.with_name("elsewhere"))
+    with pytest.raises(DataLost, match="the file was deleted"):
+        list(plan.read(part, arrow_schema("records", ["physical_offset"])))
+
+
+def test_a_store_of_one_segment(tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append(messages(9))
+    make_stats(tmp_path / "stats", log.root)
+    assert len(same(log, tmp_path / "stats", topics="topic-1", startTimestamp=STORE_MS)) == 3
+
+
+def test_topics_that_exclude_each_other(log: Log, out: Path) -> None:
+    plan = Plan.of(Options.parse({"path": str(log.root), "topics": "phase-4", "stats": str(out)}))
+    wanted, _ = push(plan.wanted, [EqualTo(("topic",), "phase-3")])
+    left_out, last = replace(plan, wanted=wanted).splits()[::-1]
+    assert (len(left_out.segments), last.base) == (15, 15 * SEGMENT)
+
+
 def test_two_stores_below_one_path(tmp_path: Path, log: Log, out: Path) -> None:
     other = other_store(tmp_path)
     make_stats(out, other.root)
