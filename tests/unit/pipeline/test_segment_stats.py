@@ -186,13 +186,14 @@ def test_clocks_that_were_set_back(tmp_path: Path) -> None:
         assert rows(log.root, stats=tmp_path / "stats", **options) == expected
 
 
-def test_one_time_that_is_out_of_order_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [50, 85], ids=["middle", "before the last segment"])
+def test_one_time_that_is_out_of_order_is_found(tmp_path: Path, number: int) -> None:
     made = of_phases(1, 100)
-    made[50] = replace(made[50], store_ms=STORE_MS + 50 * HOUR_MS)
+    made[number] = replace(made[number], store_ms=STORE_MS + 50 * HOUR_MS)
     log = Log(tmp_path / "store").append(made)
     make_stats(tmp_path / "stats", log.root)
     found = rows(log.root, stats=tmp_path / "stats", startTimestamp=STORE_MS + 49 * HOUR_MS)
-    assert [row["physical_offset"] for row in found] == [log.offsets[50]]
+    assert [row["physical_offset"] for row in found] == [log.offsets[number]]
 
 
 @pytest.mark.parametrize("how", ["zeros", "topic", "size", "time"])
@@ -338,14 +339,25 @@ def test_a_segment_that_is_replaced_between_plan_and_read(
 
 def test_a_log_that_was_cut_and_went_on_otherwise(tmp_path: Path) -> None:
     """As after a failover: the segment begins as it did, and is full again."""
-    made = of_phases()
+    made = of_phases(1, 30)
     log = Log(tmp_path / "store").append(made)
     make_stats(tmp_path / "stats", log.root)
-    at = made[:20]
     shutil.rmtree(log.root)
-    log = Log(tmp_path / "store").append([*at, *of_phases(2, 40, topic="other")])
-    assert log.path(SEGMENT).stat().st_size == SEGMENT
-    assert len(same(log, tmp_path / "stats", topics="other")) == 80
+    log = Log(tmp_path / "store").append([*made[:20], *of_phases(1, 10, topic="other")])
+    assert {row["segment"] for row in same(log, tmp_path / "stats", topics="other")} == {
+        *(SEGMENT, 2 * SEGMENT)
+    }
+    assert make_stats(tmp_path / "stats", log.root).counts["known"] == 1
+
+
+def test_a_segment_of_another_length(log: Log, out: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.truncate(log.path(SEGMENT), SEGMENT - 100)
+    found = same(log, out, topics="phase-4", failOnDataLoss="false")
+    assert [row["size"] for row in found if row["_corrupt"]] == [122, 100]  # filler, hole
+    assert "1 segments are not as long as their statistics say: read without" in caplog.text
+    left_out = planned(log.root, stats=out, topics="phase-4")[1]
+    assert 0 in left_out
+    assert SEGMENT not in left_out
 
 
 def test_a_segment_that_is_deleted_meanwhile(
