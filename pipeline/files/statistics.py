@@ -33,13 +33,16 @@ _DIGITS: Final = 8
 _MARK: Final = b"%d crc=00000000" % FORMAT
 """In the metadata of every file, which Parquet writes last; a checksum in place of the zeros."""
 FILE_MAX: Final = 8 << 30
-_COUNTS: Final = (
-    ("records", pyarrow.int64()),
-    ("messages", pyarrow.int64()),  # more than records where batch queues are
-    ("bytes", pyarrow.int64()),
-    ("oldest_ms", pyarrow.int64()),  # store times of any record: clocks may go back
-    ("youngest_ms", pyarrow.int64()),
-)
+_FIGURES: Final[dict[str, tuple[str, str, Callable[[Iterable[int]], int]]]] = {
+    "records": ("size", "count", sum),
+    "messages": ("physical_offset", "count", sum),  # more than records where batch queues are
+    "bytes": ("size", "sum", sum),
+    "oldest_ms": ("store_timestamp", "min", min),  # of all records: clocks may go back
+    "youngest_ms": ("store_timestamp", "max", max),
+}
+"""What is known of a topic: of which column of its rows, and how those of parts are put together.
+"""
+_OF_TOPIC: Final = [("topic", pyarrow.string()), *((name, pyarrow.int64()) for name in _FIGURES)]
 SCHEMA: Final = pyarrow.schema(
     [
         ("store", pyarrow.string()),
@@ -51,32 +54,13 @@ SCHEMA: Final = pyarrow.schema(
         ("last_offset", pyarrow.int64()),
         ("first_crc", pyarrow.int64()),
         ("last_crc", pyarrow.int64()),
-        *_COUNTS,
-        ("topics", pyarrow.list_(pyarrow.struct([("topic", pyarrow.string()), *_COUNTS]))),
+        *_OF_TOPIC[1:],
+        ("topics", pyarrow.list_(pyarrow.struct(_OF_TOPIC))),
     ],
     metadata={KEY: _MARK},
 )
 _READ: Final = Options(fail_on_data_loss=False, batch_rows=1 << 16)
 _COLUMNS: Final = ("topic", "physical_offset", "size", "store_timestamp")
-_SUMS: Final = (
-    ("records", "sum"),
-    ("messages", "sum"),
-    ("bytes", "sum"),
-    ("oldest_ms", "min"),
-    ("youngest_ms", "max"),
-)
-_OVER_TOPICS: Final[dict[str, Callable[[Iterable[int]], int]]] = {
-    "sum": sum,
-    "min": min,
-    "max": max,
-}
-_OF_ROWS: Final = (
-    ("size", "count"),
-    ("physical_offset", "count"),
-    ("size", "sum"),
-    ("store_timestamp", "min"),
-    ("store_timestamp", "max"),
-)
 
 
 class Seen(NamedTuple):
@@ -179,11 +163,12 @@ def describe(store: str, split: Split) -> pyarrow.Table:
     }
     if first is not None and last is not None:
         row |= seen(split.replica, split.file, first, last)._asdict()
-        sums = pyarrow.concat_tables(found).group_by("topic").aggregate(list(_SUMS))
-        names = ["topic", *(name for name, _ in _COUNTS)]
-        row["topics"] = sums.rename_columns(names).sort_by("topic").to_pylist()
-        for name, how in _SUMS:
-            row[name] = _OVER_TOPICS[how](one[name] for one in row["topics"])
+        row["damaged"] += -1 in (row["first_crc"], row["last_crc"])  # it was cut meanwhile
+        topics = pyarrow.concat_tables(found).group_by("topic")
+        sums = topics.aggregate([(name, over.__name__) for name, (*_, over) in _FIGURES.items()])
+        row["topics"] = sums.rename_columns(["topic", *_FIGURES]).sort_by("topic").to_pylist()
+        for name, (*_, over) in _FIGURES.items():
+            row[name] = over(one[name] for one in row["topics"])
     return pyarrow.Table.from_pylist([row], SCHEMA)
 
 
@@ -204,12 +189,13 @@ def _crc(pool: FilePool, file: SegmentFile, position: int) -> int:
 
 
 def _summed(rows: pyarrow.RecordBatch) -> pyarrow.Table:
-    """Counts by topic of rows that are records, or messages of one."""
-    sums = pyarrow.Table.from_batches([rows]).group_by("topic").aggregate(list(_OF_ROWS))
+    """Figures by topic of rows that are records, or messages of one."""
+    wanted = [(column, how) for column, how, _ in _FIGURES.values()]
+    sums = pyarrow.Table.from_batches([rows]).group_by("topic").aggregate(wanted)
     columns = [sums["topic"]]
-    for (name, kind), (column, how) in zip(_COUNTS, _OF_ROWS, strict=True):
+    for name, (column, how, _) in _FIGURES.items():
         values = sums[f"{column}_{how}"].combine_chunks()
         if name.endswith("_ms"):
             values = compute.divide(values.view(pyarrow.int64()), 1000)
-        columns.append(values.cast(kind))
-    return pyarrow.table(columns, names=["topic", *(name for name, _ in _COUNTS)])
+        columns.append(values.cast(pyarrow.int64()))
+    return pyarrow.table(columns, names=["topic", *_FIGURES])

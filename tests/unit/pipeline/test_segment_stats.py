@@ -221,6 +221,22 @@ def test_a_damaged_segment_is_never_left_out(tmp_path: Path, how: str) -> None:
     same(log, tmp_path / "stats", topics="phase-4", mode="DROPMALFORMED")
 
 
+def test_a_segment_that_is_cut_while_it_is_read_is_not_believed(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = statistics.seen
+
+    def cut(*given: Any) -> statistics.Seen:
+        log.write(log.offsets[12], bytes(log.sizes[12]))
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(statistics, "seen", cut)
+        make_stats(tmp_path / "stats", log.root)
+    assert 0 not in planned(log.root, stats=tmp_path / "stats", topics="phase-4")[1]
+    same(log, tmp_path / "stats", topics="phase-4")
+
+
 def test_damage_that_was_healed_is_read_anew(tmp_path: Path, log: Log) -> None:
     log.flip(log.offsets[30] + 2)
     make_stats(tmp_path / "stats", log.root)
