@@ -33,7 +33,6 @@ KEYS: Final = numpy.dtype([("hash", "<i4"), ("offset", "<i8"), ("store_ms", "<i8
 """Keys of the index in a run, in their order."""
 LAYOUTS: Final = {QUEUE: UNITS, BATCH: BATCH_UNITS, INDEX: KEYS}
 
-_NUMBERS: Final = ("file", "at", "count", "last_ms", "position")
 _TEXTS: Final = ("kind", "path", "blob", "text")
 
 

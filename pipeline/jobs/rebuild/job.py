@@ -75,7 +75,7 @@ from rocketbed.pipeline.jobs.rebuild.place import (
 )
 from rocketbed.pipeline.jobs.rebuild.plan import index_pieces, uneven_queues
 from rocketbed.pipeline.jobs.shared import check_shared
-from rocketbed.pipeline.jobs.verify.job import configured
+from rocketbed.pipeline.session import configured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

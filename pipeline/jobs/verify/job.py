@@ -9,8 +9,8 @@ Checks and their numbers: pipeline.md 6; V11 and V12 are what a testbed can tell
 besides.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +46,7 @@ from rocketbed.pipeline.jobs.verify.logs import (
     read_records,
     topic_table,
 )
+from rocketbed.pipeline.session import configured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -352,22 +353,6 @@ class Work:
 def interpreted(spark: "SparkSession", *, is_small: bool) -> AbstractContextManager[None]:
     """Let Spark run small tables without compiling: that takes longer than all their rows."""
     return configured(spark, INTERPRETED if is_small else {})
-
-
-@contextmanager
-def configured(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
-    """A session with other settings, for the time inside."""
-    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
 
 
 def _doubts(answers: list[Answer]) -> int:
