@@ -20,6 +20,7 @@ from rocketbed.chaos.sessions.led import run_led
 from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.members import run_members
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
+from rocketbed.chaos.sessions.moments import run_moments
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.questions import run_questions
@@ -84,6 +85,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"store-scattered/{seed}": partial(run_scattered, seed),
         f"store-trouble/{seed}": partial(run_trouble, seed),
         f"store-unread/{seed}": partial(run_unread, seed),
+        f"store-moments/{seed}": partial(_each, run_moments, seed * 1000),
         f"store-room/{seed}": partial(run_room, seed),
     }
     for number in range(LIVES):

@@ -16,6 +16,7 @@ import trio
 
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.answers import ask
+from rocketbed.chaos.sessions.durable import Loss, ensure_durable
 from rocketbed.chaos.sessions.model import Kept, Model, Wrong, ensure
 from rocketbed.chaos.sessions.store import (
     BATCHES,
@@ -68,7 +69,9 @@ async def serve(
     stops: bool = False,
 ) -> Any:
     """A start, its scrub, and what `look` makes of it; with `stops` a clean end."""
+    before = Loss(world.disk)  # of a life that was killed
     store = await MessageStore.open(world, config, Topics())
+    ensure_durable(world, "a start", since=before)
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         await store.scrubber.finished.wait()
@@ -79,6 +82,7 @@ async def serve(
         nursery.cancel_scope.cancel()
     if stops:
         ensure_closed(world)
+        ensure_durable(world, "a clean stop", since=before)
     return found
 
 
@@ -259,7 +263,7 @@ def _several(image: DiskImage, model: Model, config: StoreConfig, random: Random
     bare = edited(bad, lambda disk: disk.remove_name(MARK))
     for size in (config.segment_size, SEGMENT_SIZE):
         known = replace(config, segment_size=size)
-        mended = run_alone(heal, known, _replica(image, config.segment_size), image=bare)
+        mended = run_alone(_heal, known, _replica(image, config.segment_size), image=bare)
         _same_log(mended.image, image)
         digest += mended.digest
     return digest
@@ -270,12 +274,17 @@ def healed(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -
     told, bad = config, edited(bad, _strays)
     if MARK in bad.paths() and len(model.kept) % 2:  # the command may know no settings
         told = replace(config, segment_size=SEGMENT_SIZE)
-    mended = run_alone(heal, told, _replica(good, config.segment_size), image=bad)
+    mended = run_alone(_heal, told, _replica(good, config.segment_size), image=bad)
     _same_log(mended.image, good)
     _kept(mended.image, bad, good, config.segment_size)
     after = run_alone(serve, config, partial(answers_of, model=model), image=mended.image)
     ensure(not after.value, "heal", str(after.value))
     return after
+
+
+async def _heal(world: World, config: StoreConfig, fetch: Fetch) -> None:
+    await heal(world, config, fetch)
+    ensure_durable(world, "a heal", LOG, f"{ROOT}/rocketbed.cut/")
 
 
 def _strays(disk: SimDisk) -> None:

@@ -24,6 +24,7 @@ from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.members import run_members
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.model import Model, Put, Wrong
+from rocketbed.chaos.sessions.moments import run_moments
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.questions import run_questions
@@ -57,6 +58,7 @@ from rocketbed.node.store.damage import DamagedRanges
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.index import Index
 from rocketbed.node.store.marks import Mark
+from rocketbed.node.store.queues import Queues
 from rocketbed.node.store.reader import Reader
 from rocketbed.node.store.removal import Removal
 from rocketbed.remoting.connection import Connection
@@ -106,6 +108,7 @@ def test_mending_and_room() -> None:
     assert run_scattered(SEED)
     assert run_remade(SEED)
     assert run_room(SEED)
+    assert run_moments(SEED)
 
 
 def test_what_a_start_finds() -> None:
@@ -160,6 +163,7 @@ def test_fresh_seeds(first: int) -> None:
         assert run_mending(seed)
         assert run_damage(seed)
         assert run_register(seed)
+        assert run_moments(seed)
     assert run_beginnings(first)
     assert run_taken_over(first)
     assert run_trouble(first)
@@ -210,6 +214,10 @@ def shorter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 async def _nowhere(*_args: Any) -> int:
     return 0
+
+
+async def _no_sync(_self: Queues) -> None:
+    return None
 
 
 async def _never(*_args: Any, **_options: Any) -> bool:
@@ -272,6 +280,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
         run_remade,
         "(append|bounds)",
     ),
+    (Queues, "sync", lambda _: _no_sync, run_moments, "durable"),
     (store, "lock_store", lambda _: _unlocked, run_limits, "lock"),
     (KeyValueTable, "load", lambda _: lambda self: None, run_nameserver, "code"),
     (Groups, "find_or_create", lambda _: lambda self, name: self.get(name), run_broker, "code"),
