@@ -19,6 +19,8 @@ NUMBER: Final = re.compile(
 )
 """Names of numbers, by their last word (docs/style.md: units last)."""
 MS_PER_S: Final = 1000
+SYMMETRIC: Final = ("min", "max")
+"""Of numbers they give the same in any order."""
 TURNED: Final = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 
 
@@ -153,7 +155,7 @@ def _place(spot: Spot) -> Iterator[Edit]:
 
 
 def _swap(spot: Spot) -> Iterator[Edit]:
-    if not isinstance(spot.node, ast.Call):
+    if not isinstance(spot.node, ast.Call) or last_name(spot.node.func) in SYMMETRIC:
         return
     args = spot.node.args
     for one, other in pairwise(args):

@@ -10,6 +10,7 @@ from rocketbed.chaos.sessions.behind import run_behind
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.cuts import run_cuts
 from rocketbed.chaos.sessions.damage import run_damage
+from rocketbed.chaos.sessions.edges import run_edges
 from rocketbed.chaos.sessions.feeding import run_feeding
 from rocketbed.chaos.sessions.figures import run_figures
 from rocketbed.chaos.sessions.following import run_following
@@ -33,6 +34,7 @@ from rocketbed.chaos.sessions.scattered import run_scattered
 from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.slave_reads import run_slave_reads
 from rocketbed.chaos.sessions.spoilt import run_spoilt
+from rocketbed.chaos.sessions.steps import run_steps
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
@@ -63,6 +65,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker-tables/{seed}": partial(run_tables, seed),
         f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
+        f"edges/{seed}": partial(run_edges, seed),
         f"failover-behind/{seed}": partial(run_behind, seed),
         f"failover-leaders/{seed}": partial(run_leaders, seed),
         f"failover-leading/{seed}": partial(run_leading, seed),
@@ -83,6 +86,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),
         f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),
         f"store-scattered/{seed}": partial(run_scattered, seed),
+        f"store-steps/{seed}": partial(run_steps, seed),
         f"store-trouble/{seed}": partial(run_trouble, seed),
         f"store-unread/{seed}": partial(run_unread, seed),
         f"store-moments/{seed}": partial(_each, run_moments, seed * 1000),

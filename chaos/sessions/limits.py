@@ -16,8 +16,14 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
 from rocketbed.world.api import World
 
-TAKEN: Final = ({"segment_size": 256}, {"index_entries": 2, "index_slots": 1})
-REFUSED: Final = ({"segment_size": 255}, {"index_entries": 1}, {"index_slots": 0})
+TAKEN: Final = (
+    *({"segment_size": 256}, {"index_entries": 2, "index_slots": 1}),
+    {"index_entries": (1 << 31) - 1},
+)
+REFUSED: Final = (
+    *({"segment_size": 255}, {"index_entries": 1}, {"index_slots": 0}),
+    {"index_entries": 1 << 31},
+)
 LARGEST: Final = 1000
 PROPERTIES_MAX: Final = (1 << 15) - 1
 """Bytes: a record has their length as a signed number of 16 bits."""
@@ -40,6 +46,7 @@ def run_limits(seed: int) -> str:
         raise Wrong(f"settings: {changes} was taken")
     for levels, wanted in (
         ("1s 2m", [1000, 120_000]),
+        ("3h 4d", [10_800_000, 345_600_000]),
         ("1_0s", None),
         ("\u0663s", None),
         ("s", None),

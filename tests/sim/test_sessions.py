@@ -13,6 +13,7 @@ from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.catalogue import sessions
 from rocketbed.chaos.sessions.cuts import run_cuts
 from rocketbed.chaos.sessions.damage import run_damage
+from rocketbed.chaos.sessions.edges import run_edges
 from rocketbed.chaos.sessions.feeding import run_feeding
 from rocketbed.chaos.sessions.figures import run_figures
 from rocketbed.chaos.sessions.following import run_following
@@ -36,6 +37,7 @@ from rocketbed.chaos.sessions.routes import run_routes
 from rocketbed.chaos.sessions.scattered import run_scattered
 from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.slave_reads import run_slave_reads
+from rocketbed.chaos.sessions.steps import run_steps
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
@@ -109,6 +111,11 @@ def test_mending_and_room() -> None:
     assert run_remade(SEED)
     assert run_room(SEED)
     assert run_moments(SEED)
+    assert run_steps(SEED)
+
+
+def test_rules_by_themselves() -> None:
+    assert run_edges(SEED)
 
 
 def test_what_a_start_finds() -> None:
@@ -164,6 +171,8 @@ def test_fresh_seeds(first: int) -> None:
         assert run_damage(seed)
         assert run_register(seed)
         assert run_moments(seed)
+        assert run_steps(seed)
+        assert run_edges(seed)
     assert run_beginnings(first)
     assert run_taken_over(first)
     assert run_trouble(first)

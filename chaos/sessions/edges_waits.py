@@ -1,0 +1,58 @@
+"""What waits: for its turn at a rate, for an offset to rise."""
+
+from random import Random
+
+import trio
+
+from rocketbed.chaos.sessions.model import ensure
+from rocketbed.replication.pace import Pace, Seldom
+from rocketbed.replication.watermark import Watermark
+
+
+async def ask_paces(random: Random) -> None:
+    """So many bytes a second, and no more; a thing said once in so many seconds."""
+    rate = random.choice((100, 1000, 4096))
+    pace, begin, sent = Pace(rate), trio.current_time(), 0
+    for size in (rate, rate // 2, 0, 3 * rate):
+        await pace.wait(size)
+        took = trio.current_time() - begin
+        ensure(abs(took - sent / rate) < 0.005, "rate", f"{size} bytes after {took} s, {sent} sent")
+        sent += size
+    free = Pace(0)
+    await free.wait(1 << 40)
+    ensure(abs(trio.current_time() - begin - took) < 0.005, "rate", "without one it waits")
+    seldom, every = Seldom(5.0), []
+    for _ in range(22):
+        every.append(seldom.is_due())
+        await trio.sleep(0.5)
+    ensure([n for n, due in enumerate(every) if due] == [0, 10, 20], "rate", f"said at {every}")
+
+
+async def ask_watermarks() -> None:
+    """Who waits is woken when it is there, and told what it is then."""
+    mark, rises = Watermark(4), list[int]()
+    mark.subscribe(rises.append)
+    for wait, value, is_there in (
+        (mark.wait_for, 4, True), (mark.wait_for, 5, False), (mark.wait_above, 3, True),
+        (mark.wait_above, 4, False),
+    ):  # fmt: skip
+        with trio.move_on_after(0.5) as scope:
+            await wait(value)
+        ensure(scope.cancelled_caught != is_there, "watermark", f"{wait.__name__} {value} at 4")
+    found = list[tuple[int, float]]()
+
+    async def note(value: int) -> None:
+        found.append((await mark.wait_for(value), trio.current_time()))
+
+    begin = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for value in (6, 7, 8):
+            nursery.start_soon(note, value)
+        for value in (4, 6, 5, 8):
+            await trio.sleep(1)
+            mark.advance(value)
+    told = sorted((value, round(at - begin)) for value, at in found)
+    ensure(told == [(6, 2), (8, 4), (8, 4)], "watermark", f"{told}")
+    ensure((rises, mark.value) == ([6, 8], 8), "watermark", f"{rises}, {mark.value}")
+    mark.reset(2)
+    ensure((rises, mark.value) == ([6, 8], 2), "watermark", f"{rises}, {mark.value} after a cut")
