@@ -23,6 +23,7 @@ from rocketbed.chaos.sessions.members import run_members
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.moments import run_moments
 from rocketbed.chaos.sessions.nameserver import run_nameserver
+from rocketbed.chaos.sessions.own_files import run_own_files
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.questions import run_questions
 from rocketbed.chaos.sessions.register import run_register
@@ -84,6 +85,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"store-damage/{seed}": partial(_each, run_damage, seed * 1000),
         f"store-limits/{seed}": partial(run_limits, seed),
         f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),
+        f"store-own-files/{seed}": partial(run_own_files, seed),
         f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),
         f"store-scattered/{seed}": partial(run_scattered, seed),
         f"store-steps/{seed}": partial(run_steps, seed),

@@ -15,6 +15,8 @@ from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.edges_names import ask_tags, ask_targets
 from rocketbed.chaos.sessions.edges_waits import ask_paces, ask_watermarks
 from rocketbed.chaos.sessions.model import ensure
+from rocketbed.node.broker.long_polling import LongPolls
+from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.election import Candidate
 from rocketbed.replication.entry import EPOCH_MAX, GroupEntry, Policy, Replica
 from rocketbed.replication.epochs import (
@@ -56,6 +58,7 @@ def run_edges(seed: int) -> str:
     _filled()
     _entries()
     _founded()
+    _waits()
     ask_targets()
     ask_tags()
     return run_alone(_main, random).digest
@@ -228,6 +231,17 @@ def _refounds(
     told = found.epoch, found.new.policy, found.new.min_in_sync, found.new.uid, found.replica.uuid
     want = 1000 + newest, Policy.FSYNC, 2, "own" if named else "u0.1", f"u{named}"
     ensure(told == want, "lost", f"{told} for {want}")
+
+
+def _waits() -> None:
+    """Whether a send waits for anybody; a pull, where as many wait as may."""
+    for copies in range(1, 4):
+        told = AckBoard(copies).waits
+        ensure(told == (copies > 1), "waits", f"for {copies} copies: {told}")
+    polls = LongPolls(limit=2, queue_max=lambda topic, queue: 0, execute=lambda pull: None)
+    pull: Any = None
+    taken = [polls.hold("T", number % 2, pull) for number in range(4)]
+    ensure((taken, len(polls)) == ([True, True, False, False], 2), "waits", f"{taken}")
 
 
 # --- who was heard when

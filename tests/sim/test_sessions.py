@@ -27,6 +27,7 @@ from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.model import Model, Put, Wrong
 from rocketbed.chaos.sessions.moments import run_moments
 from rocketbed.chaos.sessions.nameserver import run_nameserver
+from rocketbed.chaos.sessions.own_files import run_own_files
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.questions import run_questions
 from rocketbed.chaos.sessions.register import run_register
@@ -112,6 +113,7 @@ def test_mending_and_room() -> None:
     assert run_room(SEED)
     assert run_moments(SEED)
     assert run_steps(SEED)
+    assert run_own_files(SEED)
 
 
 def test_rules_by_themselves() -> None:
@@ -172,6 +174,7 @@ def test_fresh_seeds(first: int) -> None:
         assert run_register(seed)
         assert run_moments(seed)
         assert run_steps(seed)
+        assert run_own_files(seed)
         assert run_edges(seed)
     assert run_beginnings(first)
     assert run_taken_over(first)
