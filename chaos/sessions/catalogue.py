@@ -37,6 +37,7 @@ from rocketbed.chaos.sessions.slave_reads import run_slave_reads
 from rocketbed.chaos.sessions.spoilt import run_spoilt
 from rocketbed.chaos.sessions.steps import run_steps
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.table_files import run_table_files
 from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
@@ -63,6 +64,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker-registered/{seed}": partial(run_registered, seed),
         f"broker-sends/{seed}": partial(_each, run_sends, seed * 1000),
         f"broker-spoilt/{seed}": partial(_each, run_spoilt, seed * 1000),
+        f"broker-table-files/{seed}": partial(run_table_files, seed),
         f"broker-tables/{seed}": partial(run_tables, seed),
         f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),

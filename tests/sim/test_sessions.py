@@ -40,6 +40,7 @@ from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.slave_reads import run_slave_reads
 from rocketbed.chaos.sessions.steps import run_steps
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.table_files import run_table_files
 from rocketbed.chaos.sessions.tables import run_tables
 from rocketbed.chaos.sessions.taken_over import run_taken_over
 from rocketbed.chaos.sessions.tools import run_tools
@@ -117,6 +118,7 @@ def test_mending_and_room() -> None:
 
 
 def test_rules_by_themselves() -> None:
+    assert run_table_files(SEED)
     assert run_edges(SEED)
 
 
@@ -174,6 +176,7 @@ def test_fresh_seeds(first: int) -> None:
         assert run_register(seed)
         assert run_moments(seed)
         assert run_steps(seed)
+        assert run_table_files(seed)
         assert run_own_files(seed)
         assert run_edges(seed)
     assert run_beginnings(first)
