@@ -56,6 +56,8 @@ class CommitLog:
         """Why the next segment could not be made when it was last tried; empty if it could."""
         self.last_write_s = 0.0
         """Seconds the last write took, for the page-cache-busy test."""
+        self._ends = False
+        """Whether no segment is made ahead any more."""
 
     @property
     def min_offset(self) -> int:
@@ -197,8 +199,9 @@ class CommitLog:
         finally:
             file.close()
         # A run may have made this segment itself while we waited; renaming over it would lose its
-        # records.
-        if self.segments.end == start and not disk.exists(path):
+        # records. A clean stop leaves no file behind the end of the log: the next start would take
+        # its name for one that is on disk, and a power loss take it, with what was put there.
+        if self.segments.end == start and not disk.exists(path) and not self._ends:
             disk.rename(temporary, path)
             self.segments.starts.append(start)
             self._world.mark("store.segment_made_ahead")
@@ -207,6 +210,7 @@ class CommitLog:
             await self._pool.sync_names(to=self.segments.directory)
 
     def drop_unused(self) -> None:
-        """Remove segments made ahead of time (clean stop, recovery)."""
+        """Remove segments made ahead of time, and make no more (clean stop)."""
+        self._ends = True
         end = self.written.value
         self.segments.drop_from(end if end % self.segment_size == 0 else end + 1)
