@@ -22,7 +22,9 @@ WATERMARK = 0.8
 """Share of the ring above which appends dispatch themselves before they answer (EQueue)."""
 _RETRY_S = 1.0
 _WRITES = 512
-"""Queues that are written before the loop gets its turn (about 1 ms)."""
+_MAKES = 16
+"""Queues that are written before the loop gets its turn (about 1 ms), and those among them that may
+get a new file: to make one takes as long as hundreds of writes."""
 _WRITES_A_ROUND = 16
 """Of more queues those are written that wait longest, and the others' units wait in memory: with a
 write for each unit a message to 8,000 queues cost twice as much as one to 8."""
@@ -115,13 +117,17 @@ class Dispatcher:
         while True:
             if len(self._ring) < BATCH and not self._lost:
                 await trio.sleep_until(last_round + BATCH_S)
-            if self.step():
+            if self._lacks_room and self._write(_WRITES, makes=_MAKES) and self._lacks_room:
+                await trio.lowlevel.checkpoint()  # there is room again, and thousands may wait
+            elif self._lacks_room:
+                await trio.sleep(_RETRY_S)
+            elif self.step():
                 last_round = trio.current_time()
                 await trio.lowlevel.checkpoint()
             elif self.stuck:
                 await trio.sleep(_RETRY_S)
             elif self._parts.queues.waiting:
-                self._write(_WRITES)
+                self._write(_WRITES, makes=_MAKES)
                 await trio.lowlevel.checkpoint()
             else:
                 await self._wake.wait()
@@ -171,11 +177,11 @@ class Dispatcher:
             arrival(entries)
         return len(entries)
 
-    def _write(self, most: int = 1 << 62, *, keep: int = 1 << 62) -> bool:
+    def _write(self, most: int = 1 << 62, *, keep: int = 1 << 62, makes: int = 1 << 62) -> bool:
         """Write queues (see `Queues.write_pending`) and index; False on a full disk, which stops
         dispatch until all of it can be written."""
         try:
-            self._parts.queues.write_pending(most=most, keep=keep)
+            self._parts.queues.write_pending(most=most, keep=keep, makes=makes)
             self._parts.index.drain()
         except OSError as exc:
             where = f"{exc.filename}: " if exc.filename else ""
@@ -188,11 +194,12 @@ class Dispatcher:
 
     async def write_queues(self) -> bool:
         """Write the units of what is dispatched now; False on a full disk, which stops dispatch."""
-        left = self._parts.queues.waiting
-        while left > 0:
-            if not self._write(_WRITES):
+        queues = self._parts.queues
+        left = queues.waiting
+        while left > 0 and (before := queues.waiting):
+            if not self._write(_WRITES, makes=_MAKES):
                 return False
-            left -= _WRITES
+            left -= before - queues.waiting
             await trio.lowlevel.checkpoint()
         return True
 

@@ -241,16 +241,21 @@ class Queues:
         """How many queues have units that are in no file yet."""
         return len(self._touched)
 
-    def write_pending(self, *, most: int = 1 << 62, keep: int = 1 << 62) -> None:
-        """Write the units of `most` queues, those that wait longest first, and of more while more
-        than `keep` units wait. Raises `OSError`; what could not be written stays in memory."""
+    def write_pending(
+        self, *, most: int = 1 << 62, keep: int = 1 << 62, makes: int = 1 << 62
+    ) -> None:
+        """Write the units of `most` queues, those that wait longest first, fewer where `makes` of
+        them had to get a new file, and of more while more than `keep` units wait. Raises `OSError`;
+        what could not be written stays in memory."""
         touched = self._touched
-        while touched and (most > 0 or self._waiting > keep):
+        while touched and ((most > 0 and makes > 0) or self._waiting > keep):
             queue = next(iter(touched))
             self._dirty[queue] = None
+            end = queue.row.end
             queue.write_pending()
             self._waiting -= touched.pop(queue)
             most -= 1
+            makes -= queue.row.end != end
 
     def mend(self, queue: AnyQueue, number: int, unit: tuple[int, ...], log_min: int) -> None:
         """Write a stored unit again. Raises `OSError`."""

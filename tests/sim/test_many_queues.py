@@ -4,6 +4,7 @@ import errno
 
 import pytest
 import trio
+import trio.lowlevel
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
@@ -60,6 +61,41 @@ def test_they_are_read_before_they_are_written_and_written_when_it_is_quiet() ->
     assert found == again == EXPECTED
     assert (bounds, times, behind) == (MESSAGES, [0, MESSAGES], GetStatus.OFFSET_OVERFLOW_ONE)
     assert late == QUEUES
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_files_are_made_a_few_at_a_time(is_full: bool) -> None:
+    """To make one takes a hundred times as long as a write, and others run in the same loop."""
+    disks: list[SimDisk] = []
+    most = 0
+
+    async def work(store: MessageStore) -> int:
+        nonlocal most
+        full = SimFault(operation="write", path=f"{ROOT}/*", error=errno.ENOSPC, times=None)
+        put_many(store)
+        store._dispatcher.step()
+        if is_full:
+            disks[0].faults.append(full)
+            await trio.sleep(3)
+            assert store._dispatcher.stuck
+            disks[0].faults.remove(full)
+        before = count = made(disks[0])
+        with trio.move_on_after(3):
+            while True:
+                await trio.lowlevel.checkpoint()
+                most, before = max(most, made(disks[0]) - before), made(disks[0])
+        assert not store._dispatcher.stuck
+        return before - count
+
+    def put_many(store: MessageStore) -> None:
+        for queue in range(10 * QUEUES):
+            put(store, "Many", queue)
+
+    def made(disk: SimDisk) -> int:
+        return len(disk.listdir(f"{ROOT}/consumequeue/Many"))
+
+    assert session(work, config=CONFIG, prepare=disks.append).value > 8 * QUEUES
+    assert 0 < most <= 40
 
 
 def test_files_are_the_same_as_with_one_message_after_the_other() -> None:
