@@ -209,8 +209,7 @@ class Removal:
         remaking = parts.queues.remaking
         names = tuple(sorted({*parts.marks.mark.remaking, topic}))
         await parts.marks.update(deleted=deleted, remaking=names)
-        if not self._dispatcher.settled:
-            raise StoreError(f"queues of {topic} are not made again: {self._dispatcher.stuck}")
+        self._refuse_unsettled(topic)
         parts.world.mark("store.queues_remade")
         remaking.add(topic)
         parts.queues.delete_topic(topic)
@@ -241,4 +240,10 @@ class Removal:
             count += len(entries)
             position = max(step.end, parts.log.min_offset)
             await trio.lowlevel.checkpoint()
+        # What dispatch holds since then, of which it passed over this topic, comes behind that.
+        self._refuse_unsettled(topic)
         return count
+
+    def _refuse_unsettled(self, topic: str) -> None:
+        if not self._dispatcher.settled:
+            raise StoreError(f"queues of {topic} are not made again: {self._dispatcher.stuck}")

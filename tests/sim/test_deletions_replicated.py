@@ -4,6 +4,7 @@ The queue offsets begin at 0 again, so a slave that does not know of the deletio
 the new messages. It learns of it with the master's tables.
 """
 
+import errno
 from contextlib import closing
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from rocketbed.chaos.cluster.plan import ClusterMember
 from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.client.consumer import Consumer
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.rebuild import rebuild, rebuild_in_place
+from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.client import dial
 from rocketbed.wire.codes import RequestCode
@@ -287,6 +290,49 @@ def test_a_crash_at_any_moment_of_learning(kind: str, made: tuple[bytes, int, in
         boots = 1 if kind == "kill" else 2
         again = session(look, image=crashed.image, config=SLAVE, boots=boots)
         assert again.value == expected(12), event
+
+
+def test_messages_that_a_full_disk_holds_up_meanwhile() -> None:
+    """Dispatch leaves the units of a topic whose queues are made again to who makes them, also of
+    messages that it has taken and cannot write."""
+    disks: list[SimDisk] = []
+
+    async def lead(store: MessageStore) -> tuple[bytes, int, int]:
+        put(store, body=b"old")
+        await settle(store)
+        await store.removal.delete_topic("T")
+        at = half = store.max_offset
+        for number in range(12):
+            half = store.max_offset if number == 6 else half
+            put(store, body=b"new-%d" % number)
+            put(store, "U", body=b"u")
+        await settle(store)
+        return store.log.read(0, store.max_offset), at, half
+
+    async def follow(store: MessageStore) -> list[str]:
+        await append(store, log[:half])
+        queues = store._parts.queues
+        write = queues.write_pending
+
+        def write_and_receive() -> None:
+            write()
+            if "T" in queues.remaking:
+                queues.write_pending = write  # type: ignore[method-assign]
+                path = f"{ROOT}/consumequeue/U/*"
+                disks[0].faults.append(SimFault(operation="write", path=path, error=errno.ENOSPC))
+                store.log.append_raw(half, log[half:])
+                store._dispatcher.step()
+
+        queues.write_pending = write_and_receive  # type: ignore[assignment, method-assign]
+        with pytest.raises(StoreError, match=r"queues of T are not made again: .*No space left"):
+            await store.removal.learn_deletions({"T": at})
+        await trio.sleep(3)
+        await store.removal.learn_deletions({"T": at})
+        await settle(store)
+        return bodies(store)
+
+    log, at, half = session(lead).value
+    assert session(follow, config=SLAVE, prepare=disks.append).value == expected(12)
 
 
 def test_a_deletion_that_the_log_has_not_reached(made: tuple[bytes, int, int]) -> None:
