@@ -209,7 +209,8 @@ class ConsumeQueue(UnitQueue):
         found, self._homeless = self._homeless, None
         if found is None:
             return -1, None
-        if not self._is_new and self._peek(self.end_unit - 1)[0] > found[1][0]:
+        # A first segment that a cut left empty has no unit to look at.
+        if self.end_unit > self.first_unit and self._peek(self.end_unit - 1)[0] > found[1][0]:
             return -1, None
         return found
 

@@ -5,6 +5,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.store_session import put, session, settings, settle
 
@@ -57,3 +58,20 @@ def next_number(image: DiskImage) -> int:
 
     found: int = session(work, config=CONFIG, image=image).value
     return found
+
+
+def test_records_that_say_a_lower_and_a_higher_queue_offset() -> None:
+    """Behind a file that is empty there is no unit to compare them with: dispatch ended there."""
+
+    async def work(store: MessageStore) -> tuple[list[str], int]:
+        first = await expire_and_cut(store)
+        queue = store._parts.queues.find("T", 0)
+        assert isinstance(queue, ConsumeQueue)
+        end = store.max_offset
+        said = [queue.put(first - 1, end, 100, 0), queue.put(first + 2, end + 100, 100, 0)]
+        return said, queue.end_unit - first
+
+    (low, high), units = session(work, config=CONFIG).value
+    assert "is taken, the next is 10" in low
+    assert "queue offsets 10 to 11 have no record" in high
+    assert units == 3
