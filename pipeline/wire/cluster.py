@@ -1,7 +1,7 @@
 """Which queues of a live cluster are asked for, and where they begin and end now."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,7 +62,12 @@ class Cluster:
 
         async def ask(topic: str) -> None:
             queues = await self._queues(log, topic)
-            own = [one for one in queues if brokers is None or one.broker_name in brokers]
+            own = _at(brokers, queues)
+            if queues and not own and self.options.topics is not None:
+                await self._named_brokers(log)  # one of them may be away for a while
+                log.distrust(topic)
+                queues = await self._queues(log, topic)
+                own = _at(brokers, queues)
             if queues and not own and self.options.topics is not None:
                 there = ", ".join(sorted({queue.broker_name for queue in queues}))
                 raise StreamError(
@@ -127,14 +132,18 @@ class Cluster:
 
     async def _asked_brokers(self, log: WireLog) -> frozenset[str] | None:
         """Brokers whose queues are read; None: all."""
-        names, clusters = self.options.brokers or (), self.options.clusters or ()
-        if not (names or clusters):
+        if not (self.options.brokers or self.options.clusters):
             return None
         now = time.monotonic()
-        if not self._brokers or (clusters and now - self._brokers_at >= DISCOVERED_S):
-            self._brokers |= await log.brokers(names, clusters)
+        is_old = now - self._brokers_at >= DISCOVERED_S
+        if not self._brokers or (self.options.clusters and is_old):
+            self._brokers |= await self._named_brokers(log)
             self._brokers_at = now
         return self._brokers
+
+    async def _named_brokers(self, log: WireLog) -> frozenset[str]:
+        """Brokers that the options name, once they are registered. Raises `WireError`."""
+        return await log.brokers(self.options.brokers or (), self.options.clusters or ())
 
     async def _asked(self, log: WireLog, *, fresh: bool) -> list[str]:
         if self.options.topics is not None:
@@ -154,3 +163,7 @@ class Cluster:
             if self.options.fail_on_data_loss:
                 raise
             return ()
+
+
+def _at(brokers: frozenset[str] | None, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    return [one for one in queues if brokers is None or one.broker_name in brokers]
