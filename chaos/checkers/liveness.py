@@ -174,13 +174,14 @@ def answered_in_calm(case: Case, found: Findings) -> int:
     evidence, record = case.evidence, case.evidence.record
     if record.backend != "sim":
         raise NotApplicable("how long an answer takes is a machine's, which may be busy")
+    if not record.calm_ns:
+        raise NotApplicable("the run had no calm phase")
     begin, examined = record.calm_ns + HALF_OPEN_NS, 0
-    last = (record.stop_ns or record.end_ns) - LATE_NS
     for function in (*ASKED, Function.SEND):
         asked = evidence.rows((function,))
         rows = map(asked.row, passes.above(asked.column("invoked_ns"), begin))
-        # A client that is stopped with its question under way gets no answer.
-        told = [row for row in rows if row.returned_ns >= 0 or row.invoked_ns < last]
+        # A client that is stopped with its question under way gets no answer, not even a time-out.
+        told = [row for row in rows if row.returned_ns >= 0]
         good = [row for row in told if row.outcome == Outcome.OK]
         examined += len(told)
         what = function.name.lower()

@@ -50,7 +50,7 @@ class Dispatcher:
         self._ring: deque[Entry] = deque()
         self._lost = True
         self.on_arrival: list[Arrival] = []
-        """Called with the records of each round, once they can be pulled."""
+        """Called with the records of each round, once they are dispatched."""
         self.last: Entry | None = None
         """The record that ends at `dispatched` (before a blank one), once there is one."""
         self._cursor = LogCursor(parts.log.segments, parts.scanner)
