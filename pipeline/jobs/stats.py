@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow
 from pyarrow import compute
 
-from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError, user_errors
 from rocketbed.pipeline.files.replicas import Replica
 from rocketbed.pipeline.files.splits import Split, plan_splits
 from rocketbed.pipeline.files.statistics import (
@@ -94,6 +94,7 @@ def stats(job: Job, out: str) -> None:
     _tell(job, list(stores.values()))
 
 
+@user_errors
 def examine(piece: Sequence[Asked]) -> list[pyarrow.Table]:
     """In a task: rows of those segments that are not known, or not what is known."""
     return [

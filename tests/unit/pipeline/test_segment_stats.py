@@ -602,3 +602,18 @@ def test_the_job_is_quiet_about_what_is_well(
     log = Log(tmp_path / "store").append(messages(60))
     report = make_stats(tmp_path / "stats", log.root)
     assert (report.exit_code, report.notes, caplog.text) == (0, [], "")
+
+
+def test_a_segment_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark knows only the text of what a task raises."""
+    log = Log(tmp_path / "store").append([Message()])
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(log.root))
+
+    monkeypatch.setattr(job_module, "describe", refuse)
+    said = rf"^\[ROCKETBED_UNREADABLE\] {log.root}: Permission denied$"
+    with pytest.raises(PipelineError, match=said):
+        make_stats(tmp_path / "stats", log.root)
