@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PEER ?=
 BEFORE ?=
 SLICE ?=
-INSTALLED := pyproject.toml requirements.lock hatch_build.py node/store/native.h node/store/log_native.c node/broker/plain_native.c
+INSTALLED := pyproject.toml requirements.lock hatch_build.py node/store/native.h node/store/log_native.c node/broker/plain_native.c rocketbed/world/sync_native.c
 
 .PHONY: demo test test-all test-slow test-peer check bench bench-spark clean
 

@@ -1,4 +1,4 @@
-"""Builds the native bodies (`plain_native.c`, `log_native.c`, both in node/), where that can be.
+"""Builds the native bodies (`SOURCES`), where that can be.
 
 Hatchling calls it for wheels and for editable installs. Without a C compiler, without Python's
 headers, or with ROCKETBED_PURE=1, the wheel is a pure one: a line says why, and nothing fails.
@@ -22,7 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = tuple(
-    ROOT / "rocketbed" / "node" / name for name in ("store/log_native.c", "broker/plain_native.c")
+    ROOT / "rocketbed" / name
+    for name in ("node/store/log_native.c", "node/broker/plain_native.c", "world/sync_native.c")
 )
 COMMON = ROOT / "rocketbed" / "node" / "store" / "native.h"
 SUFFIX = ".abi3.so"

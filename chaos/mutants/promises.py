@@ -59,7 +59,7 @@ def _replica_acks_early(original: Any, self: Any, *args: Any, **options: Any) ->
     "M16",
     "fsync error swallowed",
     "rocketbed.node.store.segments:SegmentRow.sync",
-    "31140635226d6e43",
+    "9b004ac09765c54d",
     bug="a failed fsync is taken for a good one, and its bytes for durable (2706, 9713)",
     edit="the error of a log segment's fsync is dropped",
     caught_by=("I7", "S17", "S13", "A1"),

@@ -15,7 +15,7 @@ write across pages, of which a first part may; under `power` it has just been ha
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from posixpath import normpath
 from random import Random
 
@@ -26,7 +26,7 @@ from rocketbed.chaos.sim.faults import SimFault, disk_error
 from rocketbed.chaos.sim.incarnation import Fate, SimKilled
 from rocketbed.chaos.sim.inode import PAGE, Inode
 from rocketbed.chaos.sim.namespace import Change, Namespace, split
-from rocketbed.world.api import DiskUsage, Lock
+from rocketbed.world.api import DiskUsage, File, Lock
 
 DEFAULT_SIZE = 1 << 40
 """Bytes of the file system when no quota is set."""
@@ -163,6 +163,10 @@ class SimDisk:
         if children:
             raise disk_error(errno.ENOTEMPTY, path)
         self._change(Change("rmdir", path))
+
+    async def sync_files(self, files: Sequence[File]) -> None:
+        for file in files:
+            await file.sync()
 
     async def sync_dir(self, path: str) -> None:
         self.fate.check()

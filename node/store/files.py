@@ -7,6 +7,7 @@ written is in the page cache, and a later fsync through another descriptor cover
 
 import errno
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from itertools import islice
 
 import trio
@@ -22,6 +23,9 @@ CONNECTIONS = 8192
 OPEN_FILES_MAX = 16_384
 """More than a store has queues, where the process may: with fewer than are written in turn each
 message costs an open and a close (25 us in place of 11, 800 queues over 384 files)."""
+SYNCED_TOGETHER = 256
+"""Files that one call syncs. ext4 commits their new blocks at once, behind what the log has to
+write: 8,000 queues under load take 1.5 s so, and 25 s one by one."""
 LOOKED_MAX = 400
 """Names that are looked at together, at 1.5 us each, while nobody else has a turn."""
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
@@ -131,22 +135,34 @@ class FilePool:
         """Whether anybody reads or syncs the file now."""
         return path in self._pins
 
-    async def sync(self, path: str) -> None:
-        """fsync one file; one that was removed meanwhile needs none.
+    async def sync(self, *paths: str) -> None:
+        """fsync files, in order; those that were removed meanwhile need none.
 
         Raises `StoreFailed`, and the store has failed, also for want of space: thinly provisioned
-        disks notice that only now. Raises `OSError` when the file cannot be opened.
+        disks notice that only now. Raises `OSError` when a file cannot be opened.
         """
-        if path not in self._open and not self._world.disk.exists(path):
-            return
-        self._failure.check()
-        file = self.pin(path)
+        count = min(SYNCED_TOGETHER, self._limit // 2)
+        for first in range(0, len(paths), count):
+            await self._sync_together(paths[first : first + count])
+
+    async def _sync_together(self, paths: Sequence[str]) -> None:
+        pinned: dict[str, File] = {}
         try:
-            await file.sync()
-        except OSError as exc:
-            raise self._lost(path, exc) from exc
+            for path in paths:
+                if path in self._open or self._world.disk.exists(path):
+                    self._failure.check()
+                    pinned[path] = self.pin(path)
+            if pinned:
+                await self._wait_synced(pinned)
         finally:
-            self.unpin(path)
+            for path in pinned:
+                self.unpin(path)
+
+    async def _wait_synced(self, files: dict[str, File]) -> None:
+        try:
+            await self._world.disk.sync_files(list(files.values()))
+        except OSError as exc:
+            raise self._lost(str(exc.filename), exc) from exc
 
     def create(self, path: str, size: int, *, staging: str, allocate: bool) -> None:
         """Make a file of `size` zero bytes under its name at once, so that it is never short.

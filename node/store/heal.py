@@ -21,6 +21,7 @@ from rocketbed.node.store.heal_files import NotHealed, file_lengths, segment_siz
 from rocketbed.node.store.locks import lock_store
 from rocketbed.node.store.parts import StoreParts, make_parts
 from rocketbed.node.store.scan import crc_scanner
+from rocketbed.node.store.segments import sync_rows
 from rocketbed.node.store.tail import next_good
 from rocketbed.node.store.view import LogView, Staged, ViewCursor
 from rocketbed.wire.errors import RocketbedError
@@ -255,7 +256,7 @@ async def _apply(parts: StoreParts, view: LogView, gaps: list[_Gap], staged: Sta
             staged.lay_over(offset, data)
             view.write(offset, data)
             await trio.lowlevel.checkpoint()
-        await view.sync_all()
+        await sync_rows(parts.pool, [view])
         await parts.pool.sync_names()
     except OSError as exc:
         raise NotHealed(

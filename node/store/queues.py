@@ -9,7 +9,7 @@ from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.node.store.files import FilePool
-from rocketbed.node.store.segments import SegmentRow
+from rocketbed.node.store.segments import SegmentRow, sync_rows
 from rocketbed.world.api import World
 
 QUEUE_DIR = "consumequeue"
@@ -268,11 +268,10 @@ class Queues:
         """fsync every queue segment that was written since its last sync."""
         dirty, self._dirty = self._dirty, {}
         try:
-            for queue in list(dirty):
-                await queue.row.sync_all()
-                del dirty[queue]
-        finally:
+            await sync_rows(self._pool, [queue.row for queue in dirty])
+        except BaseException:
             self._dirty.update(dirty)
+            raise
 
     def find_ends(
         self, offset: int, *, thorough: bool, deleted: dict[str, int]

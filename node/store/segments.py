@@ -5,7 +5,7 @@ its first byte, in 20 digits, and always has its full length: a broker refuses t
 (store.md 1.2). A write or read never crosses a segment.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rocketbed.node.store.aside import IN_THE_WAY
 from rocketbed.node.store.errors import BadStoreDirectory
@@ -214,17 +214,7 @@ class SegmentRow:
 
     async def sync(self, start: int) -> None:
         """fsync one segment. It is dirty again if it is written meanwhile, or if this fails."""
-        self.dirty.pop(start, None)
-        try:
-            await self._pool.sync(self.path(start))
-        except BaseException:
-            self.dirty[start] = None
-            raise
-
-    async def sync_all(self) -> None:
-        """fsync every dirty segment, in order."""
-        for start in sorted(self.dirty):
-            await self.sync(start)
+        await _sync(self._pool, [(self, start)])
 
     def pinned(self, start: int) -> bool:
         """Whether a reader holds the segment."""
@@ -236,3 +226,19 @@ class SegmentRow:
 
     def unpin(self, start: int) -> None:
         self._pool.unpin(self.path(start))
+
+
+async def sync_rows(pool: FilePool, rows: Iterable[SegmentRow]) -> None:
+    """fsync every dirty segment of rows in one pool, in order; as `SegmentRow.sync`."""
+    await _sync(pool, [(row, start) for row in rows for start in sorted(row.dirty)])
+
+
+async def _sync(pool: FilePool, segments: list[tuple[SegmentRow, int]]) -> None:
+    for row, start in segments:
+        row.dirty.pop(start, None)
+    try:
+        await pool.sync(*[row.path(start) for row, start in segments])
+    except BaseException:
+        for row, start in segments:
+            row.dirty[start] = None
+        raise

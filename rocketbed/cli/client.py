@@ -86,12 +86,12 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
         raise click.Abort from None
 
 
-def with_admin(nameservers: str, use: Callable[[Admin], Awaitable[T]]) -> T:
-    """Run async code that asks servers."""
+def with_admin(nameservers: str, use: Callable[[Admin], Awaitable[T]], **settings: Any) -> T:
+    """Run async code that asks servers; `settings` are of the `Admin` that it gets."""
     from rocketbed.client.admin import Admin
 
     async def main() -> T:
-        async with Admin(nameservers=nameservers) as admin:
+        async with Admin(nameservers=nameservers, **settings) as admin:
             return await use(admin)
 
     return run(main)

@@ -23,6 +23,8 @@ SYSTEM_TOPICS: Final = frozenset(
     }
 )
 SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%")
+DELETION_S: Final = 60.0
+"""Answered once it is durable: many seconds where thousands of queues are written meanwhile."""
 PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 
 
@@ -92,7 +94,7 @@ def delete(name: str, nameservers: str) -> int:
             raise click.ClickException(f"topic {name} does not exist")
         await admin.delete_topic(name)
 
-    with_admin(nameservers, main)
+    with_admin(nameservers, main, timeout_s=DELETION_S)
     click.echo(f"topic {name} deleted")
     return 0
 

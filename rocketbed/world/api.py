@@ -9,7 +9,7 @@ What is synchronous here returns at once in the ordinary case (a write into the 
 cached read); what may block for long (`File.sync`, a directory sync, `World.offload`) is async.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import NoReturn, Protocol, TypeVar
@@ -181,6 +181,14 @@ class Disk(Protocol):
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
+        ...
+
+    async def sync_files(self, files: Sequence[File]) -> None:
+        """fdatasync files of this disk, one after the other.
+
+        After an `OSError`, whose `filename` says which it was, nothing is known of any: stop the
+        node.
+        """
         ...
 
     async def sync_dir(self, path: str) -> None:

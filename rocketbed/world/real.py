@@ -18,14 +18,15 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import NoReturn, TypeVar
 
 import trio
 
-from rocketbed.world.api import DiskUsage, Lock, NotAFile, World
+from rocketbed.world.api import DiskUsage, File, Lock, NotAFile, World
 from rocketbed.world.logs import StandardLog
 from rocketbed.world.sockets import RealNetwork, new_socket
 from rocketbed.world.sync_threads import SyncThreads
@@ -179,7 +180,8 @@ class RealFile:
         self.path = path
         self._descriptor = descriptor
         self._syncer = syncer
-        self._syncing = 0
+        self.syncing = 0
+        """Syncs under way, in which the descriptor is in use."""
         self._closed = False
 
     def fileno(self) -> int:
@@ -266,14 +268,8 @@ class RealFile:
             offset += step
 
     async def sync(self) -> None:
-        """Fdatasync in the sync thread; syncs of all files take turns."""
-        descriptor = self.fileno()
-        self._syncing += 1
-        try:
-            await self._syncer.run(os.fdatasync, descriptor)
-        finally:
-            self._syncing -= 1
-            self._close_when_idle()
+        """Fdatasync in a sync thread."""
+        await sync_files(self._syncer, [self])
 
     def has_name(self) -> bool:
         """Whether a directory entry still leads to this file."""
@@ -293,13 +289,54 @@ class RealFile:
     def close(self) -> None:
         """Close; what is not synced stays in the page cache."""
         self._closed = True
-        self._close_when_idle()
+        self.close_when_idle()
 
-    def _close_when_idle(self) -> None:
+    def close_when_idle(self) -> None:
+        """Close if that was asked for and no sync is under way."""
         # Not while a sync is in its thread: the number could be another file's by then.
-        if self._closed and not self._syncing and self._descriptor >= 0:
+        if self._closed and not self.syncing and self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+async def sync_files(syncer: SyncThreads, files: Sequence[RealFile]) -> None:
+    """Fdatasync files in one sync thread. Raises `OSError` with the first one's name that fails."""
+    descriptors = array(
+        "i", [file.fileno() for file in files]
+    ).tobytes()  # raises before any is held
+    for file in files:
+        file.syncing += 1
+    try:
+        await syncer.run(_sync_each, descriptors, [file.path for file in files])
+    finally:
+        for file in files:
+            file.syncing -= 1
+            file.close_when_idle()
+
+
+def _sync_each(descriptors: bytes, paths: list[str]) -> None:
+    synced, failed = _sync_in_order(descriptors)
+    if failed:
+        raise OSError(failed, os.strerror(failed), paths[synced])
+
+
+def sync_each_slowly(descriptors: bytes) -> tuple[int, int]:
+    """`sync_native.sync_each` where that was not built."""
+    for synced, descriptor in enumerate(array("i", descriptors)):
+        try:
+            os.fdatasync(descriptor)
+        except OSError as exc:
+            return synced, exc.errno or errno.EIO
+    return len(descriptors) // array("i").itemsize, 0
+
+
+_sync_in_order: Callable[[bytes], tuple[int, int]]
+try:
+    from rocketbed.world import sync_native
+except ImportError:
+    _sync_in_order = sync_each_slowly
+else:
+    _sync_in_order = sync_native.sync_each
 
 
 def _fallocate(file: RealFile, mode: int, offset: int, size: int) -> bool:
@@ -377,6 +414,12 @@ class RealDisk:
 
     def rmdir(self, path: str) -> None:
         os.rmdir(path)
+
+    async def sync_files(self, files: Sequence[File]) -> None:
+        """Fdatasync files in one sync thread: the loop has its turns meanwhile."""
+        real = [file for file in files if isinstance(file, RealFile)]
+        assert len(real) == len(files), "a file of another disk"
+        await sync_files(self._syncer, real)
 
     async def sync_dir(self, path: str) -> None:
         """Fsync a directory, in the sync thread."""

@@ -15,6 +15,7 @@ from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.node.store.errors import BadStoreDirectory, PutFailed, StoreFailed
 from rocketbed.node.store.failure import Failure
 from rocketbed.node.store.files import LOOKED_MAX, FilePool
+from rocketbed.node.store.segments import SegmentRow, sync_rows
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.world.api import World
@@ -320,6 +321,26 @@ def test_who_waited_for_a_failed_fsync_does_not_try_it_again() -> None:
             for sync in (pool.sync_names, partial(pool.sync, "/d/f")):
                 with pytest.raises(StoreFailed, match="lost"):
                     await sync()
+
+        process = simulation.start("node", main)
+        simulation.run(1)
+        process.value()
+
+
+def test_of_files_that_are_synced_together_the_one_that_fails_is_named_and_all_stay_dirty() -> None:
+    with Simulation() as simulation:
+
+        async def main(world: World) -> None:
+            pool = FilePool(world, Failure())
+            rows = [SegmentRow(world, pool, f"/d/{name}", 100, staging="/d/new") for name in "abc"]
+            for row in rows:
+                row.create(0)
+                row.write(0, b"data")
+            assert isinstance(world.disk, SimDisk)
+            world.disk.faults.append(SimFault(operation="sync", path="/d/b/*"))
+            with pytest.raises(StoreFailed, match=rf"/d/b/{0:020d} failed: Input/output error"):
+                await sync_rows(pool, rows)
+            assert [list(row.dirty) for row in rows] == [[0]] * 3
 
         process = simulation.start("node", main)
         simulation.run(1)

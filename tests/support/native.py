@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PLAIN = "rocketbed.node.broker.plain_native"
 LOG = "rocketbed.node.store.log_native"
+SYNC = "rocketbed.world.sync_native"
 
 
 @cache
@@ -34,7 +35,7 @@ def native(name: str = PLAIN) -> ModuleType:
     digest = script.source_digest()
     found = [script.built(source) for source in script.SOURCES]
     if not all(path.exists() and digest.encode() in path.read_bytes() for path in found):
-        assert not {PLAIN, LOG} & set(sys.modules), "an old build was imported: run again"
+        assert not {PLAIN, LOG, SYNC} & set(sys.modules), "an old build was imported: run again"
         try:
             script.build()
         except script.CannotBuild as exc:

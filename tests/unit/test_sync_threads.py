@@ -3,12 +3,16 @@
 import errno
 import os
 import threading
+from array import array
+from pathlib import Path
 
 import pytest
 import trio
 
 from rocketbed.world import sync_threads
+from rocketbed.world.real import sync_each_slowly
 from rocketbed.world.sync_threads import SyncThreads
+from tests.support.native import SYNC, native
 
 
 class Gate:
@@ -163,3 +167,24 @@ async def test_an_idle_thread_ends_and_another_one_begins(monkeypatch: pytest.Mo
     assert not first.is_alive()
     for _ in range(200):  # some meet it at its end
         assert (await thread.run(threading.current_thread)).name == "sync"
+
+
+@pytest.mark.parametrize("body", ["native", "python"])
+def test_files_are_synced_in_order_up_to_one_that_fails(body: str, tmp_path: Path) -> None:
+    sync_each = native(SYNC).sync_each if body == "native" else sync_each_slowly
+    first, last = (os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in "ab")
+    reader, writer = os.pipe()
+    try:
+        for file in (first, last):
+            os.write(file, b"data")
+        for files, found in (
+            ([], (0, 0)),
+            ([first], (1, 0)),
+            ([first, last], (2, 0)),
+            ([first, reader, last], (1, errno.EINVAL)),
+            ([1 << 30, first], (0, errno.EBADF)),
+        ):
+            assert sync_each(array("i", files).tobytes()) == found
+    finally:
+        for file in (first, last, reader, writer):
+            os.close(file)

@@ -168,6 +168,22 @@ def test_directories(run: Runner) -> None:
     run(body)
 
 
+def test_files_are_synced_together_and_one_that_is_closed_is_refused(run: Runner) -> None:
+    async def body(world: World, root: str) -> None:
+        disk = world.disk
+        files = [disk.open(f"{root}/{name}", create=True) for name in "abc"]
+        for file in files:
+            file.write_at(0, b"data")
+        await disk.sync_files([])
+        await disk.sync_files(files)
+        files[1].close()
+        with pytest.raises(ValueError, match="closed"):
+            await disk.sync_files(files)
+        assert [files[at].read_at(0, 4) for at in (0, 2)] == [b"data", b"data"]
+
+    run(body)
+
+
 def test_a_directory_is_renamed_with_what_is_in_it(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         disk = world.disk
