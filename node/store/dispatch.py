@@ -15,6 +15,7 @@ from rocketbed.node.store.cursor import READ_SIZE, LogCursor, Verdict
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.queues import NO_LIMIT
 
 SLICE = 2048
 """Entries that are dispatched before the loop gets its turn (about 5 ms)."""
@@ -117,10 +118,10 @@ class Dispatcher:
         while True:
             if len(self._ring) < BATCH and not self._lost:
                 await trio.sleep_until(last_round + BATCH_S)
-            if self._lacks_room and self._write(_WRITES, makes=_MAKES) and self._lacks_room:
-                await trio.lowlevel.checkpoint()  # there is room again, and thousands may wait
-            elif self._lacks_room:
-                await trio.sleep(_RETRY_S)
+            if self._lacks_room:
+                wrote = self._write(_WRITES, makes=_MAKES)
+                # With room again, thousands may wait.
+                await trio.sleep(0 if wrote else _RETRY_S)
             elif self.step():
                 last_round = trio.current_time()
                 await trio.lowlevel.checkpoint()
@@ -166,7 +167,7 @@ class Dispatcher:
         entries = self._unfinished
         # What a disk has no room for does not become more.
         ring = self._parts.config.dispatch_ring
-        most = 1 << 62 if self._lacks_room else min(_WRITES_A_ROUND, max(ring // 4, 1))
+        most = NO_LIMIT if self._lacks_room else min(_WRITES_A_ROUND, max(ring // 4, 1))
         if not self._write(most, keep=ring):
             return 0
         self._unfinished = []
@@ -177,7 +178,7 @@ class Dispatcher:
             arrival(entries)
         return len(entries)
 
-    def _write(self, most: int = 1 << 62, *, keep: int = 1 << 62, makes: int = 1 << 62) -> bool:
+    def _write(self, most: int = NO_LIMIT, *, keep: int = NO_LIMIT, makes: int = NO_LIMIT) -> bool:
         """Write queues (see `Queues.write_pending`) and index; False on a full disk, which stops
         dispatch until all of it can be written."""
         try:

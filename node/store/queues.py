@@ -14,6 +14,7 @@ from rocketbed.world.api import World
 
 QUEUE_DIR = "consumequeue"
 BATCH_DIR = "batchconsumequeue"
+NO_LIMIT = 1 << 62
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 Key = tuple[str, int]
 
@@ -242,7 +243,7 @@ class Queues:
         return len(self._touched)
 
     def write_pending(
-        self, *, most: int = 1 << 62, keep: int = 1 << 62, makes: int = 1 << 62
+        self, *, most: int = NO_LIMIT, keep: int = NO_LIMIT, makes: int = NO_LIMIT
     ) -> None:
         """Write the units of `most` queues, those that wait longest first, fewer where `makes` of
         them had to get a new file, and of more while more than `keep` units wait. Raises `OSError`;
