@@ -80,7 +80,7 @@ def _shows_own_end(original: Any, self: Any, end: int) -> None:
     "M11",
     "queue offsets recovered from confirm",
     "rocketbed.node.store.epochs:StoreEpochs._next_offsets",
-    "d43526517f22155d",
+    "bcdca739de24727f",
     bug="a new leader numbers on behind what is confirmed, over its unconfirmed end (7689, 6344)",
     edit="what is in the log and not dispatched yet is not looked at",
     caught_by=("S6", "I13", "A7", "A1", "S5"),

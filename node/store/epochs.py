@@ -113,10 +113,12 @@ class StoreEpochs(LogView):
 
     async def _next_offsets(self) -> dict[tuple[str, int], int]:
         """Where each queue goes on: what is dispatched, and what is not confirmed yet."""
-        offsets = self._parts.queues.next_offsets()
         self.changes = []
-        for entry in await self._undispatched():
-            if entry.units:
+        entries = await self._undispatched()
+        # Queues may have been destroyed, and more dispatched, while the log was read.
+        offsets, dispatched = self._parts.queues.next_offsets(), self._parts.dispatched.value
+        for entry in entries:
+            if entry.units and entry.physical_offset >= dispatched:
                 key = entry.topic, entry.queue_id
                 offsets[key] = entry.queue_offset + abs(entry.units)
             if entry.topic == META_TOPIC:

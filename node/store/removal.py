@@ -216,7 +216,30 @@ class Removal:
         self._scrubber.unqueued.pop(topic, None)
         count = await self._make_again(topic, start)
         remaking.discard(topic)
+        await self._go_on_behind(topic)
         return count
+
+    async def _go_on_behind(self, topic: str) -> None:
+        """Have the next message of each of a topic's queues come behind the last one that the log
+        holds for it now: a leader begins with what was there before.
+
+        Returns without an await after the last look.
+        """
+        log, nexts = self._parts.log, dict[tuple[str, int], int]()
+        cursor = LogCursor(log.segments, self._parts.scanner)
+        position = self._parts.dispatched.value
+        while position < log.written.value:
+            step = cursor.step(position, log.written.value)
+            if step.verdict not in (Verdict.GOOD, Verdict.BLANK):
+                break  # a follower's last record, whose rest is to come; damage ends dispatch
+            for entry in step.entries:
+                if entry.topic == topic and entry.units:
+                    nexts[topic, entry.queue_id] = entry.queue_offset + abs(entry.units)
+            position = step.end
+            await trio.lowlevel.checkpoint()
+        self.begin_anew(topic)
+        found = self._parts.queues.next_offsets()
+        log.tail.next_queue_offsets |= {key: found[key] for key in found if key[0] == topic} | nexts
 
     async def _make_again(self, topic: str, start: int) -> int:
         """Put the units of a topic's records from `start` to what is dispatched; how many records.

@@ -248,6 +248,7 @@ def test_a_leader_that_deletes_still_owes_what_a_former_one_has_deleted() -> Non
         assert store.queue_max("T", 0) == 0
         sent = group.run_program(lambda world: fill(world, "T", "new", 5))
         assert group.run_program(read) == sent
+        assert [offset for _, offset in sent] == [0, 1, 2, 3, 4]  # seed 1290005
 
 
 def test_a_deletion_whose_queues_cannot_go_yet_has_an_end_and_is_done_later() -> None:
