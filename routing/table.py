@@ -77,6 +77,8 @@ class RoutingTable:
     topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)
     """Topic -> broker name -> its queues."""
     live: dict[Key, Live] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    """Broker name -> address of whose table its topics have their queues."""
 
     def register(
         self, who: Registrant, topics: TopicConfigTable, *, now_s: float, link: Hashable
@@ -102,10 +104,12 @@ class RoutingTable:
         broker.broker_addrs[who.broker_id] = who.address
         is_prime = who.broker_id == min(broker.broker_addrs) and who.acting_master is not None
         if who.broker_id == MASTER_ID or is_prime:
-            changed = first or key not in self.live or self.live[key].data_version != version
+            # After two masters the one that is left has its own table back, though it is as it was.
+            changed = first or self.data_version(who.cluster, who.address) != version
             for config in topics.topic_config_table.values():
                 if changed or who.broker_name not in self.topics.get(config.topic_name, {}):
                     self._put_topic(who, config)
+            self.sources[who.broker_name] = who.address
         self.live[key] = Live(
             last_update_s=now_s,
             timeout_s=who.timeout_s,
@@ -158,9 +162,13 @@ class RoutingTable:
         return Registered(master_address=master, ha_address=live.ha_address)
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """Version of the table that a live broker registered last."""
+        """Version of the table that a live broker registered last; None for a master in place of
+        whose topics those of another one stand."""
         live = self.live.get((cluster, address))
-        return live.data_version if live else None
+        if live is None:
+            return None
+        is_other = self.sources.get(live.broker_name, address) != address
+        return None if live.broker_id == MASTER_ID and is_other else live.data_version
 
     def touch(self, cluster: str, address: str, *, now_s: float) -> None:
         """A sign of life, which counts for a broker that is known."""
@@ -211,6 +219,7 @@ class RoutingTable:
         """A broker name without addresses: gone from every table."""
         name = broker.broker_name
         del self.brokers[name]
+        self.sources.pop(name, None)
         names = self.clusters.get(broker.cluster, {})
         names.pop(name, None)
         if not names:

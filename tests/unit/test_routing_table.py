@@ -1,6 +1,7 @@
 """The nameserver's tables: rules of wire.md 3, without a network."""
 
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from rocketbed.routing.config import BadSetting, read_settings
 from rocketbed.routing.errors import RegistrationRefused
 from rocketbed.routing.registration import read_registration
 from rocketbed.routing.table import Registrant, RoutingTable
-from rocketbed.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfigTable
+from rocketbed.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.wire.headers_admin import RegisterBrokerRequest
 from tests.support.routing import topics
@@ -223,3 +224,17 @@ def test_settings_name_what_is_wrong() -> None:
         read_settings({"listenPort": "x"})
     with pytest.raises(BadSetting, match="true or false"):
         read_settings({"orderMessageEnable": "yes"})
+
+
+def test_after_two_masters_the_topics_are_those_of_the_one_that_is_left() -> None:
+    """Though its table is as it was when it registered first (soak-swarm 1270008)."""
+    left, other = (who(), topics("T", "U")), who(port=20911)
+    own = topics("T", "U")
+    own.topic_config_table["T"] = TopicConfig(topic_name="T", write_queue_nums=5)
+    table = registered(left, (other, own), (replace(other, broker_id=1), own))
+    assert table.data_version("c", left[0].address) is None, "it has to register again"
+    table.register(*left, now_s=1, link="left")
+    _, queues = table.route("T", acting_master=False)
+    queues_own = left[1].topic_config_table["T"].write_queue_nums
+    assert [data.write_queue_nums for data in queues] == [queues_own] != [5]
+    assert table.data_version("c", left[0].address) == left[1].data_version
