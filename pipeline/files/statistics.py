@@ -21,7 +21,7 @@ from rocketbed.inspect.files import FilePool, SegmentFile
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 from rocketbed.pipeline.files.arrays import scalar
 from rocketbed.pipeline.files.decode import Decoder, Wanted
-from rocketbed.pipeline.files.replicas import Replica
+from rocketbed.pipeline.files.replicas import Replica, listed_files
 from rocketbed.pipeline.files.splits import Split
 from rocketbed.pipeline.files.storage import Storage
 from rocketbed.pipeline.options import Options
@@ -136,10 +136,11 @@ def believed(table: pyarrow.Table) -> pyarrow.Table:
     return table.filter(compute.and_(whole, compute.is_valid(table["first_offset"])))
 
 
-def describe(store: str, split: Split) -> pyarrow.Table:
-    """The row of a segment, or of its part up to where it is read; all records are read.
+def describe(store: str, split: Split) -> pyarrow.Table | None:
+    """The row of a segment, or of its part up to where it is read; all records are read. None for
+    one that was deleted meanwhile.
 
-    `store`: what the driver calls it; a task may have other links.
+    `store`: what the driver calls it; a task may have other links. Raises `NotAStore`.
     """
     found: list[pyarrow.Table] = []
     damaged = 0
@@ -169,6 +170,9 @@ def describe(store: str, split: Split) -> pyarrow.Table:
         row["topics"] = sums.rename_columns(["topic", *_FIGURES]).sort_by("topic").to_pylist()
         for name, (*_, over) in _FIGURES.items():
             row[name] = over(one[name] for one in row["topics"])
+    if row["damaged"] and not split.replica.storage.is_file(split.path):
+        listed_files(split.replica)  # a machine may not have the store at all
+        return None
     return pyarrow.Table.from_pylist([row], SCHEMA)
 
 

@@ -57,12 +57,15 @@ class Store:
     known: pyarrow.Table
     """Rows that an earlier run made."""
     new: list[pyarrow.Table] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    """Segments that were deleted while the job ran."""
 
     @property
     def table(self) -> pyarrow.Table:
         """A row for each segment that is known or was read."""
         new = pyarrow.concat_tables([SCHEMA.empty_table(), *self.new])
-        again = compute.is_in(self.known["segment"], new["segment"].combine_chunks())
+        others = pyarrow.array([*new["segment"].to_pylist(), *self.gone], pyarrow.int64())
+        again = compute.is_in(self.known["segment"], others)
         both = pyarrow.concat_tables([self.known.filter(compute.invert(again)), new])
         return both.sort_by("segment")
 
@@ -95,10 +98,11 @@ def stats(job: Job, out: str) -> None:
 
 
 @user_errors
-def examine(piece: Sequence[Asked]) -> list[pyarrow.Table]:
-    """In a task: rows of those segments that are not known, or not what is known."""
+def examine(piece: Sequence[Asked]) -> list[tuple[str, int, pyarrow.Table | None]]:
+    """In a task: stores and first offsets of those segments that are not known, or not what is
+    known, with their rows; None for one that is gone."""
     return [
-        describe(store, split)
+        (store, split.base, describe(store, split))
         for store, split, was in piece
         if was is None or seen(split.replica, split.file, was.first_offset, was.last_offset) != was
     ]
@@ -111,8 +115,11 @@ def _read(
     with job.phase("reading segments"):
         saved = time.monotonic()
         for done in spread(job, examine, pieces):
-            for table in done.answer:
-                stores[table["store"][0].as_py()].new.append(table)
+            for store, segment, table in done.answer:
+                if table is None:
+                    stores[store].gone.append(segment)
+                else:
+                    stores[store].new.append(table)
             if time.monotonic() - saved > SAVE_S:
                 _save(place, stores)
                 saved = time.monotonic()
@@ -176,6 +183,11 @@ def _tell(job: Job, stores: Sequence[Store]) -> None:
         },
     }
     for store, table in zip(stores, tables, strict=True):
+        if store.gone:
+            job.report.notes.append(
+                f"{store.replica.root}: {len(store.gone)} segments were deleted while the job ran:"
+                " they are in no figure"
+            )
         replaced = {one["segment"][0].as_py() for one in store.new}
         replaced &= set(store.known["segment"].to_pylist())
         if replaced:

@@ -237,6 +237,56 @@ def test_a_segment_that_is_cut_while_it_is_read_is_not_believed(
     same(log, tmp_path / "stats", topics="phase-4")
 
 
+@pytest.mark.parametrize("when", ["new", "read", "known"])
+def test_a_segment_that_is_deleted_while_the_job_runs_is_no_damage(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """As by retention: before it is read, behind its last byte, and one that was known."""
+    log.write(log.offsets[190], bytes(log.sizes[190]))  # damage stays damage
+    if when == "known":
+        make_stats(tmp_path / "stats", log.root)
+    original = statistics.seen
+
+    def deleting(*given: Any) -> Any:
+        log.path(0).unlink(missing_ok=True)
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(statistics if when == "read" else job_module, "seen", deleting)
+        if when == "new":
+            opened = job_module._opened
+
+            def then_deleted(*given: Any) -> job_module.Store:
+                store = opened(*given)
+                log.path(0).unlink()
+                return store
+
+            patch.setattr(job_module, "_opened", then_deleted)
+        report = make_stats(tmp_path / "stats", log.root)
+    assert [(one["id"], one["count"]) for one in report.findings] == [("malformed", 1)]
+    assert f"the first at {14 * SEGMENT}" in report.findings[0]["title"]
+    assert report.counts["segments"] == 15
+    assert report.counts["records"] == 200 - 1 - log.offsets.index(SEGMENT)
+    assert f"{log.root}: 1 segments were deleted while the job ran" in report.notes[0]
+    (file,) = (tmp_path / "stats").iterdir()
+    assert parquet.read_table(file)["segment"].to_pylist() == [n * SEGMENT for n in range(1, 16)]
+
+
+def test_a_store_that_a_machine_does_not_have_is_no_damage(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = job_module._opened
+
+    def then_moved(*given: Any) -> job_module.Store:
+        store = opened(*given)
+        shutil.move(log.root, tmp_path / "elsewhere")
+        return store
+
+    monkeypatch.setattr(job_module, "_opened", then_moved)
+    with pytest.raises(PipelineError, match=r"^\[ROCKETBED_NOT_A_STORE\] .*no such directory"):
+        make_stats(tmp_path / "stats", log.root)
+
+
 def test_damage_that_was_healed_is_read_anew(tmp_path: Path, log: Log) -> None:
     log.flip(log.offsets[30] + 2)
     make_stats(tmp_path / "stats", log.root)
