@@ -16,6 +16,7 @@ EXIT_GOOD: Final = 0
 EXIT_FINDING: Final = 1
 EXIT_UNREADABLE: Final = 3
 EXIT_SPARK: Final = 4
+EXIT_UNWRITABLE: Final = 5
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +61,15 @@ class PipelineError(RocketbedError):
         super().__init__(text)
         if condition is not None:
             self.condition = condition
+
+
+class Unwritable(PipelineError):
+    """What comes of a job cannot be put where it was asked for."""
+
+    exit_code = EXIT_UNWRITABLE
+
+    def __init__(self, place: object, error: OSError) -> None:
+        super().__init__(f"cannot write to {place}: {error.strerror or error}")
 
 
 class SparkMissing(PipelineError):

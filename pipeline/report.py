@@ -2,7 +2,8 @@
 
 A chaos run or a night's audit reads it later, so it names what was read (stores with their sizes
 and how far they are confirmed), with which versions, what was counted, how long each phase took,
-and one verdict: `good`, `finding`, `unreadable`, `spark-failed`, `usage` or `interrupted`.
+and one verdict: `good`, `finding`, `unreadable`, `spark-failed`, `unwritable`, `usage` or
+`interrupted`.
 """
 
 import json
@@ -17,7 +18,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from rocketbed.pipeline.errors import EXIT_FINDING, EXIT_GOOD, EXIT_SPARK, EXIT_UNREADABLE
+from rocketbed.pipeline.errors import (
+    EXIT_FINDING,
+    EXIT_GOOD,
+    EXIT_SPARK,
+    EXIT_UNREADABLE,
+    EXIT_UNWRITABLE,
+)
 
 EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
@@ -27,6 +34,7 @@ WORDS: Final = {
     EXIT_FINDING: "finding",
     EXIT_UNREADABLE: "unreadable",
     EXIT_SPARK: "spark-failed",
+    EXIT_UNWRITABLE: "unwritable",
     EXIT_USAGE: "usage",
     EXIT_INTERRUPTED: "interrupted",
 }

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import PipelineError, Unwritable
 from rocketbed.pipeline.jobs.failures import explain
 from rocketbed.pipeline.progress import Progress
 from rocketbed.pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE, Report
@@ -235,7 +235,7 @@ def run_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> Re
         try:
             report.save(settings.report)
         except OSError as error:
-            report.exit_code = report.exit_code or PipelineError.exit_code
+            report.exit_code = report.exit_code or Unwritable.exit_code
             report.error = report.error or f"the report cannot be written: {error}"
     return report
 

@@ -5,13 +5,16 @@ within a Java stack trace. The last line of that traceback says what it was, and
 class which exit code it deserves.
 """
 
+import errno
 import re
 from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
-from rocketbed.pipeline.errors import EXIT_SPARK, PipelineError, SparkMissing
+from rocketbed.pipeline.errors import EXIT_SPARK, PipelineError, SparkMissing, Unwritable
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What no reader meets."""
 MEMORY: Final = ("OutOfMemoryError", "GC overhead limit exceeded")
 LOST: Final = ("ExecutorLostFailure", "Python worker exited unexpectedly", "lost executor")
 GONE: Final = ("Py4JNetworkError", "Connection refused", "Answer from Java side is empty")
@@ -42,6 +45,8 @@ def explain(error: BaseException) -> PipelineError | None:
         return error
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in EXTRA:
         return SparkMissing(f"{error.name} is not installed: pip install 'rocketbed[spark]'")
+    if isinstance(error, OSError) and error.errno in FULL:
+        return Unwritable(error.filename or "a file that nobody named", error)
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         return PipelineError(f"{error.strerror or error}: {error.filename or 'no file named'}")
     module = type(error).__module__.partition(".")[0]

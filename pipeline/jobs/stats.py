@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow
 from pyarrow import compute
 
-from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError, user_errors
+from rocketbed.pipeline.errors import EXIT_FINDING, Unwritable, user_errors
 from rocketbed.pipeline.files.replicas import Replica
 from rocketbed.pipeline.files.splits import Split, plan_splits
 from rocketbed.pipeline.files.statistics import (
@@ -83,7 +83,8 @@ def stats(job: Job, out: str) -> None:
         raise WrongUsage("no output: give --out DIR, or SCHEME://...")
     logs = broker_logs(job.settings)
     note_inputs(job.report, logs)
-    place = Place.of(out, job.settings.file_systems)
+    roots = [one.replica.root for log in logs for one in log.replicas]
+    place = Place.of(out, job.settings.file_systems, roots)
     stores = {
         store_of(one.replica): _opened(job, place, one.replica, log.end)
         for log in logs
@@ -156,14 +157,14 @@ def _pieces(segments: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
 
 
 def _save(place: Place, stores: dict[str, Store]) -> None:
-    """Raises `PipelineError`."""
+    """Raises `Unwritable`."""
     try:
         if place.is_local:
             Path(place.path).mkdir(parents=True, exist_ok=True)
         for name, store in stores.items():
             place.write(file_of(name), packed(store.table))
     except OSError as error:
-        raise PipelineError(f"cannot write to {place.path}: {error}") from error
+        raise Unwritable(place.path, error) from error
 
 
 def _tell(job: Job, stores: Sequence[Store]) -> None:

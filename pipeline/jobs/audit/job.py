@@ -12,7 +12,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError, Unwritable
 from rocketbed.pipeline.jobs.audit.page import write_page
 from rocketbed.pipeline.jobs.common import Job
 from rocketbed.pipeline.jobs.inputs import sources_now
@@ -219,7 +219,7 @@ def _flat(row: Row) -> Row:
 
 
 def _write(out: Path, found: Audit) -> None:
-    """CSV files and the page. Raises `PipelineError`."""
+    """CSV files and the page. Raises `Unwritable`."""
     tables = {
         "topics": found.topics,
         "queues": found.queues,
@@ -235,7 +235,7 @@ def _write(out: Path, found: Audit) -> None:
                 writer.writerows(rows)
         write_page(out / "index.html", found)
     except OSError as error:
-        raise PipelineError(f"{out} cannot be written: {error.strerror or error}") from error
+        raise Unwritable(out, error) from error
 
 
 def _tell(job: Job, out: Path, found: Audit) -> None:

@@ -50,7 +50,8 @@ def export(job: Job, options: ExportOptions) -> None:
             raise PipelineError(
                 f"{finding['title']}: mend this first, what is behind counts as done"
             )
-    place = Place.of(out, settings.file_systems)
+    roots = [one.replica.root for log in logs for one in log.replicas]
+    place = Place.of(out, settings.file_systems, roots)
     asked = {
         "columns": list(form.columns),
         "topics": list(options.topics),

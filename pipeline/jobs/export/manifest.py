@@ -10,7 +10,7 @@ import uuid
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
 
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import PipelineError, Unwritable
 from rocketbed.pipeline.jobs.common import WrongUsage
 from rocketbed.pipeline.jobs.export.place import Place
 
@@ -132,7 +132,7 @@ class Manifest:
         try:
             self.place.write(NAME, json.dumps(row, indent=1) + "\n")
         except OSError as error:
-            raise PipelineError(f"cannot write to {self.place.path}: {error}") from error
+            raise Unwritable(self.place.path, error) from error
         self._written = written
 
     def _read(self) -> dict[str, Any] | None:

@@ -5,13 +5,13 @@ Spark writes the messages, and pyarrow the manifest: both have to know the schem
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Unwritable
 from rocketbed.pipeline.files.remote import RemoteStorage, storage_of
 from rocketbed.pipeline.files.storage import Storage, plain_path
 from rocketbed.pipeline.jobs.common import WrongUsage
@@ -31,13 +31,32 @@ class Place:
     storage: Storage
 
     @classmethod
-    def of(cls, text: str, settings: Settings) -> "Place":
-        """Raises `StorageError`, `WrongUsage`."""
+    def of(cls, text: str, settings: Settings, stores: Iterable[str] = ()) -> "Place":
+        """`stores`: what is read, and not written to. Raises `StorageError`, `WrongUsage`."""
         path = plain_path(text).rstrip("/") or "/"
         storage = storage_of(path, settings)
         if ":" in path.partition("/")[0] and storage.is_local:
             raise WrongUsage(f"--out {text}: expected a directory, or SCHEME://... as Spark has it")
-        return cls(path if not storage.is_local else str(Path(path).absolute()), storage)
+        place = cls(path if not storage.is_local else str(Path(path).absolute()), storage)
+        place._check_apart(stores)
+        return place
+
+    def _check_apart(self, stores: Iterable[str]) -> None:
+        """Raises `WrongUsage` for what is in a store: its owner takes all in it for its own.
+
+        `stores`: roots that are known; on this machine any other one is recognised.
+        """
+        if not self.is_local:
+            roots = [one.rstrip("/") for one in stores]
+            found = [one for one in roots if f"{self.path}/".startswith(f"{one}/")]
+        else:
+            real = Path(os.path.realpath(self.path))
+            found = [str(one) for one in (real, *real.parents) if (one / "commitlog").is_dir()]
+        if found:
+            raise WrongUsage(
+                f"--out {self.path} is in the store {found[0]}: give a directory outside it, as"
+                f" {found[0]}-out"
+            )
 
     @property
     def is_local(self) -> bool:
@@ -91,7 +110,7 @@ class Place:
     def locked(self) -> Iterator[None]:
         """Nobody else exports to it; elsewhere nobody can tell before the manifest is written.
 
-        Raises `WrongUsage`, `PipelineError`.
+        Raises `WrongUsage`, `Unwritable`.
         """
         if not self.is_local:
             yield
@@ -100,7 +119,7 @@ class Place:
             Path(self.path).mkdir(parents=True, exist_ok=True)
             file = open(self.at(LOCK), "w")  # noqa: SIM115 (closed below)
         except OSError as error:
-            raise PipelineError(f"cannot write to {self.path}: {error.strerror}") from error
+            raise Unwritable(self.path, error) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

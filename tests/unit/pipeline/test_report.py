@@ -68,6 +68,7 @@ def test_a_report_tells_what_was_done(tmp_path: Path) -> None:
         (PipelineError("no log there"), 3, "unreadable", "no log there"),
         (WrongUsage("say where"), 64, "usage", "say where"),
         (FileNotFoundError(2, "No such file", "/s/x"), 3, "unreadable", "No such file: /s/x"),
+        (OSError(28, "It is full", "/s/x"), 5, "unwritable", "cannot write to /s/x: It is full"),
         (Captured("Job aborted\n\tat org.apache"), 4, "spark-failed", "Spark failed: Job aborted"),
         (
             ModuleNotFoundError("no numpy", name="numpy"),
@@ -95,7 +96,7 @@ def test_a_defect_of_ours_is_not_hidden() -> None:
 def test_a_report_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     report = run_job("j", JobSettings(report=tmp_path / "file" / "r.json"), lambda job: None)
-    assert report.exit_code == 3
+    assert (report.exit_code, report.verdict) == (5, "unwritable")
     assert report.error.startswith("the report cannot be written")
 
 

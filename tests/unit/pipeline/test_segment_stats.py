@@ -14,7 +14,7 @@ from pyarrow import parquet
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 
 from rocketbed.inspect.files import list_segments
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import PipelineError, Unwritable
 from rocketbed.pipeline.files import splits, statistics, storage
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.pruning import LeftOut
@@ -22,6 +22,7 @@ from rocketbed.pipeline.files.pushdown import push
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.jobs import stats as job_module
 from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.jobs.export.place import Place
 from rocketbed.pipeline.option_table import OptionError, Use
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import RECORDS, arrow_schema
@@ -613,10 +614,44 @@ def test_where_statistics_have_no_meaning(log: Log, out: Path) -> None:
         make_stats("", log.root)
 
 
-def test_a_path_that_cannot_be_written(tmp_path: Path, log: Log) -> None:
+def test_a_path_that_cannot_be_written(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PipelineError, match="cannot write to "):
+    with pytest.raises(Unwritable, match=r"cannot write to .*/file: File exists"):
         make_stats(tmp_path / "file", log.root)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "x")
+
+    monkeypatch.setattr("rocketbed.pipeline.jobs.export.place.write_whole", full)
+    with pytest.raises(Unwritable, match=f"cannot write to {tmp_path}/stats: No space left") as why:
+        make_stats(tmp_path / "stats", log.root)
+    assert why.value.exit_code == 5
+
+
+@pytest.mark.parametrize("inside", ["", "commitlog", "consumequeue", "index/stats", "stats"])
+def test_a_path_inside_a_store_is_refused(tmp_path: Path, log: Log, inside: str) -> None:
+    (tmp_path / "link").symlink_to(log.root)
+    before = sorted(log.root.rglob("*"))
+    other = Log(tmp_path / "other").append(messages(3))
+    for read, out in [
+        (log.root, log.root / inside),
+        (log.root, tmp_path / "link" / inside),
+        (other.root, log.root / inside),
+    ]:
+        said = f"is in the store {log.root}: give a directory outside it, as {log.root}-out$"
+        with pytest.raises(WrongUsage, match=said):
+            make_stats(out, read)
+    assert sorted(log.root.rglob("*")) == before
+
+
+def test_a_path_inside_a_store_elsewhere_is_refused() -> None:
+    stores = ["s3a://b/data/store"]
+    assert Place.of("s3a://b/data/store-out", (), stores).path == "s3a://b/data/store-out"
+    for out in ("s3a://b/data/store/", "s3a://b/data//store/commitlog"):
+        with pytest.raises(WrongUsage, match="is in the store s3a://b/data/store: give"):
+            Place.of(out, (), stores)
 
 
 @pytest.fixture(scope="module")
