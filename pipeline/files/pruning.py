@@ -18,7 +18,7 @@ from pyarrow import compute
 
 from rocketbed.pipeline.files.arrays import numbers, scalar
 from rocketbed.pipeline.files.decode import Wanted, batches
-from rocketbed.pipeline.files.remote import storage_of
+from rocketbed.pipeline.files.remote import RemoteStorage, storage_of
 from rocketbed.pipeline.files.replicas import Replica
 from rocketbed.pipeline.files.splits import Split, used_files
 from rocketbed.pipeline.files.statistics import (
@@ -30,7 +30,14 @@ from rocketbed.pipeline.files.statistics import (
     seen,
     store_of,
 )
-from rocketbed.pipeline.files.storage import Storage, plain_path, spread
+from rocketbed.pipeline.files.storage import (
+    Storage,
+    StorageError,
+    UnknownScheme,
+    plain_path,
+    spread,
+)
+from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 
 logger = logging.getLogger("rocketbed.pipeline")
@@ -63,12 +70,17 @@ NOTHING: Final = Known({}, {})
 def known_segments(
     replicas: Sequence[Replica], options: Options, wanted: Wanted
 ) -> dict[Replica, Known]:
-    """What the statistics say of each store. What cannot be used of them is told."""
-    content = (wanted.topics, wanted.pattern, wanted.start_ms, wanted.end_ms)
-    if not options.stats or all(each is None for each in content):
+    """What the statistics say of each store. What cannot be used of them is told.
+
+    Raises `OptionError` for a place that can never have any.
+    """
+    if not options.stats:
         return {}
     directory = plain_path(options.stats).rstrip("/")
-    storage = storage_of(directory, options.fs)
+    storage = _place(directory, options)
+    content = (wanted.topics, wanted.pattern, wanted.start_ms, wanted.end_ms)
+    if all(each is None for each in content):
+        return {}
     is_local = storage.is_local and all(one.storage.is_local for one in replicas)
     found = spread(lambda one: _known(one, storage, directory, wanted), replicas, is_local=is_local)
     return dict(zip(replicas, found, strict=True))
@@ -116,12 +128,32 @@ def _is_deleted(split: Split) -> bool:
     return not storage.is_file(split.path) and storage.is_dir(os.path.dirname(split.path))
 
 
+def _place(directory: str, options: Options) -> Storage:
+    """Where the option says. Raises `OptionError`."""
+    expected = f"option stats={options.stats!r}: expected the --out of `rocketbed pipeline stats`"
+    try:
+        storage = storage_of(directory, options.fs)
+    except StorageError as exc:
+        raise OptionError(f"{expected}; {exc}") from None
+    if isinstance(storage, RemoteStorage):
+        try:
+            storage.at(directory)
+        except UnknownScheme as exc:
+            raise OptionError(f"{expected}; {exc}") from None
+        except StorageError:
+            pass  # for the moment: told for each store, which is read without them
+    elif storage.is_file(directory) or ":" in directory.partition("/")[0]:
+        raise OptionError(f"{expected}: a directory, or SCHEME://...")
+    return storage
+
+
 def _known(replica: Replica, storage: Storage, directory: str, wanted: Wanted) -> Known:
     store = store_of(replica)
     path = f"{directory}/{file_of(store)}"
     try:
         table = believed(load(storage, path, store, _columns(wanted)))
-    except Unusable as why:
+    except (Unusable, StorageError) as exc:
+        why = exc if isinstance(exc, Unusable) else f"not readable: {exc}"
         logger.warning(
             "%s: read without statistics, since those in %s are %s; %s", store, path, why, MAKE
         )

@@ -17,6 +17,7 @@ from rocketbed.pipeline.files.storage import (
     Replaced,
     Storage,
     StorageError,
+    UnknownScheme,
 )
 from rocketbed.pipeline.option_table import Settings
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+SCHEMES: Final = (*S3_SCHEMES, "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
+"""That are told; others are tried, since pyarrow may learn them."""
 BLOCK: Final = 256 << 10
 """Bytes of a request for less: a request costs as long as some hundred KiB of transfer."""
 BLOCKS_MAX: Final = 64
@@ -270,6 +273,9 @@ def _file_system(scheme: str, authority: str, settings: Settings) -> "tuple[File
         return found, bool(inner.strip("/"))
     except Exception as exc:
         told = " ".join(str(exc).splitlines())[:TOLD_MAX]
+        if scheme not in SCHEMES:
+            told += f"; schemes that are known: {', '.join(SCHEMES)}"
+            raise UnknownScheme(f"{scheme}://{authority} cannot be opened: {told}") from exc
         raise StorageError(f"{scheme}://{authority} cannot be opened: {told}") from exc
 
 

@@ -98,7 +98,9 @@ def load(
         data = storage.content(path, FILE_MAX)
         reader = pyarrow.BufferReader(pyarrow.py_buffer(data))
         file = parquet.ParquetFile(reader, read_dictionary=["topics.list.element.topic"])
-        mark = (file.metadata.metadata or {}).get(KEY, b"unknown")
+        mark = (file.metadata.metadata or {}).get(KEY)
+        if mark is None:
+            raise Unusable("no statistics at all: another program wrote this Parquet file")
         made = mark.partition(b" ")[0].decode(errors="replace")
         if made != str(FORMAT):
             raise Unusable(f"of format {made}, not {FORMAT}")

@@ -22,7 +22,7 @@ from rocketbed.inspect.files import (
     read_regular,
 )
 from rocketbed.pipeline.errors import PipelineError
-from rocketbed.pipeline.option_table import Settings
+from rocketbed.pipeline.option_table import OptionError, Settings
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,6 +33,10 @@ AT_ONCE: Final = 32
 
 class StorageError(PipelineError):
     """A scheme that cannot be read, or what needs local files."""
+
+
+class UnknownScheme(StorageError, OptionError):
+    """A scheme that nobody has."""
 
 
 class Replaced(OSError):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from pyarrow import parquet
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 
 from rocketbed.inspect.files import list_segments
-from rocketbed.pipeline.errors import PipelineError, Unwritable
+from rocketbed.pipeline.errors import Condition, PipelineError, Unwritable
 from rocketbed.pipeline.files import splits, statistics, storage
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.pruning import LeftOut
@@ -501,7 +502,7 @@ def spoil(path: Path, how: str) -> str:
         return "of format 2, not 1"
     if how == "foreign":
         parquet.write_table(table.replace_schema_metadata({}), path)
-        return "of format unknown, not 1"
+        return "no statistics at all: another program wrote this Parquet file"
     if how == "cut":
         os.truncate(path, path.stat().st_size // 2)
     elif how == "empty":
@@ -612,6 +613,47 @@ def test_where_statistics_have_no_meaning(log: Log, out: Path) -> None:
         Options.parse({"endpoints": "h:1", "stats": "/y"}, Use.BATCH)
     with pytest.raises(WrongUsage, match="no output: give --out DIR"):
         make_stats("", log.root)
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("nope://b/stats", r"nope://b cannot be opened: .* known: s3, s3a, s3n, gs, .*hdfs"),
+        ("s3a:///stats", "expected a bucket"),
+        ("s3a:/b/stats", "a directory, or SCHEME"),
+        ("FILE", "a directory, or SCHEME"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"topics": "phase-2"}], ids=["all", "topics"])
+def test_an_option_that_can_never_be_right(
+    log: Log, out: Path, options: dict[str, Any], place: str, why: str
+) -> None:
+    (file,) = out.iterdir()
+    place = str(file) if place == "FILE" else place
+    said = rf"^option stats='{place}': expected the --out of `rocketbed pipeline stats`.*{why}"
+    with pytest.raises(OptionError, match=said) as caught:
+        planned(log.root, stats=place, **options)
+    assert caught.value.condition is Condition.ILLEGAL_OPTION
+
+
+def test_a_scheme_that_nobody_knows_is_refused_before_anything_is_read(log: Log) -> None:
+    with pytest.raises(OptionError, match=r"schemes that are known: s3, s3a,"):
+        make_stats("nope://b/stats", log.root)
+
+
+def test_a_place_that_is_away_for_the_moment(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its scheme is right, and nothing more: the log is read, and so it is where a file is away."""
+
+    def away(*_: object) -> Any:
+        raise OSError("Unable to load libhdfs")
+
+    monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=away))
+    place = "hdfs://away:8020/stats"
+    assert len(rows(log.root, stats=place, topics="phase-2")) == 40
+    assert f"since those in {place}/store-" in caplog.text
+    assert "are not readable: hdfs://away:8020 cannot be opened: Unable to load" in caplog.text
 
 
 def test_a_path_that_cannot_be_written(
