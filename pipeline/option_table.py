@@ -27,6 +27,7 @@ from rocketbed.pipeline.option_values import (
     read_offset,
     read_one_of,
     read_pattern,
+    read_place,
     read_provider,
     read_starting,
     read_text,
@@ -92,7 +93,7 @@ class Option:
 BATCH, STREAM = (Use.BATCH,), (Use.STREAM,)
 TABLE: Final = (
     Option(
-        "path", read_text, "",
+        "path", read_place, "",
         "a store's directory, or `broker/replica=directory,...`; more forms: see above",
     ),
     Option(
@@ -121,7 +122,7 @@ TABLE: Final = (
     Option("startTimestamp", time_in_ms, "", "store time, inclusive"),
     Option("endTimestamp", time_in_ms, "", "store time, exclusive"),
     Option(
-        "stats", read_text, "",
+        "stats", read_place, "",
         "where the job `stats` wrote what segments hold: those without the topics or times asked"
         " for are left out", BATCH, "path",
     ),

@@ -142,6 +142,11 @@ def read_text(text: str) -> str:
     return text.strip()
 
 
+def read_place(text: str) -> str:
+    """A path, whose name may end in a space. Raises `ValueError` with what it takes."""
+    return text if text.strip() else ""
+
+
 def read_column(text: str) -> str:
     """The name of the corrupt column. Raises `ValueError` with what it takes."""
     name = text.strip()

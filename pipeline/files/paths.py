@@ -19,6 +19,8 @@ LIST_ENDING: Final = ".txt"
 """Of a file that lists stores behind a scheme, where asking for each piece what it is costs."""
 LIST_MAX: Final = 64 << 20
 """Bytes of a file of stores that are read at most."""
+PATH_MAX: Final = 4096 + 512
+"""Of a piece with its names; the system has none longer."""
 _UNFIT: Final = re.compile("[,=/]")
 """What cannot be in a name before an equals sign."""
 _REMARK: Final = re.compile(r"(^|\s)#.*")
@@ -71,7 +73,7 @@ def parse_paths(text: str, settings: Settings = (), *, is_once: bool = False) ->
 
 def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
     """The pieces of a path, those of the files that list them in their place."""
-    for piece in _pieces(text):
+    for piece in _pieces(text, near):
         name, root = _name(piece)
         root = plain_path(root)
         if near and "://" not in root:
@@ -83,9 +85,8 @@ def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
             continue
         content = storage.content(root, LIST_MAX).decode("utf-8-sig", errors="replace")
         for line in content.splitlines():
-            line = _REMARK.sub("", line).strip()
-            if line:
-                yield from _listed(line, settings, near=os.path.dirname(root))
+            line = _REMARK.sub("", line)
+            yield from _listed(line, settings, near=os.path.dirname(root))
 
 
 def _name(piece: str) -> tuple[str | None, str]:
@@ -146,21 +147,29 @@ def _check_apart(replicas: Sequence[Replica]) -> None:
             raise OptionError(f"path: {other.root} and {replica.root} are one store: give it once")
 
 
-def _pieces(text: str) -> list[str]:
-    """The directories of a path, with their names; a directory may have a comma in its own."""
+def _pieces(text: str, near: str) -> Iterator[str]:
+    """The directories of a path, with their names; a directory may have a comma in its own, or a
+    space at an end."""
     pieces = text.split(",")
-    found: list[str] = []
     while pieces:
-        counts = range(len(pieces), 1, -1)
-        count = next((count for count in counts if _is_there(",".join(pieces[:count]))), 1)
-        found.append(",".join(pieces[:count]).strip())
+        joined = ((count, ",".join(pieces[:count])) for count in range(len(pieces), 0, -1))
+        there = ((count, _as_there(piece, near)) for count, piece in joined)
+        count, found = next((one for one in there if one[1]), (1, pieces[0].strip()))
         del pieces[:count]
-    return [piece for piece in found if piece]
+        if found:
+            yield found
 
 
-def _is_there(piece: str) -> bool:
-    name, _, root = piece.strip().partition("=")
-    return os.path.isdir(piece.strip()) or ("," not in name and os.path.isdir(root))
+def _as_there(piece: str, near: str) -> str:
+    """A piece with those spaces around it that are of its name; empty where nothing is there."""
+    if len(piece) > PATH_MAX:
+        return ""
+    for one in dict.fromkeys((piece.lstrip(), piece.strip(), piece)):
+        name, _, root = one.partition("=")
+        for path in (one, root if "," not in name else ""):
+            if path and os.path.exists(os.path.join(near, plain_path(path))):
+                return one
+    return ""
 
 
 def _names(roots: Sequence[str], taken: Set[str]) -> dict[str, str]:
@@ -169,7 +178,8 @@ def _names(roots: Sequence[str], taken: Set[str]) -> dict[str, str]:
     most = max(map(len, parts.values()), default=1)
     names: dict[str, str] = {}
     for depth in range(1, most + 1):
-        names = {root: _UNFIT.sub("-", "-".join(one[-depth:])) for root, one in parts.items()}
+        joined = {root: "-".join(one[-depth:]).strip() for root, one in parts.items()}
+        names = {root: _UNFIT.sub("-", one) for root, one in joined.items()}
         if len(set(names.values())) == len(parts) and taken.isdisjoint(names.values()):
             break
     for root, name in names.items():

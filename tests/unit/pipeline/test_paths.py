@@ -71,6 +71,28 @@ def test_a_file_that_lists_stores(tmp_path: Path) -> None:
         rows(listed)
 
 
+@pytest.mark.parametrize("before", ["", "n=", "n/0="])
+@pytest.mark.parametrize("start", ["", "file:", "file://"])
+@pytest.mark.parametrize("name", ["a,b,c", "a ", "a, b ", " a", "date=1,b"])
+def test_commas_and_spaces_of_a_name(tmp_path: Path, before: str, start: str, name: str) -> None:
+    """Beside a store that is called as the name without them."""
+    stores(tmp_path, name, "a", "z")
+    found = parse_paths(f" {before}{start}{tmp_path}/{name},m={start}{tmp_path}/z , x={tmp_path}/a")
+    assert [one.root for one in found] == [f"{tmp_path}/{one}" for one in (name, "z", "a")]
+    assert [one.broker for one in found][1:] == ["m", "x"]
+    again = ",".join(f"{one.broker}/{one.name}={one.root}" for one in found)
+    assert parse_paths(again) == found
+    text = f"{before}{start}{tmp_path}/{name}"
+    assert [row["topic"] for row in rows(text)] == [name]
+
+
+def test_commas_and_spaces_in_a_file_that_lists_stores(tmp_path: Path) -> None:
+    stores(tmp_path, "a", "a ", "b,c", "d")
+    listed = tmp_path / "of a, and b.txt"
+    listed.write_text("a \nb,c # two\n d \n")
+    assert [name for *_, name in short(parse_paths(str(listed)), tmp_path)] == ["a ", "b,c", "d"]
+
+
 @pytest.mark.parametrize("start", ["file:", "file://", "FILE://"])
 def test_files_of_this_machine_may_have_a_scheme(tmp_path: Path, start: str) -> None:
     stores(tmp_path, "b1")
