@@ -7,8 +7,9 @@ by which a later run sees whether it has the same log before it, and not that of
 one that was cut and written anew. Texts are compared by Spark: keys are sorted, numbers whole.
 
     {"v":1,"kind":"physical","brokers":{"broker-a":{"crc":377401,"epoch":0,"pos":10636254}}}
-    {"v":1,"kind":"queue","queues":{"broker-a|T|3":{"crc":0,"off":120031}}}
+    {"v":1,"kind":"queue","queues":{"broker-a|T|3":{"crc":7,"off":120031,"time":1795173432000}}}
 
+`time` is when the message before it was stored, where that is known.
 `epoch` is 0 in classic clusters, where masterships have no number.
 """
 
@@ -50,6 +51,8 @@ class Mark(NamedTuple):
     """Bytes of the log, or number of a message in its queue."""
     crc: int = 0
     """0: nothing to compare with."""
+    time_ms: int = 0
+    """When the message before it was stored; of queues, 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class StreamOffset:
                 "crc": mark.crc,
                 **({"epoch": 0} if self.kind == PHYSICAL else {}),
                 inner: mark.at,
+                **({"time": mark.time_ms} if mark.time_ms else {}),
             }
             for name, mark in sorted(self.marks.items())
         }
@@ -84,7 +88,7 @@ class StreamOffset:
                     f"a stream over path cannot continue over endpoints, or vice versa"
                 )
             marks = {
-                str(name): Mark(_whole(row[inner]), _whole(row.get("crc", 0)))
+                str(name): Mark(*map(_whole, (row[inner], row.get("crc", 0), row.get("time", 0))))
                 for name, row in value[outer].items()
             }
         except (ValueError, KeyError, TypeError, AttributeError) as exc:

@@ -121,6 +121,8 @@ class QueueLog:
             begins[name], ends[name] = self._stretch(name, mark, seen.bounds.get(name))
             if name in self._held_up:
                 log.distrust(topic_of(name))
+            elif begins[name] < mark.at:
+                begins[name] = ends[name] = await self._anew(log, seen, name, mark)
         backlog = {name: ends[name] - begins[name] for name in marks}
         limit = rows_max
         if bytes_max is not None:
@@ -161,6 +163,23 @@ class QueueLog:
         if self._target is not None:
             end = min(end, self._target.get(name, begin))
         return begin, max(begin, end)
+
+    async def _anew(self, log: WireLog, seen: Seen, name: str, mark: Mark) -> int:
+        """Where reading a queue goes on that is shorter than what was read of it: at the first
+        message that was stored later than the last one read. That is its beginning where its topic
+        was made again, and its end, or what came since, where it lost its end."""
+        bounds = seen.bounds[name]
+        if not mark.crc:
+            return bounds.longest
+        at, why = bounds.first, "which is all that there is: nobody knows when that was"
+        if mark.time_ms:
+            at = await log.offset_at(seen.queues[name], mark.time_ms + 1)
+            at = max(min(at, bounds.longest), bounds.first)
+            why = "the first that was stored later than the last one read"
+        LOG.warning(
+            "stream.anew %s has %d to %d, and goes on at %d, %s", name, *bounds[::2], at, why
+        )
+        return at
 
     def _hold_up(self, name: str, why: str) -> bool:
         """Note that a queue cannot go on; whether it has been so for too long.
@@ -249,7 +268,7 @@ class QueueLog:
         record = pulled.records[:size]
         if int.from_bytes(record[20:28], "big") >= at:
             return Mark(at)  # what was there has expired meanwhile, and a later one was given
-        return Mark(at, (zlib.crc32(record) or 1) if record else 0)
+        return Mark(at, zlib.crc32(record) or 1, _store_ms(record)) if record else Mark(at)
 
     async def _rows_of(
         self,
@@ -301,6 +320,12 @@ class QueueLog:
             if first < last:
                 found.append(QueueRange(seen.queues[name], first, last))
         return shared(found, self.options.min_partitions)
+
+
+def _store_ms(record: bytes) -> int:
+    """When it was stored: behind the sender's address, which may be a long one."""
+    at = 56 + 12 * bool(int.from_bytes(record[36:40], "big") & 0x10)
+    return max(int.from_bytes(record[at : at + 8], "big", signed=True), 0)
 
 
 def read_part(

@@ -289,6 +289,30 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) ->
         end(running, whole)  # though it has compared once already
 
 
+def test_a_topic_that_is_made_again_and_is_shorter(start: Start, stream: Stream) -> None:
+    """Who allows loss reads all of the new one; so does a checkpoint that has no times yet."""
+    cluster = start()
+    send(sink(cluster), 0, 60)
+    log = stream(cluster)
+    whole = end(log, log.initial())
+    timeless = StreamOffset(QUEUE, {name: Mark(*mark[:2]) for name, mark in whole.marks.items()})
+
+    async def delete() -> None:
+        async with cluster.admin() as admin:
+            await admin.delete_topic("T")
+
+    trio.run(delete)
+    send(sink(cluster), 1000, 1020)
+    for position in (whole, timeless):
+        loose = stream(cluster, retryTimeoutMs=GONE_MS, failOnDataLoss="false")
+        loose.freeze()
+        found: list[int] = []
+        while (following := end(loose, position)) != position:
+            found += bodies(loose, position, following)
+            position = following
+        assert sorted(found) == list(range(1000, 1020))
+
+
 def test_a_stream_begins_at_queues_that_are_there(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)

@@ -23,7 +23,7 @@ from rocketbed.pipeline.streams.offsets import (
 
 MARKS = st.dictionaries(
     st.text("abc-|0", min_size=1),
-    st.builds(Mark, st.integers(0, 1 << 62), st.integers(0, 1 << 32)),
+    st.builds(Mark, st.integers(0, 1 << 62), st.integers(0, 1 << 32), st.integers(0, 1 << 62)),
 )
 
 
@@ -56,6 +56,8 @@ def test_the_form_on_disk() -> None:
         "kind": "queue",
         "queues": {"broker-a|T|3": {"crc": 0, "off": 120031}},
     }
+    timed = StreamOffset(QUEUE, {"a|T|0": Mark(3, 9, 5000)})
+    assert timed.as_json()["queues"] == {"a|T|0": {"crc": 9, "off": 3, "time": 5000}}
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 """How far a queue may be read, and what holds a stream of queues up; no cluster is asked."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import trio
 
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, queue_name, topic_of
-from rocketbed.pipeline.streams.queues import QueueLog
+from rocketbed.pipeline.streams.queues import QueueLog, _store_ms
+from rocketbed.pipeline.wire.cluster import Seen
+from rocketbed.pipeline.wire.log import WireLog
 from rocketbed.pipeline.wire.plan import QueueRange
 from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
+from tests.support.logs import Message
 
 NAME = "broker-a|T|0"
 
@@ -58,6 +62,38 @@ def test_waiting_has_a_limit(
     with pytest.raises(DataLoss, match=f"{NAME.replace('|', '.')}: after 1 s still: .*{why}"):
         one._stretch(NAME, Mark(15), bounds)
     assert loose._stretch(NAME, Mark(15), bounds) == goes_on
+
+
+@pytest.mark.parametrize(
+    ("mark", "found", "goes_on", "words"),
+    [
+        (Mark(15, 7, 5000), 2, 2, "goes on at 2, the first that was stored later"),
+        (Mark(15, 7, 5000), 99, 10, "has 2 to 10, and goes on at 10, the first that was"),
+        (Mark(15, 7, 5000), 8, 8, "goes on at 8, the first that was stored later"),
+        (Mark(15, 7), None, 2, "goes on at 2, which is all that there is: nobody knows"),
+        (Mark(15), None, 10, ""),
+    ],
+    ids=["made again", "cut", "cut and went on", "an old checkpoint", "nothing was read"],
+)
+def test_where_a_shorter_queue_goes_on(
+    mark: Mark, found: int | None, goes_on: int, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+    seen = Seen({NAME: queue}, {NAME: QueueBounds(2, 10, 10)})
+
+    class Asked:
+        async def offset_at(self, asked: MessageQueue, time_ms: int) -> int:
+            assert (asked, time_ms, found is None) == (queue, 5001, False)
+            return found or 0
+
+    assert trio.run(log()._anew, cast(WireLog, Asked()), seen, NAME, mark) == goes_on
+    assert words in caplog.text
+
+
+def test_when_a_record_was_stored() -> None:
+    for sys_flag in (0, 0x10, 0x30):
+        record = Message(sys_flag=sys_flag, store_ms=1_795_173_432_123).encode(0, 0)
+        assert _store_ms(record) == 1_795_173_432_123
 
 
 def test_retention() -> None:
