@@ -245,11 +245,21 @@ class WireLog:
 
     async def pull(self, queue: MessageQueue, offset: int, *, count: int = PULL_COUNT) -> RawPull:
         """Pull once, without waiting for new messages. Raises `WireError`, `TopicGone`."""
+        is_refused = False
+
+        async def ask() -> RawPull:
+            nonlocal is_refused
+            try:
+                return await self._pull(queue, offset, count, at_master=is_refused)
+            except RequestRefused:
+                is_refused = True  # the master may have it whole
+                raise
+
         try:
             return await self._patiently(
                 f"pull of {describe(queue)} at {offset}",
                 queue.topic,
-                lambda: self._pull(queue, offset, count),
+                ask,
                 refused_s=REFUSED_S if queue in self._damaged else math.inf,
             )
         except Refused:
@@ -308,15 +318,18 @@ class WireLog:
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
-    async def _member(self, queue: MessageQueue) -> tuple[int, Address]:
+    async def _member(self, queue: MessageQueue, *, at_master: bool = False) -> tuple[int, Address]:
         route = await self._session.routes.get(queue.topic)
-        member = route.member(queue.broker_name, self._suggested.get(queue, MASTER_ID))
+        suggested = MASTER_ID if at_master else self._suggested.get(queue, MASTER_ID)
+        member = route.member(queue.broker_name, suggested)
         if member is None:
             raise NoBroker(f"no broker serves {describe(queue)} now")
         return member
 
-    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> RawPull:
-        broker_id, address = await self._member(queue)
+    async def _pull(
+        self, queue: MessageQueue, offset: int, count: int, *, at_master: bool
+    ) -> RawPull:
+        broker_id, address = await self._member(queue, at_master=at_master)
         header = PullMessageRequest(
             consumerGroup=GROUP,
             topic=queue.topic,

@@ -46,6 +46,8 @@ COUNT_MAX: Final = 4096
 """Messages that the first pull asks for."""
 IN_FLIGHT: Final = 8
 """Pulls of one task under way at once."""
+DOUBTED_MAX: Final = 128
+"""Refused messages that are asked for at once, to learn where the next one is that is given."""
 STALLED_MAX: Final = 3
 """Answers without a record and without a step forward, one after the other, before it is an
 error."""
@@ -226,13 +228,10 @@ async def _chunk(options: Options, wanted: QueueRange, start: int, log: WireLog)
         except Refused as refused:
             if step:
                 step = 0  # to learn which of several it was
-            elif doubted != offset:
-                doubted = offset  # another member may have it whole
-                log.ask_master(wanted.queue)
             elif options.fail_on_data_loss:
                 raise refused.with_advice from refused
             else:
-                offset = await _behind_damage(log, wanted.queue, offset, refused)
+                offset = await _behind_damage(log, wanted, offset, refused)
                 found.append(RawPull(records=b"", next_offset=offset, first=0, end=0, broker_id=0))
             continue
         for pulled in answers:
@@ -294,17 +293,41 @@ async def _stand_still(
     await log.pause(times)
 
 
-async def _behind_damage(log: WireLog, queue: MessageQueue, offset: int, refused: Refused) -> int:
-    """The offset behind a message that is not given, if another one of the queue is: a broker that
-    gives nothing has other troubles. Raises `Refused`."""
-    bounds = await log.bounds(queue)
+async def _behind_damage(log: WireLog, wanted: QueueRange, offset: int, refused: Refused) -> int:
+    """The first offset behind `offset` that is not refused, if any message of the queue is given: a
+    broker that gives nothing has other troubles. Raises `Refused`."""
+    bounds = await log.bounds(wanted.queue)
     for other in (offset + 1, bounds.first, offset - 1, offset + 2, bounds.end - 1):
         if other != offset and bounds.first <= other < bounds.end:
             with suppress(Refused):
-                if (await log.pull(queue, other, count=1)).records:
-                    LOG.warning("wire.left_out %s", refused)
-                    return offset + 1
-    raise refused
+                if (await log.pull(wanted.queue, other, count=1)).records:
+                    break
+    else:
+        raise refused
+    following = offset + 1
+    if other != following:
+        following = await _first_given(log, wanted.queue, following, wanted.end)
+    LOG.warning("wire.left_out messages %d to %d: %s", offset, following - 1, refused)
+    return following
+
+
+async def _first_given(log: WireLog, queue: MessageQueue, start: int, end: int) -> int:
+    """The first offset that is not refused, or the end. Each is asked for, and each refusal doubted
+    for as long as one alone: more and more of them at once."""
+    count = 1
+    while start < end:
+        answered: list[int] = []
+
+        async def ask(at: int, answered: list[int] = answered) -> None:
+            with suppress(Refused):
+                await log.pull(queue, at, count=1)
+                answered.append(at)
+
+        await together(ask, range(start, min(start + count, end)), at_once=DOUBTED_MAX)
+        if answered:
+            return min(answered)
+        start, count = min(start + count, end), min(count * 2, DOUBTED_MAX)
+    return end
 
 
 def _lost(pulled: RawPull, offset: int, wanted: QueueRange) -> int:

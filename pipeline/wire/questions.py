@@ -69,9 +69,11 @@ async def number(session: Session, queue: MessageQueue, address: Address, comman
     return OffsetResponse.decode(answer.raw_fields).offset
 
 
-async def together(ask: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
+async def together(
+    ask: Callable[[T], Awaitable[object]], items: Iterable[T], *, at_once: int = AT_ONCE
+) -> None:
     """Ask about each, some at once. Raises the first error as it is."""
-    limiter = trio.CapacityLimiter(AT_ONCE)
+    limiter = trio.CapacityLimiter(at_once)
 
     async def one(item: T) -> None:
         async with limiter:

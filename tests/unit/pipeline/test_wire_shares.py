@@ -4,11 +4,15 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
+from rocketbed.client.errors import RequestRefused
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.wire.log import RawPull, WireError
+from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, _chunk, shared
+from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.codes import ResponseCode
 
 
 def ranges(*lengths: int) -> list[QueueRange]:
@@ -79,3 +83,78 @@ def test_a_slave_that_keeps_less_than_its_master_loses_nothing(fails: str) -> No
             chunk(Members(has_master=False))
     else:
         assert sum(len(one.records) for one in chunk(Members(has_master=False))) == 50
+
+
+class Damaged:
+    """A broker that refuses some messages, each after it was asked for a second."""
+
+    def __init__(self, bad: set[int], end: int) -> None:
+        self.bad = bad
+        self.end = end
+
+    async def bounds(self, queue: MessageQueue) -> QueueBounds:
+        return QueueBounds(0, self.end, self.end)
+
+    def ask_master(self, queue: MessageQueue) -> None:
+        pass
+
+    async def pull(self, queue: MessageQueue, at: int, count: int = 1) -> RawPull:
+        if at in self.bad:
+            await trio.sleep(1.0)
+            raise Refused(f"pull at {at}")
+        stop = min([one for one in self.bad if one > at] + [at + min(count, 32), self.end])
+        data = b"".join(number.to_bytes(4, "big") for number in range(at, stop))
+        return RawPull(records=data, next_offset=stop, first=0, end=self.end, broker_id=0)
+
+
+@pytest.mark.parametrize(
+    ("bad", "seconds"),
+    [
+        ({*range(10, 510)} - {11, 13, 200, 333}, 40),
+        ({*range(10, 510)}, 20),
+        ({50, 52, 90}, 8),
+        ({*range(590, 600)}, 10),
+    ],
+    ids=["islands", "a stretch", "single ones", "the end"],
+)
+def test_behind_damage_every_message_is_asked_for_and_many_at_once(
+    bad: set[int], seconds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two and a half seconds each it took: three quarters of an hour for a thousand."""
+    log: Any = Damaged(bad, 600)
+    options = Options.parse({"endpoints": "h:1", "failOnDataLoss": "false"})
+    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 600)
+    clock = MockClock(autojump_threshold=0)
+    chunk = trio.run(_chunk, options, wanted, 0, log, clock=clock)
+    data = b"".join(one.records for one in chunk)
+    given = [int.from_bytes(data[at : at + 4], "big") for at in range(0, len(data), 4)]
+    assert given == [number for number in range(600) if number not in bad]
+    assert clock.current_time() <= seconds
+    left_out = [record.args or () for record in caplog.records]
+    told = [number for first, last, *_ in left_out for number in range(int(first), int(last) + 1)]  # type: ignore[call-overload]
+    assert told == sorted(bad)
+
+
+def test_a_broker_that_gives_nothing_has_other_troubles() -> None:
+    log: Any = Damaged({*range(600)}, 600)
+    options = Options.parse({"endpoints": "h:1", "failOnDataLoss": "false"})
+    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 600)
+    with pytest.raises(Refused, match="pull at 0"):
+        trio.run(_chunk, options, wanted, 0, log, clock=MockClock(autojump_threshold=0))
+
+
+def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
+    asked: list[bool] = []
+
+    class Log(WireLog):
+        async def _pull(self, *_: object, at_master: bool) -> RawPull:
+            asked.append(at_master)
+            if not at_master:
+                raise RequestRefused("queue", "broker", ResponseCode.SYSTEM_ERROR, "damaged")
+            return RawPull(records=b"m", next_offset=1, first=0, end=1, broker_id=0)
+
+    queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
+    log = Log("127.0.0.1:1")
+    clock = MockClock(autojump_threshold=0)
+    assert trio.run(log.pull, queue, 0, clock=clock).records == b"m"
+    assert asked == [False, True]
