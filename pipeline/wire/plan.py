@@ -37,6 +37,8 @@ from rocketbed.wire.bodies import MessageQueue
 if TYPE_CHECKING:
     import pyarrow
 
+    from rocketbed.pipeline.wire.rows import WireDecoder
+
 TASKS_MAX: Final = 1000
 """Of a read, about, unless more are asked for: a cluster may have tens of thousands of queues."""
 LOG: Final = logging.getLogger("rocketbed.pipeline")
@@ -189,7 +191,7 @@ def read_share(
 def _read_range(
     wanted_range: QueueRange, schema: "pyarrow.Schema", options: Options, wanted: Wanted
 ) -> "Iterator[pyarrow.RecordBatch]":
-    from rocketbed.pipeline.wire.rows import WireDecoder
+    from rocketbed.pipeline.wire.rows import ANY, Uncut, WireDecoder
 
     queue = wanted_range.queue
     decoder = WireDecoder(queue, schema, options, wanted, first=wanted_range.start)
@@ -205,16 +207,46 @@ def _read_range(
             if following < wanted_range.end:
                 coming = threads.submit(ask, following)
             for pulled in chunk:
-                yield from decoder.rows(
-                    pulled.records,
-                    pulled.broker_id,
-                    start=wanted_range.start,
-                    end=wanted_range.end,
-                    following=pulled.next_offset,
-                )
+                try:
+                    yield from decoder.rows(
+                        pulled.records,
+                        pulled.broker_id,
+                        start=wanted_range.start,
+                        end=wanted_range.end,
+                        following=pulled.next_offset,
+                    )
+                except Uncut as uncut:
+                    if options.fail_on_data_loss or decoder.next == ANY:
+                        raise
+                    LOG.warning("wire.uncut %s: its messages are asked for one by one", uncut)
+                    end = min(pulled.next_offset, wanted_range.end)
+                    one_by_one = QueueRange(queue, decoder.next, end)
+                    yield from _one_by_one(decoder, one_by_one, options)
             if following >= wanted_range.end:
                 decoder.finish(wanted_range.end)
                 return
+
+
+def _one_by_one(
+    decoder: "WireDecoder", wanted: QueueRange, options: Options
+) -> "Iterator[pyarrow.RecordBatch]":
+    """Rows of those messages of a range that can be read by themselves."""
+    from rocketbed.pipeline.wire.rows import Uncut
+
+    at = wanted.start
+    while at < wanted.end:
+        with suppress(Refused, Uncut):  # that it is left out, the decoder tells
+            pulled = kept_log(options).call(partial(_pull_one, wanted.queue, at))
+            following = min(pulled.next_offset, wanted.end)
+            yield from decoder.rows(
+                pulled.records, pulled.broker_id, start=at, end=wanted.end, following=following
+            )
+            at = max(following - 1, at)
+        at += 1
+
+
+async def _pull_one(queue: MessageQueue, at: int, log: WireLog) -> RawPull:
+    return await log.pull(queue, at, count=1)
 
 
 async def _chunk(options: Options, wanted: QueueRange, start: int, log: WireLog) -> list[RawPull]:

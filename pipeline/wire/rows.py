@@ -34,6 +34,12 @@ _PHYSICAL_AT: Final = 28
 """Where a record says its physical offset (store.md 2.1)."""
 
 
+class Uncut(WireError):
+    """An answer with bytes that are no record, which alone would say where the next one begins."""
+
+    condition = Condition.CORRUPT_RECORD
+
+
 class PulledFrame(Frame):
     __slots__ = ()
 
@@ -60,14 +66,14 @@ class WireDecoder(Decoder):
         split = Split(replica, describe(queue), 0, 0, 0, 0, is_tail=False)
         super().__init__(split, schema, options, wanted)
         self._queue = queue
-        self._next = first
-        """The queue offset of the next record: what lies between is lost."""
+        self.next = first
+        """The queue offset of the next record; `ANY`: not known. What lies between is lost."""
 
     def rows(
         self, records: bytes, broker_id: int, *, start: int, end: int, following: int = ANY
     ) -> Iterator[pyarrow.RecordBatch]:
         """Rows of the records with queue offsets in [start, end), of an answer that ends before
-        offset `following`. Raises `WireError`."""
+        offset `following`. Raises `WireError`, `Uncut`."""
         data = bytearray(len(records) + PADDING)
         data[: len(records)] = records
         positions, stop = walk(data, 0, len(records), len(records))
@@ -87,15 +93,18 @@ class WireDecoder(Decoder):
             if frame.count:
                 yield from self._frame(frame)
         if stop < len(records):
-            raise WireError(
+            what = (
                 f"{describe(self._queue)}: the broker's response has bytes at {stop} that are not "
                 f"a record; its store may be damaged"
             )
+            if self.options.fail_on_data_loss:
+                what += "; failOnDataLoss=false goes on behind it"
+            raise Uncut(what)
 
     def finish(self, end: int) -> None:
         """All of the range, up to `end`, has been asked for. Raises `WireError`."""
-        if self._next < end:
-            self._say(self._next, end)
+        if self.next < end:
+            self._say(self.next, end)
 
     def _check(self, frame: Frame, offsets: NDArray[Any], following: int) -> None:
         """Records have to say that they are of this queue, each the one behind the one before: a
@@ -109,12 +118,12 @@ class WireDecoder(Decoder):
         is_here = (frame.topic_size == len(name)) & (queue_ids == self._queue.queue_id)
         places = frame.topic_at[is_here, None] + numpy.arange(len(name))
         is_here[is_here] = (data[places] == name).all(axis=1)
-        first = int(offsets[0]) if self._next == ANY else self._next
+        first = int(offsets[0]) if self.next == ANY else self.next
         wanted = numpy.concatenate(([first], offsets[:-1] + 1))
         is_batch = frame.sys_flags & INNER_BATCH != 0
         is_here &= is_batch | ((offsets >= wanted) & (offsets < following))
         # How many messages a batch has is not looked at here.
-        self._next = ANY if is_batch.any() else int(offsets[-1]) + 1
+        self.next = ANY if is_batch.any() else int(offsets[-1]) + 1
         if is_here.all():
             gaps = numpy.flatnonzero((offsets > wanted) & ~is_batch.any())
             for at in gaps.tolist():
@@ -132,7 +141,7 @@ class WireDecoder(Decoder):
             how = "failOnDataLoss=false takes what it gives"
             raise WireError(f"{what}; {how}", Condition.CORRUPT_RECORD)
         LOG.warning("wire.misplaced %s", what)
-        self._next = ANY
+        self.next = ANY
 
     def _say(self, first: int, end: int) -> None:
         what = f"{describe(self._queue)}: the broker does not give messages {first} to {end - 1}"

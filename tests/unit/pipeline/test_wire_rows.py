@@ -1,14 +1,17 @@
 """Rows of pulled records: as from a file, wherever in the broker's log they stand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import trio
 
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
-from rocketbed.pipeline.wire.log import WireError
+from rocketbed.pipeline.wire import plan
+from rocketbed.pipeline.wire.log import RawPull, WireError
 from rocketbed.pipeline.wire.rows import ANY, WireDecoder
 from rocketbed.wire.bodies import MessageQueue
 from tests.support.stores import STORE_MS, encode, some
@@ -120,3 +123,48 @@ def test_messages_that_the_broker_passes_over_are_lost(gone: int) -> None:
             with pytest.raises(WireError, match=f"messages {gone} to {gone}; ") as caught:
                 read()
             assert caught.value.condition is Condition.DATA_LOSS
+
+
+class Answers:
+    """A broker of five records that gives what it has, up to three of them at once."""
+
+    def __init__(self, *records: bytes) -> None:
+        self.records = records
+
+    def call(self, question: Any) -> Any:
+        return trio.run(question, self)
+
+    async def pull(self, queue: MessageQueue, offset: int, *, count: int) -> RawPull:
+        end = min(offset + count, offset + 3, 5)
+        data = b"".join(self.records[offset:end])
+        return RawPull(records=data, next_offset=end, first=0, end=5, broker_id=0)
+
+
+@pytest.mark.parametrize("place", [4, 85, 12], ids=["magic", "a length", "nothing"])
+@pytest.mark.parametrize("bad", [[0], [1], [2, 3], [4], [0, 1, 2, 3, 4]], ids=str)
+def test_an_answer_that_cannot_be_cut_is_read_one_by_one(
+    bad: list[int], place: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the read, and so did what was good behind it."""
+    records = [
+        bytearray(encode(spec, offset=1000 * number, queue_offset=number, store_ms=1))
+        for number, spec in enumerate(some(5))
+    ]
+    for number in bad:
+        records[number][place : place + 1] = b"" if place == 12 else b"\x77"
+    monkeypatch.setattr(plan, "kept_log", lambda _: Answers(*map(bytes, records)))
+
+    def read(**given: str) -> list[int]:
+        options = Options.parse({"endpoints": "h:1", "topics": "T", **given})
+        share = (plan.QueueRange(QUEUE, 0, 5),)
+        schema = arrow_schema("records", COLUMNS)
+        found = plan.read_share(share, schema, options, Wanted.of(options))
+        return [int(row["queue_offset"]) for batch in found for row in batch.to_pylist()]
+
+    with pytest.raises(WireError, match=r"not a record; .* failOnDataLoss=false") as caught:
+        read()
+    assert caught.value.condition is Condition.CORRUPT_RECORD
+    assert read(failOnDataLoss="false") == [number for number in range(5) if number not in bad]
+    told = [record.args for record in caplog.records if "does not give" in str(record.args)]
+    assert told
+    assert "wire.uncut" in caplog.text
