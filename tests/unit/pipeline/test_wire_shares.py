@@ -1,5 +1,6 @@
 """How the queues of a live cluster are dealt out to tasks, and read by them."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,9 +8,11 @@ import trio
 from trio.testing import MockClock
 
 from rocketbed.client.errors import RequestRefused
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.wire import chunks
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
-from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, _chunk, shared
+from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, shared
 from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.codes import ResponseCode
@@ -75,7 +78,7 @@ def test_a_slave_that_keeps_less_than_its_master_loses_nothing(fails: str) -> No
 
     def chunk(members: Members) -> list[RawPull]:
         log: Any = members
-        return trio.run(_chunk, options, wanted, 0, log)
+        return trio.run(chunks.chunk, options, wanted, 0, log)
 
     assert [len(one.records) for one in chunk(Members(has_master=True))] == [100]
     if fails == "true":
@@ -125,8 +128,8 @@ def test_behind_damage_every_message_is_asked_for_and_many_at_once(
     options = Options.parse({"endpoints": "h:1", "failOnDataLoss": "false"})
     wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 600)
     clock = MockClock(autojump_threshold=0)
-    chunk = trio.run(_chunk, options, wanted, 0, log, clock=clock)
-    data = b"".join(one.records for one in chunk)
+    found = trio.run(chunks.chunk, options, wanted, 0, log, clock=clock)
+    data = b"".join(one.records for one in found)
     given = [int.from_bytes(data[at : at + 4], "big") for at in range(0, len(data), 4)]
     assert given == [number for number in range(600) if number not in bad]
     assert clock.current_time() <= seconds
@@ -140,7 +143,7 @@ def test_a_broker_that_gives_nothing_has_other_troubles() -> None:
     options = Options.parse({"endpoints": "h:1", "failOnDataLoss": "false"})
     wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 600)
     with pytest.raises(Refused, match="pull at 0"):
-        trio.run(_chunk, options, wanted, 0, log, clock=MockClock(autojump_threshold=0))
+        trio.run(chunks.chunk, options, wanted, 0, log, clock=MockClock(autojump_threshold=0))
 
 
 def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
@@ -158,3 +161,42 @@ def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
     clock = MockClock(autojump_threshold=0)
     assert trio.run(log.pull, queue, 0, clock=clock).records == b"m"
     assert asked == [False, True]
+
+
+class Shorter(Damaged):
+    """A broker that has lost the end of a queue, for good or for some seconds."""
+
+    def __init__(self, back_after: float) -> None:
+        super().__init__(set(), 100)
+        self.back_after = back_after
+
+    async def pull(self, queue: MessageQueue, at: int, count: int = 1) -> RawPull:
+        self.end = 100 if trio.current_time() >= self.back_after else 90
+        if at >= self.end:
+            return RawPull(records=b"", next_offset=at, first=0, end=self.end, broker_id=0)
+        return await super().pull(queue, at, count)
+
+    pause = WireLog.pause
+
+
+@pytest.mark.parametrize(("back_after", "count"), [(8.0, 100), (math.inf, 90)])
+def test_a_queue_that_became_shorter_since_the_read_was_planned(
+    back_after: float, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who allows loss waits for the rest as long as for a broker, and goes on without it."""
+    log: Any = Shorter(back_after)
+    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
+
+    def read(**given: str) -> list[RawPull]:
+        options = Options.parse({"endpoints": "h:1", "retryTimeoutMs": "10000", **given})
+        return trio.run(
+            chunks.chunk, options, wanted, 0, log, clock=MockClock(autojump_threshold=0)
+        )
+
+    with pytest.raises(WireError, match=r"no messages at 90, .* has 0 to 90: .* failOn") as caught:
+        read()
+    assert caught.value.condition is Condition.DATA_LOSS
+    found = read(failOnDataLoss="false")
+    assert sum(len(one.records) for one in found) == 4 * count
+    assert found[-1].next_offset == 100
+    assert ("wire.shorter" in caplog.text) == (count == 90)
