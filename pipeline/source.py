@@ -156,25 +156,37 @@ class CommittedReader(Reader):
         if options.view != "records":
             raise SchemaError(f"onlyCommitted needs view=records, not {options.view}")
         self.options = options
+        self.marked: dict[str, list[list[Any]]] | None = None
+        self.why: PipelineError | OSError | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What all tasks share, with what is marked now: Spark packs the reader before it asks for
+        partitions, and each of these by itself."""
+        from rocketbed.pipeline.sink.committed import marked_runs
+
+        try:
+            self.marked = marked_runs(self.options)
+        except (PipelineError, OSError) as exc:
+            self.why = exc  # raised here, it would be a PicklingError of Spark's
+            return {}
+        return self.__dict__.copy()
 
     @user_errors
     def partitions(self) -> list[InputPartition]:
-        """One for each split, with what is marked now."""
-        from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs
-
-        marked = marked_runs(self.options)
-        return [Part(CommittedPart(split, marked)) for split in self.plan.splits()]
+        if self.why is not None:
+            raise self.why
+        return super().partitions()
 
     @user_errors
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
         """The rows of one partition that count."""
-        from rocketbed.pipeline.sink.committed import read_committed
+        from rocketbed.pipeline.sink.committed import CommittedPart, read_committed
 
         if not isinstance(partition, Part):
             return iter(())
-        batches = read_committed(
-            self.plan, partition.share, self.arrow, self.options.corrupt_column
-        )
+        assert self.marked is not None
+        part = CommittedPart(partition.share, self.marked)
+        batches = read_committed(self.plan, part, self.arrow, self.options.corrupt_column)
         return renamed(batches, self.names)
 
 

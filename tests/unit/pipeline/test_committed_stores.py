@@ -1,16 +1,19 @@
 """`onlyCommitted` over store directories: which rows count, and what hides that."""
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.sink.committed import marked_runs
 from rocketbed.pipeline.sink.markers import BadMarker, encode_marker, marker_topic
 from rocketbed.pipeline.sink.runs import Place, Runs
+from rocketbed.pipeline.source import CommittedReader
 from tests.support.logs import Log, Message
 
 TOPIC = marker_topic("job")
@@ -70,3 +73,34 @@ def test_a_damaged_marker_is_an_error(tmp_path: Path, at: int) -> None:
     log.flip(log.offsets[10] + at)
     with pytest.raises(BadMarker, match=f"{TOPIC} at physical offset {log.offsets[10]} is damaged"):
         marked(log)
+
+
+def committed_reader(log: Log) -> CommittedReader:
+    given = {"path": f"broker-a/0={log.root}", "splitBytes": "500", "topics": "T"}
+    schema = StructType([StructField("queue_offset", LongType())])
+    return CommittedReader(schema, Options.parse(given))
+
+
+def test_what_is_marked_is_sent_once_and_not_with_every_part(tmp_path: Path) -> None:
+    """As Spark does it: the reader is packed, then its partitions are asked for."""
+    reader = committed_reader(store(tmp_path))
+    sent = pickle.loads(pickle.dumps(reader))
+    parts = [pickle.dumps(one) for one in reader.partitions()]
+    assert len(parts) > 5
+    assert not any(b"broker-a|" in one or b"RB_TXN" in one or b"job" in one for one in parts)
+    found = [
+        row["queue_offset"]
+        for part in parts
+        for batch in sent.read(pickle.loads(part))
+        for row in batch.to_pylist()
+    ]
+    assert found == list(range(20))
+
+
+def test_markers_that_cannot_be_read_are_told_by_their_own_name(tmp_path: Path) -> None:
+    log = store(tmp_path)
+    log.flip(log.offsets[10] + 10)
+    reader = committed_reader(log)
+    pickle.dumps(reader)
+    with pytest.raises(BadMarker, match=r"^\[ROCKETBED_BAD_MARKER\] .* is damaged"):
+        reader.partitions()
