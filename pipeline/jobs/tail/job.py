@@ -12,7 +12,7 @@ import signal
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -42,6 +42,8 @@ FILE_BYTES_MAX: Final = "512m"
 LINES_EVERY_S: Final = 0.25
 FILES_EVERY_S: Final = 10.0
 LOOK_S: Final = 1
+TOLD_MAX: Final = 200
+"""Batches that may be told of again."""
 CHECKPOINT: Final = "_checkpoint"
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -81,22 +83,47 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
             query = _into_lines(job, options, source, lines)
         else:
             query = _into_files(job, options, source, out)
-        seen: dict[int, int] = {}
+        seen = Told()
         try:
             with _Ending() as ending:
                 while not (ending.is_asked or lines.is_closed or query.awaitTermination(LOOK_S)):
-                    _note(query, seen)
+                    seen.note(query.recentProgress)
         finally:
-            _note(query, seen)  # over Connect nothing is told of a query that was stopped
+            seen.note(query.recentProgress)  # over Connect none is told of once it was stopped
             query.stop()
-            _note(query, seen)
+            seen.note(query.recentProgress)
             # The end may come before Spark tells of a batch whose lines are written.
-            batches = lines.batches if out is None else [rows for rows in seen.values() if rows]
-            job.report.counts |= {"messages": sum(batches), "batches": len(batches)}
+            messages, batches = (lines.messages, lines.batches) if out is None else seen.counts
+            job.report.counts |= {"messages": messages, "batches": batches}
     if ending.is_asked and options.once:
         raise KeyboardInterrupt
     if ending.is_asked:
         job.report.notes.append("ended by Ctrl-C")
+
+
+class Told:
+    """Rows by batch, as Spark tells of the last hundred, also anew; of older ones sums are kept."""
+
+    def __init__(self) -> None:
+        self.recent: dict[int, int] = {}
+        self._older = (0, 0)
+        self._last = -1
+        """The last batch that counts as older."""
+
+    def note(self, told: Sequence[Any]) -> None:
+        """What Spark tells: `StreamingQuery.recentProgress`."""
+        new = (one for one in told if one.batchId > self._last)
+        self.recent |= {one.batchId: one.numInputRows for one in new}
+        while len(self.recent) > TOLD_MAX:
+            self._last = min(self.recent)
+            rows = self.recent.pop(self._last)
+            self._older = (self._older[0] + rows, self._older[1] + bool(rows))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Rows of all batches, and how many batches had any."""
+        rows = self.recent.values()
+        return self._older[0] + sum(rows), self._older[1] + sum(map(bool, rows))
 
 
 class _Ending:
@@ -126,8 +153,10 @@ class _Lines:
     def __init__(self, form: Callable[[dict[str, Any]], str], write: Write) -> None:
         self._form = form
         self._write = write
-        self.batches: list[int] = []
-        """How many lines were written of each that had any."""
+        self.messages = 0
+        """How many lines were written."""
+        self.batches = 0
+        """Of how many batches."""
         self.is_closed = False
         """Whether nobody reads the lines any more."""
 
@@ -136,12 +165,11 @@ class _Lines:
         if self.is_closed:
             return
         found = [row.asDict(recursive=True) for row in rows.collect()]
-        if found:
-            self.batches.append(0)
+        self.batches += bool(found)
         try:
             for row in sorted(found, key=_age):
                 self._write(self._form(row))
-                self.batches[-1] += 1
+                self.messages += 1
         except BrokenPipeError:
             self.is_closed = True
 
@@ -240,8 +268,3 @@ def _trigger(options: TailOptions, usual_s: float) -> dict[str, Any]:
         return {"availableNow": True}
     every_s = usual_s if options.every_s is None else options.every_s
     return {"processingTime": f"{round(every_s * 1000)} milliseconds"}
-
-
-def _note(query: "StreamingQuery", seen: dict[int, int]) -> None:
-    """Rows by batch; Spark itself remembers the last hundred batches only."""
-    seen |= {one.batchId: one.numInputRows for one in query.recentProgress}

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
+from rocketbed.pipeline.jobs.tail.job import TailOptions, Told, tail
 from rocketbed.pipeline.jobs.tail.lines import BODY_MAX, json_line, shown_body, text_line
 
 ROW: dict[str, Any] = {
@@ -99,3 +100,16 @@ def test_a_directory_that_is_no_store_is_not_waited_for(tmp_path: Path) -> None:
     job = Job("tail", JobSettings(stores=(str(tmp_path),)))
     with pytest.raises(PipelineError, match="is no store directory"):
         tail(job, TailOptions(), print)
+
+
+def test_what_is_kept_of_batches_does_not_grow() -> None:
+    """It was a few MiB a day. An idle batch is told of under the number of the next one."""
+    told = Told()
+    for number in range(1000):
+        said = [
+            SimpleNamespace(batchId=one, numInputRows=3 * (one < number))
+            for one in range(max(number - 399, 0), number + 1)
+        ]
+        told.note(said)
+    assert told.counts == (3 * 999, 999)
+    assert len(told.recent) <= 200
