@@ -209,6 +209,8 @@ class QueueLog:
     def _check_names(self, start: StreamOffset, seen: Seen) -> None:
         """Refuse the offsets of another cluster or of other topics."""
         brokers = {queue.broker_name for queue in seen.queues.values()}
+        known = {name.partition("|")[0] for name in start.marks}
+        may_be_gone = not self.options.fail_on_data_loss and not brokers.isdisjoint(known)
         for name in start.marks:
             broker = name.partition("|")[0]
             if not Wanted.of(self.options).has_topic(topic_of(name)):
@@ -216,12 +218,13 @@ class QueueLog:
                     f"the checkpoint has an offset of {name}, but this stream reads topics "
                     f"{self._asked}: give each stream its own checkpointLocation"
                 )
-            if brokers and broker not in brokers:
+            if brokers and broker not in brokers and not may_be_gone:
                 raise StreamError(
                     f"the checkpoint has an offset of {name}, but the cluster at "
                     f"{self.options.endpoints} has those topics on brokers "
                     f"{', '.join(sorted(brokers))} only: it is another cluster, or the broker is "
-                    f"gone permanently; start with a new checkpointLocation"
+                    f"gone permanently, or the topic; failOnDataLoss=false goes on without it, or "
+                    f"start with a new checkpointLocation"
                 )
 
     async def _compare(self, log: WireLog, start: StreamOffset, seen: Seen) -> None:

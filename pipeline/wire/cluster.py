@@ -1,5 +1,6 @@
 """Which queues of a live cluster are asked for, and where they begin and end now."""
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from rocketbed.pipeline.wire.log import TopicGone, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, together
 from rocketbed.wire.bodies import MessageQueue
 
+LOG: Final = logging.getLogger("rocketbed.pipeline")
 LOOK_S: Final = 0.2
 DISCOVERED_S: Final = 5.0
 """So old may a list of all topics be: a stream asks many times a second."""
@@ -46,6 +48,8 @@ class Cluster:
         self._brokers: frozenset[str] = frozenset()
         """Those that are read, if not all are; one that is away for a while stays."""
         self._brokers_at = -DISCOVERED_S
+        self._gone: dict[str, None] = {}
+        """Topics that were waited for in vain: they are looked for, and not waited for again."""
 
     def end(self, bounds: QueueBounds) -> int:
         """Up to where a queue is read."""
@@ -155,13 +159,18 @@ class Cluster:
         return self._topics
 
     async def _queues(self, log: WireLog, topic: str) -> tuple[MessageQueue, ...]:
-        if self.options.topics is None:
-            return await log.queues_now(topic)
+        if self.options.topics is None or topic in self._gone:
+            found = await log.queues_now(topic)
+            if found:
+                self._gone.pop(topic, None)
+            return found
         try:
             return await log.queues(topic)
-        except TopicGone:
+        except TopicGone as exc:
             if self.options.fail_on_data_loss:
                 raise
+            LOG.warning("wire.topic_gone %s: it is read again when it is there", exc)
+            self._gone[topic] = None
             return ()
 
 

@@ -140,6 +140,48 @@ def test_a_stream_of_a_pattern_finds_new_topics(start: Start) -> None:
         log.close()
 
 
+@pytest.mark.parametrize("given", [{"topicsPattern": "T|Gone"}, {"topics": "T,Gone"}], ids=str)
+def test_a_stream_goes_on_without_a_topic_that_is_gone(
+    start: Start, given: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was the only one at its broker, which was taken for another cluster then."""
+    cluster = start(groups=2)
+    for topic, broker in (("T", "broker-a"), ("Gone", "broker-b")):
+        make(cluster, topic, 2, brokers=[broker])
+        sent(cluster, topic, 0, 10)
+    options = {"topics": None, "retryTimeoutMs": GONE_MS, **given}
+    log = QueueLog(reading(cluster, **options))
+    loose = QueueLog(reading(cluster, failOnDataLoss="false", **options))
+    try:
+        position = stop_of(log, log.initial())
+
+        async def delete() -> None:
+            async with cluster.admin() as admin:
+                await admin.delete_topic("Gone")
+
+        trio.run(delete)
+        sent(cluster, "T", 10, 30)
+
+        def follow_strictly(strict: StreamOffset) -> None:
+            log.freeze()
+            while True:
+                strict = stop_of(log, strict)
+
+        with pytest.raises((StreamError, TopicGone), match="Gone"):
+            follow_strictly(position)
+        loose.freeze()
+        rows = 0
+        while (following := stop_of(loose, position)) != position:
+            planned = loose.plan(position, following)
+            rows += sum(one.end - one.start for share in planned for one in share)
+            position = following
+        assert rows == 20
+        assert "the topic or the queue is not there any more" in caplog.text
+    finally:
+        log.close()
+        loose.close()
+
+
 def test_queues_are_read_from_and_to_where_the_options_say(start: Start) -> None:
     cluster = start()
     sent(cluster, "T", 0, 200)

@@ -6,7 +6,15 @@ import pytest
 import trio
 
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.streams.offsets import DataLoss, Mark, queue_name, topic_of
+from rocketbed.pipeline.streams.offsets import (
+    QUEUE,
+    DataLoss,
+    Mark,
+    StreamError,
+    StreamOffset,
+    queue_name,
+    topic_of,
+)
 from rocketbed.pipeline.streams.queues import QueueLog, _store_ms
 from rocketbed.pipeline.wire.cluster import Seen
 from rocketbed.pipeline.wire.log import WireLog
@@ -88,6 +96,20 @@ def test_where_a_shorter_queue_goes_on(
 
     assert trio.run(log()._anew, cast(WireLog, Asked()), seen, NAME, mark) == goes_on
     assert words in caplog.text
+
+
+def test_a_topic_that_was_the_only_one_of_its_broker_may_be_gone() -> None:
+    """Who allows loss goes on without it; a checkpoint of which no broker is there is refused."""
+    queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+    seen = Seen({NAME: queue}, {NAME: QueueBounds(0, 10, 10)})
+    gone, own = "broker-b|U|0", Mark(5)
+    both = StreamOffset(QUEUE, {NAME: own, gone: own})
+    given = {"topics": "T,U"}
+    with pytest.raises(StreamError, match=r"gone permanently, or the topic; failOnDataLoss=false"):
+        log(**given)._check_names(both, seen)
+    log(failOnDataLoss="false", **given)._check_names(both, seen)
+    with pytest.raises(StreamError, match="it is another cluster"):
+        log(failOnDataLoss="false", **given)._check_names(StreamOffset(QUEUE, {gone: own}), seen)
 
 
 def test_when_a_record_was_stored() -> None:
