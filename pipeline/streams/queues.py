@@ -109,7 +109,7 @@ class QueueLog:
         """The end of a batch, and whether any queue holds the stream up."""
         seen = await self._cluster.look(log)
         self._check_names(start, seen)
-        await self._compare(log, start, seen)
+        others = await self._compare(log, start, seen)
         self.newest = StreamOffset(
             QUEUE, {name: Mark(self._cluster.end(one)) for name, one in seen.bounds.items()}
         )
@@ -121,7 +121,7 @@ class QueueLog:
             begins[name], ends[name] = self._stretch(name, mark, seen.bounds.get(name))
             if name in self._held_up:
                 log.distrust(topic_of(name))
-            elif begins[name] < mark.at:
+            elif begins[name] < mark.at or name in others:
                 begins[name] = ends[name] = await self._anew(log, seen, name, mark)
         backlog = {name: ends[name] - begins[name] for name in marks}
         limit = rows_max
@@ -136,7 +136,7 @@ class QueueLog:
         async def ask(name: str) -> None:
             found[name] = await self._mark(log, seen, name, ends[name])
 
-        await together(ask, [name for name, mark in marks.items() if ends[name] != mark.at])
+        await together(ask, [n for n, mark in marks.items() if ends[n] != mark.at or n in others])
         return StreamOffset(QUEUE, found), bool(self._held_up)
 
     def _stretch(self, name: str, mark: Mark, bounds: QueueBounds | None) -> tuple[int, int]:
@@ -165,9 +165,9 @@ class QueueLog:
         return begin, max(begin, end)
 
     async def _anew(self, log: WireLog, seen: Seen, name: str, mark: Mark) -> int:
-        """Where reading a queue goes on that is shorter than what was read of it: at the first
-        message that was stored later than the last one read. That is its beginning where its topic
-        was made again, and its end, or what came since, where it lost its end."""
+        """Where reading a queue goes on that is shorter than what was read of it, or another one:
+        at the first message that was stored later than the last one read. That is its beginning
+        where its topic was made again, and its end, or what came since, where it lost its end."""
         bounds = seen.bounds[name]
         if not mark.crc:
             return bounds.longest
@@ -227,19 +227,24 @@ class QueueLog:
                     f"start with a new checkpointLocation"
                 )
 
-    async def _compare(self, log: WireLog, start: StreamOffset, seen: Seen) -> None:
+    async def _compare(self, log: WireLog, start: StreamOffset, seen: Seen) -> list[str]:
         """What lies before each mark has to be what lay there: once a run, and whenever there is
-        more to read, since a topic may be made again meanwhile and grow beyond the mark."""
+        more to read, since a topic may be made again meanwhile and grow beyond the mark. Queues
+        that are others, for who allows loss. Raises `StreamError`."""
+        others: list[str] = []
 
         async def ask(name: str) -> None:
             mark = start.marks[name]
             crc = (await self._mark(log, seen, name, mark.at)).crc
             if crc not in (0, mark.crc):
-                raise StreamError(
+                what = (
                     f"{describe(seen.queues[name])}: message {mark.at - 1} is not the one that the "
-                    f"stream has read there: the topic was recreated, or it is another cluster; "
-                    f"start with a new checkpointLocation"
+                    f"stream has read there: the topic was recreated, or it is another cluster"
                 )
+                if self.options.fail_on_data_loss:
+                    raise StreamError(f"{what}; start with a new checkpointLocation")
+                LOG.warning("stream.data_lost %s", what)
+                others.append(name)
             self._compared.add(name)
 
         comparable = (
@@ -255,6 +260,7 @@ class QueueLog:
                 and (name not in self._compared or at < ends[name])
             ],
         )
+        return others
 
     async def _mark(self, log: WireLog, seen: Seen, name: str, at: int) -> Mark:
         """The mark of an offset: a checksum of the stored record before it."""
