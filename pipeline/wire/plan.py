@@ -205,11 +205,11 @@ def _read_range(
                         following=pulled.next_offset,
                     )
                 except Uncut as uncut:
-                    if options.fail_on_data_loss or decoder.next == ANY:
+                    if options.fail_on_data_loss or decoder.behind == ANY:
                         raise
                     LOG.warning("wire.uncut %s: its messages are asked for one by one", uncut)
                     end = min(pulled.next_offset, wanted_range.end)
-                    one_by_one = QueueRange(queue, decoder.next, end)
+                    one_by_one = QueueRange(queue, decoder.behind, end)
                     yield from _one_by_one(decoder, one_by_one, options)
             if following >= wanted_range.end:
                 decoder.finish(wanted_range.end)

@@ -66,8 +66,10 @@ class WireDecoder(Decoder):
         split = Split(replica, describe(queue), 0, 0, 0, 0, is_tail=False)
         super().__init__(split, schema, options, wanted)
         self._queue = queue
-        self.next = first
+        self._next = first
         """The queue offset of the next record; `ANY`: not known. What lies between is lost."""
+        self.behind = first
+        """The queue offset behind the first message of the last record that was taken."""
 
     def rows(
         self, records: bytes, broker_id: int, *, start: int, end: int, following: int = ANY
@@ -87,6 +89,8 @@ class WireDecoder(Decoder):
                 break
             offsets = frame.field("queue_offset")
             self._check(frame, offsets, following)
+            is_shared = self._queue.topic.startswith(_SHARED)
+            self.behind = ANY if is_shared else int(offsets[-1]) + 1
             mask = (offsets >= start) & (offsets < end)
             if not mask.all():
                 frame.keep(mask)
@@ -103,8 +107,8 @@ class WireDecoder(Decoder):
 
     def finish(self, end: int) -> None:
         """All of the range, up to `end`, has been asked for. Raises `WireError`."""
-        if self.next < end:
-            self._say(self.next, end)
+        if self._next < end:
+            self._say(self._next, end)
 
     def _check(self, frame: Frame, offsets: NDArray[Any], following: int) -> None:
         """Records have to say that they are of this queue, each the one behind the one before: a
@@ -118,12 +122,12 @@ class WireDecoder(Decoder):
         is_here = (frame.topic_size == len(name)) & (queue_ids == self._queue.queue_id)
         places = frame.topic_at[is_here, None] + numpy.arange(len(name))
         is_here[is_here] = (data[places] == name).all(axis=1)
-        first = int(offsets[0]) if self.next == ANY else self.next
+        first = int(offsets[0]) if self._next == ANY else self._next
         wanted = numpy.concatenate(([first], offsets[:-1] + 1))
         is_batch = frame.sys_flags & INNER_BATCH != 0
         is_here &= is_batch | ((offsets >= wanted) & (offsets < following))
         # How many messages a batch has is not looked at here.
-        self.next = ANY if is_batch.any() else int(offsets[-1]) + 1
+        self._next = ANY if is_batch.any() else int(offsets[-1]) + 1
         if is_here.all():
             gaps = numpy.flatnonzero((offsets > wanted) & ~is_batch.any())
             for at in gaps.tolist():
@@ -141,7 +145,7 @@ class WireDecoder(Decoder):
             how = "failOnDataLoss=false takes what it gives"
             raise WireError(f"{what}; {how}", Condition.CORRUPT_RECORD)
         LOG.warning("wire.misplaced %s", what)
-        self.next = ANY
+        self._next = ANY
 
     def _say(self, first: int, end: int) -> None:
         what = f"{describe(self._queue)}: the broker does not give messages {first} to {end - 1}"

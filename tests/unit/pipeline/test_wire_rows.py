@@ -14,6 +14,7 @@ from rocketbed.pipeline.wire import plan
 from rocketbed.pipeline.wire.log import RawPull, WireError
 from rocketbed.pipeline.wire.rows import ANY, WireDecoder
 from rocketbed.wire.bodies import MessageQueue
+from tests.support.logs import INNER, THREE, Message
 from tests.support.stores import STORE_MS, encode, some
 
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
@@ -168,3 +169,28 @@ def test_an_answer_that_cannot_be_cut_is_read_one_by_one(
     told = [record.args for record in caplog.records if "does not give" in str(record.args)]
     assert told
     assert "wire.uncut" in caplog.text
+
+
+@pytest.mark.parametrize("rows", ["1", "2", "9"])
+def test_behind_a_batch_an_answer_that_cannot_be_cut_gives_nothing_twice(
+    rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker gives a batch for any of its offsets, and how many it has is not looked at."""
+    plain, bad = Message(), bytearray(Message().encode(4000, 4))
+    bad[4] = 0x77
+    batch = Message(body=THREE, properties="INNER_NUM\x013\x02", sys_flag=INNER).encode(1000, 1)
+    records = [plain.encode(0, 0), batch, batch, batch, bytes(bad), plain.encode(5000, 5)]
+
+    class Broker(Answers):
+        async def pull(self, queue: MessageQueue, offset: int, *, count: int) -> RawPull:
+            found = dict.fromkeys(self.records[offset : offset + count])
+            after = 4 if 1 <= offset < 4 and count == 1 else min(offset + count, 6)
+            return RawPull(records=b"".join(found), next_offset=after, first=0, end=6, broker_id=0)
+
+    monkeypatch.setattr(plan, "kept_log", lambda _: Broker(*records))
+    given = {"endpoints": "h:1", "topics": "T", "failOnDataLoss": "false", "batchRows": rows}
+    options = Options.parse(given)
+    share = (plan.QueueRange(QUEUE, 0, 6),)
+    schema = arrow_schema("records", COLUMNS)
+    found = plan.read_share(share, schema, options, Wanted.of(options))
+    assert [row["queue_offset"] for one in found for row in one.to_pylist()] == [0, 1, 2, 3, 5]
