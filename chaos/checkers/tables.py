@@ -19,12 +19,29 @@ COPIED_NS = 15_000_000_000
 """A position committed so long before clients ended is at every slave: five times their period."""
 TOPICS, OFFSETS = "topics.json", "consumerOffset.json"
 GROUPS = "subscriptionGroup.json"
+AS_MADE = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+"""A group that a broker made by itself; in a run nobody changes one."""
 
 
 @check("S21 tables complete", "entries", final=True)
 def tables_complete(case: Case, found: Findings) -> int:
     """S21: at the end each node knows the topics that took messages, each group and its position; a
-    clean stop left its checkpoint, for the last record, and the index begins where the log does."""
+    clean stop left its checkpoint, for the last record, and the index begins where the log does.
+    At any time a group is as it was made, images included."""
     evidence = case.evidence
     queues_of: dict[tuple[int, str], int] = defaultdict(int)
     # Acknowledged ones: the bytes of a damaged record name whatever queue they like (seed 30260).
@@ -56,6 +73,12 @@ def tables_complete(case: Case, found: Findings) -> int:
                 )
     if evidence.foreign:
         return examined
+    for node in evidence.logs:
+        for what in _altered_groups(evidence, node):
+            examined += 1
+            if what:
+                excuse = evidence.disks.may_differ(node, file=GROUPS)
+                found.add(f"{node.label} {what}, by its {GROUPS}", excuse=excuse, node=node.name)
     for node in evidence.nodes:
         if node.name in evidence.record.stopped_cleanly:
             examined += _compare_positions(case, node, found) + 1
@@ -143,6 +166,22 @@ def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
             yield "has no index"
         elif (begin := files[0].header().begin_offset) > first:
             yield f"has an index from {begin} on only, and its first key is at {first}"
+
+
+def _altered_groups(evidence: Evidence, node: NodeLog) -> Iterator[str]:
+    """For each group of the run that a node's table has, what is not as it was made."""
+    table = node.directory.config(GROUPS)
+    table = table if isinstance(table, dict) else {}
+    rows, forbidden = table.get("subscriptionGroupTable", {}), table.get("forbiddenTable", {})
+    for group in (*evidence.record.consumer_groups, *evidence.record.listeners):
+        if group in forbidden:
+            yield f"forbids {group} {forbidden[group]}"
+        if group in rows:
+            row = rows[group]
+            others = {
+                key: row[key] for key in AS_MADE if row.get(key, AS_MADE[key]) != AS_MADE[key]
+            }
+            yield f"has {group} with {others}" if others else ""
 
 
 def _compare_positions(case: Case, node: NodeLog, found: Findings) -> int:

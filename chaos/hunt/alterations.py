@@ -140,10 +140,21 @@ def _masters(path: Path, record: RunRecord) -> list[Path]:
     return [path / record.stores[name] for name in sorted(record.leaders.values())]
 
 
-def _table(name: str, change: Callable[[Any], Any], path: Path, record: RunRecord) -> bool:
+def _images(path: Path, record: RunRecord) -> list[Path]:
+    return [path / image.directory for image in record.images]
+
+
+def _table(
+    name: str,
+    change: Callable[[Any], Any],
+    path: Path,
+    record: RunRecord,
+    *,
+    places: Callable[[Path, RunRecord], list[Path]] = _stores,
+) -> bool:
     """Change a table of every node, and its backup; None deletes it."""
     found = False
-    for store in _stores(path, record):
+    for store in places(path, record):
         for place in (store / "config" / name, store / "config" / f"{name}.bak"):
             if not place.exists():
                 continue
@@ -175,6 +186,17 @@ def _far_offsets(table: Any) -> Any:
     for row in table["offsetTable"].values():
         row.update({queue: offset + BEYOND for queue, offset in row.items()})
     return table
+
+
+def _few_retries(table: Any) -> Any:
+    for row in table["subscriptionGroupTable"].values():
+        row["retryMaxTimes"] = 1
+    return table
+
+
+def _forbidden(table: Any) -> Any:
+    groups = table["subscriptionGroupTable"]
+    return {**table, "forbiddenTable": {name: {"load-1": 4} for name in groups}}
 
 
 def _files(store: Path, folder: str) -> list[Path]:
@@ -422,6 +444,16 @@ ALTERATIONS: Final = (
         partial(
             _table, "subscriptionGroup.json", lambda table: {**table, "subscriptionGroupTable": {}}
         ),
+    ),
+    Alteration(
+        "groups-retries",
+        "groups have one retry on every node",
+        partial(_table, "subscriptionGroup.json", _few_retries),
+    ),
+    Alteration(
+        "groups-forbidden",
+        "a topic is forbidden to groups in every image",
+        partial(_table, "subscriptionGroup.json", _forbidden, places=_images),
     ),
     Alteration(
         "topics-unreadable",
