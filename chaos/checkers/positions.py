@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.context import FaultSpan, faults, no_disk
+from rocketbed.chaos.checkers.context import FaultSpan, faults
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import targets_of
 from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.keys import QueueName
-from rocketbed.chaos.checkers.lineage import PROMOTE, WIPE
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.reads import example_of
@@ -49,7 +48,7 @@ def offset_regress(case: Case, found: Findings) -> int:
     """
     evidence, losses = case.evidence, case.losses
     resets, struck = went_back(evidence), faults(evidence)
-    kept = _kept(evidence, _violent_ends(evidence, losses), resets)
+    kept = kept_commits(evidence, violent_ends(evidence, losses), resets)
     begun: set[tuple[int, int, int]] = set()
     reads = evidence.rows((Function.DELIVER, Function.READ_OFFSET), Outcome.OK)
     if not len(reads):
@@ -83,7 +82,7 @@ def offset_regress(case: Case, found: Findings) -> int:
     return examined
 
 
-def _kept(
+def kept_commits(
     evidence: Evidence,
     ends: dict[int, list[int]],
     resets: dict[Place, list[int]],
@@ -127,7 +126,7 @@ def _cut_off(struck: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
     return None
 
 
-def _violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
+def violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
     """By group of brokers: when its master of that time ended without a clean stop, rising."""
     found: dict[int, list[int]] = defaultdict(list)
     for event in evidence.history.events:
@@ -188,64 +187,6 @@ def offset_overrun(case: Case, found: Findings) -> int:
             )
     if not examined:
         raise NotApplicable(NO_GROUPS)
-    return examined
-
-
-@check("A35 forgotten position", "positions read of the node that had them")
-def forgotten_positions(case: Case, found: Findings) -> int:
-    """A35: a node that was master all the time, through whatever kills, has kept what was
-    committed to it, but for the commits of the last 6 s before it was killed.
-
-    Judged where the nodes that answered a commit and a later question are known, and one; and not
-    where a member committed less since: it may have begun with what a slave told it (seed 841009).
-    Where two members read one queue, each of the other's pulls says again where that one stands
-    (seed 857237).
-    """
-    evidence, losses = case.evidence, case.losses
-    resets, ends = went_back(evidence), _violent_ends(evidence, losses)
-    struck = faults(evidence)
-    given, held = commits_of(evidence), holders(evidence)
-    said = {place: {one.offset for one in some} for place, some in given.items()}
-    commits = _kept(evidence, ends, resets, by_node=True)
-    reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
-    examined = 0
-    for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
-        row = reads.row(number)
-        node = evidence.node(row)
-        times, best = commits[group, queue, bisect_right(resets[group, queue], time_ns), row.node]
-        last = bisect_right(times, time_ns) - 1
-        if node not in losses.ends or last < 0:
-            continue
-        committed, at = best[last]
-        lineage = losses.lineages[evidence.group_of(row.node)]
-        if any(lineage.era(one).master != node for one in (at, time_ns)):
-            continue  # what a slave was given its master's table replaces
-        changes = lineage.changes
-        if any(begin <= time_ns and at <= end for begin, end, _ in evidence.splits):
-            continue  # two masters: what one was given the other, or its successor, need not have
-        between = [one for one in changes if at < one.time_ns <= time_ns]
-        if any(one.what == (WIPE if one.node == node else PROMOTE) for one in between):
-            continue
-        if any(
-            one.offset <= offset and one.begun_ns <= time_ns and at < one.ended_ns
-            for one in given[group, queue]
-        ):
-            continue
-        examined += 1
-        if offset < committed:
-            name = evidence.queues.names[queue]
-            text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, after"
-            text += f" {committed} had been committed to it {(time_ns - at) / 1e9:.1f} s before"
-            example = evidence.example(row, text, value=None, distance=committed - offset)
-            excuse = losses.loss_between(evidence.group_of(row.node), at, time_ns)
-            excuse = excuse or evidence.disks.damaged_by(node, time_ns)
-            excuse = excuse or no_disk(struck, node, at, time_ns)
-            for one in given[group, queue] if excuse is None else ():
-                if one.ended_ns == at and offset in said[group, queue]:
-                    excuse = other_member(held[group, queue], one)
-            found.add(example, excuse=excuse)
-    if not examined:
-        raise NotApplicable("no position was read of a node that had been given it long before")
     return examined
 
 

@@ -434,6 +434,11 @@ ALTERATIONS: Final = (
         partial(_table, "consumerOffset.json", _no_offsets),
     ),
     Alteration(
+        "positions-gone-then",
+        "consumerOffset.json is empty in every image",
+        partial(_table, "consumerOffset.json", _no_offsets, places=_images),
+    ),
+    Alteration(
         "positions-far",
         "stored positions are beyond their queues",
         partial(_table, "consumerOffset.json", _far_offsets),

@@ -1,22 +1,30 @@
-"""Tables of a run's nodes, images among them: groups as they were made (S21)."""
+"""Tables of a run's nodes, images among them: groups as they were made (S21), positions (S28)."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rocketbed.chaos.history import Row
 from tests.support.run_maker import (
     GROUP,
     SECOND,
     TOPIC,
+    Ids,
     ImageMaker,
+    Made,
     RunMaker,
     found,
+    results,
     write_table,
 )
 
+Change = Callable[[RunMaker], None]
 AT_NS = 30 * SECOND
 """Of the image."""
+GIVEN = 6
+"""The position that was committed."""
 
 
 @pytest.fixture
@@ -31,9 +39,23 @@ def groups(run: RunMaker, place: str, **fields: Any) -> None:
     run.after.append(lambda path: write_table(path / place, "subscriptionGroup.json", table))
 
 
-def image(run: RunMaker, node: str) -> None:
-    """What a kill left of a node."""
-    run.images.append(ImageMaker(node, "kill", AT_NS, run.specs))
+def image(run: RunMaker, node: str, offset: int | None, time_ns: int = AT_NS) -> None:
+    """What a kill left of a node, with such a position of queue 0 in its table."""
+    table = {"offsetTable": {} if offset is None else {f"{TOPIC}@group-1": {"0": offset}}}
+
+    def write(store: Path) -> None:
+        write_table(store, "consumerOffset.json", table)
+
+    made = ImageMaker(node, "kill", time_ns, run.specs, harm=write)
+    run.images.append(made)
+    run.event(time_ns, node, "exit", cause="kill")
+
+
+def committed(run: RunMaker, time_ns: int, offset: int = GIVEN) -> None:
+    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+        return [ids.commit(0, offset, time_ns)._replace(node=ids.b1)]
+
+    run.rows.append(rows)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +71,7 @@ def image(run: RunMaker, node: str) -> None:
 def test_groups_are_as_they_were_made(
     run: RunMaker, place: str, fields: dict[str, Any], wanted: set[str]
 ) -> None:
-    image(run, "b2")
+    image(run, "b2", None)
     groups(run, place, **fields)
     assert found(run.judge(only=["S21"])) == wanted
 
@@ -61,3 +83,89 @@ def test_nothing_is_forbidden_to_a_group_of_the_run(
     table = {"subscriptionGroupTable": {}, "forbiddenTable": {group: {TOPIC: 4}}}
     run.after.append(lambda path: write_table(path / "stores/b1", "subscriptionGroup.json", table))
     assert found(run.judge(only=["S21"])) == wanted
+
+
+def has_it(run: RunMaker) -> None:
+    committed(run, 20 * SECOND)
+    image(run, "b1", GIVEN)
+
+
+def has_none(run: RunMaker) -> None:
+    committed(run, 20 * SECOND)
+    image(run, "b1", None)
+
+
+def has_less(run: RunMaker) -> None:
+    committed(run, 20 * SECOND)
+    image(run, "b1", GIVEN - 1)
+
+
+def was_given_less_since(run: RunMaker) -> None:
+    has_less(run)
+    committed(run, 25 * SECOND, GIVEN - 1)
+
+
+def was_given_it_just_now(run: RunMaker) -> None:
+    committed(run, 25 * SECOND)
+    image(run, "b1", None)
+
+
+def is_a_slave(run: RunMaker) -> None:
+    committed(run, 20 * SECOND)
+    image(run, "b2", None)
+
+
+def was_emptied_since(run: RunMaker) -> None:
+    has_none(run)
+    run.strike(22 * SECOND, "b1", "wipe", targets=["b1"])
+
+
+def disk(run: RunMaker, *, begin: int, end: int) -> None:
+    has_none(run)
+    run.strike(begin * SECOND, "b1", "disk", targets=["b1"])
+    run.strike(end * SECOND, "b1", "heal", targets=["b1"], step="disk b1")
+
+
+def could_not_write(run: RunMaker) -> None:
+    disk(run, begin=21, end=25)
+
+
+def could_write_again_in_time(run: RunMaker) -> None:
+    disk(run, begin=21, end=22)
+
+
+def was_paused(run: RunMaker) -> None:
+    has_none(run)
+    run.strike(21 * SECOND, "b1", "pause", targets=["b1"], for_s=6)
+    run.strike(27 * SECOND, "b1", "heal", targets=["b1"], step="pause b1")
+
+
+def had_its_topic_deleted_later(run: RunMaker) -> None:
+    """Another one of its name may stand in the table."""
+    has_none(run)
+    run.event(40 * SECOND, "", "topic_leaving", topic=TOPIC)
+    run.event(41 * SECOND, "", "topic_deleted", topic=TOPIC, ends={"b": 1 << 20})
+
+
+CASES: list[tuple[Change, tuple[int, int]]] = [
+    (has_it, (0, 0)),
+    (has_none, (1, 0)),
+    (has_less, (1, 0)),
+    (was_given_less_since, (0, 0)),
+    (was_given_it_just_now, (0, 0)),
+    (is_a_slave, (0, 0)),
+    (was_emptied_since, (0, 0)),
+    (could_not_write, (0, 1)),
+    (could_write_again_in_time, (1, 0)),
+    (was_paused, (0, 1)),
+    (had_its_topic_deleted_later, (0, 0)),
+]
+
+
+@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_a_kill_leaves_a_master_its_positions(
+    run: RunMaker, change: Change, wanted: tuple[int, int]
+) -> None:
+    change(run)
+    result = results(run.judge(only=["S28"]))["S28"]
+    assert (result.found, result.allowed_found) == wanted, result.findings
