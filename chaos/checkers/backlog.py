@@ -106,6 +106,8 @@ def late_deliveries(case: Case, found: Findings) -> int:
     """
     evidence = case.evidence
     calm_ns, sends = evidence.record.calm_ns, evidence.acknowledged
+    if not calm_ns:
+        raise NotApplicable("the run had no calm phase")
     sent = sends.at(passes.above(sends.column("invoked_ns"), calm_ns + HALF_OPEN_NS))
     delays: list[int] = []
     for who, rows in _readers(case):

@@ -108,6 +108,8 @@ def late_calls(case: Case, found: Findings) -> int:
     """A27w: a message that is due late in the calm phase comes to its function soon. Those of the
     group in order wait for each other. Where time is a machine's it is a figure only."""
     evidence = case.evidence
+    if not evidence.record.calm_ns:
+        raise NotApplicable("the run had no calm phase")
     levels = delay_levels(evidence.record.delay_levels)
     late: list[int] = []
     for one in _heard(case):

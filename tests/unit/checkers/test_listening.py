@@ -311,3 +311,9 @@ def test_what_listeners_were_called_for(run: RunMaker, change: Change, expected:
 def test_where_nobody_listened_there_is_nothing_to_look_at(tmp_path: Path) -> None:
     judgement = RunMaker(tmp_path / "run").judge(only=IDS)
     assert {judgement.result(one).verdict for one in IDS} == {Verdict.NOT_APPLICABLE}
+
+
+def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) -> None:
+    late(run)
+    run.record.calm_ns = 0
+    assert run.judge(only=IDS).result("A27w").verdict is Verdict.NOT_APPLICABLE
