@@ -1,13 +1,19 @@
 """Are the answers to questions true? By key (A17), bounds of queues (A18), by time (A19)."""
 
+from bisect import bisect_left
+from collections import defaultdict
+
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import faults, no_disk
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, pack
-from rocketbed.chaos.checkers.result import Severity
+from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import FINAL_READER, UNKNOWN, Function, Outcome, Row
 
 INDEX_LAG_NS = 2_000_000_000
 """A message acknowledged so long ago is in the index."""
+DISPATCH_LAG_NS = 500_000_000
+"""A message acknowledged so long ago is in its queue: with asynchronous flush that comes after."""
 _ENDLESS_NS = 1 << 62
 
 
@@ -69,8 +75,10 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
 def bounds(case: Case, found: Findings) -> int:
     """A18: the minimum is not above the maximum, neither goes back, none is beyond the end; what a
     pull gave lies between them; at the end the maximum is the queue's end, and the minimum is not
-    behind its first message."""
-    evidence = case.evidence
+    behind its first message. A master's maximum is behind all that it had acknowledged half a
+    second before, in simulation: a busy machine may write queues later, as a disk does that takes
+    nothing."""
+    evidence, reached = case.evidence, Reached(case)
     answers = evidence.rows((Function.BOUNDS, Function.PULL), Outcome.OK)
     told = [number for number in range(len(answers)) if answers.row(number).value >= 0]
     if not told:
@@ -106,6 +114,12 @@ def bounds(case: Case, found: Findings) -> int:
         if row.process == FINAL_READER and maximum < end:
             what = f"maximum {maximum} was reported at the end, and the queue ends at {end}"
             _add_bound(case, found, row, what, end - maximum, (row.returned_ns, _ENDLESS_NS))
+        least, since_ns = reached.by(row, queue)
+        if maximum < least:
+            what = f"maximum {maximum} was reported, after offset {least - 1} was acknowledged"
+            kept = no_disk(reached.struck, evidence.node(row), since_ns, row.returned_ns)
+            span = since_ns, row.returned_ns
+            _add_bound(case, found, row, what, least - maximum, span, excuse=kept)
         before = last.get((row.node, queue))
         last[row.node, queue] = row
         if before is None or before.returned_ns > row.invoked_ns:
@@ -119,15 +133,65 @@ def bounds(case: Case, found: Findings) -> int:
     return len(told)
 
 
+class Reached:
+    """How far the queues of a master reached, by what it had acknowledged."""
+
+    def __init__(self, case: Case) -> None:
+        evidence = case.evidence
+        self._case = case
+        self.struck = faults(evidence)
+        self._times: dict[tuple[int, int], list[int]] = defaultdict(list)
+        """By queue and the beginning of its master's time: when an answer came, rising."""
+        self._best: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        """Beside each the highest end by then, and when what ends there was acknowledged."""
+        sends = evidence.acknowledged
+        names = ("returned_ns", "invoked_ns", "queue_offset")
+        columns = (evidence.queue_numbers(sends), *map(sends.column, names))
+        for at, begun, queue, offset in sorted(
+            (int(at), int(begun), int(queue), int(offset))
+            for queue, at, begun, offset in zip(*columns, strict=True)
+            if queue >= 0
+        ):
+            era = case.losses.lineages[evidence.queues.names[queue].group].era(begun)
+            place = queue, era.start_ns
+            best = self._best[place]
+            self._times[place].append(at)
+            best.append(max((offset + 1, at), best[-1]) if best else (offset + 1, at))
+
+    def by(self, row: Row, queue: int) -> tuple[int, int]:
+        """The least end that the master of the time may tell in an answer, and when what ends there
+        was acknowledged; 0 for an answer of another one, or of one of two masters."""
+        evidence, name = self._case.evidence, self._case.evidence.queues.names[queue]
+        lineage = self._case.losses.lineages[name.group]
+        era = lineage.era(row.invoked_ns)
+        is_its_own = era.master == evidence.node(row) and era is lineage.era(row.returned_ns)
+        if not is_its_own or evidence.record.backend != "sim" or evidence.deleted(name.topic):
+            return 0, 0
+        before = bisect_left(self._times[queue, era.start_ns], row.invoked_ns - DISPATCH_LAG_NS)
+        if not before:
+            return 0, 0
+        least, at = self._best[queue, era.start_ns][before - 1]
+        if any(begin <= row.returned_ns and at <= end for begin, end, _ in evidence.splits):
+            return 0, 0
+        return least, at
+
+
 def _add_bound(
-    case: Case, found: Findings, row: Row, what: str, distance: int, span: tuple[int, int] = (0, 0)
+    case: Case,
+    found: Findings,
+    row: Row,
+    what: str,
+    distance: int,
+    span: tuple[int, int] = (0, 0),
+    *,
+    excuse: Excuse | None = None,
 ) -> None:
     """A finding that is excused by what the group, or this very node, lost in a time."""
     evidence, losses = case.evidence, case.losses
     node = evidence.node(row)
     text = f"{evidence.history.topic(row)}/{row.queue} at {node}: {what}"
     example = evidence.example(row, text, value=None, offset=None, node=node, distance=distance)
-    excuse = losses.loss_between(evidence.group_of(row.node), *span)
+    excuse = excuse or losses.loss_between(evidence.group_of(row.node), *span)
     ends = losses.ends.get(node)
     if excuse is None and ends is not None and ends.lowest_fall(*span) is not None:
         excuse = evidence.excuse(f"{node} cut its log", *span)

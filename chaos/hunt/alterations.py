@@ -85,6 +85,21 @@ def _every_second(function: Function) -> Change:
     return changed
 
 
+def _low_between() -> Change:
+    """A queue's end is one too low wherever it has risen since a node told it: it never falls."""
+    told: dict[tuple[int, ...], int] = {}
+
+    def changed(row: Row) -> Row:
+        if row.function != Function.BOUNDS or row.process == FINAL_READER:
+            return row
+        place = row.node, row.topic, row.queue
+        low = row._replace(value=max(row.value - 1, told.get(place, 0)))
+        told[place] = low.value
+        return low
+
+    return changed
+
+
 SENT_OK: Final = _is(Function.SEND, outcome=Outcome.OK)
 
 
@@ -395,6 +410,11 @@ ALTERATIONS: Final = (
         "bounds-low",
         "a queue's end was told one too low",
         lambda: _each(_is(Function.BOUNDS), _plus("value", -1)),
+    ),
+    _change(
+        "bounds-low-between",
+        "while a queue grew its end was told one too low",
+        _low_between,
     ),
     _change(
         "bounds-late",
