@@ -20,6 +20,7 @@ from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
 BEYOND: Final = 1_000_000
 LATE_NS: Final = 3600 * 10**9
 SLOW_NS: Final = 5 * 10**9
+TIMEOUT_NS: Final = 3 * 10**9
 COMMITTED_NS: Final = 10 * 10**9
 """So long after a delivery its member has committed it."""
 READS: Final = (Function.GOT, Function.DELIVER)
@@ -142,6 +143,23 @@ def _last_delivery(change: Change, path: Path, _record: RunRecord) -> bool:
         _each(lambda row: row.function == Function.DELIVER and row.value == value, change),
         path,
     )
+
+
+def _nobody_answered(path: Path, record: RunRecord) -> bool:
+    """No send was acknowledged in half of the storm: all timed out."""
+    begin = int(record.facts.get("zero_ns", 0))
+    storm_ns = record.calm_ns - begin
+
+    def change(row: Row) -> Row:
+        share = (row.invoked_ns - begin) / max(storm_ns, 1)
+        if not SENT_OK(row) or not 0.3 <= share < 0.8:
+            return row
+        unknown = {"queue": -1, "queue_offset": -1, "physical_offset": -1, "node": 0, "status": -1}
+        return row._replace(
+            outcome=Outcome.INFO, returned_ns=row.invoked_ns + TIMEOUT_NS, **unknown
+        )
+
+    return _rows(change, path)
 
 
 # --- directories
@@ -353,6 +371,11 @@ ALTERATIONS: Final = (
         "acknowledged-late",
         "acknowledgements took five seconds more",
         lambda: _each(SENT_OK, _plus("returned_ns", SLOW_NS)),
+    ),
+    Alteration(
+        "storm-unanswered",
+        "no send was acknowledged in half of the storm",
+        _nobody_answered,
     ),
     _change(
         "positions-unread",

@@ -45,7 +45,7 @@ ANSWERED: Final = ("L10",)
 CALM_S: Final = 30.0
 ON_DISK: Final = ("I11",)
 """Where followers are given only what is on disk, and every sync is seen."""
-OBSERVED: Final = ("I7", "S15t")
+OBSERVED: Final = ("I7", "S15t", "L11")
 """Where every write and every sync of a node is seen: in simulation."""
 
 

@@ -1,0 +1,115 @@
+"""A send is answered once its message is at every node (L11)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rocketbed.chaos.history import Outcome
+from rocketbed.chaos.record import Promise
+from rocketbed.chaos.trace import Trace
+from tests.support.run_maker import MS, NODES, SECOND, RunMaker, results
+
+Change = Callable[[RunMaker], None]
+VALUE = 8
+SENT_NS = 10 * SECOND
+HELD_NS = 11 * SECOND
+"""When the last node has it on disk."""
+END = 1 << 20
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunMaker:
+    made = RunMaker(tmp_path / "run")
+    made.record.promise = Promise(flush="sync", replication="sync", copies=2)
+    made.trace = Trace()
+    for node in NODES:
+        made.trace.node(node).add(0, 0, 0)
+        made.trace.node(node).add(HELD_NS - SECOND, END, 0)
+        made.trace.node(node).add(HELD_NS, END, END)
+    sent, end_ns = made.sends[VALUE], SENT_NS + 3 * SECOND
+    sent = replace(sent, outcome=Outcome.INFO, invoked_ns=SENT_NS, returned_ns=end_ns)
+    made.sends[VALUE] = sent
+    return made
+
+
+def unanswered(run: RunMaker) -> None:
+    pass
+
+
+def answered(run: RunMaker) -> None:
+    run.sends[VALUE] = replace(run.sends[VALUE], outcome=Outcome.OK)
+
+
+def given_up_soon(run: RunMaker) -> None:
+    run.sends[VALUE] = replace(run.sends[VALUE], returned_ns=HELD_NS + SECOND - MS)
+
+
+def never_ended_though_its_client_went_on(run: RunMaker) -> None:
+    run.sends[VALUE] = replace(run.sends[VALUE], returned_ns=-1)
+    last = run.sends[-1]
+    run.sends[-1] = replace(last, invoked_ns=20 * SECOND, returned_ns=20 * SECOND + MS)
+
+
+def never_ended_with_its_client(run: RunMaker) -> None:
+    run.sends[VALUE] = replace(run.sends[VALUE], returned_ns=-1)
+
+
+def not_on_disk_at_a_slave(run: RunMaker) -> None:
+    assert run.trace is not None
+    run.trace.nodes.pop("b3")
+    run.trace.node("b3").add(0, 0, 0)
+    run.trace.node("b3").add(HELD_NS, END, 0)
+
+
+def on_processes(run: RunMaker) -> None:
+    run.record.backend = "process"
+
+
+def behind_a_partition(run: RunMaker) -> None:
+    run.strike(SENT_NS - 2 * SECOND, "b2", "partition", targets=["b2"], for_s=1)
+    run.strike(SENT_NS - SECOND, "b2", "heal", targets=["b2"], step="partition b2")
+
+
+def long_after_a_partition(run: RunMaker) -> None:
+    run.strike(SENT_NS - 3 * SECOND, "b2", "partition", targets=["b2"], for_s=1)
+    run.strike(SENT_NS - 2 * SECOND, "b2", "heal", targets=["b2"], step="partition b2")
+
+
+def while_a_clock_jumped(run: RunMaker) -> None:
+    run.strike(SENT_NS, "b1", "clock", targets=["b1"])
+
+
+def while_producers_were_paused(run: RunMaker) -> None:
+    run.strike(SENT_NS, "", "pause", targets=["producer-1"], for_s=2)
+
+
+def while_a_slave_was_down(run: RunMaker) -> None:
+    run.event(SENT_NS + SECOND, "b3", "exit", cause="kill")
+    run.event(SENT_NS + 2 * SECOND, "b3", "start", id=2)
+
+
+CASES: list[tuple[Change, tuple[int, int]]] = [
+    (unanswered, (1, 0)),
+    (answered, (0, 0)),
+    (given_up_soon, (0, 0)),
+    (never_ended_though_its_client_went_on, (1, 0)),
+    (never_ended_with_its_client, (0, 0)),
+    (not_on_disk_at_a_slave, (0, 0)),
+    (on_processes, (0, 0)),
+    (behind_a_partition, (0, 1)),
+    (long_after_a_partition, (1, 0)),
+    (while_a_clock_jumped, (1, 0)),
+    (while_producers_were_paused, (0, 1)),
+    (while_a_slave_was_down, (0, 1)),
+]
+
+
+@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_what_is_everywhere_is_answered(
+    run: RunMaker, change: Change, wanted: tuple[int, int]
+) -> None:
+    change(run)
+    result = results(run.judge(only=["L11"]))["L11"]
+    assert (result.found, result.allowed_found) == wanted, result.findings
