@@ -8,6 +8,7 @@ from rocketbed.chaos.sessions.again import run_again
 from rocketbed.chaos.sessions.beginnings import run_beginnings
 from rocketbed.chaos.sessions.behind import run_behind
 from rocketbed.chaos.sessions.broker import run_broker
+from rocketbed.chaos.sessions.copies import run_copies
 from rocketbed.chaos.sessions.cuts import run_cuts
 from rocketbed.chaos.sessions.damage import run_damage
 from rocketbed.chaos.sessions.edges import run_edges
@@ -25,6 +26,7 @@ from rocketbed.chaos.sessions.moments import run_moments
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.own_files import run_own_files
 from rocketbed.chaos.sessions.parting import run_parting
+from rocketbed.chaos.sessions.pieces import run_pieces
 from rocketbed.chaos.sessions.questions import run_questions
 from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.registered import run_registered
@@ -68,6 +70,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker-tables/{seed}": partial(run_tables, seed),
         f"broker-tools/{seed}": partial(run_tools, seed),
         f"broker-waiting/{seed}": partial(run_waiting, seed),
+        f"copies/{seed}": partial(run_copies, seed),
         f"edges/{seed}": partial(run_edges, seed),
         f"failover-behind/{seed}": partial(run_behind, seed),
         f"failover-leaders/{seed}": partial(run_leaders, seed),
@@ -87,6 +90,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"store-damage/{seed}": partial(_each, run_damage, seed * 1000),
         f"store-limits/{seed}": partial(run_limits, seed),
         f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),
+        f"store-pieces/{seed}": partial(run_pieces, seed),
         f"store-own-files/{seed}": partial(run_own_files, seed),
         f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),
         f"store-scattered/{seed}": partial(run_scattered, seed),

@@ -11,6 +11,7 @@ from rocketbed.chaos.sessions.beginnings import run_beginnings
 from rocketbed.chaos.sessions.behind import run_behind
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.catalogue import sessions
+from rocketbed.chaos.sessions.copies import run_copies
 from rocketbed.chaos.sessions.cuts import run_cuts
 from rocketbed.chaos.sessions.damage import run_damage
 from rocketbed.chaos.sessions.edges import run_edges
@@ -29,6 +30,7 @@ from rocketbed.chaos.sessions.moments import run_moments
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.own_files import run_own_files
 from rocketbed.chaos.sessions.parting import run_parting
+from rocketbed.chaos.sessions.pieces import run_pieces
 from rocketbed.chaos.sessions.questions import run_questions
 from rocketbed.chaos.sessions.register import run_register
 from rocketbed.chaos.sessions.registered import run_registered
@@ -72,6 +74,7 @@ from rocketbed.replication.follow import MasterConnection
 from rocketbed.replication.follower import Follower
 from rocketbed.replication.insync import InSyncView
 from rocketbed.replication.lease import Roll
+from rocketbed.replication.membership import Membership
 from rocketbed.replication.pace import Pace
 from rocketbed.routing.keyvalue import KeyValueTable
 from rocketbed.routing.nameserver import Nameserver
@@ -120,6 +123,8 @@ def test_mending_and_room() -> None:
 def test_rules_by_themselves() -> None:
     assert run_table_files(SEED)
     assert run_edges(SEED)
+    assert run_copies(SEED)
+    assert run_pieces(SEED)
 
 
 def test_what_a_start_finds() -> None:
@@ -179,6 +184,8 @@ def test_fresh_seeds(first: int) -> None:
         assert run_table_files(seed)
         assert run_own_files(seed)
         assert run_edges(seed)
+        assert run_copies(seed)
+        assert run_pieces(seed)
     assert run_beginnings(first)
     assert run_taken_over(first)
     assert run_trouble(first)
@@ -326,6 +333,8 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Pace, "wait", lambda _: _at_once, run_behind, "rate"),
     (Registration, "announce", lambda _: lambda self: None, run_registered, "wait"),
     (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
+    (DamagedRanges, "hit", lambda _: lambda self, *place: None, run_pieces, "(pick|damage)"),
+    (Membership, "_is_behind", lambda _: lambda self, *told: False, run_copies, "member"),
     (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
     (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),
