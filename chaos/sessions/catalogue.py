@@ -33,6 +33,7 @@ from rocketbed.chaos.sessions.registered import run_registered
 from rocketbed.chaos.sessions.replica_lives import run_replica_lives
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
+from rocketbed.chaos.sessions.rules import run_rules
 from rocketbed.chaos.sessions.scattered import run_scattered
 from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.slave_reads import run_slave_reads
@@ -64,6 +65,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker-members/{seed}": partial(run_members, seed),
         f"broker-questions/{seed}": partial(run_questions, seed),
         f"broker-registered/{seed}": partial(run_registered, seed),
+        f"broker-rules/{seed}": partial(run_rules, seed),
         f"broker-sends/{seed}": partial(_each, run_sends, seed * 1000),
         f"broker-spoilt/{seed}": partial(_each, run_spoilt, seed * 1000),
         f"broker-table-files/{seed}": partial(run_table_files, seed),

@@ -55,9 +55,11 @@ async def _main(world: World, random: Random, config: StoreConfig) -> None:
 
 
 def _damages(random: Random, end: int) -> tuple[DamagedRanges, list[tuple[int, int, bool]]]:
-    damaged, known = DamagedRanges(), []
+    damaged, known = DamagedRanges(), list[tuple[int, int, bool]]()
     for _ in range(random.randrange(5)):
         start = random.randrange(end)
+        if known and random.random() < 0.3:
+            start = random.choice(known)[1] - random.randrange(2)
         stretch = start, start + random.randrange(1, 99), random.random() < 0.3
         damaged.add(Damage(*stretch[:2], f"of {start}", is_readable=stretch[2]))
         known.append(stretch)
@@ -72,11 +74,11 @@ def _picked(random: Random) -> None:
         if draw < 0.1:
             units.append(BLANK)
             continue
-        at = at - 50 if draw < 0.12 else at
+        at = at - 150 if draw < 0.12 and at > 149 else at
         size = RECORD_MIN - 1 if 0.12 <= draw < 0.14 else size
         size = BLANK[1] if 0.14 <= draw < 0.16 and at else size
         units.append((at, size, random.choice((5, -7, 5 - (1 << 32), 9))))
-        at += size if draw >= 0.16 else 91
+        at += 0 if draw > 0.97 else size if draw >= 0.16 else 91
     config = SimpleNamespace(
         memory_bytes=random.choice((0, 1, 300)),
         transfer_count_memory=random.randrange(1, 6),
@@ -84,7 +86,10 @@ def _picked(random: Random) -> None:
         transfer_count_disk=random.randrange(1, 4),
         transfer_bytes_disk=random.choice((91, 182)),
     )
-    low, written = random.choice((0, 0, 91, 92)), at + random.randrange(2)
+    written = at + random.randrange(2)
+    if config.memory_bytes > 1:
+        config.memory_bytes = max(written - random.choice(units)[0], 1)
+    low = random.choice((0, 0, 91, 92))
     damaged, known = _damages(random, at + 1) if random.random() < 0.5 else (DamagedRanges(), [])
     log = SimpleNamespace(min_offset=low, written=SimpleNamespace(value=written))
     parts: Any = SimpleNamespace(config=config, log=log, damaged=damaged)
@@ -165,6 +170,8 @@ def _merged(known: list[tuple[int, int, bool]], *, readable: bool = False) -> li
 def _damaged(random: Random) -> None:
     damaged, known = _damages(random, 300)
     cut = random.randrange(400) if random.random() < 0.3 else 999
+    if known and random.random() < 0.2:
+        cut = random.choice(known)[0] + random.randrange(2)
     if cut != 999:
         damaged.cut(cut)
         known = [(start, min(end, cut), is_readable) for start, end, is_readable in known]
@@ -191,29 +198,28 @@ def _damaged(random: Random) -> None:
 def _joined(random: Random) -> None:
     """Beyond so many, those that lie nearest are one, and their reasons say so once."""
     damaged, gaps, at = DamagedRanges(), list[int](), 0
+    least = JOIN_GAP * random.choice((1, 2, 4)) + random.randrange(2)
     spans = list[tuple[int, int]]()
     for number in range(RANGES_MAX):
         spans.append((at, at + 10))
-        step = (JOIN_GAP + 1, JOIN_GAP, JOIN_GAP * 2, JOIN_GAP * 2 + 1)[number % 4]
-        gaps.append(step if random.random() < 0.05 else JOIN_GAP * 2 + 1)
+        damaged.add(Damage(*spans[-1], "bad"))
+        first = ";".join(f"{start}-{end}" for start, end in spans[:SHOWN])
+        want = first + (f" and {number + 1 - SHOWN} more" if number >= SHOWN else "")
+        ensure(damaged.shown() == want, "damage", f"{damaged.shown()} for {want}")
+        gaps.append(least if number < 3 or random.random() < 0.05 else JOIN_GAP * 9)
         at += 10 + gaps[-1]
-    for start, end in spans:
-        damaged.add(Damage(start, end, "bad"))
     ensure(len(damaged.found) == damaged.count == RANGES_MAX, "damage", f"{len(damaged.found)}")
-    first = ";".join(f"{start}-{end}" for start, end in spans[:SHOWN])
-    ensure(damaged.shown() == f"{first} and {RANGES_MAX - SHOWN} more", "damage", damaged.shown())
     damaged.add(Damage(at, at + 10, "bad"))
     spans.append((at, at + 10))
-    gap = JOIN_GAP if JOIN_GAP in gaps[:-1] else 2 * JOIN_GAP
-    gap = gap if any(one <= gap for one in gaps) else 4 * JOIN_GAP
-    want = list[tuple[int, int, str]]()
+    gap = next(gap for gap in (JOIN_GAP << by for by in range(9)) if least <= gap)
+    joined = list[tuple[int, int, str]]()
     for start, end in spans:
-        if want and start - want[-1][1] <= gap:
-            want[-1] = want[-1][0], end, "bad, and more behind it"
+        if joined and start - joined[-1][1] <= gap:
+            joined[-1] = joined[-1][0], end, "bad, and more behind it"
         else:
-            want.append((start, end, "bad"))
+            joined.append((start, end, "bad"))
     found = [(one.start, one.end, one.reason) for one in damaged.found]
-    ensure(found == want, "damage", f"{len(found)} stretches are left of {RANGES_MAX + 1}")
+    ensure(found == joined, "damage", f"{len(found)} stretches are left of {RANGES_MAX + 1}")
     ensure(damaged.count == RANGES_MAX + 1, "damage", f"{damaged.count} were found")
 
 

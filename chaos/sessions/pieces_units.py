@@ -22,7 +22,7 @@ TOPIC: Final = "C"
 SIZE: Final = BATCH_UNIT.size
 WRONG: Final = (((0, -1),), ((1, 0),), ((1, -1),), ((4, -1),), ((5, 0),), ((5, -1),))
 BEGIN: Final = 7
-"""Where the log begins: a spoilt unit of zeros names no record of it."""
+"""Of the log: a spoilt unit of zeros names no record of it."""
 
 
 def ask_batches(world: World, random: Random, store: MessageStore) -> None:
@@ -43,12 +43,12 @@ def ask_batches(world: World, random: Random, store: MessageStore) -> None:
         _asked(random, queue, units, spoilt)
     else:
         spoilt = -1
+        _short(queue, units)
     _compared(random, queue, units, outside, spoilt)
     end = random.randrange(len(units) + 1)
     queue.cut_units(end)
-    last = units[end - 1] if end else None
     if spoilt < 0 or spoilt != end - 1:
-        want = 0 if last is None else _end(last)
+        want = _end(units[end - 1]) if end else 0
         ensure(queue.max_offset == want, "units", f"cut at {end}, {queue.max_offset} for {want}")
     _trusted(random, queue)
     queue.destroy()
@@ -72,11 +72,11 @@ def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list
         if entry.queue_offset < after or -entry.units > MESSAGES_MAX:
             outside.append(entry)
             says = f"holds {MESSAGES_MAX + 1} m" if -entry.units > MESSAGES_MAX else f"is {after}"
-            ensure(says in problem, "units", f"{problem!r} for {says!r}")
         else:
+            says = ""
             units.append(entry)
             base = after = base + count
-            ensure(not problem, "units", problem)
+        ensure(says in problem if says else not problem, "units", f"{problem!r} for {says!r}")
         ensure(queue.max_offset == after, "units", f"{queue.max_offset} for {after}")
         low = units[0].queue_offset if units else 0
         ensure(queue.min_offset == low, "units", f"{queue.min_offset} is the first, not {low}")
@@ -88,9 +88,9 @@ def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list
         ensure(queue.put_batch(entry) == "", "units", "the first one")
         units.append(entry)
     queue.write_pending()
-    places = [(one.physical_offset, one.queue_offset) for one in outside]
+    places = [one.physical_offset for one in outside]
     told = queue.outside, queue.first_outside
-    ensure(told == (len(places), places[0][0] if places else -1), "units", f"{told}: {places}")
+    ensure(told == (len(places), [*places, -1][0]), "units", f"{told}: {places}")
     return units, outside
 
 
@@ -105,10 +105,8 @@ def _spoilt(random: Random, queue: BatchConsumeQueue, number: int) -> list[int]:
 def _trusted(random: Random, queue: BatchConsumeQueue) -> None:
     """A unit is believed that can name a record, and lies between those beside it that can."""
     queue.cut_units(0)
-    first = queue.first_unit
-    count = random.randrange(1, 6)
-    rows = list[list[int]]()
-    at = base = 0
+    first, count = queue.first_unit, random.randrange(1, 6)
+    rows, at, base = list[list[int]](), 0, 0
     for number in range(count):
         rows.append([at, 10, 0, 0, base, random.choice((1, 2)), -1, 0])
         at, base = at + 10, base + rows[-1][5]
@@ -133,10 +131,10 @@ def _trusted(random: Random, queue: BatchConsumeQueue) -> None:
     for number in range(count):
         is_low = rows[number][4] + rows[number][5] <= queue.max_offset
         want = good[number] and is_low and fits(number - 1, number)
-        found = queue.trusted_unit(first + number, ignore_next=True) is not None
-        ensure(found == want, "units", f"{number} of {rows}: {found}")
-        found = queue.trusted_unit(first + number) is not None
-        ensure(found == (want and fits(number, number + 1)), "units", f"{number} of {rows}")
+        for ignores in (True, False):
+            found = queue.trusted_unit(first + number, ignore_next=ignores) is not None
+            fits_next = ignores or fits(number, number + 1)
+            ensure(found == (want and fits_next), "units", f"{number} of {rows}: {found}")
     for end in range(count + 1):
         after = sum(rows[end - 1][4:6]) if end else 0
         ensure(queue.offset_after(first + end) == after, "units", f"{after} is behind {end}")
@@ -159,9 +157,9 @@ def _asked(
         ensure(is_true == (number != spoilt), "units", f"{number} is believed: {is_true}, {one}")
     for offset in offsets:
         want = next(number for number, one in enumerate(units) if _end(one) > offset)
-        found = queue.find(offset)
-        passes = {want} if spoilt is None else {want, want + (want == spoilt)}
-        passes |= {spoilt} if spoilt is not None and want == spoilt + 1 else set()
+        found, passes = queue.find(offset), {want}
+        if spoilt is not None and spoilt <= want <= spoilt + 1:
+            passes = {spoilt, spoilt + 1}
         ensure(found in passes, "units", f"{offset} is in {found}, not {want}, {spoilt} is spoilt")
         _picked(random, queue, units, spoilt, offset, min(found, len(units) - 1))
     for entry in units:
@@ -184,16 +182,16 @@ def _picked(
     offset: int,
     begin: int,
 ) -> None:
-    damaged, bad, low = DamagedRanges(), -1, random.choice((0, units[-1].physical_offset))
+    damaged, bad = DamagedRanges(), -1
+    low = random.choice((0, 0, units[-1].physical_offset, random.choice(units).physical_offset))
     if random.random() < 0.3:
         bad = random.randrange(len(units))
         start = units[bad].physical_offset + random.choice((0, units[bad].size - 1))
         damaged.add(Damage(start, start + 1, "bad"))
-    room, many = random.choice((1, 300, 1000)), random.choice((1, 3, 9, 1 << 20))
-    config = SimpleNamespace(transfer_bytes_memory=room)
-    parts: Any = SimpleNamespace(
-        config=config, log=SimpleNamespace(min_offset=low), damaged=damaged
-    )
+    room = sum(one.size for one in random.sample(units, min(len(units), 3))) if begin % 2 else 1000
+    if begin % 3:
+        room = sum(one.size for one in units[begin : begin + random.randrange(1, 4)])
+    many = random.choice((1, 3, 9, 1 << 20))
     ranges, after, count, refused, is_gone = list[tuple[int, int]](), offset, 0, False, False
     for number, one in enumerate(units[begin:], begin):
         if count >= many:
@@ -211,9 +209,7 @@ def _picked(
             continue
         ranges.append((one.physical_offset, one.size))
         count += abs(one.units)
-    result = GetResult(
-        status=GetStatus.NO_MATCHED_MESSAGE, next_offset=offset, min_offset=0, max_offset=0
-    )
+    parts, result = _parts(room, low, damaged), _miss(offset)
     try:
         pick_batches(parts, queue, result, many)
         was_refused = False
@@ -226,6 +222,38 @@ def _picked(
     ensure(found == want, "pick", f"{found} for {want} from {offset}, {spoilt} and {bad} are bad")
 
 
+def _parts(room: int, low: int, damaged: DamagedRanges) -> Any:
+    log = SimpleNamespace(min_offset=low)
+    return SimpleNamespace(
+        config=SimpleNamespace(transfer_bytes_memory=room), log=log, damaged=damaged
+    )
+
+
+def _miss(offset: int) -> GetResult:
+    nothing = GetStatus.NO_MATCHED_MESSAGE
+    return GetResult(status=nothing, next_offset=offset, min_offset=0, max_offset=0)
+
+
+def _short(queue: BatchConsumeQueue, units: Sequence[Entry]) -> None:
+    """Below the end all is covered, so a last unit that ends before it is damaged."""
+    number = len(units) - 1
+    row, unit = queue.row, list(queue.unit_at(number) or ())
+    if unit[5] == 1:
+        return
+    row.write(number * SIZE, BATCH_UNIT.pack(*unit[:5], unit[5] - 1, *unit[6:]))
+    for more, is_given in ((2, True), (1, False)):
+        offset = queue.max_offset - more
+        parts, result = _parts(1000, 0, DamagedRanges()), _miss(offset)
+        try:
+            pick_batches(parts, queue, result, 1)
+            was_given = bool(result.ranges)
+        except CorruptRecord as exc:
+            was_given = False
+            ensure(exc.offset == unit[0], "pick", str(exc))
+        ensure(was_given == is_given, "pick", f"{more} before the end: {was_given}")
+    row.write(number * SIZE, BATCH_UNIT.pack(*unit))
+
+
 def _compared(
     random: Random,
     queue: BatchConsumeQueue,
@@ -235,6 +263,7 @@ def _compared(
 ) -> None:
     """Beside the log each record finds its unit, or where it has to be, and others find none."""
     records = {one.physical_offset: one for one in (*units, *outside)}
+    foreign = list[int]()
     expired = random.randrange(len(units)) if random.random() < 0.3 else 0
     expired = expired if expired != spoilt + 1 and not 0 <= spoilt < expired else 0
     low = units[expired].physical_offset
@@ -249,13 +278,22 @@ def _compared(
         known = records.get(offset)
         return SimpleNamespace(entries=[known] if known and offset >= low else [])
 
+    if spoilt < 0 and bad < 0 and len(units) > expired + 1:
+        # One that names the beginning of no record, or of another queue's.
+        spoilt = random.randrange(expired + 1, len(units))
+        unit = [*(queue.unit_at(spoilt) or ())]
+        unit[0] += random.choice((1, 90))
+        queue.row.write(spoilt * SIZE, BATCH_UNIT.pack(*unit))
+        other = units[spoilt]._replace(physical_offset=unit[0])
+        records[unit[0]] = other._replace(**random.choice(({"topic": "X"}, {"queue_id": 1})))
+        foreign.append(unit[0])
     log: Any = SimpleNamespace(min_offset=low)
     cursor: Any = SimpleNamespace(one=one)
     check = BatchCheck(log, damaged, cursor)
     for at in sorted(records):
         entry = records[at]
         number = units.index(entry) if entry in units else None
-        if at < low or number == bad:
+        if at < low or number == bad or at in foreign:
             continue
         behind = [one.physical_offset > at for one in units]
         if number is None and True in behind and behind.index(True) == spoilt:

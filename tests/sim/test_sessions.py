@@ -37,6 +37,7 @@ from rocketbed.chaos.sessions.registered import run_registered
 from rocketbed.chaos.sessions.replica_lives import run_replica_lives
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.routes import run_routes
+from rocketbed.chaos.sessions.rules import run_rules
 from rocketbed.chaos.sessions.scattered import run_scattered
 from rocketbed.chaos.sessions.sends import run_sends
 from rocketbed.chaos.sessions.slave_reads import run_slave_reads
@@ -125,6 +126,7 @@ def test_rules_by_themselves() -> None:
     assert run_edges(SEED)
     assert run_copies(SEED)
     assert run_pieces(SEED)
+    assert run_rules(SEED)
 
 
 def test_what_a_start_finds() -> None:
@@ -186,6 +188,7 @@ def test_fresh_seeds(first: int) -> None:
         assert run_edges(seed)
         assert run_copies(seed)
         assert run_pieces(seed)
+        assert run_rules(seed)
     assert run_beginnings(first)
     assert run_taken_over(first)
     assert run_trouble(first)
@@ -335,6 +338,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
     (DamagedRanges, "hit", lambda _: lambda self, *place: None, run_pieces, "(pick|damage)"),
     (Membership, "_is_behind", lambda _: lambda self, *told: False, run_copies, "member"),
+    (LongPolls, "topic_there", lambda _: lambda self, *place: None, run_rules, "hold"),
     (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
     (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),
