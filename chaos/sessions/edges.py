@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from rocketbed.chaos.sessions.alone import run_alone
+from rocketbed.chaos.sessions.edges_asked import ask_admission, ask_answers, ask_logs
 from rocketbed.chaos.sessions.edges_names import ask_tags, ask_targets
 from rocketbed.chaos.sessions.edges_waits import ask_paces, ask_watermarks
 from rocketbed.chaos.sessions.model import ensure
@@ -61,6 +62,8 @@ def run_edges(seed: int) -> str:
     _waits()
     ask_targets()
     ask_tags()
+    ask_admission(random)
+    ask_answers()
     return run_alone(_main, random).digest
 
 
@@ -69,6 +72,7 @@ async def _main(world: World, random: Random) -> None:
     _rolls(random)
     await ask_paces(random)
     await ask_watermarks()
+    await ask_logs(world, random)
 
 
 # --- histories of epochs

@@ -34,7 +34,8 @@ def run_pieces(seed: int) -> str:
     for _ in range(DRAWN):
         _picked(random)
         _damaged(random)
-    _joined(random)
+    for least in (1, 2, 4):
+        _joined(random, JOIN_GAP * least + random.randrange(2))
     ask_sizes()
     return run_alone(_main, random, settings(random)).digest
 
@@ -195,10 +196,9 @@ def _damaged(random: Random) -> None:
             ensure("bytes {} to {} of".format(*want[0]) in str(exc), "damage", str(exc))
 
 
-def _joined(random: Random) -> None:
+def _joined(random: Random, least: int) -> None:
     """Beyond so many, those that lie nearest are one, and their reasons say so once."""
     damaged, gaps, at = DamagedRanges(), list[int](), 0
-    least = JOIN_GAP * random.choice((1, 2, 4)) + random.randrange(2)
     spans = list[tuple[int, int]]()
     for number in range(RANGES_MAX):
         spans.append((at, at + 10))
