@@ -1,10 +1,16 @@
 """What waits: for its turn at a rate, for an offset to rise."""
 
+from itertools import product
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import trio
 
 from rocketbed.chaos.sessions.model import ensure
+from rocketbed.node.broker.inquiries import Inquiries
+from rocketbed.node.store.dispatch import Dispatcher
+from rocketbed.node.store.flush import Flusher
 from rocketbed.replication.pace import Pace, Seldom
 from rocketbed.replication.watermark import Watermark
 
@@ -56,3 +62,32 @@ async def ask_watermarks() -> None:
     ensure((rises, mark.value) == ([6, 8], 8), "watermark", f"{rises}, {mark.value}")
     mark.reset(2)
     ensure((rises, mark.value) == ([6, 8], 2), "watermark", f"{rises}, {mark.value} after a cut")
+
+
+def ask_limits() -> None:
+    """What may be dispatched, when a flush comes early, which topics a group reads."""
+    for confirmed, end in ((None, 5), (4, 5), (5, 4), (5, 5)):
+        held = None if confirmed is None else SimpleNamespace(value=confirmed)
+        most = end if confirmed is None or confirmed > end else confirmed
+        for done in (0, most, most + 1):
+            parts = SimpleNamespace(confirmed=held, dispatched=SimpleNamespace(value=done))
+            fake: Any = SimpleNamespace(_parts=parts, _end=SimpleNamespace(value=end))
+            limit = Dispatcher._limit.fget(fake)  # type: ignore[attr-defined]
+            fake._limit = limit
+            lag = Dispatcher.lag.fget(fake)  # type: ignore[attr-defined]
+            ensure((limit, lag) == (most, max(most - done, 0)), "limit", f"{limit}, {lag} behind")
+    for is_sync, dirty in product((True, False), (0, 5, 6, 7)):
+        config = SimpleNamespace(sync_flush=is_sync, dirty_max=12)
+        log = SimpleNamespace(flushed=SimpleNamespace(value=100))
+        woken = list[bool]()
+        wake = SimpleNamespace(set=lambda woken=woken: woken.append(True))
+        fake = SimpleNamespace(_parts=SimpleNamespace(config=config, log=log), _wake=wake)
+        Flusher._on_written(fake, 100 + dirty)
+        ensure(bool(woken) == (is_sync or dirty == 7), "flush", f"{dirty} bytes: {woken}")
+    for group, topics in (("g", ()), ("g", ("A",)), ("g", ("B",)), ("h", ())):
+        online = {"g": SimpleNamespace(subscriptions=dict.fromkeys(topics))}
+        fake = SimpleNamespace(_clients=SimpleNamespace(consumers=online))
+        found = Inquiries._may_read(fake, group, "A")
+        ensure(
+            found == (group == "h" or topics != ("B",)), "reads", f"{group} of {topics}: {found}"
+        )
