@@ -28,9 +28,8 @@ BEGIN: Final = 7
 def ask_batches(world: World, random: Random, store: MessageStore) -> None:
     """Raises `Wrong`."""
     disk: Any = world.disk
-    for path in disk.paths():
-        if path.startswith(f"{ROOT}/C/"):
-            disk.unlink(path)
+    for path in [one for one in disk.paths() if one.startswith(f"{ROOT}/C/")]:
+        disk.unlink(path)
     row = SegmentRow(
         world, store._parts.pool, f"{ROOT}/C/0", SIZE * random.randrange(2, 5), staging=f"{ROOT}/t"
     )
@@ -52,7 +51,7 @@ def ask_batches(world: World, random: Random, store: MessageStore) -> None:
         ensure(queue.max_offset == want, "units", f"cut at {end}, {queue.max_offset} for {want}")
     _trusted(random, queue)
     queue.destroy()
-    ensure((queue.max_offset, queue.min_offset) == (0, 0), "units", "something is left")
+    ensure(queue.max_offset == queue.min_offset == 0, "units", "something is left")
     store._parts.pool.close()
 
 
@@ -287,9 +286,8 @@ def _compared(
         other = units[spoilt]._replace(physical_offset=unit[0])
         records[unit[0]] = other._replace(**random.choice(({"topic": "X"}, {"queue_id": 1})))
         foreign.append(unit[0])
-    log: Any = SimpleNamespace(min_offset=low)
-    cursor: Any = SimpleNamespace(one=one)
-    check = BatchCheck(log, damaged, cursor)
+    parts: Any = SimpleNamespace(min_offset=low), SimpleNamespace(one=one)
+    check = BatchCheck(parts[0], damaged, parts[1])
     for at in sorted(records):
         entry = records[at]
         number = units.index(entry) if entry in units else None
