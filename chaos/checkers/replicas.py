@@ -144,6 +144,10 @@ def _safe_end(losses: Losses, image: NodeLog) -> int:
         if lineage.group != image.group:
             continue
         limit = lineage.held(image.name, taken.time_ns - 1, limit)
+        era = lineage.era(taken.time_ns - 1)
+        if era.master != image.name and (ends := losses.ends[era.master]).complete:
+            # More is what began an epoch that never came to lead (soak-failover 1290023).
+            limit = min(limit, ends.highest(era.start_ns, taken.time_ns).written)
         for turn in lineage.turns:
             if turn.effect_ns >= taken.time_ns:
                 limit = min(limit, 0 if turn.threshold is None else turn.threshold)

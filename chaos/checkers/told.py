@@ -76,7 +76,8 @@ def positions_beyond(case: Case, found: Findings) -> int:
 
 @check("A37 other position", "positions read after a commit")
 def other_positions(case: Case, found: Findings) -> int:
-    """A37: a master that was given a position, and has run on since, tells just that one.
+    """A37: a master that was given a position, and has led on since, tells just that one. Who leads
+    again after another one has that one's positions (seed 1270216).
 
     Where two members read one queue for a while, as they had learned of its topic's queues at
     different times, each of the other's pulls says again where that one stands. RocketMQ handles
@@ -100,6 +101,9 @@ def other_positions(case: Case, found: Findings) -> int:
         if _end_ns(last) > row.invoked_ns or last.node != node:
             continue  # another one may have come in between
         if not all(_is_lone_master(case, node, at) for at in (last.begun_ns, time_ns)):
+            continue
+        lineage = case.losses.lineages[evidence.group_of(row.node)]
+        if lineage.era(last.begun_ns).start_ns != lineage.era(time_ns).start_ns:
             continue
         examined += 1
         at_once = (one for one in commits[:before] if _end_ns(one) >= last.begun_ns)

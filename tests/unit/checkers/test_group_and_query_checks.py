@@ -202,6 +202,13 @@ def forgotten(run: RunMaker, *, asked: str = "b1") -> None:
     run.rows.append(rows)
 
 
+def forgotten_by_one_that_led_in_between(run: RunMaker) -> None:
+    forgotten(run)
+    run.record.facts["elects"] = True
+    run.event(60 * SECOND, "b2", "promote", former="b1", written=0, epoch=2)
+    run.event(70 * SECOND, "b1", "promote", former="b2", written=0, epoch=3)
+
+
 def committed_twice(run: RunMaker, *, first: int = 2, software: str = "rocketmq-5.5.0") -> None:
     forgotten(run)
     run.record.facts["software"] = software
@@ -573,6 +580,7 @@ CASES: list[tuple[Change, set[str]]] = [
     (went_back_twice_and_got_the_first_place, {"A34"}),
     (begun_early_after_going_back, set()),
     (forgotten, {"A24", "A35", "A37"}),
+    (forgotten_by_one_that_led_in_between, set()),
     (forgotten_by_a_disk, {"A37"}),
     (forgotten_beside_another_member, {"A24", "A35"}),
     (forgotten_beside_another_member_without_answer, {"A24", "A35"}),

@@ -698,6 +698,20 @@ def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
     assert found(run.judge(only=["R1i"])) == wanted
 
 
+@pytest.mark.parametrize(("leader_has", "wanted"), [(5, set()), (-1, {"R1i"})])
+def test_what_no_leader_had_is_no_part_of_the_truth(
+    run: RunMaker, tmp_path: Path, leader_has: int, wanted: set[str]
+) -> None:
+    """It began an epoch that never came to lead (soak-failover 1290023)."""
+    there = ends(tmp_path)
+    specs = [*run.specs[:6], spec_of(500, queue_id=1), *run.specs[7:]]
+    run.trace = Trace()
+    run.trace.node("b1").add(1, there[leader_has], there[leader_has])
+    run.trace.node("b3").add(1, there[-1], there[-1])
+    run.images.append(ImageMaker("b3", "powercut", SECOND, specs, durable=there[-1]))
+    assert found(run.judge(only=["R1i"])) == wanted
+
+
 def test_an_image_with_other_bytes(run: RunMaker) -> None:
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.images.append(ImageMaker("b3", "kill", SECOND, specs))
