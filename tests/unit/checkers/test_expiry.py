@@ -30,11 +30,18 @@ def test_a_segment_with_a_young_message(run: RunMaker, after_s: int, finds: bool
 
 
 @pytest.mark.parametrize(
-    ("reserved_s", "verdict"), [(10, Verdict.DID_NOT_RUN), (96, Verdict.NOT_APPLICABLE)]
+    ("reserved_s", "stop_s", "verdict"),
+    [
+        (10, 0, Verdict.DID_NOT_RUN),
+        (96, 0, Verdict.NOT_APPLICABLE),
+        (10, 12, Verdict.NOT_APPLICABLE),
+    ],
 )
-def test_nothing_deleted(run: RunMaker, reserved_s: int, verdict: Verdict) -> None:
-    """All that the first segment has is old enough after ten seconds (seed 859634)."""
+def test_nothing_deleted(run: RunMaker, reserved_s: int, stop_s: int, verdict: Verdict) -> None:
+    """All that the first segment has is old enough after ten seconds (seed 859634), if nodes are
+    not stopped before (seed 1290043)."""
     run.record.facts["retention_ns"] = reserved_s * SECOND
+    run.record.stop_ns = stop_s * SECOND
     run.specs += [spec_of(COUNT + number) for number in range(20)]
     run.sends += [Sent(COUNT + number) for number in range(20)]
     assert run.judge(only=["S24"]).result("S24").verdict is verdict
