@@ -104,12 +104,15 @@ class RoutingTable:
         broker.broker_addrs[who.broker_id] = who.address
         is_prime = who.broker_id == min(broker.broker_addrs) and who.acting_master is not None
         if who.broker_id == MASTER_ID or is_prime:
-            # After two masters the one that is left has its own table back, though it is as it was.
-            changed = first or self.data_version(who.cluster, who.address) != version
+            # After another one had this name, its own table is put back though it is as it was.
+            is_other = self.sources.get(who.broker_name, who.address) != who.address
+            changed = first or key not in self.live or self.live[key].data_version != version
+            changed |= is_other
             for config in topics.topic_config_table.values():
                 if changed or who.broker_name not in self.topics.get(config.topic_name, {}):
                     self._put_topic(who, config)
-            self.sources[who.broker_name] = who.address
+            if len(topics.topic_config_table) != 1:  # as RocketMQ 5 tells what has changed
+                self.sources[who.broker_name] = who.address
         self.live[key] = Live(
             last_update_s=now_s,
             timeout_s=who.timeout_s,

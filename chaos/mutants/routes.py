@@ -16,7 +16,7 @@ MASTER_ID = 0
     edit="the entry of a broker id 0 stays when its connection ends, and a new one has to wait",
     caught_by=("L1", "L2", "L3", "L7"),
     family="route-storm",
-    targets={_UNREGISTER: "2127adfc7a8cde68", _REGISTER: "e721e1993293f2cb"},
+    targets={_UNREGISTER: "2127adfc7a8cde68", _REGISTER: "fecc04b8e7e37db7"},
 )
 def _dead_master_kept() -> None:
     def unregister(self: Any, cluster: str, address: str) -> str | None:

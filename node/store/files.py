@@ -162,7 +162,7 @@ class FilePool:
         try:
             await self._world.disk.sync_files(list(files.values()))
         except OSError as exc:
-            raise self._lost(str(exc.filename), exc) from exc
+            raise self._lost(exc.filename or ", ".join(files), exc) from exc
 
     def create(self, path: str, size: int, *, staging: str, allocate: bool) -> None:
         """Make a file of `size` zero bytes under its name at once, so that it is never short.

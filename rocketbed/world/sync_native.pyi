@@ -3,5 +3,6 @@ SOURCE: str
 def sync_each(descriptors: bytes, /) -> tuple[int, int]:
     """fdatasync of each descriptor (C's `int`) in order, without the interpreter's lock.
 
-    How many were synced, and the errno of the next one; 0 if there is none.
+    The number of one that failed, with its errno: nothing is known of any then. Or how many there
+    are, and 0.
     """

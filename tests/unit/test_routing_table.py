@@ -238,3 +238,26 @@ def test_after_two_masters_the_topics_are_those_of_the_one_that_is_left() -> Non
     queues_own = left[1].topic_config_table["T"].write_queue_nums
     assert [data.write_queue_nums for data in queues] == [queues_own] != [5]
     assert table.data_version("c", left[0].address) == left[1].data_version
+
+
+def test_who_is_master_now_and_was_a_slave_has_its_own_queues() -> None:
+    """In the same process, with the same table, while its master is listed yet."""
+    own = topics("T", "U")
+    own.topic_config_table["T"] = TopicConfig(topic_name="T", write_queue_nums=5)
+    slave = who(broker_id=1, port=20911)
+    table = registered((who(), topics("T", "U")), (slave, own), (replace(slave, broker_id=0), own))
+    _, queues = table.route("T", acting_master=False)
+    assert [data.write_queue_nums for data in queues] == [5]
+
+
+def test_one_topic_alone_does_not_stand_for_a_whole_table() -> None:
+    """RocketMQ 5 registers just the topic that changed."""
+    own = topics("T", "U", counter=3)
+    other = who(port=20911)
+    table = registered(
+        (other, topics("T", "U")), (who(), own), (other, topics("T", "U", counter=1))
+    )
+    table.register(who(), topics("N", counter=4), now_s=1, link="own")
+    assert table.data_version("c", who().address) is None, "it has to register again"
+    table.register(who(), topics("T", "U", "N", counter=4), now_s=1, link="own")
+    assert table.data_version("c", who().address) == DataVersion(counter=4, state_version=0)
