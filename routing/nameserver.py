@@ -174,7 +174,7 @@ class Nameserver:
             acting_master=header.enableActingMaster,
             zone=header.zoneName,
         )
-        is_new = self.table.data_version(who.cluster, who.address) is None
+        is_new = (who.cluster, who.address) not in self.table.live
         result = self.table.register(who, topics, now_s=trio.current_time(), link=connection)
         if is_new:
             self._world.log.info(

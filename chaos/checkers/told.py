@@ -10,6 +10,7 @@ from functools import partial
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.events import targets_of
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.positions import Commit, commits_of, holders, other_member, positions
 from rocketbed.chaos.checkers.result import Excuse
@@ -122,13 +123,24 @@ def other_positions(case: Case, found: Findings) -> int:
 
 
 def _members(evidence: Evidence) -> dict[int, dict[int, tuple[int, int]]]:
-    """By group, each of its processes with the first and the last time that it was seen."""
+    """By group, each of its processes with the first and the last time that it may have asked:
+    until a while after it was seen last, or consumers were killed (seed 1270762)."""
     found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     rows = evidence.rows((Function.DELIVER, Function.READ_OFFSET, Function.COMMIT_OFFSET))
     columns = (rows.column(name) for name in ("operation", "process", "invoked_ns"))
     for group, process, time_ns in zip(*columns, strict=True):
         first, last = found[int(group)].get(int(process), (int(time_ns), 0))
         found[int(group)][int(process)] = min(first, int(time_ns)), max(last, int(time_ns))
+    kills = [
+        event.time_ns
+        for event in evidence.events(Function.NEMESIS, "kill")
+        if any(name.startswith("consumer-") for name in targets_of(event))
+    ]
+    for members in found.values():
+        for process, (first, last) in members.items():
+            killed = bisect_right(kills, last)
+            until_ns = kills[killed] if killed < len(kills) else ENDLESS
+            members[process] = first, min(until_ns, last + UNDER_WAY_NS)
     return found
 
 

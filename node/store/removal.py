@@ -215,16 +215,13 @@ class Removal:
         parts.queues.delete_topic(topic)
         self._scrubber.unqueued.pop(topic, None)
         count = await self._make_again(topic, start)
+        self._go_on_behind(topic)
         remaking.discard(topic)
-        await self._go_on_behind(topic)
         return count
 
-    async def _go_on_behind(self, topic: str) -> None:
+    def _go_on_behind(self, topic: str) -> None:
         """Have the next message of each of a topic's queues come behind the last one that the log
-        holds for it now: a leader begins with what was there before.
-
-        Returns without an await after the last look.
-        """
+        holds for it now: a leader begins with what was there before. Raises `OSError`."""
         log, nexts = self._parts.log, dict[tuple[str, int], int]()
         cursor = LogCursor(log.segments, self._parts.scanner)
         position = self._parts.dispatched.value
@@ -236,7 +233,6 @@ class Removal:
                 if entry.topic == topic and entry.units:
                     nexts[topic, entry.queue_id] = entry.queue_offset + abs(entry.units)
             position = step.end
-            await trio.lowlevel.checkpoint()
         self.begin_anew(topic)
         found = self._parts.queues.next_offsets()
         log.tail.next_queue_offsets |= {key: found[key] for key in found if key[0] == topic} | nexts
