@@ -8,6 +8,7 @@ import logging
 import time
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from rocketbed.pipeline.files.decode import Wanted
@@ -69,7 +70,23 @@ class QueueLog:
             places = self._log.call(lambda log: self._cluster.since(log, seen, time_ms))
         given = starting.marks if isinstance(starting, StreamOffset) else {}
         known = {name: mark for name, mark in given.items() if mark.at >= 0}
-        return StreamOffset(QUEUE, {name: Mark(at) for name, at in places.items()} | known)
+        marks = {name: Mark(at) for name, at in places.items()} | known
+        return StreamOffset(
+            QUEUE, self._log.call(lambda log: self._with_checksums(log, seen, marks))
+        )
+
+    async def _with_checksums(
+        self, log: WireLog, seen: Seen, marks: Mapping[str, Mark]
+    ) -> dict[str, Mark]:
+        """A queue that gets nothing new keeps its first mark, and its topic may be made again."""
+        found = dict(marks)
+
+        async def ask(name: str) -> None:
+            with suppress(Refused):  # damage before all that the stream will read
+                found[name] = await self._mark(log, seen, name, marks[name].at)
+
+        await together(ask, [name for name, mark in marks.items() if not mark.crc])
+        return found
 
     def look(self) -> Seen:
         """All queues now, with topics that were made a moment ago. Raises `WireError`."""

@@ -293,11 +293,13 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) ->
 def test_a_loose_stream_reads_a_topic_that_is_made_again(
     start: Start, stream: Stream, count: int
 ) -> None:
-    """Who allows loss reads all of the new one; so does a checkpoint that has no times yet."""
+    """Who allows loss reads all of the new one; so does a checkpoint that has no times yet, and a
+    stream that began at the end."""
     cluster = start()
     send(sink(cluster), 0, 60)
     log = stream(cluster)
     whole = end(log, log.initial())
+    assert stream(cluster, startingOffsets="latest").initial() == whole
     timeless = StreamOffset(QUEUE, {name: Mark(*mark[:2]) for name, mark in whole.marks.items()})
 
     async def delete() -> None:
@@ -319,11 +321,14 @@ def test_a_loose_stream_reads_a_topic_that_is_made_again(
 def test_a_stream_begins_at_queues_that_are_there(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)
-    whole = stream(cluster).initial()
-    (name, *_) = whole.marks
-    given = StreamOffset(QUEUE, {name: Mark(3)})
-    text = json.dumps(given.as_json())
-    assert stream(cluster, startingOffsets=text).initial() == given
+    ends = stream(cluster).ends()
+    name = max(ends, key=lambda one: ends[one])
+    text = json.dumps(StreamOffset(QUEUE, {name: Mark(3)}).as_json())
+    given = stream(cluster, startingOffsets=text).initial()
+    assert [(name, mark.at) for name, mark in given.marks.items()] == [(name, 3)]
+    assert 0 not in given.marks[name]
+    whole = json.dumps(given.as_json())
+    assert stream(cluster, startingOffsets=whole).initial() == given
     wrong = text.replace(name, "broker-a|T|99")
     with pytest.raises(StreamError, match=r"startingOffsets names broker-a\|T\|99"):
         stream(cluster, startingOffsets=wrong).initial()

@@ -1,5 +1,8 @@
 """How far a queue may be read, and what holds a stream of queues up; no cluster is asked."""
 
+import json
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +20,7 @@ from rocketbed.pipeline.streams.offsets import (
 )
 from rocketbed.pipeline.streams.queues import QueueLog, _store_ms
 from rocketbed.pipeline.wire.cluster import Seen
-from rocketbed.pipeline.wire.log import WireLog
+from rocketbed.pipeline.wire.log import RawPull, Refused, WireLog
 from rocketbed.pipeline.wire.plan import QueueRange
 from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
@@ -123,6 +126,76 @@ def test_retention() -> None:
         stretch(log(), 5, 8, 20, 20)
     assert stretch(log(failOnDataLoss="false"), 5, 8, 20, 20) == (8, 20)
     assert stretch(log(), 8, 8, 20, 20) == (8, 20)
+
+
+class Wire:
+    """Queues whose records tell which topic's they are: of one made again, another stamp."""
+
+    def __init__(self, stamp: int, bounds: dict[str, QueueBounds], damaged: str = "") -> None:
+        self.bounds, self.damaged = bounds, damaged
+        self.stamp = stamp
+        self.pulled: list[tuple[str, int]] = []
+
+    def distrust(self, topic: str) -> None:
+        """Routes are always right here."""
+
+    async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        return 0 if time_ms <= self.stamp else 1 << 30
+
+    async def pull(self, queue: MessageQueue, at: int, *, count: int) -> RawPull:
+        name = queue_name(queue.broker_name, queue.topic, queue.queue_id)
+        self.pulled.append((name, at))
+        if name == self.damaged:
+            raise Refused("damaged")
+        record = Message(store_ms=self.stamp).encode(0, at)
+        return RawPull(
+            records=record if at < self.bounds[name].longest else b"",
+            next_offset=at + 1,
+            first=0,
+            end=self.bounds[name].longest,
+            broker_id=0,
+        )
+
+
+def wired(one: QueueLog, wire: Wire) -> QueueLog:
+    """A log whose cluster is this."""
+    queues = {
+        name: MessageQueue(topic="T", broker_name="broker-a", queue_id=int(name[-1]))
+        for name in wire.bounds
+    }
+
+    async def look(_log: Any, *, fresh: bool = False) -> Seen:
+        return Seen(queues, wire.bounds)
+
+    def call(question: Callable[[Any], Awaitable[Any]]) -> Any:
+        return trio.run(question, wire)
+
+    one._cluster.look = look  # type: ignore[method-assign, assignment]
+    one._log = SimpleNamespace(call=call)  # type: ignore[assignment]
+    return one
+
+
+def bounds_of(**ends: int) -> dict[str, QueueBounds]:
+    """Of queues `q0`, `q1`, ...: each begins at 3."""
+    return {f"broker-a|T|{name[1:]}": QueueBounds(3, end, end) for name, end in ends.items()}
+
+
+def test_a_stream_that_begins_at_the_end_knows_a_topic_that_is_made_again() -> None:
+    """The first marks have a checksum, but for an empty queue's and where there is damage."""
+    bounds = bounds_of(q0=10, q1=3, q2=10)
+    wire = Wire(5000, bounds, damaged="broker-a|T|2")
+    begin = wired(log(startingOffsets="latest"), wire).initial()
+    zero, one, two = (begin.marks[name] for name in bounds)
+    assert (zero.at, zero.time_ms, one, two) == (10, 5000, Mark(3), Mark(10))
+    assert sorted(wire.pulled) == [(NAME, 9), ("broker-a|T|2", 9)]
+    given = begin.as_json()
+    again = wired(log(startingOffsets=json.dumps(given)), Wire(6000, bounds)).initial()
+    assert again.marks[NAME] == zero
+    longer = Wire(6000, bounds_of(q0=20, q1=3, q2=10))
+    with pytest.raises(StreamError, match="message 9 is not the one that the stream has read"):
+        wired(log(), longer).latest(begin, bytes_max=None, rows_max=None)
+    plain = StreamOffset(QUEUE, {name: Mark(mark.at) for name, mark in begin.marks.items()})
+    assert wired(log(), longer).latest(plain, bytes_max=None, rows_max=None).marks[NAME].at == 20
 
 
 def test_names_of_queues() -> None:
