@@ -52,6 +52,8 @@ class QueueLog:
         self._held_up: dict[str, float] = {}
         self._compared: set[str] = set()
         self._log = KeptLog(options)
+        self._made: StreamOffset | None = None
+        """The end of the last batch that was planned here, not by an earlier run."""
         self.newest: StreamOffset | None = None
         """Where queues ended when the last batch was planned."""
 
@@ -117,6 +119,7 @@ class QueueLog:
                 lambda log: self._latest(log, start, bytes_max, rows_max)
             )
             if self._target is None or not is_held_up or found.marks != start.marks:
+                self._made = found
                 return found
             time.sleep(LOOK_S)
 
@@ -251,16 +254,7 @@ class QueueLog:
         others: list[str] = []
 
         async def ask(name: str) -> None:
-            mark = start.marks[name]
-            crc = (await self._mark(log, seen, name, mark.at)).crc
-            if crc not in (0, mark.crc):
-                what = (
-                    f"{describe(seen.queues[name])}: message {mark.at - 1} is not the one that the "
-                    f"stream has read there: the topic was recreated, or it is another cluster"
-                )
-                if self.options.fail_on_data_loss:
-                    raise StreamError(f"{what}; start with a new checkpointLocation")
-                LOG.warning("stream.data_lost %s", what)
+            if await self._is_other(log, seen, name, start.marks[name]):
                 others.append(name)
             self._compared.add(name)
 
@@ -278,6 +272,19 @@ class QueueLog:
             ],
         )
         return others
+
+    async def _is_other(self, log: WireLog, seen: Seen, name: str, mark: Mark) -> bool:
+        """Whether another message lies before a mark, for who allows loss. Raises `StreamError`."""
+        if (await self._mark(log, seen, name, mark.at)).crc in (0, mark.crc):
+            return False
+        what = (
+            f"{describe(seen.queues[name])}: message {mark.at - 1} is not the one that the "
+            f"stream has read there: the topic was recreated, or it is another cluster"
+        )
+        if self.options.fail_on_data_loss:
+            raise StreamError(f"{what}; start with a new checkpointLocation")
+        LOG.warning("stream.data_lost %s", what)
+        return True
 
     async def _mark(self, log: WireLog, seen: Seen, name: str, at: int) -> Mark:
         """The mark of an offset: a checksum of the stored record before it."""
@@ -330,6 +337,9 @@ class QueueLog:
         ends = {name: mark.at for name, (_, mark) in changed.items()}
         seen = self.look_until(ends)
         self._check_names(end, seen)
+        limits: dict[str, int] = {}
+        if end != self._made:
+            limits = self._log.call(lambda log: self._still_right(log, seen, changed))
         found: list[QueueRange] = []
         for name, (begin, mark) in sorted(changed.items()):
             bounds = seen.bounds.get(name)
@@ -342,10 +352,32 @@ class QueueLog:
                 first = bounds.first
             if bounds.longest < mark.at:
                 self._data_lost(f"{name}: it ends at {bounds.longest}, the batch at {mark.at}")
-            last = min(mark.at, bounds.longest)
+            last = min(mark.at, bounds.longest, limits.get(name, mark.at))
             if first < last:
                 found.append(QueueRange(seen.queues[name], first, last))
         return shared(found, self.options.min_partitions)
+
+    async def _still_right(
+        self, log: WireLog, seen: Seen, changed: Mapping[str, tuple[Mark | None, Mark]]
+    ) -> dict[str, int]:
+        """Up to where a batch that an earlier run planned may be read, of queues that are others
+        now: what came later is for the next batch. Raises `StreamError`."""
+        found: dict[str, int] = {}
+
+        async def ask(name: str) -> None:
+            begin, end = changed[name]
+            bounds = seen.bounds[name]
+            is_short = bounds.longest < end.at
+            mark = begin if begin is not None and (is_short or not end.crc) else end
+            is_comparable = mark.crc and bounds.first < mark.at <= bounds.longest
+            is_other = is_comparable and await self._is_other(log, seen, name, mark)
+            if is_other and mark is begin:
+                found[name] = 0
+            elif is_other or (is_short and not self.options.fail_on_data_loss):
+                found[name] = await self._anew(log, seen, name, end)
+
+        await together(ask, [name for name in changed if name in seen.bounds])
+        return found
 
 
 def _store_ms(record: bytes) -> int:

@@ -287,18 +287,21 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) ->
         end(stream(cluster), middle)
     with pytest.raises(StreamError, match="is not the one that the stream has read"):
         end(running, whole)  # though it has compared once already
+    with pytest.raises(StreamError, match="is not the one that the stream has read"):
+        bodies(stream(cluster), begin, middle)  # whose driver was killed in this batch
 
 
 @pytest.mark.parametrize("count", [20, 60, 100])
 def test_a_loose_stream_reads_a_topic_that_is_made_again(
     start: Start, stream: Stream, count: int
 ) -> None:
-    """Who allows loss reads all of the new one; so does a checkpoint that has no times yet, and a
-    stream that began at the end."""
+    """Who allows loss reads all of the new one, and each once, though a batch of the old one was
+    under way; so does a checkpoint that has no times yet, and a stream that began at the end."""
     cluster = start()
     send(sink(cluster), 0, 60)
     log = stream(cluster)
-    whole = end(log, log.initial())
+    begin = log.initial()
+    whole = end(log, begin)
     assert stream(cluster, startingOffsets="latest").initial() == whole
     timeless = StreamOffset(QUEUE, {name: Mark(*mark[:2]) for name, mark in whole.marks.items()})
 
@@ -311,7 +314,7 @@ def test_a_loose_stream_reads_a_topic_that_is_made_again(
     for position in (whole, timeless):
         loose = stream(cluster, retryTimeoutMs=GONE_MS, failOnDataLoss="false")
         loose.freeze()
-        found: list[int] = []
+        found = bodies(loose, begin, position)
         while (following := end(loose, position)) != position:
             found += bodies(loose, position, following)
             position = following

@@ -140,7 +140,7 @@ class Wire:
         """Routes are always right here."""
 
     async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        return 0 if time_ms <= self.stamp else 1 << 30
+        return 3 if time_ms <= self.stamp else 1 << 30
 
     async def pull(self, queue: MessageQueue, at: int, *, count: int) -> RawPull:
         name = queue_name(queue.broker_name, queue.topic, queue.queue_id)
@@ -196,6 +196,54 @@ def test_a_stream_that_begins_at_the_end_knows_a_topic_that_is_made_again() -> N
         wired(log(), longer).latest(begin, bytes_max=None, rows_max=None)
     plain = StreamOffset(QUEUE, {name: Mark(mark.at) for name, mark in begin.marks.items()})
     assert wired(log(), longer).latest(plain, bytes_max=None, rows_max=None).marks[NAME].at == 20
+
+
+def planned(one: QueueLog, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:
+    return [(part.start, part.end) for share in one.plan(start, end) for part in share]
+
+
+@pytest.mark.parametrize("longest", [8, 15, 20, 40])
+def test_a_batch_of_an_earlier_run_is_not_read_of_a_topic_that_is_made_again(
+    longest: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beyond the batch's end, just up to it, up to its middle, or not even so far."""
+    wire = Wire(5000, bounds_of(q0=10))
+    first = wired(log(), wire)
+    begin = wired(log(startingOffsets="latest"), wire).initial()
+    wire.bounds = bounds_of(q0=20)
+    end = first.latest(begin, bytes_max=None, rows_max=None)
+    wire.pulled.clear()
+    assert planned(first, begin, end) == [(10, 20)]
+    assert wire.pulled == [], "a stream that runs asks nothing more"
+    assert planned(wired(log(), wire), begin, end) == [(10, 20)]
+    assert wire.pulled == [(NAME, 19)]
+
+    again = Wire(6000, bounds_of(q0=longest))
+    strict = log(retryTimeoutMs="100")
+    kind = DataLoss if longest < 10 else StreamError
+    with pytest.raises(kind, match=r"it ends at 8|is not the one that the stream has read there"):
+        wired(strict, again).plan(begin, end)
+    loose = wired(log(failOnDataLoss="false", retryTimeoutMs="100"), again)
+    assert planned(loose, begin, end) == []
+    assert "stream.data_lost" in caplog.text
+    from_zero = StreamOffset(QUEUE, {})
+    assert planned(loose, from_zero, end) == []
+
+
+def test_a_batch_of_an_earlier_run_is_read_of_a_queue_that_lost_its_end() -> None:
+    begin = StreamOffset(QUEUE, {NAME: Mark(10)})
+    wire = Wire(5000, bounds_of(q0=20))
+    end = wired(log(), wire).latest(begin, bytes_max=None, rows_max=None)
+    wire.bounds = bounds_of(q0=15)
+    loose = wired(log(failOnDataLoss="false", retryTimeoutMs="100"), wire)
+    assert planned(loose, begin, end) == [(10, 15)]
+
+
+def test_a_batch_of_a_version_that_knew_no_checksums_is_read_as_it_is() -> None:
+    begin, end = (StreamOffset(QUEUE, {NAME: Mark(at)}) for at in (10, 20))
+    wire = Wire(5000, bounds_of(q0=30))
+    assert planned(wired(log(), wire), begin, end) == [(10, 20)]
+    assert wire.pulled == []
 
 
 def test_names_of_queues() -> None:
