@@ -7,7 +7,7 @@ checkpoint before it runs. See `pipeline.wire.log` for what a classic cluster ca
 import logging
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +25,7 @@ from rocketbed.pipeline.streams.offsets import (
 )
 from rocketbed.pipeline.wire.cluster import Cluster, Seen
 from rocketbed.pipeline.wire.kept import KeptLog
-from rocketbed.pipeline.wire.log import Refused, WireLog
+from rocketbed.pipeline.wire.log import Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import QueueRange, Share, WirePlan, read_share, shared
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
 
@@ -336,6 +336,9 @@ class QueueLog:
             return []
         ends = {name: mark.at for name, (_, mark) in changed.items()}
         seen = self.look_until(ends)
+        if gone := sorted({name.partition("|")[0] for name in ends if name not in seen.bounds}):
+            self._log.call(lambda log: self._await_brokers(log, gone))
+            seen = self.look_until(ends)  # one of them may have come only now
         self._check_names(end, seen)
         limits: dict[str, int] = {}
         if end != self._made:
@@ -356,6 +359,19 @@ class QueueLog:
             if first < last:
                 found.append(QueueRange(seen.queues[name], first, last))
         return shared(found, self.options.min_partitions)
+
+    async def _await_brokers(self, log: WireLog, names: Sequence[str]) -> None:
+        """A topic that its broker does not have is gone, and left out by who allows loss; what a
+        broker has that is away is not: nobody would read it later. Raises `WireError`."""
+        try:
+            await log.brokers(names, ())
+        except WireError as exc:
+            raise WireError(
+                f"a batch that is planned has messages of {', '.join(names)}, and is not given "
+                f"without them while a broker is away, also with failOnDataLoss=false: start the "
+                f"query again when it is there, or with a new checkpointLocation: {exc}",
+                exc.condition,
+            ) from exc
 
     async def _still_right(
         self, log: WireLog, seen: Seen, changed: Mapping[str, tuple[Mark | None, Mark]]

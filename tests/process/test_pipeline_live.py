@@ -321,6 +321,21 @@ def test_a_loose_stream_reads_a_topic_that_is_made_again(
         assert sorted(found) == list(range(1000, 1000 + count))
 
 
+def test_a_loose_stream_leaves_out_no_broker_that_comes_back(start: Start, stream: Stream) -> None:
+    """It was stopped cleanly, so that no name server has it, while a batch was under way."""
+    cluster = start()
+    send(sink(cluster), 0, 60)
+    log = stream(cluster)
+    begin = log.initial()
+    whole = end(log, begin)
+    loose: dict[str, Any] = {"retryTimeoutMs": 500, "failOnDataLoss": "false"}
+    trio.run(cluster.stop, "master")
+    with pytest.raises(WireError, match=r"messages of broker-a, .* no broker broker-a is regist"):
+        bodies(stream(cluster, **loose), begin, whole)
+    trio.run(cluster.start, "master")
+    assert sorted(bodies(stream(cluster, failOnDataLoss="false"), begin, whole)) == list(range(60))
+
+
 def test_a_stream_begins_at_queues_that_are_there(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)

@@ -1,7 +1,7 @@
 """How far a queue may be read, and what holds a stream of queues up; no cluster is asked."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from rocketbed.pipeline.streams.offsets import (
 )
 from rocketbed.pipeline.streams.queues import QueueLog, _store_ms
 from rocketbed.pipeline.wire.cluster import Seen
-from rocketbed.pipeline.wire.log import RawPull, Refused, WireLog
+from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import QueueRange
 from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
@@ -135,6 +135,15 @@ class Wire:
         self.bounds, self.damaged = bounds, damaged
         self.stamp = stamp
         self.pulled: list[tuple[str, int]] = []
+        self.is_away = False
+        self.comes: dict[str, QueueBounds] = {}
+
+    async def brokers(self, names: Sequence[str], clusters: Sequence[str]) -> frozenset[str]:
+        if self.is_away:
+            raise WireError("no broker is registered")
+        if self.comes:
+            self.bounds |= self.comes
+        return frozenset(names)
 
     def distrust(self, topic: str) -> None:
         """Routes are always right here."""
@@ -159,12 +168,12 @@ class Wire:
 
 def wired(one: QueueLog, wire: Wire) -> QueueLog:
     """A log whose cluster is this."""
-    queues = {
-        name: MessageQueue(topic="T", broker_name="broker-a", queue_id=int(name[-1]))
-        for name in wire.bounds
-    }
 
     async def look(_log: Any, *, fresh: bool = False) -> Seen:
+        queues = {
+            name: MessageQueue(topic="T", broker_name="broker-a", queue_id=int(name[-1]))
+            for name in wire.bounds
+        }
         return Seen(queues, wire.bounds)
 
     def call(question: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -237,6 +246,29 @@ def test_a_batch_of_an_earlier_run_is_read_of_a_queue_that_lost_its_end() -> Non
     wire.bounds = bounds_of(q0=15)
     loose = wired(log(failOnDataLoss="false", retryTimeoutMs="100"), wire)
     assert planned(loose, begin, end) == [(10, 15)]
+
+
+@pytest.mark.parametrize("loses", ["true", "false"])
+def test_a_planned_batch_waits_for_a_broker_and_not_for_a_topic(
+    loses: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left out of a batch is never read, so the broker must not be one that comes back."""
+    begin, end = (StreamOffset(QUEUE, {NAME: Mark(at)}) for at in (10, 20))
+    given = {"failOnDataLoss": loses, "retryTimeoutMs": "100"}
+    wire = Wire(5000, {})
+    wire.is_away = True
+    with pytest.raises(WireError, match="has messages of broker-a, and is not given without them"):
+        wired(log(**given), wire).plan(begin, end)
+    wire.is_away = False
+    gone = wired(log(**given), wire)
+    if loses == "true":
+        with pytest.raises(DataLoss, match="not there any more"):
+            gone.plan(begin, end)
+    else:
+        assert planned(gone, begin, end) == []
+        assert "not there any more" in caplog.text
+    wire.comes = bounds_of(q0=20)
+    assert planned(wired(log(**given), wire), begin, end) == [(10, 20)]
 
 
 def test_a_batch_of_a_version_that_knew_no_checksums_is_read_as_it_is() -> None:
