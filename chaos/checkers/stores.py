@@ -234,9 +234,9 @@ def _binds(image: NodeLog, finding: Finding, *, is_cut: bool) -> bool:
     """Whether a rule holds for an image of this cause, at this place."""
     if not is_cut:
         return finding.rule in KILL_RULES
-    durable = image.taken.durable
+    durable, is_log = image.taken.durable, finding.file.startswith("commitlog")
     on_disk = finding.offset is not None and durable is not None and finding.offset < durable
-    return finding.rule in CUT_RULES or (finding.rule in LOG_RULES and on_disk)
+    return finding.rule in CUT_RULES or (finding.rule in LOG_RULES and on_disk and is_log)
 
 
 def _example(node: NodeLog, finding: Finding) -> Example:
