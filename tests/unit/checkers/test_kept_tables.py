@@ -169,3 +169,41 @@ def test_a_kill_leaves_a_master_its_positions(
     change(run)
     result = results(run.judge(only=["S28"]))["S28"]
     assert (result.found, result.allowed_found) == wanted, result.findings
+
+
+def promoted(run: RunMaker, at_s: int, exit_s: int = 0, start_s: int = 0) -> None:
+    """b2 becomes master; it may have been down before that."""
+    if exit_s:
+        run.event(exit_s * SECOND, "b2", "exit", cause="kill")
+        run.event(start_s * SECOND, "b2", "start", role="slave")
+    run.event(at_s * SECOND, "b1", "exit", cause="kill")
+    run.event(at_s * SECOND, "b2", "promote", former="b1", written=0, epoch=2)
+    run.event(at_s * SECOND + 1, "b2", "recovered", end=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda run: None, (1, 0)),
+        (lambda run: promoted(run, 3), (0, 1)),
+        (lambda run: promoted(run, 16), (1, 0)),
+        (lambda run: promoted(run, 16, 2, 3), (0, 1)),
+        (lambda run: promoted(run, 19, 2, 3), (1, 0)),
+    ],
+)
+def test_a_topic_has_its_queues_unless_its_master_never_copied_them(
+    run: RunMaker, change: Change, wanted: tuple[int, int]
+) -> None:
+    """One that comes back from the log alone has as many as messages name (seed 1271011)."""
+    run.record.topics = {TOPIC: 4}
+
+    def after(path: Path) -> None:
+        for node, count in {"b1": 2, "b2": 4, "b3": 4}.items():
+            row = {"topicName": TOPIC, "readQueueNums": count, "writeQueueNums": count, "perm": 6}
+            table = {"topicConfigTable": {TOPIC: row}}
+            write_table(path / "stores" / node, "topics.json", table)
+
+    run.after.append(after)
+    change(run)
+    result = results(run.judge(only=["S21"]))["S21"]
+    assert (result.found, result.allowed_found) == wanted, result.findings
