@@ -490,15 +490,16 @@ def search(run: RunMaker, offset: int) -> None:
     add(run, Function.SEARCH_TIME, 60 * SECOND, queue=0, value=STORE_MS + 8000, queue_offset=offset)
 
 
-def told_more(run: RunMaker, *, node: str = "b1") -> None:
-    """Of a queue that ends at 12, where 6 had been committed."""
+def told_more(run: RunMaker, *, node: str = "b1", member: int = 5) -> None:
+    """Of a queue that ends at 12, where that one had committed 6."""
 
     def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
         place = {"node": {"b1": ids.b1, "b2": ids.b2}[node], "queue": 0, "process": 9}
         at = {"invoked_ns": 79 * SECOND, "returned_ns": 79 * SECOND}
         read = ids.row(Function.READ_OFFSET, operation=GROUP, queue_offset=14, **place, **at)
         end = ids.row(Function.BOUNDS, value=12, operation=0, **place, **at)
-        return [ids.commit(0, 6, 50 * SECOND)._replace(node=ids.b1), read, end]
+        commit = ids.commit(0, 6, 50 * SECOND)._replace(node=ids.b1, process=member)
+        return [commit, read, end]
 
     got_by_another(run, 0, 6)
     run.rows.append(rows)
@@ -641,6 +642,22 @@ def test_it_finds_just_that(run: RunMaker, change: Change, wanted: set[str], pla
     assert found(judgement) == wanted, [
         (result.id, result.findings) for result in judgement.findings
     ]
+
+
+@pytest.mark.parametrize(
+    ("start_s", "kill_s", "wanted"),
+    [(60, None, False), (60, 55, True), (60, 61, False), (70, None, True)],
+)
+def test_a_member_may_ask_for_a_while_until_it_is_killed(
+    run: RunMaker, start_s: int, kill_s: int | None, wanted: bool
+) -> None:
+    """Who was seen last at 50 s may have said its position to a master that started after that
+    (seed 1270762)."""
+    told_more(run, member=8)
+    run.event(start_s * SECOND, "b1", "start", role="master", id=0)
+    if kill_s is not None:
+        run.strike(kill_s * SECOND, "consumer-1", "kill", targets=["consumer-1"])
+    assert ("A36" in found(run.judge(only=["A36"]))) == wanted
 
 
 def test_warnings_do_not_fail_a_run(run: RunMaker) -> None:

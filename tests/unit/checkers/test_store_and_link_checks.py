@@ -365,6 +365,22 @@ def test_damage_below_what_was_on_disk(run: RunMaker, durable: int, wanted: set[
     assert names == wanted - {"S14"}
 
 
+@pytest.mark.parametrize(("cause", "wanted"), [("kill", {"SI"}), ("powercut", set())])
+def test_where_a_queue_file_stands_says_nothing_of_the_log(
+    run: RunMaker, cause: str, wanted: set[str]
+) -> None:
+    """A power cut may leave a queue's later file and not the one before (seed 1270821)."""
+
+    def later(root: Path) -> None:
+        file = queue_of(root)
+        beyond = 3 * file.stat().st_size
+        file.with_name(f"{beyond:020d}").write_bytes(file.read_bytes())
+        assert beyond < 9999
+
+    image(run, cause, durable=9999, harm=later)
+    assert found(run.judge(only=["SI"])) == wanted
+
+
 # --- recoveries
 
 
