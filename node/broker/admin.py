@@ -50,12 +50,16 @@ PAGE_MAX: Final = 2000
 RemovalOf = Callable[[str], Callable[[], Awaitable[object]]]
 
 
+DELETIONS_MAX: Final = 1000
+"""Topics that are deleted at the same time."""
+
+
 class _Deletion:
     """Of one topic, under way."""
 
     def __init__(self) -> None:
         self.over = trio.Event()
-        self.is_done = False
+        self.failure: ConfigFileError | StoreError | None = None
 
 
 class Admin:
@@ -81,6 +85,12 @@ class Admin:
         self.give_up_removal: Callable[[str], bool] = lambda _: True
         """After an error; whether the topic's queues stay."""
         self._deletions: dict[str, _Deletion] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Home of deletions, which outlive who asked for them, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
 
     # --- topics
 
@@ -151,23 +161,33 @@ class Admin:
             problem = f"The topic[{topic}] is conflict with system topic."
         if problem is not None:
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
-        if (under_way := self._deletions.get(topic)) is not None:
-            # No message was taken since it began. A second one would go on after its answer, and
-            # destroy what was sent then.
-            await under_way.over.wait()
-            if not under_way.is_done:
-                raise ConfigFileError(f"the deletion of {topic} under way failed: ask again")
-            return answer(command)
-        self._deletions[topic] = this = _Deletion()
-        self._topics.leaving.add(topic)
+        # No message is taken since it began. A second one would go on after its answer, and destroy
+        # what was sent then.
+        under_way = self._deletions.get(topic)
+        if under_way is None:
+            if len(self._deletions) >= DELETIONS_MAX:
+                remark = f"{DELETIONS_MAX} topics are being deleted: ask again later"
+                return answer(command, ResponseCode.SYSTEM_BUSY, remark)
+            assert self._nursery is not None, "`run` is running"
+            self._deletions[topic] = under_way = _Deletion()
+            self._topics.leaving.add(topic)
+            self._nursery.start_soon(self._delete_behind, topic, under_way)
+        await under_way.over.wait()
+        if under_way.failure is not None:
+            raise under_way.failure
+        return answer(command)
+
+    async def _delete_behind(self, topic: str, deletion: _Deletion) -> None:
+        """Until it is done, also when nobody waits for it any more: a topic that was half deleted
+        would be made again with what is left of it."""
         try:
             await self._delete(topic)
-            this.is_done = True
+        except (ConfigFileError, StoreError) as exc:
+            deletion.failure = exc
         finally:
             self._topics.leaving.discard(topic)
             del self._deletions[topic]
-            this.over.set()
-        return answer(command)
+            deletion.over.set()
 
     async def _delete(self, topic: str) -> None:
         # A deletion that a crash or a full disk interrupted has left queues without a topic.

@@ -263,6 +263,7 @@ class Broker:
                 self.tables.groups.run,
                 self.tables.offsets.run,
                 self.tables.modes.run,
+                self.admin.run,
                 self.assignments.run,
                 self.clients.run,
                 self.inquiries.run,

@@ -269,3 +269,21 @@ def test_a_deletion_whose_queues_cannot_go_yet_has_an_end_and_is_done_later() ->
         group.settle()
         sent = group.run_program(lambda world: fill(world, "T", "new", 5))
         assert sorted(body for body, _ in group.run_program(read)) == [body for body, _ in sent]
+
+
+@pytest.mark.parametrize("after_s", [0.012, 0.024, 0.036, 0.06])
+def test_a_deletion_goes_on_when_its_asker_hangs_up(after_s: float) -> None:
+    async def hang_up(world: World) -> None:
+        with trio.move_on_after(after_s):
+            await ask(world, group, leader, DELETE)
+
+    with FailoverNodes(64) as group:
+        leader = ready(group)
+        group.run_program(lambda world: fill(world, "T", "old", 50))
+        slow(group, group.names, 0.02)
+        group.run_program(hang_up)
+        group.wait(lambda: "T" not in group.nodes[leader].tables.topics.leaving)
+        sent = group.run_program(lambda world: fill(world, "T", "new", 5))
+        assert sent
+        assert group.run_program(read) == sent
+        assert [offset for _, offset in sent] == list(range(len(sent)))
