@@ -551,10 +551,13 @@ class Actions:
 
     async def _replace_leader(self, name: str) -> None:
         """Before a leader that was emptied is started, another one becomes the leader: slaves that
-        took long to start were not there when one was to be promoted (seed 853911)."""
+        took long to start, or had ended, were not there when one was to be promoted (seeds 853911,
+        1271539)."""
         member = self._members.members[name]
         if self._backend.elects or member.joined or not self._members.is_leader(name):
             return
+        for follower in self._members.followers(member.group):
+            await self._start(follower)
         heir = await self._members.longest(member.group)
         if heir is not None:
             await self._members.promote(heir)

@@ -94,6 +94,9 @@ class SendBack:
         if message.topic == SCHEDULE_TOPIC:
             remark = f"the message at {header.offset} waits itself, and was given to nobody"
             return answer(command, ResponseCode.SYSTEM_ERROR, remark)
+        if header.originMsgId and header.originMsgId not in _ids(message):
+            remark = f"the message at {header.offset} is not {header.originMsgId} here: send a copy"
+            return answer(command, ResponseCode.SYSTEM_ERROR, remark)
         limit = group.retry_max_times
         if command.version >= MAX_RECONSUME_VERSION and header.maxReconsumeTimes is not None:
             limit = header.maxReconsumeTimes
@@ -152,3 +155,9 @@ class SendBack:
         self._releases.add(end, release)
         await known.wait()
         return found
+
+
+def _ids(message: StoredMessage) -> tuple[str | None, ...]:
+    """What consumers call a message: it may have been given by another master (seed 1271510)."""
+    found = message.properties
+    return found.get(UNIQUE_KEY), found.get(ORIGIN_MESSAGE_ID), message.offset_message_id

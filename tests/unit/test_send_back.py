@@ -36,6 +36,24 @@ async def next_of(session: Session, topic: str, after: int = 0) -> StoredMessage
     return found[after]
 
 
+def test_who_means_another_message_than_the_one_that_stands_there_is_refused() -> None:
+    """It was given by another master, or before a loss (seed 1271510)."""
+
+    async def scenario(session: Session) -> None:
+        other = await one_message(session, properties={"UNIQ_KEY": "A1"})
+        message = await one_message(session, properties={"UNIQ_KEY": "A2"})
+        for wrong in ("A1", other.offset_message_id):
+            answer = await send_back(session, message, originMsgId=wrong)
+            assert (answer.code, wrong in (answer.remark or "")) == (1, True)
+        for right in ("A2", message.offset_message_id, ""):
+            assert (await send_back(session, message, originMsgId=right)).code == 0
+        again = await next_of(session, "%RETRY%g", 2)
+        for right in ("A2", again.offset_message_id, message.offset_message_id):
+            assert (await send_back(session, again, originMsgId=right)).code == 0
+
+    with_node(scenario)
+
+
 def test_a_message_comes_again_later_each_time_and_then_is_dead() -> None:
     async def scenario(session: Session) -> None:
         first = message = await one_message(session, properties={"TAGS": "A", "KEYS": "k"}, h=7)
