@@ -1,6 +1,6 @@
 """All consume queues of a store, by topic and queue id."""
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from functools import partial
 
 from rocketbed.node.store.aside import clear_the_way
@@ -312,9 +312,12 @@ class Queues:
         for queue, end in ends.items():
             queue.set_end(end)
 
-    def cut_units(self, ends: dict[AnyQueue, int], *, keeps_first: bool = False) -> None:
+    def cut_units(
+        self, ends: dict[AnyQueue, int], *, keeps_first: bool = False, deleted: Collection[str] = ()
+    ) -> None:
         """Keep so many units of each; `keeps_first`, where they are what the log says: see
-        `UnitQueue.cut_units`."""
+        `UnitQueue.cut_units`. Of a deleted topic a power cut may have brought the directories back
+        (seed 1271514): those without a unit go."""
         self._touched.clear()
         self._waiting = 0
         for queue, end in ends.items():
@@ -325,6 +328,7 @@ class Queues:
                 queue.cut_units(end, keeps_first=keeps_first)
             self._dirty[queue] = None
         wrong = self.of_wrong_type() | self.batch_unasked()
+        wrong.update(deleted)
         self._remove([one for one in ends if not ends[one] and one.topic in wrong], sorted(wrong))
 
     def mark_all_dirty(self) -> None:

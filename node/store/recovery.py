@@ -245,7 +245,7 @@ class Recovery:
             parts.queues.set_ends(evidence.ends)
             parts.index.extend()
         else:
-            parts.queues.cut_units(evidence.ends, keeps_first=True)
+            parts.queues.cut_units(evidence.ends, keeps_first=True, deleted=evidence.deleted)
             if parts.config.index_enabled:
                 parts.index.restore(mark.index)
         parts.index.filled_ms = mark.index_filled_ms

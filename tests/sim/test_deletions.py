@@ -58,6 +58,23 @@ def test_a_deletion_beside_rising_marks_leaves_a_mark_that_is_true(kind: str) ->
         assert count in range(6)
 
 
+def test_a_power_cut_brings_no_directory_of_a_deleted_topic_back() -> None:
+    """Seed 1271514."""
+
+    async def look(store: MessageStore) -> list[str]:
+        disk, path = store._world.disk, f"{ROOT}/consumequeue"
+        names = disk.listdir(path) if disk.exists(path) else []
+        return [
+            name for name in names if name in store.removal.deletions() and not pull(store, name)
+        ]
+
+    whole = session(delete_while_marks_rise, prepare=slow)
+    for event in range(60, whole.events + 1):
+        crashed = session(delete_while_marks_rise, prepare=slow, crash_at=event, kind="power")
+        left = session(look, image=crashed.image, boots=2).value
+        assert left == [], f"event {event}"
+
+
 def test_a_topic_made_anew_is_found_when_everything_is_built_again() -> None:
     """Its old messages have the same queue offsets and come first in the log."""
 
