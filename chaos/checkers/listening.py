@@ -10,10 +10,11 @@ from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import as_master, step_of
+from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Event, Function, Outcome, Row
-from rocketbed.inspect.properties import delay_levels
+from rocketbed.inspect.properties import SCHEDULE_TOPIC, delay_levels
 
 NOBODY = "nobody listened"
 MS = 1_000_000
@@ -266,26 +267,54 @@ def _heard(case: Case) -> Iterator[Heard]:
 def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
     """A loss of what the group had got, so that it was beyond a place before the message came to
     stand there, as far as that is known (T20; seed 861039), or a second master's queue, whose
-    places are others. A member in order may handle what it
-    got long after the loss (seed 866430)."""
+    places are others. A member in order may handle what it got long after the loss (seed 866430).
+
+    What was delayed or refused comes to stand somewhere at any time: where the last log has it last
+    counts, and nowhere is no place to be passed.
+    """
     losses, group = case.losses, case.evidence.group_of(one.told.node)
     told_ns = {row.value: row.invoked_ns for row in case.evidence.rows((Function.TELL,)).each()}
+    place = None if is_there else _last_place(case.evidence, group, one.told.value)
     for call in case.evidence.rows((Function.HEAR,)).each():
         if call.operation != one.group or call.node != one.told.node:
             continue
-        is_same = (call.topic, call.queue) == (one.told.topic, one.told.queue)
-        is_beyond = is_same and call.queue_offset >= one.told.queue_offset
-        if is_beyond or not is_there:
-            # What was delayed or refused may come to stand there at any time.
+        if is_there:
+            is_same = (call.topic, call.queue) == (one.told.topic, one.told.queue)
+            is_beyond = is_same and call.queue_offset >= one.told.queue_offset
+        else:
+            is_same = place is None or (case.evidence.history.topic(call), call.queue) == place[:2]
+            is_beyond = is_same and (place is None or call.queue_offset >= place[2])
+        if is_beyond:
             until_ns = one.told.returned_ns if is_there else ENDLESS
             behind = call.physical_offset + 1
             since_ns = told_ns.get(call.value, call.invoked_ns)
             if excuse := losses.loss_between(group, since_ns, until_ns, behind=behind):
                 return excuse
-            # It may have stood at a second master's place (seed 868724).
-            if excuse := losses.split_between(group, one.told.invoked_ns, call.returned_ns):
-                return excuse
+        # It may have stood at a second master's place (seed 868724).
+        if (is_beyond or not is_there) and (
+            excuse := losses.split_between(group, one.told.invoked_ns, call.returned_ns)
+        ):
+            return excuse
     return None
+
+
+NOWHERE = "", -1, ENDLESS
+"""Of a message: nothing is beyond it."""
+
+
+def _last_place(evidence: Evidence, group: int, value: int) -> tuple[str, int, int] | None:
+    """Topic, queue and queue offset of a message where the group's last log has it last, apart from
+    where it waits; None where that cannot be known, as records have expired or were not read."""
+    log = evidence.final(group)
+    if log is None or log.log_min:
+        return None
+    found, messages = NOWHERE, log.messages
+    for number, one in enumerate(messages.values):
+        if one == value:
+            queue = evidence.queues.names[messages.queues[number]]
+            if queue.topic != SCHEDULE_TOPIC:
+                found = queue.topic, queue.queue, messages.offsets[number]
+    return found
 
 
 def _lost(case: Case, call: Row) -> Excuse | None:

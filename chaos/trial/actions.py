@@ -321,7 +321,7 @@ class Actions:
         second = await self._resolver.names(step.second, beside=names)
         for one, other in both_ways(names, second, one_way=True):
             await self._backend.reset(one, other)
-        return Done(names=names, second=second)
+        return Done(names=names if second else [], second=second)
 
     async def _swizzle(self, step: Step, names: list[str]) -> Done:
         """Cut off one after the other, heal in another order (FoundationDB's swizzle-clog)."""
@@ -520,6 +520,8 @@ class Actions:
         pairs: list[tuple[str, str]],
         state: LinkState,
     ) -> Done:
+        if step.second and not second:
+            return Done(names=[])  # of a node without others
         effect = Effect(dict.fromkeys(pairs, state))
         await self.effects.begin(effect)
         undo = partial(self.effects.end, effect)

@@ -317,3 +317,27 @@ def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) 
     late(run)
     run.record.calm_ns = 0
     assert run.judge(only=IDS).result("A27w").verdict is Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("value", "offset", "wanted"),
+    [(4, 2, (0, 1)), (4, 1, (1, 0)), (VALUE, 2, (1, 0))],
+    ids=["beyond its place", "before its place", "it stands nowhere"],
+)
+def test_a_delayed_message_was_passed_only_at_its_own_place(
+    run: RunMaker, value: int, offset: int, wanted: tuple[int, int]
+) -> None:
+    """A group got something else before the loss, which gave that place free again; value 4 stands
+    at offset 2 of queue 0."""
+    run.record.promise = Promise(replication="async", copies=1)
+    tell(run, value=value)
+    taken = {"process": 5, "queue": 0, "queue_offset": offset, "physical_offset": 2500}
+    at = {"invoked_ns": 35 * SECOND, "returned_ns": 35 * SECOND}
+    row(run, Function.HEAR, value=6, operation=LOOSE, **taken, **at)
+    due = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS}
+    row(run, Function.HEAR, value=value, operation=ORDERED, **taken, **due)
+    run.strike(40 * SECOND, "b1", "powercut", written=3_000, durable=2_000)
+    run.event(40 * SECOND, "b1", "exit", cause="powercut", reason="")
+    run.event(41 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
+    result = run.judge(only=["A27"]).result("A27")
+    assert (result.found, result.allowed_found) == wanted
