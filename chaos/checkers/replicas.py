@@ -74,7 +74,7 @@ def equal_images(case: Case, found: Findings) -> int:
         if final is None:
             continue
         start, end = common_range(image, final)
-        end = min(end, _safe_end(losses, image))
+        end = min(end, _safe_end(evidence, losses, image))
         if start >= end:
             continue
         compared += end - start
@@ -135,9 +135,15 @@ def _refused(losses: Losses, one: NodeLog, other: NodeLog, difference: int) -> E
     return None
 
 
-def _safe_end(losses: Losses, image: NodeLog) -> int:
+def _safe_end(evidence: Evidence, losses: Losses, image: NodeLog) -> int:
     """Up to where an image has to agree with the final log."""
     taken, limit = image.taken, image.log_end
+    cutting: int | None = None
+    for event in evidence.events(Function.NODE, "cut", "followed"):
+        if event.node == image.name and event.time_ns < taken.time_ns:
+            cutting = event.fields.get("start") if event.what == "cut" else None
+    if isinstance(cutting, int):
+        limit = min(limit, cutting)  # it was on its way (seed 1271838)
     if taken.durable is not None and taken.cause == "powercut":
         limit = min(limit, taken.durable)
     for lineage in losses.lineages:

@@ -732,3 +732,17 @@ def test_an_image_with_other_bytes(run: RunMaker) -> None:
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.images.append(ImageMaker("b3", "kill", SECOND, specs))
     assert found(run.judge(only=["R1i"])) == {"R1i"}
+
+
+@pytest.mark.parametrize(("then", "wanted"), [("", set()), ("followed", {"R1i"})])
+def test_what_is_being_cut_is_no_part_of_the_truth(
+    run: RunMaker, tmp_path: Path, then: str, wanted: set[str]
+) -> None:
+    """A power cut leaves what a cut has not reached yet (seed 1271838)."""
+    there = ends(tmp_path)
+    specs = [*run.specs[:6], spec_of(500, queue_id=1), *run.specs[7:]]
+    run.event(SECOND - 10 * MS, "b3", "cut", start=there[5], end=there[6])
+    if then:
+        run.event(SECOND - MS, "b3", then)
+    run.images.append(ImageMaker("b3", "powercut", SECOND, specs, durable=there[-1]))
+    assert found(run.judge(only=["R1i"])) == wanted
