@@ -9,7 +9,7 @@ stores of all. A batch whose marker is not there does not count.
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy
 import pyarrow
@@ -20,7 +20,7 @@ from rocketbed.inspect import NotAStore as NotAStoreDirectory
 from rocketbed.inspect import Record, StoreDirectory, open_directory
 from rocketbed.inspect.bodies import unpack_body
 from rocketbed.inspect.record import judge_body_crc
-from rocketbed.pipeline.files.decode import batches
+from rocketbed.pipeline.files.decode import Wanted, batches
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.reading import read_ends
 from rocketbed.pipeline.files.remote import need_local
@@ -32,6 +32,9 @@ from rocketbed.pipeline.schema import arrow_schema, canonical
 from rocketbed.pipeline.sink.keys import TRANSACTION
 from rocketbed.pipeline.sink.markers import BadMarker, committed, jobs_of, marker_topic
 from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
+
+if TYPE_CHECKING:
+    from rocketbed.pipeline.wire.log import WireLog
 
 logger = logging.getLogger("rocketbed.pipeline")
 
@@ -69,20 +72,31 @@ def read_committed(
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of a part that count."""
     lookup = Lookup({job: Runs.from_json(rows) for job, rows in part.runs.items()})
+    unknown: set[str] = set()
     names = {canonical(name, corrupt_column): name for name in schema.names}
     added = [item for item in arrow_schema("records", COLUMNS) if item.name not in names]
     for batch in plan.read(part.split, pyarrow.schema([*schema, *added])):
         columns = {name: batch[names.get(name, name)] for name in COLUMNS}
-        mask = counting(columns, lookup)
+        mask = counting(columns, lookup, unknown)
         kept = pyarrow.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
         if not mask.all():
             kept = kept.filter(pyarrow.array(mask))
         if kept.num_rows:
             yield kept
+    for job in sorted(unknown):
+        logger.warning(
+            "rows of job %s are left out: there is no topic %s, so none of them counts, or the"
+            " broker or the store that has it is away",
+            job,
+            marker_topic(job),
+        )
 
 
-def counting(columns: Mapping[str, pyarrow.Array], lookup: Lookup) -> NDArray[numpy.bool_]:
-    """Mask of the rows that count, by the columns `COLUMNS`."""
+def counting(
+    columns: Mapping[str, pyarrow.Array], lookup: Lookup, unknown: set[str]
+) -> NDArray[numpy.bool_]:
+    """Mask of the rows that count, by the columns `COLUMNS`. Adds to `unknown` jobs of which
+    nothing is known."""
     jobs = compute.struct_field(compute.extract_regex(columns["properties"], _JOB), "job")
     mask = numpy.ones(len(jobs), bool)
     if jobs.null_count == len(jobs):
@@ -93,23 +107,45 @@ def counting(columns: Mapping[str, pyarrow.Array], lookup: Lookup) -> NDArray[nu
     ):
         if job is not None:
             mask[row] = lookup.has(job, Place(topic, broker, queue_id), offset)
+            if job not in lookup.jobs:
+                unknown.add(job)
     return mask
 
 
 def _of_cluster(options: Options) -> dict[str, Runs]:
     import trio
 
-    from rocketbed.client.admin import Admin
     from rocketbed.pipeline.sink.marking import read_markers
     from rocketbed.pipeline.wire.log import WireLog
 
     async def ask() -> dict[str, Runs]:
-        async with Admin(nameservers=options.endpoints) as admin:
-            topics = await admin.topics()
         async with WireLog(options.endpoints, limit_s=options.limit_s) as log:
-            return await read_markers(log, topics)
+            found = await read_markers(log, await log.topics())
+            await _await_brokers(log, found, options)
+            return found
 
     return trio.run(ask)
+
+
+async def _await_brokers(log: "WireLog", found: Mapping[str, Runs], options: Options) -> None:
+    """A broker that is away is on no route, so nothing else would say that a part of what counts
+    is missing. Raises `WireError`, unless failOnDataLoss=false."""
+    from rocketbed.pipeline.wire.log import WireError
+
+    wanted = Wanted.of(options)
+    places = (place for runs in found.values() for place in runs.places())
+    names = sorted({place.broker for place in places if wanted.has_topic(place.topic)})
+    if options.brokers:
+        names = [name for name in names if name in options.brokers]
+    try:
+        if names:
+            await log.brokers(names, ())
+    except WireError as exc:
+        what = f"not all brokers with rows that count ({', '.join(names)}) are there: {exc}"
+        if options.fail_on_data_loss:
+            how = "failOnDataLoss=false reads what is there, brokers=... what some have"
+            raise WireError(f"{what}; {how}", exc.condition) from exc
+        logger.warning("wire.broker_away %s", what)
 
 
 def _of_stores(options: Options) -> dict[str, Runs]:

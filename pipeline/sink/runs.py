@@ -91,6 +91,7 @@ class Lookup:
 
     def __init__(self, sets: Mapping[str, Runs]) -> None:
         """`sets` by the id of the job that they belong to."""
+        self.jobs = frozenset(sets)
         self._starts: dict[tuple[str, Place], list[int]] = {}
         self._ends: dict[tuple[str, Place], list[int]] = {}
         for job, runs in sets.items():

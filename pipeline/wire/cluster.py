@@ -40,8 +40,10 @@ class Seen:
 class Cluster:
     """Looks at the topics that the options name, that match their pattern, or at all."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, is_batch: bool = False) -> None:
+        """`is_batch`: what is not there now is never read, so a topic that is named has to be."""
         self.options = options
+        self._needs_all = is_batch or options.fail_on_data_loss
         self._topics: list[str] = []
         """What was discovered, if it was."""
         self._discovered_at = -DISCOVERED_S
@@ -167,7 +169,7 @@ class Cluster:
         try:
             return await log.queues(topic)
         except TopicGone as exc:
-            if self.options.fail_on_data_loss:
+            if self._needs_all:
                 raise
             LOG.warning("wire.topic_gone %s: it is read again when it is there", exc)
             self._gone[topic] = None

@@ -314,6 +314,10 @@ class WireLog:
             if trio.current_time() + pause_s >= began + limit_s:
                 kind = TopicGone if _is_gone(failure) else Refused if is_refused else WireError
                 reason = str(failure) or "no answer"
+                if kind is TopicGone and topic:
+                    reason += ", or the brokers that have it are away"
+                elif isinstance(failure, NoNameserver):
+                    reason += "; check the addresses of endpoints, and the way there from here"
                 raise kind(f"{what}: after {limit_s:g} s still: {reason}") from failure
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)

@@ -117,7 +117,7 @@ class WirePlan:
     async def _ranges(
         self, starting: str | StreamOffset, ending: str | StreamOffset
     ) -> list[QueueRange]:
-        cluster = Cluster(self.options)
+        cluster = Cluster(self.options, is_batch=True)
         wanted_ends: dict[str, int] = {}
         for given in (starting, ending):
             if isinstance(given, StreamOffset):

@@ -1,6 +1,7 @@
 """The pipeline's writers and readers on a live cluster, called without Spark."""
 
 import json
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.pipeline.files.reading import Plan
@@ -21,7 +23,7 @@ from rocketbed.pipeline.sink.options import SinkError
 from rocketbed.pipeline.sink.rows import outgoing
 from rocketbed.pipeline.sink.sending import TaskSender
 from rocketbed.pipeline.sink.writer import finish
-from rocketbed.pipeline.source import plan_of
+from rocketbed.pipeline.source import CommittedReader, plan_of
 from rocketbed.pipeline.streams import physical as stream_physical
 from rocketbed.pipeline.streams.offsets import QUEUE, DataLoss, Mark, StreamError, StreamOffset
 from rocketbed.pipeline.streams.physical import PhysicalLog
@@ -114,6 +116,45 @@ def test_exactly_once_over_failed_attempts(start: Start) -> None:
     assert not trio.run(is_marked, options, "job", 1)
 
 
+def test_what_is_marked_at_a_broker_that_is_away(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is on no route then, and a part of each batch would be missing without a word; so would
+    all of it where the broker with the markers is away."""
+    cluster = start(groups=2)
+    options = sink(cluster, delivery="exactly-once", jobId="job", requestBytes="100")
+
+    async def make() -> None:
+        async with cluster.admin() as admin:
+            await admin.create_topic("T", queues=1)
+
+    trio.run(make)
+    finish(options, [send(options, 0, 40)])
+    given: dict[str, Any] = {"onlyCommitted": "true", "retryTimeoutMs": 500}
+    assert numbers(reading(cluster, **given)) == list(range(40))
+    trio.run(cluster.stop, "b-master")
+    with pytest.raises(WireError, match=r"count \(broker-a, broker-b\) are.*no broker broker-b is"):
+        numbers(reading(cluster, **given))
+    left = numbers(reading(cluster, failOnDataLoss="false", **given))
+    assert 0 < len(left) < 40
+    assert "wire.broker_away not all brokers with rows that count" in caplog.text
+    assert numbers(reading(cluster, brokers="broker-a", **given)) == left
+
+    trio.run(cluster.start, "b-master")
+    trio.run(cluster.stop, "a-master")
+    assert numbers(reading(cluster, brokers="broker-b", **given)) == []
+    assert "rows of job job are left out: there is no topic RB_TXN_job" in caplog.text
+
+
+def test_markers_without_a_nameserver() -> None:
+    alone = {"endpoints": "127.0.0.1:1", "topics": "T", "onlyCommitted": "true"}
+    schema = StructType([StructField("body", BinaryType())])
+    reader = CommittedReader(schema, Options.parse({**alone, "retryTimeoutMs": "200"}))
+    pickle.dumps(reader)  # as Spark does before it asks for partitions
+    with pytest.raises(WireError, match=r"^\[ROCKETBED_CLUSTER_UNAVAILABLE\] .*check the addr"):
+        reader.partitions()
+
+
 def test_markers_of_many_batches(start: Start) -> None:
     cluster = start()
     options = sink(cluster, delivery="exactly-once", jobId="job")
@@ -152,8 +193,10 @@ def test_a_topic_that_is_not_there(start: Start) -> None:
     cluster = start(autoCreateTopicEnable="false")
     with pytest.raises(SinkError, match="topic T does not exist"):
         send(sink(cluster, retryTimeoutMs="300"), 0, 1)
-    with pytest.raises(TopicGone, match=r"route of topic T: after 0\.3 s still"):
-        WirePlan.of(reading(cluster, retryTimeoutMs=300)).splits()
+    for loses in ("true", "false"):
+        gone = r"topic T: after 0\.3 s still: .* does not exist: create it first, or .* it are away"
+        with pytest.raises(TopicGone, match=gone):
+            WirePlan.of(reading(cluster, retryTimeoutMs=300, failOnDataLoss=loses)).splits()
 
 
 # --- streams

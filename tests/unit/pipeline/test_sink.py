@@ -262,5 +262,7 @@ def test_rows_that_count() -> None:
         ],
     }
     arrays = {name: pyarrow.array(columns[name]) for name in COLUMNS}
-    mask = counting(arrays, Lookup({"job": runs(1)}))
+    unknown: set[str] = set()
+    mask = counting(arrays, Lookup({"job": runs(1)}), unknown)
     assert mask.tolist() == [True, False, True, True, False]
+    assert unknown == {"unmarked"}
