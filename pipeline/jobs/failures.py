@@ -6,6 +6,7 @@ class which exit code it deserves.
 """
 
 import errno
+import os
 import re
 from contextlib import suppress
 from importlib import import_module
@@ -15,6 +16,8 @@ from rocketbed.pipeline.errors import EXIT_SPARK, PipelineError, SparkMissing, U
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What no reader meets."""
+_FULL: Final = re.compile("|".join(map(os.strerror, FULL)))
+_WRITTEN: Final = re.compile(r"writing rows to (?:file:)?(\S+)\.")
 MEMORY: Final = ("OutOfMemoryError", "GC overhead limit exceeded")
 LOST: Final = ("ExecutorLostFailure", "Python worker exited unexpectedly", "lost executor")
 GONE: Final = ("Py4JNetworkError", "Connection refused", "Answer from Java side is empty")
@@ -52,7 +55,12 @@ def explain(error: BaseException) -> PipelineError | None:
     module = type(error).__module__.partition(".")[0]
     if module not in ("pyspark", "py4j", "grpc") and not isinstance(error, ConnectionError):
         return None
-    return explain_text(type(error).__name__, str(error))
+    text, cause = str(error), getattr(error, "_cause", None)
+    while cause is not None:  # a stream's text does not have it
+        if _FULL.search(str(cause)):
+            text += f"\n{cause}"
+        cause = getattr(cause, "_cause", None)
+    return explain_text(type(error).__name__, text)
 
 
 def explain_text(name: str, text: str) -> PipelineError:
@@ -66,6 +74,10 @@ def explain_text(name: str, text: str) -> PipelineError:
 def _explained(name: str, text: str) -> PipelineError:
     if (ours := _ours(text)) is not None:
         return ours
+    if full := _FULL.search(text):
+        written = _WRITTEN.search(text)
+        place = written[1] if written else "the output, or to Spark's own files (spark.local.dir)"
+        return Unwritable(place, OSError(0, full[0]))
     if missing := _NO_MODULE.findall(text):
         return SparkFailed(
             f"the Python that Spark runs has no module {missing[-1]}: install it on all machines,"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import Unwritable
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.export.writing import exported_columns
 from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
@@ -250,7 +250,7 @@ def _into_files(
         out.mkdir(parents=True, exist_ok=True)
         checkpoint.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PipelineError(f"cannot create {error.filename}: {error.strerror}") from error
+        raise Unwritable(error.filename, error) from error
     if not any(checkpoint.iterdir()) and any(out.glob("*.parquet")):
         raise WrongUsage(
             f"{out} holds Parquet files but {checkpoint} holds no checkpoint: messages would be"

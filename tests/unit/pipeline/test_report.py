@@ -29,6 +29,7 @@ class Captured(Exception):
     """Stands for what pyspark raises."""
 
     __module__ = "pyspark.errors.exceptions.captured"
+    _cause: Exception | None = None
 
 
 def does(action: Callable[[Job], None]) -> Callable[[Job], None]:
@@ -137,6 +138,39 @@ def test_texts_of_spark_become_sentences(text: str, code: int, said: str) -> Non
     assert (error.exit_code, said in str(error)) == (code, True)
     assert "\n" not in str(error)
     assert "SQLSTATE" not in first_sentence(text)
+
+
+def caused(text: str, *causes: str) -> Captured:
+    error = Captured(text)
+    if causes:
+        error._cause = caused(*causes)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            Captured("Task failed\nOSError: [Errno 28] No space left on device\n"),
+            "cannot write to the output, or to Spark's own files (spark.local.dir): No space left",
+        ),
+        (
+            Captured("[TASK_WRITE_FAILED] Task failed while writing rows to file:/t/e/part=a.; No"
+                     " space left on device"),
+            "cannot write to /t/e/part=a: No space left on device",
+        ),
+        (caused("[STREAM_FAILED] writing rows to file:/t/p. SQLSTATE: 58030", "[TASK_WRITE_FAILED]",
+                "java.io.IOException: No space left on device"),
+         "cannot write to /t/p: No space left on device"),
+    ],
+    ids=["rebuild", "export", "tail"],
+)  # fmt: skip
+def test_a_disk_that_is_full_under_a_task_is_no_failure_of_spark(
+    error: BaseException, said: str
+) -> None:
+    report = run_job("j", JobSettings(), raising(error))
+    assert (report.exit_code, report.verdict) == (5, "unwritable")
+    assert report.error.startswith(said)
 
 
 def test_a_job_gives_an_error_of_ours_without_its_name() -> None:
