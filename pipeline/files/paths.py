@@ -6,8 +6,9 @@ with a commit log match, or a file that lists pieces, one a line; local, or behi
 
 import os
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
+from itertools import chain, count
 from typing import Final
 
 from rocketbed.pipeline.files.remote import storage_of
@@ -152,10 +153,10 @@ def _pieces(text: str, near: str) -> Iterator[str]:
     space at an end."""
     pieces = text.split(",")
     while pieces:
-        joined = ((count, ",".join(pieces[:count])) for count in range(len(pieces), 0, -1))
-        there = ((count, _as_there(piece, near)) for count, piece in joined)
-        count, found = next((one for one in there if one[1]), (1, pieces[0].strip()))
-        del pieces[:count]
+        joined = ((length, ",".join(pieces[:length])) for length in range(len(pieces), 0, -1))
+        there = ((length, _as_there(piece, near)) for length, piece in joined)
+        length, found = next((one for one in there if one[1]), (1, pieces[0].strip()))
+        del pieces[:length]
         if found:
             yield found
 
@@ -182,12 +183,30 @@ def _names(roots: Sequence[str], taken: Set[str]) -> dict[str, str]:
         names = {root: _UNFIT.sub("-", one) for root, one in joined.items()}
         if len(set(names.values())) == len(parts) and taken.isdisjoint(names.values()):
             break
+    if len(set(names.values())) < len(parts) == len(set(map(tuple, parts.values()))):
+        names = _numbered(parts, taken)
     for root, name in names.items():
         if name in taken:
             raise OptionError(
                 f"path: {root} would be called {name}, as a broker that is named there: "
                 f"name it too, broker/replica={root}"
             )
+    return names
+
+
+def _numbered(parts: Mapping[str, Sequence[str]], taken: Set[str]) -> dict[str, str]:
+    """Names of directories that differ only in what does not fit in a name."""
+    most = max(map(len, parts.values()))
+    depths = (
+        n for n in range(1, most) if len({(*one[-n:],) for one in parts.values()}) == len(parts)
+    )
+    depth = next(depths, most)
+    names: dict[str, str] = {}
+    for root, one in parts.items():
+        name = _UNFIT.sub("-", "-".join(one[-depth:]).strip())
+        others = (f"{name}-{number}" for number in count(2))
+        free = (each for each in chain([name], others) if each not in {*taken, *names.values()})
+        names[root] = next(free)
     return names
 
 

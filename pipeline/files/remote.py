@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +36,7 @@ AHEAD: Final = 8
 AHEAD_SIZE: Final = 8 << 20
 CONNECT_S: Final = 10.0
 REQUEST_S: Final = 15.0
-"""Without a byte; asked three times."""
+"""Without a byte; asked three times, of Google for so long in all."""
 TOLD_MAX: Final = 300
 """Characters of another library's error that are shown."""
 
@@ -268,7 +269,7 @@ def _file_system(scheme: str, authority: str, settings: Settings) -> "tuple[File
         if scheme in S3_SCHEMES:
             return fs.S3FileSystem(**s3_arguments(dict(settings), authority)), True
         if scheme in ("gs", "gcs"):
-            return fs.GcsFileSystem(), True
+            return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=REQUEST_S)), True
         found, inner = fs.FileSystem.from_uri(f"{scheme}://{authority}/")
         return found, bool(inner.strip("/"))
     except Exception as exc:

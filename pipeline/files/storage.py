@@ -167,7 +167,7 @@ def plain_path(path: str) -> str:
     scheme, separator, rest = path.partition("://")
     if separator and scheme.isalnum() and scheme.lower() != "file":
         return f"{scheme.lower()}://{re.sub('/+', '/', rest)}"
-    for start in ("file://", "file:"):
+    for start in ("file://localhost", "file://", "file:"):
         if path.lower().startswith(start) and path[len(start) : len(start) + 1] == "/":
             return path[len(start) :]
     return path

@@ -1,6 +1,7 @@
 """Patterns, lists and schemes in the option `path`."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,22 @@ def test_an_address_without_a_bucket_or_with_keys(path: str) -> None:
     assert "hidden" not in str(caught.value)
 
 
+def test_file_paths_of_this_machine() -> None:
+    for start in ("file:", "file://", "file://localhost", "FILE://LOCALHOST"):
+        assert plain_path(f"{start}/data/store") == "/data/store"
+    assert plain_path("file://localhosts/store") == "//localhosts/store"
+
+
+def test_google_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow's own limit for a server that does not answer is a quarter of an hour."""
+    given: list[dict[str, timedelta]] = []
+    monkeypatch.setattr("pyarrow.fs.GcsFileSystem", lambda **limits: given.append(limits))
+    storage = storage_of("gs://patience/store")
+    assert isinstance(storage, RemoteStorage)
+    storage.at("gs://patience/store")
+    assert given == [{"retry_time_limit": timedelta(seconds=15)}]
+
+
 def test_a_scheme_that_nobody_knows() -> None:
     with pytest.raises(StorageError, match="nope://host cannot be opened: Unrecognized file"):
         rows("nope://host/store")
@@ -169,3 +186,18 @@ def test_names_of_directories_fit_before_an_equals_sign(tmp_path: Path) -> None:
     assert [one.broker for one in found] == ["com-ma", "eq-al"]
     for one in found:
         assert parse_paths(f"{one.broker}/{one.name}={one.root}") == [one]
+
+
+def test_names_that_fit_and_are_the_same_then_are_told_apart(tmp_path: Path) -> None:
+    stores(tmp_path, "sp", "sp ", "a,b", "a-b", "x/store", "x /store")
+
+    def names(*roots: str) -> list[str]:
+        found = parse_paths(",".join(f"{tmp_path}/{root}" for root in roots))
+        assert [one.root for one in found] == [f"{tmp_path}/{root}" for root in roots]
+        return [one.broker for one in found]
+
+    assert names("sp", "sp ") == ["sp", "sp-2"]
+    assert names("a,b", "sp", "a-b") == ["a-b", "sp", "a-b-2"]
+    assert names("x/store", "x /store") == ["x-store", "x -store"]
+    found = parse_paths(f"sp-2={tmp_path}/x/store,{tmp_path}/sp,{tmp_path}/sp ")
+    assert [one.broker for one in found] == ["sp-2", "sp", "sp-3"]
