@@ -9,9 +9,11 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.splits import CLOCK_MARGIN_MS
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
     QUEUE,
@@ -50,7 +52,8 @@ class QueueLog:
         self._cluster = Cluster(options)
         self._target: dict[str, int] | None = None
         self._held_up: dict[str, float] = {}
-        self._compared: set[str] = set()
+        self._compared: dict[str, None] = {}
+        """Queues, those first of which the last look back is the longest ago."""
         self._log = KeptLog(options)
         self._made: StreamOffset | None = None
         """The end of the last batch that was planned here, not by an earlier run."""
@@ -192,7 +195,7 @@ class QueueLog:
         if not mark.crc:
             return bounds.longest
         at, why = bounds.first, "which is all that there is: nobody knows when that was"
-        if mark.time_ms:
+        if 0 < mark.time_ms < time.time() * 1000 + CLOCK_MARGIN_MS:  # else a clock was wrong
             at = await log.offset_at(seen.queues[name], mark.time_ms + 1)
             at = max(min(at, bounds.longest), bounds.first)
             why = "the first that was stored later than the last one read"
@@ -249,28 +252,30 @@ class QueueLog:
 
     async def _compare(self, log: WireLog, start: StreamOffset, seen: Seen) -> list[str]:
         """What lies before each mark has to be what lay there: once a run, and whenever there is
-        more to read, since a topic may be made again meanwhile and grow beyond the mark. Queues
-        that are others, for who allows loss. Raises `StreamError`."""
+        more to read, since a topic may be made again meanwhile and grow beyond the mark. Of those
+        that stand still one is looked at in turn, since it may have grown just up to the mark.
+        Queues that are others, for who allows loss. Raises `StreamError`."""
         others: list[str] = []
 
         async def ask(name: str) -> None:
             if await self._is_other(log, seen, name, start.marks[name]):
                 others.append(name)
-            self._compared.add(name)
 
-        comparable = (
-            name for name, mark in start.marks.items() if mark.crc and name in seen.bounds
-        )
         ends = {name: self._cluster.end(bounds) for name, bounds in seen.bounds.items()}
-        await together(
-            ask,
-            [
-                name
-                for name in comparable
-                if seen.bounds[name].first < (at := start.marks[name].at) <= ends[name]
-                and (name not in self._compared or at < ends[name])
-            ],
-        )
+        comparable = {
+            name: mark.at < ends[name]
+            for name, mark in start.marks.items()
+            if mark.crc and name in ends and seen.bounds[name].first < mark.at <= ends[name]
+        }
+        due = [
+            name for name, is_more in comparable.items() if is_more or name not in self._compared
+        ]
+        still = (name for name in self._compared if not comparable.get(name, True))
+        due += islice(still, 1)
+        await together(ask, due)
+        for name in due:
+            self._compared.pop(name, None)
+            self._compared[name] = None
         return others
 
     async def _is_other(self, log: WireLog, seen: Seen, name: str, mark: Mark) -> bool:

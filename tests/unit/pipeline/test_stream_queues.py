@@ -82,9 +82,17 @@ def test_waiting_has_a_limit(
         (Mark(15, 7, 5000), 99, 10, "has 2 to 10, and goes on at 10, the first that was"),
         (Mark(15, 7, 5000), 8, 8, "goes on at 8, the first that was stored later"),
         (Mark(15, 7), None, 2, "goes on at 2, which is all that there is: nobody knows"),
+        (Mark(15, 7, 9_000_000_000_000), None, 2, "goes on at 2, which is all that there is: n"),
         (Mark(15), None, 10, ""),
     ],
-    ids=["made again", "cut", "cut and went on", "an old checkpoint", "nothing was read"],
+    ids=[
+        "made again",
+        "cut",
+        "cut and went on",
+        "an old checkpoint",
+        "a clock that was wrong",
+        "nothing was read",
+    ],
 )
 def test_where_a_shorter_queue_goes_on(
     mark: Mark, found: int | None, goes_on: int, words: str, caplog: pytest.LogCaptureFixture
@@ -205,6 +213,27 @@ def test_a_stream_that_begins_at_the_end_knows_a_topic_that_is_made_again() -> N
         wired(log(), longer).latest(begin, bytes_max=None, rows_max=None)
     plain = StreamOffset(QUEUE, {name: Mark(mark.at) for name, mark in begin.marks.items()})
     assert wired(log(), longer).latest(plain, bytes_max=None, rows_max=None).marks[NAME].at == 20
+
+
+@pytest.mark.parametrize("loses", ["true", "false"])
+def test_a_stream_that_waits_sees_that_its_topic_was_made_again_as_long(loses: str) -> None:
+    """By one comparison in each look, of the queue whose last one is the longest ago."""
+    wire = Wire(5000, bounds_of(q0=10, q1=10, q2=10))
+    running = wired(log(startingOffsets="latest", failOnDataLoss=loses), wire)
+    at = running.latest(running.initial(), bytes_max=None, rows_max=None)
+    wire.pulled.clear()
+    for _ in range(4):
+        assert running.latest(at, bytes_max=None, rows_max=None) == at
+    assert [name[-1] for name, _ in wire.pulled] == ["0", "1", "2", "0"]
+    wire.stamp = 6000
+    if loses == "true":
+        with pytest.raises(StreamError, match="message 9 is not the one that the stream has read"):
+            running.latest(at, bytes_max=None, rows_max=None)
+        return
+    marks = at.marks
+    while any(mark == at.marks[name] for name, mark in marks.items()):
+        marks = running.latest(StreamOffset(QUEUE, marks), bytes_max=None, rows_max=None).marks
+    assert {mark.at for mark in marks.values()} <= {3, 10}
 
 
 def planned(one: QueueLog, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:
