@@ -188,6 +188,8 @@ class _Brokers:
             body = DataVersion(counter=counter, state_version=state).encode()
             answer = await self._ask(Code.QUERY_DATA_VERSION, header.encode(), body, by=address)
             is_other = live is None or live.version != (counter, state)
+            if live is not None and live.number == 0:
+                is_other = is_other or self._model.is_not_own(address, name)
             told = answer.fields["changed"]
             ensure(told == str(is_other).lower(), "version", f"{address}: {told} for {is_other}")
         if address in self._model.live:

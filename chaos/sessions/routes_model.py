@@ -37,6 +37,8 @@ class Model:
     live: dict[str, Live] = field(default_factory=dict)
     """By address."""
     orders: dict[str, str] = field(default_factory=dict)
+    whose: dict[str, str] = field(default_factory=dict)
+    """Broker name -> address of the one whose whole table was taken last."""
 
     def register(self, address: str, new: Live, topics: dict[str, tuple[int, int]]) -> str | None:
         """The master's address as the answer has it, or None."""
@@ -53,13 +55,20 @@ class Model:
         if number == 0 or (number == min(held) and acting is not None):
             last = self.live.get(address)
             is_other = is_first or last is None or last.version != new.version
+            is_other = is_other or self.is_not_own(address, name)
             for topic, (queues, perm) in topics.items():
                 if is_other or name not in self.topics.get(topic, {}):
                     perm = perm & ~WRITE if number and acting else perm
                     self.topics.setdefault(topic, {})[name] = (queues, perm)
+            if len(topics) != 1:
+                self.whose[name] = address
         self.live[address] = new
         master = held.get(0)
         return master if number and master in self.live else None
+
+    def is_not_own(self, address: str, name: str) -> bool:
+        """Whether a broker name's topics have the queues of another address."""
+        return self.whose.get(name, address) != address
 
     def leave(self, address: str) -> None:
         """An id goes to who announced it before, else to nobody."""
@@ -79,6 +88,7 @@ class Model:
                 self.allow(name, writes=False)
         if not held:
             self.numbers.pop(name, None)
+            self.whose.pop(name, None)
             self.delete(name)
 
     def allow(self, name: str, *, writes: bool) -> int:

@@ -101,6 +101,7 @@ def test_servers_asked_by_hand() -> None:
     assert run_sends(SEED)
     assert run_tables(SEED)
     assert run_routes(SEED)
+    assert run_routes(SEED + 1)
     assert run_tools(SEED)
     assert run_figures(SEED)
     assert run_members(SEED)
