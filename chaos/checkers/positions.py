@@ -162,7 +162,7 @@ def offset_overrun(case: Case, found: Findings) -> int:
             distance=offset - ends[queue],
         )
         brokers = evidence.group_of(row.node)
-        passed_ns = min(time_ns, first_beyond(evidence, group, queue, offset - 1))
+        passed_ns = min(time_ns, first_beyond(evidence, group, queue, offset - 1)[0])
         later = losses.loss_between(brokers, passed_ns, ENDLESS)
         later = later or losses.split_between(brokers, row.invoked_ns, time_ns)
         found.add(example, excuse=later if offset <= evidence.ends_ever[queue] else None)
@@ -250,22 +250,24 @@ def positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]
     ]
 
 
-def first_beyond(evidence: Evidence, group: int, queue: int, offset: int) -> int:
-    """When a group first was beyond an offset: a member had got the message there or a later one,
-    or committed a position behind it. Of a group that asks for some tags, whose members are given
-    no others: when one that committed so began. `ENDLESS`: never."""
+def first_beyond(evidence: Evidence, group: int, queue: int, offset: int) -> tuple[int, int]:
+    """When a group first was beyond an offset, not before and not after: a member had got the
+    message there or a later one, or committed a position behind it. A group that asks for some
+    tags, whose members are given no others, may have been when one that committed so began.
+    `ENDLESS`: never."""
     rows = evidence.rows((Function.COMMIT_OFFSET, Function.DELIVER))
     kinds, processes = rows.column("function"), rows.column("process")
     begun: dict[int, int] = {}
-    first = ENDLESS
+    since = until = ENDLESS
     for (who, where, at, time_ns), kind, process in zip(
         positions(evidence, rows), kinds, processes, strict=True
     ):
         since_ns = begun.setdefault(int(process), time_ns)
         if (who, where) != (group, queue) or at < offset + (kind == Function.COMMIT_OFFSET):
             continue
-        first = min(first, since_ns if group in evidence.wanted_tags else time_ns)
-    return first
+        since = min(since, since_ns if group in evidence.wanted_tags else time_ns)
+        until = min(until, time_ns)
+    return since, until
 
 
 def went_back(evidence: Evidence) -> dict[Place, list[int]]:

@@ -660,6 +660,22 @@ def test_a_member_may_ask_for_a_while_until_it_is_killed(
     assert ("A36" in found(run.judge(only=["A36"]))) == wanted
 
 
+@pytest.mark.parametrize(
+    ("at_s", "wanted"), [(70, (1, 0)), (79, (0, 1)), (80, (0, 1)), (90, (1, 0))]
+)
+def test_a_place_may_be_passed_at_a_second_master(
+    run: RunMaker, at_s: int, wanted: tuple[int, int]
+) -> None:
+    """By what it gave from there, which nobody was told of (seed 1272066)."""
+    stored_before_it_was_got(run)
+    step = f"at {at_s}s double b2 for 1s"
+    run.strike(at_s * SECOND, "b2", "double", step=step, targets=["b2"], for_s=1.0)
+    run.strike((at_s + 1) * SECOND, "b2", "heal", step=step, targets=["b2"])
+    run.event((at_s + 1) * SECOND, "b2", "start", role="SLAVE", id=1)
+    result = results(run.judge(only=["A41"]))["A41"]
+    assert (result.found, result.allowed_found) == wanted
+
+
 def test_warnings_do_not_fail_a_run(run: RunMaker) -> None:
     not_found_in_storm(run)
     judgement = run.judge()
