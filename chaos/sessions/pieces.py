@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.model import ensure
+from rocketbed.chaos.sessions.pieces_expiry import ask_expiry
 from rocketbed.chaos.sessions.pieces_files import ask_lengths, ask_retention, ask_sizes
 from rocketbed.chaos.sessions.pieces_index import ask_index
 from rocketbed.chaos.sessions.pieces_units import ask_batches
@@ -51,6 +52,7 @@ async def _main(world: World, random: Random, config: StoreConfig) -> None:
     for _ in range(20):
         ask_batches(world, random, store)
         await ask_index(world, random, store)
+    await ask_expiry(world, random, config)
     store._release()
 
 
