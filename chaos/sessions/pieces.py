@@ -11,6 +11,7 @@ from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.pieces_expiry import ask_expiry
 from rocketbed.chaos.sessions.pieces_files import ask_lengths, ask_retention, ask_sizes
 from rocketbed.chaos.sessions.pieces_index import ask_index
+from rocketbed.chaos.sessions.pieces_ring import ask_ring
 from rocketbed.chaos.sessions.pieces_units import ask_batches
 from rocketbed.chaos.sessions.store import ROOT, Topics, settings
 from rocketbed.node.store.config import StoreConfig
@@ -53,6 +54,7 @@ async def _main(world: World, random: Random, config: StoreConfig) -> None:
         ask_batches(world, random, store)
         await ask_index(world, random, store)
     await ask_expiry(world, random, config)
+    ask_ring(world, random)
     store._release()
 
 
