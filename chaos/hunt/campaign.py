@@ -26,8 +26,10 @@ from rocketbed.chaos.hunt.shrink import Budget, shrink
 from rocketbed.chaos.hunt.unreached import must_run_all, never_ran
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.report.page import write_report
+from rocketbed.chaos.report.text import run_command
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import Family
+from rocketbed.chaos.scenario.library import scenario_names
 from rocketbed.chaos.scenario.plan import Plan
 
 EXIT_HARNESS: Final = 4
@@ -188,7 +190,11 @@ def _take(
     if outcome.directory is not None and outcome.judgement is not None:
         if failed or single:
             assert outcome.record is not None
-            _write_page(outcome.directory, outcome.judgement, outcome.record)
+            named = outcome.record
+            if result.family.name not in scenario_names():
+                named = replace(named, scenario=result.family.source)
+            again = run_command(named)
+            _write_page(outcome.directory, outcome.judgement, outcome.record, again)
         else:
             with held():
                 shutil.rmtree(outcome.directory, ignore_errors=True)
@@ -208,10 +214,10 @@ def _ask_second_judge(campaign: CampaignOptions, outcome: Outcome) -> None:
     judgement.save(directory)
 
 
-def _write_page(directory: Path, judgement: Judgement, record: RunRecord) -> None:
+def _write_page(directory: Path, judgement: Judgement, record: RunRecord, again: str) -> None:
     """The run's page; a disk that is full of the run gets its room back."""
     try:
-        write_report(directory, judgement, record)
+        write_report(directory, judgement, record, again=again)
     except OSError as error:
         if is_full(error):
             shutil.rmtree(directory, ignore_errors=True)

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-_LONG: Final = re.compile(r"(?<![\w.,:/-])\d{4,}(?![\w.:/-])")
+_LONG: Final = re.compile(r"(?<![\w.,:/=-])\d{4,}(?![\w.:/-])")
 
 
 def clock(time_s: float, digits: int = 0) -> str:

@@ -22,6 +22,7 @@ from rocketbed.chaos.record import RUN_FILE, Expectation, Promise, RunRecord
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.cli.main import main
 
 MISSED = 2
 """The seed that cannot meet what is expected."""
@@ -161,3 +162,22 @@ def test_a_corpus_and_crash_points_are_for_the_simulation(tmp_path: Path) -> Non
     ):
         with pytest.raises(ScenarioError, match="--backend sim"):
             run_campaign(FAMILY, campaign, lambda line: None)
+
+
+def test_the_page_of_a_run_of_a_file_says_how_to_run_that_file_again(tmp_path: Path) -> None:
+    family = replace(FAMILY, source="/somewhere/small.toml")
+    outcome = run_campaign(family, CampaignOptions(seeds=(1,), report=tmp_path), print).outcomes[0]
+    assert outcome.directory is not None
+    page = (outcome.directory / "index.html").read_text()
+    assert "rocketbed chaos run /somewhere/small.toml --backend sim --seed 1" in page
+
+
+def test_a_check_that_there_is_not_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.toml"
+    steps = 'steps = ["at 1s kill leader for 1s"]'
+    file.write_text(f'name = "mine"\n{steps}\n[expect]\nchecks = ["S211"]\n')
+    assert main(["chaos", "run", str(file), "--report", str(tmp_path / "out")]) == 64
+    assert "unknown check 'S211'; did you mean 'S21'?" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -21,7 +21,7 @@ from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.conductor import Attendant
-from rocketbed.cli.chaos.run import check_target, tell_failure
+from rocketbed.cli.chaos.run import check_target, refuse_unknown_checks, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
 NOT_IN_SIMULATION: Final = (
@@ -50,6 +50,7 @@ def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
     try:
         family = load_scenario(scenario)
         plan = family.plan(seed, options.backend, quick=asked.quick)
+        refuse_unknown_checks(plan)
         place = Place.of(asked.report.absolute(), plan, options.backend)
         clear_place(place.directory)
     except ScenarioError as exc:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import click
 
+from rocketbed.chaos.checkers.registry import CHECKS
 from rocketbed.chaos.hunt.campaign import (
     EXIT_HARNESS,
     Campaign,
@@ -22,6 +23,8 @@ from rocketbed.chaos.hunt.unreached import unreached
 from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import unknown
 from rocketbed.chaos.trial.api import BackendError
 from rocketbed.cli.interrupts import Interruptible
 from rocketbed.pipeline.agreement import second_judge
@@ -161,7 +164,7 @@ def run(
     points = CrashPoints(node=crash_points, power=power, sample=sample) if crash_points else None
     try:
         family = load_scenario(scenario)
-        family.plan(first, backend, quick=quick)
+        refuse_unknown_checks(family.plan(first, backend, quick=quick))
         campaign = CampaignOptions(
             options=options,
             seeds=numbers,
@@ -190,6 +193,14 @@ def run(
         more = {"unreached": missed} if coverage else {}
         click.echo(json.dumps({**result.as_row(), **more}, indent=1))
     return result.exit_code
+
+
+def refuse_unknown_checks(plan: Plan) -> None:
+    """Tell before the run which of the checks that it has to show there are not."""
+    known = [title.partition(" ")[0] for check in CHECKS for title in check.titles]
+    for one in plan.expect.checks:
+        if one not in known:
+            raise ScenarioError(f"[expect] checks: {unknown('check', one, known)}")
 
 
 def check_live(*others: object) -> None:
