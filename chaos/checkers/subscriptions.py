@@ -63,10 +63,12 @@ def rewinds(case: Case, found: Findings) -> int:
     wanted = _offsets(evidence)
     deliveries = evidence.rows((Function.DELIVER,))
     given: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    readers: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     processes = map(int, deliveries.column("process"))
     rows = zip(processes, positions(evidence, deliveries), strict=True)
-    for process, (_, queue, offset, time_ns) in rows:
+    for process, (group, queue, offset, time_ns) in rows:
         given[process, queue].append((time_ns, offset))
+        readers[group, queue].append((time_ns, process))
     moves: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, (_, queue, _, time_ns) in enumerate(positions(evidence, back)):
         moves[back.row(number).process, queue].append(time_ns)
@@ -81,6 +83,8 @@ def rewinds(case: Case, found: Findings) -> int:
             continue
         if any(time_ns < at < first_ns for at in moves[row.process, queue]):
             continue
+        if any(time_ns < at < first_ns and who != row.process for at, who in readers[group, queue]):
+            continue  # the queue was another member's meanwhile (seed 1272391)
         text = f"group {group} went back to {offset} of {name.topic}/{name.queue}, where {due} is"
         text += f" the next that it asks for, and was given {first}"
         excuse = case.losses.loss_between(name.group, time_ns, first_ns)

@@ -63,8 +63,10 @@ def tables_complete(case: Case, found: Findings) -> int:
             excuse = evidence.disks.may_differ(node, file=TOPICS)
             wrong = _topic_fault(known.get(topic), queues_of[group, topic])
             if not wrong and topic not in changed:
-                wrong = _change_fault(known[topic], evidence.record.topics.get(topic))
-                excuse = excuse or (_not_copied(case, group) if wrong else None)
+                made = evidence.record.topics.get(topic, 0)
+                wrong = _change_fault(known[topic], made)
+                if wrong and known[topic].get("readQueueNums", 0) < made:
+                    excuse = excuse or _not_copied(case, group)
             if topic in batches and not wrong and queue_type(known[topic]) != "BatchCQ":
                 wrong = "has batch queues, and no such type for"
             if wrong:
@@ -133,12 +135,13 @@ def _topic_fault(row: dict[str, Any] | None, queues: int) -> str:
     return ""
 
 
-def _change_fault(row: dict[str, Any], queues: int | None) -> str:
-    """What is wrong with the row of a topic that nobody changed; `queues` as it was made."""
+def _change_fault(row: dict[str, Any], queues: int) -> str:
+    """What is wrong with the row of a topic that nobody changed; `queues` as it was made, if it was
+    in the set-up."""
     if not row.get("perm", 0) & PERM_WRITE:
         return "lets nobody write"
     found = row.get("readQueueNums"), row.get("writeQueueNums")
-    if queues is None or found == (queues, queues):
+    if not queues or found == (queues, queues):
         return ""
     return f"has {found[0]} queues to read, {found[1]} to write, and not {queues}, for"
 

@@ -157,6 +157,12 @@ def went_back_and_got_another(run: RunMaker) -> None:
     went_back(run, given=3)
 
 
+def went_back_and_got_its_queue_again(run: RunMaker) -> None:
+    """Another member had it meanwhile, and got what it went back to (seed 1272391)."""
+    went_back_and_got_another(run)
+    deliver(run, 4, 2, 82 * SECOND + MS // 2, process=8)
+
+
 def went_back_and_got_what_is_before(run: RunMaker) -> None:
     went_back(run, given=1)
 
@@ -575,6 +581,7 @@ CASES: list[tuple[Change, set[str]]] = [
     (got_what_it_did_not_ask_for, {"A33"}),
     (went_back_and_got_that, set()),
     (went_back_and_got_another, {"A34"}),
+    (went_back_and_got_its_queue_again, set()),
     (went_back_and_got_what_is_before, {"A34"}),
     (went_back_to_what_did_not_count_yet, set()),
     (went_back_twice, set()),

@@ -182,23 +182,24 @@ def promoted(run: RunMaker, at_s: int, exit_s: int = 0, start_s: int = 0) -> Non
 
 
 @pytest.mark.parametrize(
-    ("change", "wanted"),
+    ("change", "has", "wanted"),
     [
-        (lambda run: None, (1, 0)),
-        (lambda run: promoted(run, 3), (0, 1)),
-        (lambda run: promoted(run, 16), (1, 0)),
-        (lambda run: promoted(run, 16, 2, 3), (0, 1)),
-        (lambda run: promoted(run, 19, 2, 3), (1, 0)),
+        (lambda run: None, 2, (1, 0)),
+        (lambda run: promoted(run, 3), 2, (0, 1)),
+        (lambda run: promoted(run, 3), 5, (1, 0)),
+        (lambda run: promoted(run, 16), 2, (1, 0)),
+        (lambda run: promoted(run, 16, 2, 3), 2, (0, 1)),
+        (lambda run: promoted(run, 19, 2, 3), 2, (1, 0)),
     ],
 )
 def test_a_topic_has_its_queues_unless_its_master_never_copied_them(
-    run: RunMaker, change: Change, wanted: tuple[int, int]
+    run: RunMaker, change: Change, has: int, wanted: tuple[int, int]
 ) -> None:
     """One that comes back from the log alone has as many as messages name (seed 1271011)."""
     run.record.topics = {TOPIC: 4}
 
     def after(path: Path) -> None:
-        for node, count in {"b1": 2, "b2": 4, "b3": 4}.items():
+        for node, count in {"b1": has, "b2": 4, "b3": 4}.items():
             row = {"topicName": TOPIC, "readQueueNums": count, "writeQueueNums": count, "perm": 6}
             table = {"topicConfigTable": {TOPIC: row}}
             write_table(path / "stores" / node, "topics.json", table)
