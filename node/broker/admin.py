@@ -59,7 +59,9 @@ class _Deletion:
 
     def __init__(self) -> None:
         self.over = trio.Event()
-        self.failure: ConfigFileError | StoreError | None = None
+        self.failure: Exception | None = ConfigFileError(
+            "the node stopped before the deletion was done: ask again"
+        )
 
 
 class Admin:
@@ -182,7 +184,8 @@ class Admin:
         would be made again with what is left of it."""
         try:
             await self._delete(topic)
-        except (ConfigFileError, StoreError) as exc:
+            deletion.failure = None
+        except Exception as exc:  # of a full disk, say: who asked is told, as of any request
             deletion.failure = exc
         finally:
             self._topics.leaving.discard(topic)

@@ -287,3 +287,23 @@ def test_a_deletion_goes_on_when_its_asker_hangs_up(after_s: float) -> None:
         assert sent
         assert group.run_program(read) == sent
         assert [offset for _, offset in sent] == list(range(len(sent)))
+
+
+def test_a_deletion_that_the_disk_has_no_room_for_ends_no_node() -> None:
+    """Of the leader, which cannot write that the topic is gone."""
+    with FailoverNodes(68) as group:
+        leader = ready(group)
+        group.run_program(lambda world: fill(world, "T", "old", 20))
+        disk = group.simulation.process(leader).disk
+        fault = SimFault(
+            operation="write", path="/store/rocketbed.*", error=errno.ENOSPC, times=None
+        )
+        disk.faults.append(fault)
+        answer = group.run_program(lambda world: ask(world, group, leader, DELETE))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "No space left on device" in (answer.remark or "")
+        disk.faults.remove(fault)
+        assert group.settle() == leader
+        answer = group.run_program(lambda world: ask(world, group, group.leader(), DELETE))
+        assert answer.code == ResponseCode.SUCCESS
+        group.wait(lambda: all(one.store.queue_max("T", 0) == 0 for one in group.nodes.values()))
