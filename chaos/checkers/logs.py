@@ -5,6 +5,7 @@ cluster that was started on foreign data can be checked too. Replicas and images
 same bytes, so a record that was decoded once is not decoded again.
 """
 
+import json
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ UNNAMED = -1
 """The value of a message whose body names no writer, or is damaged."""
 _NOBODY = Writer(UNNAMED, UNNAMED, UNNAMED, UNNAMED)
 _KNOWN_MAX = 100_000
+_EPOCH_TOPIC = b"rmq_sys_rb_epoch"
 _Body = tuple[Writer, int, int, int]
 """Who wrote a body, and the checksums of the body, of tag and keys, and of the tag."""
 
@@ -85,6 +87,8 @@ class NodeLog:
     """Where each record ends, rising."""
     log_min: int
     log_end: int
+    markers: list[tuple[int, int]] = field(default_factory=list)
+    """Where an elected leader's epoch begins, by its marker, and its number."""
     image: Image | None = None
     """Set for a directory out of the middle of the run."""
 
@@ -128,6 +132,7 @@ class LogReader:
         directory = open_directory(path, self.settings)
         messages = Messages()
         boundaries = array("q")
+        markers: list[tuple[int, int]] = []
         end = 0
         numbers: dict[tuple[str, int], int] = {}
         for item in directory.log.scan():
@@ -136,6 +141,8 @@ class LogReader:
             if not isinstance(item, Scanned):
                 continue
             boundaries.append(item.offset + item.size)
+            if item.topic == _EPOCH_TOPIC:
+                markers += _marker(directory, item)
             topic = self.topics.get(item.topic)
             body = None if topic is None else self._body(directory, item)
             if topic is None or body is None:
@@ -148,7 +155,9 @@ class LogReader:
             messages.add(*body, known, item)
         minimum = directory.log.min_offset
         end = max(end, minimum)
-        return NodeLog(name, group, directory, messages, boundaries, minimum, end, image=image)
+        return NodeLog(
+            name, group, directory, messages, boundaries, minimum, end, markers, image=image
+        )
 
     def _body(self, directory: StoreDirectory, entry: Scanned) -> _Body | None:
         """Of a message as its consumer would get it, unpacked."""
@@ -169,3 +178,13 @@ class LogReader:
             self._known.clear()
         self._known[raw] = decoded
         return decoded
+
+
+def _marker(directory: StoreDirectory, entry: Scanned) -> list[tuple[int, int]]:
+    record = directory.log.record_at(entry.offset, entry.size)
+    try:
+        said = json.loads(record.body) if isinstance(record, Record) else None
+    except ValueError:
+        return []
+    epoch = said.get("epoch") if isinstance(said, dict) else None
+    return [(entry.offset, epoch)] if isinstance(epoch, int) else []

@@ -7,6 +7,7 @@ import numpy as np
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, NotRun, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.lineage import PROMOTE
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import Excuse
@@ -74,7 +75,7 @@ def equal_images(case: Case, found: Findings) -> int:
         if final is None:
             continue
         start, end = common_range(image, final)
-        end = min(end, _safe_end(evidence, losses, image))
+        end = min(end, _safe_end(evidence, losses, image), _led_end(evidence, losses, image, final))
         if start >= end:
             continue
         compared += end - start
@@ -150,11 +151,27 @@ def _safe_end(evidence: Evidence, losses: Losses, image: NodeLog) -> int:
         if lineage.group != image.group:
             continue
         limit = lineage.held(image.name, taken.time_ns - 1, limit)
-        era = lineage.era(taken.time_ns - 1)
-        if era.master != image.name and (ends := losses.ends[era.master]).complete:
-            # More is what began an epoch that never came to lead (soak-failover 1290023).
-            limit = min(limit, ends.highest(era.start_ns, taken.time_ns).written)
         for turn in lineage.turns:
             if turn.effect_ns >= taken.time_ns:
                 limit = min(limit, 0 if turn.threshold is None else turn.threshold)
     return limit
+
+
+def _led_end(evidence: Evidence, losses: Losses, image: NodeLog, final: NodeLog) -> int:
+    """Where an image begins an epoch that nobody saw lead and that the truth went on without
+    (soak-failover 1290023, seed 1273057)."""
+    led = {
+        event.fields.get("epoch")
+        for event in evidence.events(Function.NODE, PROMOTE)
+        if event.node in losses.lineages[image.group].nodes
+    }
+    if losses.lineages[image.group].era(image.taken.time_ns - 1).master == image.name:
+        return ENDLESS  # one that leads on is not promoted again
+    return min(
+        (
+            offset
+            for offset, epoch in image.markers
+            if epoch not in led and (offset, epoch) not in final.markers
+        ),
+        default=ENDLESS,
+    )

@@ -14,7 +14,7 @@ from rocketbed.chaos.record import Promise
 from rocketbed.chaos.trace import Trace
 from rocketbed.inspect.marks import crc32c
 from tests.support.run_maker import COUNT, MS, SECOND, ImageMaker, RunMaker, found, results, spec_of
-from tests.support.stores import build, flip, overwrite, segment_of
+from tests.support.stores import Spec, build, flip, overwrite, segment_of
 
 Change = Callable[[RunMaker], None]
 
@@ -714,17 +714,21 @@ def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
     assert found(run.judge(only=["R1i"])) == wanted
 
 
-@pytest.mark.parametrize(("leader_has", "wanted"), [(5, set()), (-1, {"R1i"})])
-def test_what_no_leader_had_is_no_part_of_the_truth(
-    run: RunMaker, tmp_path: Path, leader_has: int, wanted: set[str]
+@pytest.mark.parametrize(
+    ("stands_at", "epochs_led", "wanted"),
+    [(6, [3, 5], set()), (6, [3, 4], {"R1i"}), (7, [3, 5], {"R1i"})],
+)
+def test_what_began_an_epoch_that_never_came_to_lead_is_no_part_of_the_truth(
+    run: RunMaker, stands_at: int, epochs_led: list[int], wanted: set[str]
 ) -> None:
-    """It began an epoch that never came to lead (soak-failover 1290023)."""
-    there = ends(tmp_path)
-    specs = [*run.specs[:6], spec_of(500, queue_id=1), *run.specs[7:]]
-    run.trace = Trace()
-    run.trace.node("b1").add(1, there[leader_has], there[leader_has])
-    run.trace.node("b3").add(1, there[-1], there[-1])
-    run.images.append(ImageMaker("b3", "powercut", SECOND, specs, durable=there[-1]))
+    """soak-failover 1290023, seed 1273057."""
+    marker = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":4,"leader":3}')
+    other = spec_of(500, queue_id=1)
+    specs = [*run.specs[:6], other, *run.specs[7:]]
+    specs.insert(stands_at, marker)
+    for epoch in epochs_led:
+        run.event(epoch, "b1", "promote", former="b2", epoch=epoch)
+    run.images.append(ImageMaker("b3", "kill", SECOND, specs))
     assert found(run.judge(only=["R1i"])) == wanted
 
 
