@@ -638,6 +638,15 @@ def test_a_follower_gets_on(run: RunMaker, follower: list[int], wanted: set[str]
     assert str(judgement.verdict) == ("stalled" if wanted else "pass")
 
 
+@pytest.mark.parametrize(("second", "wanted"), [(81, {"R8"}), (83, set())])
+def test_a_follower_that_cuts_gets_on(run: RunMaker, second: int, wanted: set[str]) -> None:
+    """Seed 1273034."""
+    samples(run, "b1", [50] * 10, master=True)
+    samples(run, "b2", [6, 6, 6, 6, 6, 5, 5, 5, 5, 5], master=False)
+    run.event(second * SECOND + MS, "b2", "cut", start=5, end=6)
+    assert found(run.judge(only=["R8"])) == wanted
+
+
 @pytest.mark.parametrize(("rate", "wanted"), [("4KiB", set()), ("64KiB", {"R8"})])
 def test_what_a_connection_holds_goes_on_at_the_rate_of_a_slow_link(
     run: RunMaker, rate: str, wanted: set[str]
