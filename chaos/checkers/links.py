@@ -151,8 +151,8 @@ def catch_up(case: Case, found: Findings) -> int:
     """R8: once the time-outs of the storm are over, a follower that is behind gets on.
 
     One that refuses an unclean master is excused, and one to which a link was slow: what the
-    connection held then goes on at that rate (seed 841136). One that cuts its log gets on too, which
-    takes a slow disk seconds (seed 1273034).
+    connection held then goes on at that rate (seed 841136). One that cuts its log gets on too,
+    which takes a slow disk seconds (seed 1273034).
     """
     evidence, losses = case.evidence, case.losses
     struck = faults(evidence)
