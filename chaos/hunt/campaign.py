@@ -29,7 +29,7 @@ from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.text import run_command
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import Family
-from rocketbed.chaos.scenario.library import scenario_names
+from rocketbed.chaos.scenario.library import is_shipped
 from rocketbed.chaos.scenario.plan import Plan
 
 EXIT_HARNESS: Final = 4
@@ -191,7 +191,7 @@ def _take(
         if failed or single:
             assert outcome.record is not None
             named = outcome.record
-            if result.family.name not in scenario_names():
+            if not is_shipped(result.family):
                 named = replace(named, scenario=result.family.source)
             again = run_command(named)
             _write_page(outcome.directory, outcome.judgement, outcome.record, again)

@@ -1,6 +1,7 @@
 """The end of a run on the console: what was promised, what was lost, what was found."""
 
 from collections import Counter
+from shlex import quote
 
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import Verdict
@@ -35,7 +36,7 @@ def faults_text(record: RunRecord) -> str:
 
 def run_command(record: RunRecord) -> str:
     """The command that makes the same plan and runs it."""
-    command = f"rocketbed chaos run {record.scenario} --backend {record.backend}"
+    command = f"rocketbed chaos run {quote(record.scenario)} --backend {record.backend}"
     command += f" --seed {record.seed}"
     if record.facts.get("quick"):
         command += " --quick"

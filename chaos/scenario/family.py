@@ -32,7 +32,7 @@ class Family:
     needs: tuple[str, ...] = ()
     """Capabilities without which the scenario proves nothing and is skipped as a whole."""
     source: str = ""
-    """The file."""
+    """The file, as `load_scenario` takes it."""
 
     def plan(self, seed: int, backend: str = "sim", *, quick: bool = False) -> Plan:
         """The plan of a seed. Raises `ScenarioError`, for a backend that it is not made for too."""

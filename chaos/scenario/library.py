@@ -47,6 +47,11 @@ def all_scenarios() -> list[Family]:
     return [_shipped(name) for name in scenario_names()]
 
 
+def is_shipped(family: Family) -> bool:
+    """Whether its name alone finds it; a user's file may be named like one that ships."""
+    return Path(family.source).parent == DIRECTORY
+
+
 @cache
 def _shipped(name: str) -> Family:
     return read_file(DIRECTORY / f"{name}.toml")
@@ -67,7 +72,7 @@ def _of_python(path: Path, name: str) -> Family:
             raise ScenarioError(
                 f"{path}: no function {name} that returns a Scenario; found: {known}"
             )
-        return family(functions[name], source=str(path))
+        return family(functions[name], source=f"{path}::{name}")
     if len(functions) != 1:
         what = f"several scenarios: {', '.join(functions)}" if functions else "no scenario"
         raise ScenarioError(f"{path}: {what}; name one as {path}::FUNCTION")

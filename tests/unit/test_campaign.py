@@ -164,12 +164,16 @@ def test_a_corpus_and_crash_points_are_for_the_simulation(tmp_path: Path) -> Non
             run_campaign(FAMILY, campaign, lambda line: None)
 
 
-def test_the_page_of_a_run_of_a_file_says_how_to_run_that_file_again(tmp_path: Path) -> None:
-    family = replace(FAMILY, source="/somewhere/small.toml")
+@pytest.mark.parametrize("name", ["small", "delays"])
+def test_the_page_of_a_run_of_a_file_says_how_to_run_that_file_again(
+    tmp_path: Path, name: str
+) -> None:
+    """Also of one that is named like a scenario that ships."""
+    family = replace(FAMILY, name=name, source="/some where/small.toml")
     outcome = run_campaign(family, CampaignOptions(seeds=(1,), report=tmp_path), print).outcomes[0]
     assert outcome.directory is not None
     page = (outcome.directory / "index.html").read_text()
-    assert "rocketbed chaos run /somewhere/small.toml --backend sim --seed 1" in page
+    assert "rocketbed chaos run &#39;/some where/small.toml&#39; --backend sim --seed 1" in page
 
 
 def test_a_check_that_there_is_not_is_refused_before_the_run(
