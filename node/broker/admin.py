@@ -44,6 +44,7 @@ from rocketbed.wire.headers_admin import (
     GroupRequest,
     TopicRequest,
 )
+from rocketbed.world.api import World
 
 PAGE_MAX: Final = 2000
 """Rows of one page of a paged 21 or 201."""
@@ -69,6 +70,7 @@ class Admin:
 
     def __init__(
         self,
+        world: World,
         config: NodeConfig,
         store: MessageStore,
         topics: Topics,
@@ -76,6 +78,7 @@ class Admin:
         offsets: Offsets,
         delays: DelayOffsets,
     ) -> None:
+        self._world = world
         self._config = config
         self._store = store
         self._topics = topics
@@ -187,6 +190,7 @@ class Admin:
             deletion.failure = None
         except Exception as exc:  # of a full disk, say: who asked is told, as of any request
             deletion.failure = exc
+            self._world.log.error("tables.topic_not_deleted", topic=topic, error=str(exc))
         finally:
             self._topics.leaving.discard(topic)
             del self._deletions[topic]

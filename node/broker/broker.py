@@ -112,7 +112,7 @@ class Broker:
         self.puller = Puller(config, store, topics, groups, self.clients, offsets)
         self.resets = Resets(config, store, topics, groups, offsets, self.puller.polls)
         self.queries = Queries(config, store, topics, groups, offsets)
-        self.admin = Admin(config, store, topics, groups, offsets, tables.delays)
+        self.admin = Admin(world, config, store, topics, groups, offsets, tables.delays)
         self.inquiries = Inquiries(world, config, store, topics, offsets, self.clients)
         self.assignments = Assignments(world, config, topics, groups, self.clients, tables.modes)
         self.settings = Settings(world, config, store, topics)

@@ -14,7 +14,7 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.wire.codes import RequestCode, ResponseCode
-from rocketbed.wire.command import request
+from rocketbed.wire.command import Command, request
 from rocketbed.wire.headers import PullMessageRequest
 from rocketbed.wire.headers_admin import TopicRequest
 from rocketbed.world.api import World
@@ -251,20 +251,43 @@ def test_a_leader_that_deletes_still_owes_what_a_former_one_has_deleted() -> Non
         assert [offset for _, offset in sent] == [0, 1, 2, 3, 4]  # seed 1290005
 
 
-def test_a_deletion_whose_queues_cannot_go_yet_has_an_end_and_is_done_later() -> None:
-    """The leader's disk takes no queues; the deletion is confirmed."""
+@pytest.mark.parametrize("hangs_up", [False, True])
+@pytest.mark.parametrize(
+    ("full", "is_confirmed"),
+    [("consumequeue/*", True), ("rocketbed.*", False)],
+    ids=["queues", "mark"],
+)
+def test_a_deletion_that_a_full_disk_stops_is_told_and_ends_no_node(
+    full: str, is_confirmed: bool, hangs_up: bool
+) -> None:
+    """Of the leader. One that is confirmed already is done later, without being asked for again."""
+
+    async def delete(world: World) -> Command:
+        return await ask(world, group, group.leader(), DELETE)
+
     with FailoverNodes(67) as group:
         leader = ready(group)
         group.run_program(lambda world: fill(world, "T", "old", 20))
         disk = group.simulation.process(leader).disk
-        fault = SimFault(
-            operation="write", path="/store/consumequeue/*", error=errno.ENOSPC, times=None
-        )
+        fault = SimFault(operation="write", path=f"/store/{full}", error=errno.ENOSPC, times=None)
         disk.faults.append(fault)
-        answer = group.run_program(lambda world: ask(world, group, leader, DELETE))
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "No space left on device" in (answer.remark or "")
+        leaving = group.nodes[leader].tables.topics.leaving
+        if hangs_up:
+            asker = group.program(delete)
+            group.wait(lambda: "T" in leaving)
+            group.simulation.kill(asker.host.name)
+        else:
+            answer = group.run_program(delete)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "No space left on device" in (answer.remark or "")
+        group.wait(lambda: "T" not in leaving)
+        told = [line for line in group.simulation.log if line.event == "tables.topic_not_deleted"]
+        assert [(line.node, line.fields["topic"]) for line in told] == [(leader, "T")]
+        assert "No space left on device" in str(told[0].fields["error"])
         disk.faults.remove(fault)
+        if not is_confirmed:
+            assert group.settle() == leader
+            assert group.run_program(delete).code == ResponseCode.SUCCESS
         group.wait(lambda: all(one.store.queue_max("T", 0) == 0 for one in group.nodes.values()))
         group.settle()
         sent = group.run_program(lambda world: fill(world, "T", "new", 5))
@@ -287,23 +310,3 @@ def test_a_deletion_goes_on_when_its_asker_hangs_up(after_s: float) -> None:
         assert sent
         assert group.run_program(read) == sent
         assert [offset for _, offset in sent] == list(range(len(sent)))
-
-
-def test_a_deletion_that_the_disk_has_no_room_for_ends_no_node() -> None:
-    """Of the leader, which cannot write that the topic is gone."""
-    with FailoverNodes(68) as group:
-        leader = ready(group)
-        group.run_program(lambda world: fill(world, "T", "old", 20))
-        disk = group.simulation.process(leader).disk
-        fault = SimFault(
-            operation="write", path="/store/rocketbed.*", error=errno.ENOSPC, times=None
-        )
-        disk.faults.append(fault)
-        answer = group.run_program(lambda world: ask(world, group, leader, DELETE))
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "No space left on device" in (answer.remark or "")
-        disk.faults.remove(fault)
-        assert group.settle() == leader
-        answer = group.run_program(lambda world: ask(world, group, group.leader(), DELETE))
-        assert answer.code == ResponseCode.SUCCESS
-        group.wait(lambda: all(one.store.queue_max("T", 0) == 0 for one in group.nodes.values()))
