@@ -17,7 +17,7 @@ from rocketbed.chaos.checkers.context import FaultSpan
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import CheckResult, Example, Severity
 from rocketbed.chaos.record import RunRecord
-from rocketbed.chaos.report.words import clock, count_of, length
+from rocketbed.chaos.report.words import clock, count_of, failing, length
 from rocketbed.chaos.trace import Trace
 
 LOSS: Final = ("A1", "2.3")
@@ -196,7 +196,7 @@ def _flushed_after(trace: Trace, node: str, example: Example) -> int | None:
 
 def _plain(result: CheckResult, zero_ns: int) -> str:
     """Any other finding: what the check is called, how many, and the first one."""
-    words = f"{result.name}: {result.found:,} of {result.examined:,} {result.unit}"
+    words = f"{result.name}: {failing(result.found, result.examined, result.unit)}"
     times = [one.time_ns for one in result.examples if one.time_ns is not None]
     return words + (f", first at {clock((min(times) - zero_ns) / 1e9, 3)}" if times else "")
 

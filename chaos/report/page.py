@@ -21,7 +21,7 @@ from rocketbed.chaos.report.text import (
     promise_text,
     run_command,
 )
-from rocketbed.chaos.report.words import clock, grouped
+from rocketbed.chaos.report.words import clock, failing, grouped
 from rocketbed.chaos.trace import Trace, read_trace
 
 PAGE = "index.html"
@@ -58,6 +58,7 @@ def write_report(
         story=tell(record, read_history(directory / HISTORY_FILE)),
         charts=charts,
         sentence=WORDS[judgement.verdict],
+        failing=failing,
         promise=promise_text(record.promise),
         faults=faults_text(record),
         loss=loss_text(judgement),

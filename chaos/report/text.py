@@ -6,7 +6,7 @@ from shlex import quote
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.record import Promise, RunRecord
-from rocketbed.chaos.report.words import clock
+from rocketbed.chaos.report.words import clock, failing
 
 EXAMPLES = 2
 """Findings of a check that are quoted."""
@@ -87,7 +87,8 @@ def summary_text(judgement: Judgement, record: RunRecord) -> str:
     lines += [f"  excused: {text}" for text in excuse_texts(judgement, record)]
     for result in judgement.findings:
         kind = "  warning" if result.harmless else "  FINDING"
-        lines.append(f"{kind} {result.title}: {result.found} of {result.examined} {result.unit}")
+        extent = failing(result.found, result.examined, result.unit)
+        lines.append(f"{kind} {result.title}: {extent}")
         lines += [f"      {text}" for text in result.findings[:EXAMPLES]]
     lines += [
         f"  did not run: {result.title}: {result.note}"

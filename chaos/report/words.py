@@ -31,3 +31,10 @@ def length(seconds: float) -> str:
 def count_of(number: int, one: str) -> str:
     """`1 message`, `1,200 messages`."""
     return f"{number:,} {one}" + ("" if number == 1 else "s")
+
+
+def failing(found: int, examined: int, unit: str) -> str:
+    """How much of what a check looked at does not hold: `fails for 2 of 9 reads`."""
+    if found > examined:  # several findings of one
+        return f"fails {found:,} times in {examined:,} {unit}"
+    return f"fails for {found:,} of {examined:,} {unit}"

@@ -79,7 +79,7 @@ def test_findings_of_one_root_stand_in_one_group_and_others_apart() -> None:
     first, second = roots(judged_, record, None)
     assert [one.id for one in first.results] == ["A1", "A7", "I7"]
     assert [one.id for one in second.results] == ["A5"]
-    assert second.sentence == "duplicate: 1 of 9 reads"
+    assert second.sentence == "duplicate: fails for 1 of 9 reads"
 
 
 def crash(node: str, time_ns: int) -> CheckResult:
