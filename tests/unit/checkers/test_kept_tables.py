@@ -181,11 +181,19 @@ def promoted(run: RunMaker, at_s: int, exit_s: int = 0, start_s: int = 0) -> Non
     run.event(at_s * SECOND + 1, "b2", "recovered", end=0)
 
 
+def promoted_with_first_queue(run: RunMaker) -> None:
+    """Messages of no other queue are left."""
+    run.specs = [spec for spec in run.specs if spec.queue_id == 0]
+    promoted(run, 3)
+
+
 @pytest.mark.parametrize(
     ("change", "has", "wanted"),
     [
         (lambda run: None, 2, (1, 0)),
         (lambda run: promoted(run, 3), 2, (0, 1)),
+        (lambda run: promoted(run, 3), 1, (1, 0)),  # the log has messages of the second
+        (promoted_with_first_queue, 1, (0, 1)),  # which were lost
         (lambda run: promoted(run, 3), 5, (1, 0)),
         (lambda run: promoted(run, 16), 2, (1, 0)),
         (lambda run: promoted(run, 16, 2, 3), 2, (0, 1)),
