@@ -10,11 +10,11 @@ from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import as_master, step_of
-from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.logs import values_in
 from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Event, Function, Outcome, Row
-from rocketbed.inspect.properties import SCHEDULE_TOPIC, delay_levels
+from rocketbed.inspect.properties import delay_levels
 
 NOBODY = "nobody listened"
 MS = 1_000_000
@@ -27,6 +27,8 @@ LOCK_NS = 35_000_000_000, 125_000_000_000
 which is 20 s before at the most; and until when that may matter."""
 RENEWED_NS = 25_000_000_000
 """An owner asks again every 20 s, and then learns that it is none any more."""
+NOWHERE = "", -1, ENDLESS
+"""Of a message: nothing is beyond it."""
 AWAY = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu"})
 """Faults in which an owner may not be heard for so long, or not hear that it is none any more."""
 
@@ -274,7 +276,8 @@ def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
     """
     losses, group = case.losses, case.evidence.group_of(one.told.node)
     told_ns = {row.value: row.invoked_ns for row in case.evidence.rows((Function.TELL,)).each()}
-    place = None if is_there else _last_place(case.evidence, group, one.told.value)
+    places = None if is_there else _last_places(case, one)
+    place = None if places is None else places.get(one.told.value, NOWHERE)
     for call in case.evidence.rows((Function.HEAR,)).each():
         if call.operation != one.group or call.node != one.told.node:
             continue
@@ -298,23 +301,21 @@ def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
     return None
 
 
-NOWHERE = "", -1, ENDLESS
-"""Of a message: nothing is beyond it."""
-
-
-def _last_place(evidence: Evidence, group: int, value: int) -> tuple[str, int, int] | None:
-    """Topic, queue and queue offset of a message where the group's last log has it last, apart from
-    where it waits; None where that cannot be known, as records have expired or were not read."""
-    log = evidence.final(group)
+def _last_places(case: Case, one: Heard) -> dict[int, tuple[str, int, int]] | None:
+    """By value the topic, queue and queue offset where the last log has a group's messages last,
+    those that came back to it too; None where that cannot be known, as records have expired or were
+    not read."""
+    evidence = case.evidence
+    log = evidence.final(evidence.group_of(one.told.node))
     if log is None or log.log_min:
         return None
-    found, messages = NOWHERE, log.messages
-    for number, one in enumerate(messages.values):
-        if one == value:
-            queue = evidence.queues.names[messages.queues[number]]
-            if queue.topic != SCHEDULE_TOPIC:
-                found = queue.topic, queue.queue, messages.offsets[number]
-    return found
+    listeners = evidence.record.listeners
+    topics = [evidence.history.topic(one.told)]
+    topics += [f"%RETRY%{name}" for name, number in listeners.items() if number == one.group]
+    places: dict[int, tuple[str, int, int]] = {}
+    for entry, writer in values_in(log.directory, topics):
+        places[writer.value] = entry.topic.decode(), entry.queue_id, entry.queue_offset
+    return places
 
 
 def _lost(case: Case, call: Row) -> Excuse | None:

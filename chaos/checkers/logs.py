@@ -8,7 +8,7 @@ same bytes, so a record that was decoded once is not decoded again.
 import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -188,3 +188,17 @@ def _marker(directory: StoreDirectory, entry: Scanned) -> list[tuple[int, int]]:
         return []
     epoch = said.get("epoch") if isinstance(said, dict) else None
     return [(entry.offset, epoch)] if isinstance(epoch, int) else []
+
+
+def values_in(directory: StoreDirectory, topics: Iterable[str]) -> Iterator[tuple[Scanned, Writer]]:
+    """Records of some topics, in the log's order, with who wrote them; not those of nobody."""
+    names = {topic.encode() for topic in topics}
+    for item in directory.log.scan():
+        if not isinstance(item, Scanned) or item.topic not in names:
+            continue
+        record = directory.log.record_at(item.offset, item.size)
+        if isinstance(record, Record):
+            body = unpack_body(record.body, record.sys_flag) or b""
+            writer = writer_of(body, record.properties)
+            if writer is not None:
+                yield item, writer

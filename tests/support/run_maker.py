@@ -38,6 +38,10 @@ GROUP = 1
 END_NS = 100 * SECOND
 
 
+TOLD = "told"
+"""The topic of listeners."""
+
+
 def body_of(value: int, *, operation: int | None = None) -> bytes:
     return encode_body(Writer(value, value if operation is None else operation, 1, value), 64)
 
@@ -287,6 +291,7 @@ class Ids:
 
     def __init__(self, writer: HistoryWriter) -> None:
         self.topic = writer._name_id("topic", TOPIC)
+        self.told = writer._name_id("topic", TOLD)
         self.node = writer.node_id("b")
         self.b1, self.b2 = map(writer.node_id, ("b1", "b2"))
         self._next = 0

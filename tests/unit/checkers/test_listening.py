@@ -9,7 +9,7 @@ import pytest
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.history import Function, Outcome, Row
 from rocketbed.chaos.record import Promise
-from tests.support.run_maker import MS, SECOND, Ids, Made, RunMaker, found
+from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, found, spec_of
 
 Change = Callable[[RunMaker], None]
 LOOSE, ORDERED = 101, 102
@@ -320,22 +320,36 @@ def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) 
 
 
 @pytest.mark.parametrize(
-    ("value", "offset", "wanted"),
-    [(4, 2, (0, 1)), (4, 1, (1, 0)), (VALUE, 2, (1, 0))],
-    ids=["beyond its place", "before its place", "it stands nowhere"],
+    ("topic", "offset", "wanted"),
+    [
+        (TOLD, 7, (0, 1)),
+        (TOLD, 6, (1, 0)),
+        ("%RETRY%listener", 7, (1, 0)),
+        ("%RETRY%ordered", 7, (1, 0)),
+        ("SCHEDULE_TOPIC_XXXX", 7, (1, 0)),
+        ("", 7, (1, 0)),
+    ],
 )
 def test_a_delayed_message_was_passed_only_at_its_own_place(
-    run: RunMaker, value: int, offset: int, wanted: tuple[int, int]
+    run: RunMaker, topic: str, offset: int, wanted: tuple[int, int]
 ) -> None:
-    """A group got something else before the loss, which gave that place free again; value 4 stands
-    at offset 2 of queue 0."""
+    """A group got something else there before the loss, which gave the place free again (seed
+    1280658)."""
     run.record.promise = Promise(replication="async", copies=1)
-    tell(run, value=value)
+    if topic:
+        run.specs.append(spec_of(VALUE, topic=topic, queue_id=0, queue_offset=7))
+    told: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
+    told |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
     taken = {"process": 5, "queue": 0, "queue_offset": offset, "physical_offset": 2500}
-    at = {"invoked_ns": 35 * SECOND, "returned_ns": 35 * SECOND}
-    row(run, Function.HEAR, value=6, operation=LOOSE, **taken, **at)
-    due = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS}
-    row(run, Function.HEAR, value=value, operation=ORDERED, **taken, **due)
+    taken |= {"invoked_ns": 35 * SECOND, "returned_ns": 35 * SECOND, "operation": LOOSE}
+    due = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "operation": ORDERED, "value": VALUE}
+    run.rows.append(
+        lambda _run, _made, ids: [
+            ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **told),
+            ids.row(Function.HEAR, topic=ids.told, value=6, **taken),
+            ids.row(Function.HEAR, topic=ids.told, **due),
+        ]
+    )
     run.strike(40 * SECOND, "b1", "powercut", written=3_000, durable=2_000)
     run.event(40 * SECOND, "b1", "exit", cause="powercut", reason="")
     run.event(41 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
