@@ -175,6 +175,12 @@ class Led(Acts):
             self._pulled.pop(old, None)
             await self.script.outside(partial(self._begin, old))
         await self._settled()
+        node = self._node(new)
+        assert node is not None
+        for group, locks in sorted(node.broker.locks._groups.items()):
+            for queue, lock in locks.items():
+                ends = lock.until - LOCK_S
+                ensure(ends >= began, "locks", f"{queue} of {group} is {began - ends} s too short")
         model, now = self.model, trio.current_time()
         model.lock_slack_s = now - began + 1
         model.members.clear()

@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.rules_delays import ask_delays
+from rocketbed.chaos.sessions.rules_known import ask_known
 from rocketbed.chaos.sessions.rules_tables import ask_tables
 from rocketbed.node.broker.locks import LASTS_S, QueueLocks
 from rocketbed.node.broker.long_polling import ADVANCE_EVERY, SWEEP_S, HeldPull, LongPolls
@@ -49,6 +50,7 @@ async def _main(world: World, random: Random) -> None:
         await _locks(random)
     await ask_delays(world, random)
     await ask_tables(world, random)
+    await ask_known(world, random)
 
 
 # --- pulls that wait

@@ -43,13 +43,13 @@ class _Queue:
 
 
 def _delays(
-    world: World, wall_ms: Callable[[], int], confirmed: Watermark | None
+    world: World, wall_ms: Callable[[], int], confirmed: Watermark | None, folder: str = DIRECTORY
 ) -> tuple[Delays, _Queue, Any]:
     queue, clock = _Queue(), SimpleNamespace(wall_ms=wall_ms)
     told = list[int]()
     log = SimpleNamespace(error=lambda event, **fields: told.append(fields.get("messages", 0)))
     store: Any = SimpleNamespace(delay_levels=LEVELS, index_enabled=True)
-    config: Any = SimpleNamespace(config_dir=DIRECTORY, store=store, is_slave=False, replica=None)
+    config: Any = SimpleNamespace(config_dir=folder, store=store, is_slave=False, replica=None)
     other: Any = replace(world, clock=clock, log=log)
     topics: Any = None
     fake: Any = queue
@@ -61,7 +61,8 @@ async def ask_delays(world: World, random: Random) -> None:
     """Raises `Wrong`."""
     for _ in range(6):
         await _due(world, random)
-    await _saved(world)
+    for number, is_confirmed_first in enumerate((False, True)):
+        await _saved(world, f"{DIRECTORY}/{number}", is_confirmed_first=is_confirmed_first)
     delays, _, _ = _delays(world, lambda: 0, None)
     levels = [delays.level(asked) for asked in (-1, 0, 1, 2, 3)]
     ensure(levels == [0, 0, 1, 2, 2], "delay", f"levels {levels}")
@@ -143,12 +144,13 @@ async def _due(world: World, random: Random) -> None:
         await trio.sleep(random.choice((0, 0.25, 1, piece.wait_s, DELAY_S)))
 
 
-async def _saved(world: World) -> None:
-    """Once all of the log that there was is on disk, and enough others have it; not before."""
+async def _saved(world: World, folder: str, *, is_confirmed_first: bool) -> None:
+    """Once all of the log that there was is on disk, and enough others have it, whichever comes
+    first; not before."""
     disk: Any = world.disk
     confirmed = Watermark()
-    delays, queue, _ = _delays(world, lambda: 1000, confirmed)
-    path = f"{DIRECTORY}/delayOffset.json"
+    delays, queue, _ = _delays(world, lambda: 1000, confirmed, folder)
+    path = f"{folder}/delayOffset.json"
     await delays.save()
     ensure(not disk.exists(path), "delay", "what is not there is saved")
     queue.written.advance(100)
@@ -163,9 +165,10 @@ async def _saved(world: World) -> None:
     begin = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(save)
-        for mark, value in (
-            (queue.flushed, 99), (confirmed, 99), (queue.flushed, 100), (confirmed, 100),
-        ):  # fmt: skip
+        first, last = queue.flushed, confirmed
+        if is_confirmed_first:
+            first, last = last, first
+        for mark, value in ((first, 99), (last, 99), (first, 100), (last, 100)):
             await trio.sleep(1)
             ensure(not ends, "delay", f"saved when {mark.value} were held of 100")
             mark.advance(value)

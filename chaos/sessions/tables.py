@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from rocketbed.chaos.sessions.broker import Peer
+from rocketbed.chaos.sessions.durable import Loss
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.script import Script
 from rocketbed.chaos.sessions.stage import PORT, Stage
@@ -22,6 +23,7 @@ from rocketbed.world.api import World
 Code, Answer = RequestCode, ResponseCode
 NODE: Final = "master"
 SETTINGS: Final = {"flushDiskType": "SYNC_FLUSH", "autoCreateTopicEnable": True}
+POSITIONS: Final = "/store/config/consumerOffset.json"
 OPERATIONS: Final = ("create", "write", "sync", "rename")
 LATE_S: Final = 30.0
 
@@ -52,6 +54,7 @@ class Tables:
         for number, operation in enumerate(operations):
             async with trio.open_nursery() as nursery:
                 peer = await _dialled(world, nursery)
+                await peer.put_group(group_name="g")
                 await self._change(peer, operation, number)
                 nursery.cancel_scope.cancel()
 
@@ -60,6 +63,7 @@ class Tables:
         old, new, auto = (f"{kind}{number}" for kind in ("old", "new", "auto"))
         await peer.create(topic=old)
         await peer.send(b=old, body=b"before")
+        await peer.commit(Answer.SUCCESS, 1, topic=old)
         fault = SimFault(operation=operation, path="*/config/*", error=errno.ENOSPC, times=None)
         disk.faults.append(fault)
         delete = partial(peer.ask, Code.DELETE_TOPIC_IN_BROKER)
@@ -80,8 +84,12 @@ class Tables:
         found = decode_messages((await peer.pull(Answer.SUCCESS, topic=auto)).body)
         ensure([one.body for one in found] == [b"again"], "tables", f"{auto}: {found}")
         self._topics |= {old: number % 2 == 1, new: True, auto: True}
+        row = b'"%s@g"' % old.encode()
         if not self._topics[old]:
+            ensure(row in Loss(disk).left.contents(POSITIONS), "load", "no position is on disk")
             await delete(gone, Answer.SUCCESS)
+            data = Loss(disk).left.contents(POSITIONS)
+            ensure(row not in data, "tables", f"positions in {old} would be back: {data!r}")
 
     async def afterwards(self, world: World) -> None:
         async with trio.open_nursery() as nursery:
