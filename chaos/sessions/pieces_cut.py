@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from rocketbed.chaos.sessions.durable import ensure_durable
+from rocketbed.chaos.sessions.mending import serve
 from rocketbed.chaos.sessions.model import Kept, Model, Wrong, ensure
 from rocketbed.chaos.sessions.store import ROOT, Life, Topics
 from rocketbed.chaos.sim.faults import SimFault
@@ -65,6 +66,33 @@ async def ask_far(world: World, random: Random, config: StoreConfig) -> None:
         found = await next_good(world, cursor, bad.physical, limit)
         ensure(found == want, "tail", f"{found} below {limit}")
     store._release()
+
+
+async def ask_known_damage(world: World, random: Random, config: StoreConfig) -> None:
+    """What an earlier scrub found is damage still, though this one goes on behind it; not what was
+    mended since. Raises `Wrong`."""
+    life = Life(Model(segment=config.segment_size), random, 0, power=False)
+    store = await MessageStore.open(world, config, Topics())
+    await life.filled(store, WRITES)
+    store._release()
+    await serve(world, config, stops=True)
+    bad, mended, *_ = records = life.model.kept
+    known = tuple((one.physical, one.end, "bad") for one in (bad, mended))
+
+    async def note(store: MessageStore) -> None:
+        await store.scrubber._note(scrubbed=records[-1].physical, damage=known)
+
+    await serve(world, config, note, stops=True)
+    path = f"{ROOT}/commitlog/{0:020d}"
+    _flip(world.disk, path, bad.data.index(bad.put.body) + bad.physical)
+
+    async def look(store: MessageStore) -> None:
+        found = [(one.start, one.end) for one in store.scrubber.damage]
+        ensure(found == [(bad.physical, bad.end)], "scrub", f"{found} is damage, of {known}")
+        noted = store._parts.marks.mark.damage
+        ensure(noted == known[:1], "scrub", f"{noted} is on record, of {known}")
+
+    await serve(world, config, look)
 
 
 def _flip(disk: Any, path: str, at: int) -> None:
