@@ -229,11 +229,22 @@ class Acts(Readers):
         """And make it again: nothing is in it, and nobody has a position there."""
         operator = await self.peer("operator")
         fields = TopicRequest(topic="U").encode()
-        await operator.ask(Code.DELETE_TOPIC_IN_BROKER, fields, 0)
-        await operator.ask(Code.GET_TOPIC_CONFIG, fields, ResponseCode.TOPIC_NOT_EXIST)
-        await operator.create(topic="U", readQueueNums=QUEUES["U"], writeQueueNums=QUEUES["U"])
+        last = QUEUES["U"] - 1
+        async with self.held("U", last) as answers:
+            await operator.ask(Code.DELETE_TOPIC_IN_BROKER, fields, 0)
+            await operator.ask(Code.GET_TOPIC_CONFIG, fields, ResponseCode.TOPIC_NOT_EXIST)
+            # Nobody may read the last queue before something is in it.
+            await operator.create(topic="U", readQueueNums=last, writeQueueNums=last + 1)
+            await operator.send(b="U", e=last, body=b"first", properties={"TAGS": "red"})
+            await operator.create(topic="U", readQueueNums=last + 1, writeQueueNums=last + 1)
+            await trio.sleep(0.5)
+        for answer in answers:
+            told = answer.code, answer.fields.get("nextBeginOffset")
+            want = ResponseCode.PULL_OFFSET_MOVED, "0"
+            ensure(told == want, "deleted", f"a pull that was held is sent to {told}")
         for queue in range(QUEUES["U"]):
             self.model.sent.pop(("U", queue), None)
+        self.model.sent["U", last] = [(b"first", "red")]
         self.model.forget(lambda place: place[1] == "U")
 
     async def _delete_group(self) -> None:

@@ -1,11 +1,13 @@
 """Messages of two groups: sent several at once, pulled, waited for."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import trio
 
 from rocketbed.chaos.sessions.broker import Peer
-from rocketbed.chaos.sessions.groups_model import Clients, Code, Place
+from rocketbed.chaos.sessions.groups_model import GROUPS, Clients, Code, Place
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.wire.command import Command, ResponseCode
 from rocketbed.wire.headers_admin import ResetOffsetRequest
@@ -130,6 +132,30 @@ class Readers(Clients):
             await trio.sleep(0.5)
             ensure(bool(answers), "hold", f"{place} waits on")
         return True
+
+    @asynccontextmanager
+    async def held(self, topic: str, queue: int) -> AsyncIterator[list[Command]]:
+        """A pull of a group that waits at the end of a queue, unless that is its beginning; its
+        answer, if it got one by the end."""
+        group, end, answers = GROUPS[0], self.model.end(topic, queue), list[Command]()
+        _, peer = await self.somebody()
+        asked = peer.pull_request(
+            consumerGroup=group, topic=topic, queueId=queue, queueOffset=end, sysFlag=4 | HELD,
+            suspendTimeoutMillis=30_000,
+        )  # fmt: skip
+        connection = peer.connection
+        assert connection is not None
+
+        async def pull() -> None:
+            answers.append(await connection.request(asked, timeout_s=60))
+
+        async with trio.open_nursery() as nursery:
+            if end and (group, topic, queue) not in self.model.resets:
+                nursery.start_soon(pull)
+                await trio.sleep(0.1)
+                ensure(not answers, "hold", f"{answers} at the end of {topic}/{queue}")
+            yield answers
+            nursery.cancel_scope.cancel()
 
     async def _put(self, peer: Peer, topic: str, queue: int, tag: str) -> None:
         await peer.send(b=topic, e=queue, body=tag.encode(), properties={"TAGS": tag})

@@ -132,7 +132,11 @@ class Puller:
         except _Refused as exc:
             return answer(command, exc.code, str(exc))
         place = header.consumerGroup, header.topic, header.queueId
-        if (target := self._offsets.reset_of(*place, header.queueOffset)) is not None:
+        target = self._offsets.reset_of(*place, header.queueOffset)
+        if target is None and outlived and header.queueOffset:
+            # All that the queue has came after the deletion: the reader would skip it.
+            target = self._store.queue_min(*place[1:])
+        if target is not None:
             moved = GetResult(
                 status=GetStatus.OFFSET_RESET,
                 next_offset=target,
@@ -152,9 +156,6 @@ class Puller:
             result = replace(
                 result, status=GetStatus.OFFSET_OVERFLOW_ONE, next_offset=header.queueOffset
             )
-        elif outlived and result.status in BEYOND:
-            # All that the queue has came after the deletion: the reader would skip it.
-            result = replace(result, next_offset=result.min_offset)
         commits = may_hold and header.sysFlag & COMMIT_OFFSET and not self._config.is_slave
         if commits and not self.elsewhere():
             self._offsets.commit(*place, header.commitOffset)
