@@ -37,6 +37,12 @@ RECORDS_PER_FILE: Final = 1_000_000
 LEFT_OUT: Final = ("_corrupt", "headers")
 BY: Final = ("string", "int", "bigint", "boolean")
 """Types of columns that may be parts of a path."""
+NOT_IN: Final = {
+    "csv": ("binary", "array", "map", "struct"),
+    "text": ("binary", "array", "map", "struct", "int", "bigint", "boolean", "timestamp"),
+}
+"""Types that a format of text cannot give back. Spark refuses only some: of bytes it writes what
+it would show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,17 @@ class Form:
             )
         if len(set(self.partition_by)) < len(self.partition_by):
             raise WrongUsage(f"--partition-by {','.join(self.partition_by)}: a column stands twice")
+        unfit = [
+            f"{name} ({RECORDS[name].type})"
+            for name in self.columns
+            if name not in self.partition_by
+            and RECORDS[name].type.startswith(NOT_IN.get(self.format, ()))
+        ]
+        if unfit:
+            raise WrongUsage(
+                f"--format {self.format} cannot hold {', '.join(unfit)}: name other columns with"
+                " --columns, or take another format, as json or parquet"
+            )
 
     @property
     def is_of_files(self) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rocketbed.pipeline.errors import PipelineError
-from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.jobs.common import JobSettings, WrongUsage, run_job
+from rocketbed.pipeline.jobs.export.job import ExportOptions, export
 from rocketbed.pipeline.jobs.export.manifest import NAME, Manifest, Part
 from rocketbed.pipeline.jobs.export.new import next_range
 from rocketbed.pipeline.jobs.export.place import Place
@@ -141,11 +142,35 @@ def test_places(tmp_path: Path) -> None:
         (Form(format="par quet"), "--format par quet: expected"),
         (Form(partition_by=("body",)), "--partition-by body: expected date or one of broker,"),
         (Form(partition_by=("topic", "topic")), "stands twice"),
+        (
+            Form(format="csv", columns=("tags", "body", "keys")),
+            r"--format csv cannot hold body \(binary\), keys \(array<string>\): .*--columns",
+        ),
+        (Form(format="csv", columns=("tags", "headers")), r"cannot hold headers \(map"),
+        (Form(format="csv", columns=("tags", "_corrupt")), r"cannot hold _corrupt \(struct"),
+        (Form(format="text", columns=("queue_id",)), r"cannot hold queue_id \(int\)"),
     ],
 )
 def test_forms_that_cannot_be(form: Form, said: str) -> None:
     with pytest.raises(WrongUsage, match=said):
         form.check()
+
+
+def test_what_a_text_can_hold_is_written() -> None:
+    Form(format="csv", columns=("tags", "store_timestamp", "crc_ok")).check()
+    Form(format="json", columns=("body", "keys")).check()
+    Form(format="text", columns=("queue_id", "tags"), partition_by=("queue_id",)).check()
+
+
+def test_bytes_are_not_exported_as_csv_and_spark_does_not_even_start(tmp_path: Path) -> None:
+    """They were what Spark shows of them, `[74 61 67]`, in a run that was good."""
+    settings = JobSettings(stores=(str(tmp_path),), columns=("topic", "tags", "body"))
+    form = Form(format="csv", partition_by=())
+    options = ExportOptions(out=str(tmp_path / "out"), form=form)
+    report = run_job("export", settings, lambda job: export(job, options))
+    assert report.exit_code == 64
+    assert "cannot hold body (binary)" in report.error
+    assert not (tmp_path / "out").exists()
 
 
 def test_columns_are_those_asked_for_or_all() -> None:
