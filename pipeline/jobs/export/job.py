@@ -17,7 +17,12 @@ from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.export.manifest import Manifest, Part
 from rocketbed.pipeline.jobs.export.new import NewPart, of_logs, of_queues
 from rocketbed.pipeline.jobs.export.place import Place
-from rocketbed.pipeline.jobs.export.writing import Form, exported_columns, write_part
+from rocketbed.pipeline.jobs.export.writing import (
+    Form,
+    exported_columns,
+    partition_names,
+    write_part,
+)
 from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
 from rocketbed.pipeline.jobs.shared import check_shared
 
@@ -39,7 +44,11 @@ def export(job: Job, options: ExportOptions) -> None:
     out = options.out or str(settings.out or "")
     if not out:
         raise WrongUsage("no output: give --out DIR")
-    form = replace(options.form, columns=exported_columns(settings.columns))
+    form = replace(
+        options.form,
+        columns=exported_columns(settings.columns),
+        partition_by=partition_names(options.form.partition_by),
+    )
     form.check()
     topics = settings.topic_options(options.topics)
     settings.source_options()

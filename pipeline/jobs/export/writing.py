@@ -105,13 +105,24 @@ class Form:
         return found | ({"partitionOverwriteMode": "static"} if self.is_of_files else {})
 
 
-def exported_columns(chosen: Sequence[str]) -> tuple[str, ...]:
-    """The columns of the files: those chosen, or all. Raises `WrongUsage` for one that is not."""
-    from rocketbed.pipeline.schema import RECORDS
+def partition_names(chosen: Sequence[str]) -> tuple[str, ...]:
+    """Columns that directories are called after, in our spelling, whatever their case."""
+    from rocketbed.pipeline.schema import spelled
 
-    if unknown := [name for name in chosen if name not in RECORDS]:
+    return tuple(DATE if name.lower() == DATE else name for name in spelled("records", chosen))
+
+
+def exported_columns(chosen: Sequence[str]) -> tuple[str, ...]:
+    """The columns of the files, in any case: those chosen, or all. Raises `WrongUsage` for one that
+    is not."""
+    from rocketbed.pipeline.schema import RECORDS, spelled
+
+    names = tuple(spelled("records", chosen))
+    if unknown := [name for name in names if name not in RECORDS]:
         raise WrongUsage(f"unknown column {unknown[0]!r}; available columns: {', '.join(RECORDS)}")
-    return tuple(chosen) or tuple(name for name in RECORDS if name not in LEFT_OUT)
+    if len(set(names)) < len(names):
+        raise WrongUsage(f"--columns {','.join(chosen)}: a column stands twice")
+    return names or tuple(name for name in RECORDS if name not in LEFT_OUT)
 
 
 def write_part(job: Job, form: Form, place: Place, new: NewPart, topics: Mapping[str, str]) -> None:

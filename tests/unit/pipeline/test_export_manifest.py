@@ -12,7 +12,7 @@ from rocketbed.pipeline.jobs.export.job import ExportOptions, export
 from rocketbed.pipeline.jobs.export.manifest import NAME, Manifest, Part
 from rocketbed.pipeline.jobs.export.new import next_range
 from rocketbed.pipeline.jobs.export.place import Place
-from rocketbed.pipeline.jobs.export.writing import Form, exported_columns
+from rocketbed.pipeline.jobs.export.writing import Form, exported_columns, partition_names
 from rocketbed.pipeline.jobs.inputs import BrokerLog
 
 ASKED = {"columns": ["topic"], "topics": [], "mode": "PERMISSIVE", "source": "logs"}
@@ -180,6 +180,13 @@ def test_columns_are_those_asked_for_or_all() -> None:
     assert "_corrupt" not in everything
     with pytest.raises(WrongUsage, match="unknown column 'colour'; available columns: broker,"):
         exported_columns(("topic", "colour"))
+
+
+def test_names_of_columns_count_in_any_case() -> None:
+    assert exported_columns(("TOPIC", "Queue_Id")) == ("topic", "queue_id")
+    assert partition_names(("Topic", "DATE", "colour")) == ("topic", "date", "colour")
+    with pytest.raises(WrongUsage, match="--columns Topic,TOPIC: a column stands twice"):
+        exported_columns(("Topic", "TOPIC"))
 
 
 def test_properties_stand_in_the_files_once() -> None:
