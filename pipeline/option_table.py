@@ -46,8 +46,13 @@ REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024 - 64 * 1024
 """A request's body has to stay below the broker's limit for one message, 4 MiB."""
 _OF_SPARK: Final = frozenset({"checkpointlocation"})
 """Spark's own, which it passes on to a stream's writer."""
-_OF_TABLES: Final = frozenset({"owner"})
+_OF_TABLES: Final = frozenset({"provider", "owner"})
 """What Spark adds to the options of a `CREATE TABLE`."""
+NO_TABLES: Final = (
+    "Spark hands the options of a table in its catalog to no source in Python, so nobody could read"
+    " it: use CREATE TEMPORARY VIEW name USING rocketbed OPTIONS (...)"
+)
+"""Measured with PySpark 4.3: only what finds the schema gets them, readers and writers get none."""
 
 
 class OptionError(PipelineError):
@@ -261,6 +266,8 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
     naming the option and what it takes."""
     values: dict[str, Any] = {}
     asked = " or ".join(use.value for use in uses)
+    if _OF_TABLES & {name.lower() for name in given}:
+        raise OptionError(NO_TABLES)
     for name, text in given.items():
         option = _BY_NAME.get(name.lower())
         if name.lower() == "paths" and Use.BATCH in uses:
@@ -271,7 +278,7 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
             except ValueError as exc:
                 shown = f"{option.name}={text!r}" if option.is_shown else option.name
                 raise OptionError(f"option {shown}: expected {exc}") from None
-        elif name.lower() not in (_OF_SPARK if Use.STREAM_WRITE in uses else _OF_TABLES):
+        elif name.lower() not in (_OF_SPARK if Use.STREAM_WRITE in uses else ()):
             valid = [one.name for one in TABLE if set(one.uses) & set(uses)]
             raise OptionError(
                 f"{_problem(name, option, asked)}{_nearest(name, valid)};"

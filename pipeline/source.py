@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from rocketbed.pipeline.build import Planned
 from rocketbed.pipeline.errors import PipelineError, user_errors
-from rocketbed.pipeline.option_table import Use
+from rocketbed.pipeline.option_table import NO_TABLES, OptionError, Use
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import (
     VIEWS,
@@ -70,6 +70,8 @@ class RocketbedSource(DataSource):
     def reader(self, schema: "StructType") -> DataSourceReader:
         """A batch reader of exactly these columns; one that takes filters if `pushdown` is on."""
         options = self._options(Use.BATCH)
+        if not self.options:
+            raise OptionError(f"option path is missing, or endpoints; of a table: {NO_TABLES}")
         if options.only_committed:
             return CommittedReader(schema, options)
         kind = PushdownReader if options.pushdown else Reader

@@ -76,6 +76,27 @@ def test_sql_and_pushed_filters(spark: SparkSession, log: Log) -> None:
     assert plain.count() == len(expected)
 
 
+@pytest.mark.parametrize(
+    "how",
+    ["OPTIONS (path '{}')", "LOCATION '{}'", "OPTIONS (endpoints '127.0.0.1:9', topics 'T')"],
+)
+def test_a_table_of_the_catalog_is_refused_since_nobody_could_read_it(
+    spark: SparkSession, log: Log, how: str
+) -> None:
+    """Spark 4.3 gives its options to what finds the schema, and to no reader."""
+    using = f"USING rocketbed {how.format(log.root)}"
+    with pytest.raises(AnalysisException, match="use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE catalogued {using}")
+    assert not spark.catalog.tableExists("catalogued")
+    spark.sql(f"CREATE TABLE catalogued (topic string) {using}")
+    try:
+        with pytest.raises(AnalysisException, match=r"option path is missing.*TEMPORARY VIEW"):
+            spark.sql("SELECT * FROM catalogued").collect()
+    finally:
+        spark.sql("DROP TABLE catalogued")
+    assert log.root.is_dir()
+
+
 def test_a_session_without_pushdown(spark: SparkSession, log: Log) -> None:
     """Spark's own default; a reader with pushFilters would fail in it."""
     key = "spark.sql.python.filterPushdown.enabled"
