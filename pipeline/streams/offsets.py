@@ -98,6 +98,11 @@ class StreamOffset:
         return cls(kind, marks)
 
 
+_NAMED: Final = {
+    PHYSICAL: 'broker, as {"broker-a": 4096}',
+    QUEUE: 'queue, as {"broker-a|T|3": 17}',
+}
+"""What an option names, for people."""
 _NAMES: Final = {PHYSICAL: ("brokers", "pos"), QUEUE: ("queues", "off")}
 
 
@@ -112,12 +117,29 @@ def parse_offsets(text: str, kind: str, option: str = "startingOffsets") -> str 
         return text.strip().lower()
     what = f"option {option}"
     try:
-        value = json.loads(text)
-    except ValueError:
-        raise StreamError(f"{what} must be earliest, latest or JSON, not {text!r}") from None
+        value = json.loads(text, object_pairs_hook=_names_once)
+    except ValueError as exc:
+        raise StreamError(f"{what} must be earliest, latest or JSON, not {text!r}: {exc}") from None
+    if isinstance(value, dict) and "v" not in value:
+        wrong = [f"{name!r}: {at!r}" for name, at in value.items() if type(at) is not int]
+        if wrong:
+            raise StreamError(
+                f"{what} does not contain a rocketbed offset: {wrong[0]} in it; expected a whole"
+                f" number for each {_NAMED[kind]}"
+            )
     if isinstance(value, dict) and all(type(at) is int for at in value.values()):
         return StreamOffset(kind, {name: Mark(_place(at, what)) for name, at in value.items()})
     return StreamOffset.parse(value, kind, where=what)
+
+
+def check_order(starting: str | StreamOffset, ending: str | StreamOffset) -> None:
+    """Refuse a queue that is to end before it begins. Raises `StreamError`."""
+    if isinstance(starting, str) or isinstance(ending, str):
+        return
+    for name, mark in starting.marks.items():
+        end = ending.marks.get(name, mark).at
+        if 0 <= end < mark.at:
+            raise StreamError(f"startingOffsets {mark.at} of {name} is after endingOffsets {end}")
 
 
 def check_names(known: Mapping[str, Mark], present: set[str], what: str) -> None:
@@ -159,6 +181,15 @@ def queue_name(broker: str, topic: str, queue_id: int) -> str:
 def topic_of(name: str) -> str:
     """The topic in a queue's name; a topic may have a bar in it, as a retry topic has."""
     return name.partition("|")[2].rpartition("|")[0]
+
+
+def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises `ValueError` for a name that stands twice: nobody knows which one is meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, _ in pairs if sum(name == one for one, _ in pairs) > 1)
+        raise ValueError(f"{twice!r} stands twice")
+    return found
 
 
 def _whole(value: Any) -> int:

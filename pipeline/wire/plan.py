@@ -25,6 +25,7 @@ from rocketbed.pipeline.streams.offsets import (
     QUEUE,
     DataLoss,
     StreamOffset,
+    check_order,
     parse_offsets,
 )
 from rocketbed.pipeline.wire.chunks import chunk
@@ -108,6 +109,7 @@ class WirePlan:
         """
         starting = parse_offsets(self.options.starting_offsets, QUEUE, "startingOffsets")
         ending = parse_offsets(self.options.ending_offsets, QUEUE, "endingOffsets")
+        check_order(starting, ending)
         return shared(trio.run(self._ranges, starting, ending), self.options.min_partitions)
 
     def read(self, split: Share, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":

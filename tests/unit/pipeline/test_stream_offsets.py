@@ -16,10 +16,12 @@ from rocketbed.pipeline.streams.offsets import (
     StreamError,
     StreamOffset,
     check_names,
+    check_order,
     parse_offsets,
     queue_name,
     shares,
 )
+from rocketbed.pipeline.wire.plan import WirePlan
 
 MARKS = st.dictionaries(
     st.text("abc-|0", min_size=1),
@@ -95,9 +97,36 @@ def test_starting_offsets() -> None:
         ('{"broker-a": -3}', "-3 is no offset"),
         ('{"broker-a": "x"}', "does not contain a rocketbed offset"),
         ("[1]", "does not contain a rocketbed offset"),
+        ('{"a": "7"}', r"'a': '7' in it; expected a whole number for each broker, as"),
+        ('{"a": true}', r"'a': True in it; expected a whole number"),
+        ('{"a": 1.5}', r"'a': 1\.5 in it; expected a whole number"),
+        ('{"a": 1, "a": 2}', "'a' stands twice"),
     ):
         with pytest.raises(StreamError, match=reason):
             parse_offsets(text, PHYSICAL)
+    with pytest.raises(
+        StreamError, match=r"""'Q': {'0': 1} in it.*queue, as {"broker-a\|T\|3": 17}"""
+    ):
+        parse_offsets('{"Q": {"0": 1}}', QUEUE)
+
+
+def test_a_queue_that_ends_before_it_begins() -> None:
+    """It gave no row, in silence."""
+    plan = WirePlan.of(
+        Options.parse(
+            {
+                "endpoints": "127.0.0.1:9",
+                "startingOffsets": '{"a|T|0": 20, "a|T|1": 5}',
+                "endingOffsets": '{"a|T|0": 10, "a|T|1": 5}',
+            }
+        )
+    )
+    with pytest.raises(
+        StreamError, match=r"startingOffsets 20 of a\|T\|0 is after endingOffsets 10"
+    ):
+        plan.splits()
+    ends = StreamOffset(QUEUE, {"a": Mark(-1), "b": Mark(5)})
+    check_order(StreamOffset(QUEUE, {"a": Mark(7), "b": Mark(5), "c": Mark(9)}), ends)
 
 
 @given(st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10**6)), st.integers(1, 10**6))
