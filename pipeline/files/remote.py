@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
+"""Schemes under which the same places are reached as under another one."""
 SCHEMES: Final = (*S3_SCHEMES, "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
 """That are told; others are tried, since pyarrow may learn them."""
 BLOCK: Final = 256 << 10
@@ -108,7 +110,7 @@ class RemoteStorage(Storage):
         return _RemoteFile(self, path)
 
     def identity(self, path: str) -> object:
-        return self.scheme, path
+        return ALIASES.get(self.scheme, self.scheme), path.partition("://")[2]
 
     def _type(self, path: str) -> Any:
         place, inner = self.at(path)

@@ -73,6 +73,14 @@ def test_damage_is_found_there_too(s3: S3Server, tmp_path: Path) -> None:
         rows(there, mode="FAILFAST", **s3.options)
 
 
+def test_one_bucket_under_two_schemes_is_one_store(s3: S3Server, tmp_path: Path) -> None:
+    """Every row was there twice."""
+    there = s3.put(Log(tmp_path / "store").append(messages(3)).root, "twice/store")
+    other = there.replace("s3a://", "s3://")
+    with pytest.raises(OptionError, match="are one store: give it once"):
+        rows(f"a={there},c={other}", **s3.options)
+
+
 def test_names_topics_and_what_is_missing(s3: S3Server, tmp_path: Path) -> None:
     log = healthy(tmp_path)
     s3.put(log.root, "a/store")
