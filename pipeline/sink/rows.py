@@ -155,6 +155,8 @@ def _outgoing(
         tag = cells["tags"]
     if cells.get("keys") is not None:
         keys = _words(cells["keys"])
+    if (cells.get("queue_id") or 0) < 0:
+        raise BadMessage(f"queue_id {cells['queue_id']} is below 0: no topic has such a queue")
     level = cells.get("delay_level") or 0
     if level and options.is_exactly_once:
         raise BadMessage(

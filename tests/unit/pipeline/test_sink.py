@@ -8,6 +8,7 @@ import pyarrow
 import pytest
 
 from rocketbed.client.messages import Message
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.sink.committed import COLUMNS, counting
 from rocketbed.pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
@@ -82,6 +83,15 @@ def test_columns() -> None:
             check_columns(columns, options())
     with pytest.raises(SinkError, match="no destination: add a column topic"):
         check_columns({"body": "binary"}, SinkOptions(endpoints="h:1"))
+
+
+def test_a_queue_below_0_is_refused_at_once() -> None:
+    """It was tried until `retryTimeoutMs` had passed."""
+    columns: dict[str, list[Any]] = {"body": [b"x", b"y"], "queue_id": [0, -5]}
+    rows = outgoing(columns, first_row=10, key=KEY, options=options())
+    with pytest.raises(SinkError, match="row 11 of partition 1: queue_id -5 is below 0") as caught:
+        list(rows)
+    assert caught.value.condition is Condition.ILLEGAL_ROW
 
 
 def test_columns_count_in_any_case() -> None:
