@@ -20,6 +20,7 @@ from rocketbed.inspect.bodies import BatchItem, unpack_inner_batch
 from rocketbed.pipeline.files.arrays import flags, mask_of, numbers, repeated, slices, texts
 from rocketbed.pipeline.files.corrupt import (
     BAD_BODY,
+    BAD_PROPERTIES,
     CRC_MISMATCH,
     MISSING_SEGMENT,
     SHOWN_MAX,
@@ -37,6 +38,7 @@ from rocketbed.pipeline.files.texts import PROPERTIES, header_column, property_c
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import CORRUPT, arrow_schema, canonical
 from rocketbed.wire.message import COMPRESSED
+from rocketbed.wire.properties import INNER_NUM, find_property
 
 logger = logging.getLogger("rocketbed.pipeline")
 
@@ -323,6 +325,8 @@ class Decoder:
             found = unpack_inner_batch((bodies[row] or b"") if is_packed else stored)
             if not found:
                 faults[row] = BAD_BODY
+            elif _says_another_count(frame, row, len(found)):
+                faults[row] = BAD_PROPERTIES
             elif self.options.verify_crc and not all(map(is_whole, found)):
                 faults[row] = CRC_MISMATCH
             else:
@@ -405,3 +409,11 @@ def _corrupt_column(frame: Frame, faults: Faults, kind: pyarrow.DataType) -> pya
 
 def _within(faults: Faults, rows: slice) -> Faults:
     return {row - rows.start: why for row, why in faults.items() if rows.start <= row < rows.stop}
+
+
+def _says_another_count(frame: Frame, row: int, count: int) -> bool:
+    """Whether a record names another number of messages than it holds; a flag has no checksum."""
+    start = int(frame.properties_at[row])
+    stored = bytes(frame.data[start : start + int(frame.properties_size[row])])
+    said = find_property(stored, f"{INNER_NUM}\x01".encode())
+    return said is not None and said != str(count).encode()

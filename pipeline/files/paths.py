@@ -85,6 +85,8 @@ def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
             yield root if name is None else f"{name}={root}"
             continue
         content = storage.content(root, LIST_MAX).decode("utf-8-sig", errors="replace")
+        if "\0" in content:
+            raise NotAStore(f"path {root}: a file, and no list of stores, which is text")
         for line in content.splitlines():
             line = _REMARK.sub("", line)
             yield from _listed(line, settings, near=os.path.dirname(root))

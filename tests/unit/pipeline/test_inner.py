@@ -67,6 +67,25 @@ def test_any_columns_will_do(log: Log, columns: list[str]) -> None:
     assert len(rows(log.root, columns)) == 8
 
 
+@pytest.mark.parametrize("flag", [INNER, INNER | ZLIB])
+def test_a_batch_that_says_another_number_of_messages_is_corrupt(tmp_path: Path, flag: int) -> None:
+    body = zlib.compress(THREE) if flag & ZLIB else THREE
+    log = Log(tmp_path / "store").append(
+        [
+            Message(
+                body=body, sys_flag=flag, properties=PROPERTIES.replace("\x013\x02", "\x012\x02")
+            ),
+            Message(body=body, sys_flag=flag, properties=PROPERTIES),
+        ]
+    )
+    found = read(log)
+    assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
+        *("bad_properties", None, None, None),
+    ]
+    with pytest.raises(RocketbedCorrupt):
+        read(log, mode="FAILFAST")
+
+
 def test_a_batch_that_cannot_be_unpacked_is_corrupt(tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append(
         [

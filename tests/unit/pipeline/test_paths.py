@@ -87,6 +87,13 @@ def test_commas_and_spaces_of_a_name(tmp_path: Path, before: str, start: str, na
     assert [row["topic"] for row in rows(text)] == [name]
 
 
+def test_a_file_of_a_store_is_no_list_of_stores(tmp_path: Path) -> None:
+    stores(tmp_path, "b1")
+    (segment,) = (tmp_path / "b1" / "commitlog").iterdir()
+    with pytest.raises(NotAStore, match="a file, and no list of stores"):
+        rows(segment)
+
+
 def test_commas_and_spaces_in_a_file_that_lists_stores(tmp_path: Path) -> None:
     stores(tmp_path, "a", "a ", "b,c", "d")
     listed = tmp_path / "of a, and b.txt"
