@@ -89,6 +89,8 @@ class Admin:
         """Begins to destroy a topic's queues; what it returns does the rest."""
         self.give_up_removal: Callable[[str], bool] = lambda _: True
         """After an error; whether the topic's queues stay."""
+        self.kept: Callable[[str], None] = lambda _: None
+        """Is told of a topic whose queues stay, before it is there again."""
         self._deletions: dict[str, _Deletion] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -214,6 +216,7 @@ class Admin:
             await settled()
         except (ConfigFileError, StoreError):
             if config is not None and self.give_up_removal(topic):
+                self.kept(topic)
                 self._topics.put(config)  # or a send would make it anew, with all of its messages
             raise
 

@@ -113,6 +113,7 @@ class Broker:
         self.resets = Resets(config, store, topics, groups, offsets, self.puller.polls)
         self.queries = Queries(config, store, topics, groups, offsets)
         self.admin = Admin(world, config, store, topics, groups, offsets, tables.delays)
+        self.admin.kept = self.puller.polls.topic_kept
         self.inquiries = Inquiries(world, config, store, topics, offsets, self.clients)
         self.assignments = Assignments(world, config, topics, groups, self.clients, tables.modes)
         self.settings = Settings(world, config, store, topics)

@@ -105,6 +105,12 @@ class LongPolls:
             for pull in held if key[0] == topic else ():
                 pull.outlived = True
 
+    def topic_kept(self, topic: str) -> None:
+        """Its deletion failed, and all of its messages are there: pulls wait on."""
+        for key, held in self._table.items():
+            for pull in held if key[0] == topic else ():
+                pull.outlived = False
+
     def topic_there(self, topic: str, queues: int) -> None:
         """Execute what was held before the topic was deleted: it is made again."""
         for queue_id in range(queues):

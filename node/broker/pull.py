@@ -133,7 +133,7 @@ class Puller:
             return answer(command, exc.code, str(exc))
         place = header.consumerGroup, header.topic, header.queueId
         target = self._offsets.reset_of(*place, header.queueOffset)
-        if target is None and outlived and header.queueOffset:
+        if target is None and outlived and header.queueOffset and not self._config.is_slave:
             # All that the queue has came after the deletion: the reader would skip it.
             target = self._store.queue_min(*place[1:])
         if target is not None:

@@ -3,6 +3,7 @@
 import errno
 
 import pytest
+import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
@@ -19,7 +20,7 @@ from rocketbed.wire.bodies import (
     TopicConfigList,
     TopicConfigTable,
 )
-from rocketbed.wire.command import RequestCode, ResponseCode
+from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.properties_text import parse_properties
 from tests.support.broker import Session, node_run, with_node
 
@@ -132,11 +133,21 @@ def test_a_topic_that_a_full_disk_does_not_let_go_is_there_still(path: str) -> N
         assert isinstance(disk, SimDisk)
         fault = SimFault(operation="write", path=path, error=errno.ENOSPC, times=None)
         disk.faults.append(fault)
-        assert (await session.ask(215, {"topic": "T"})).code == 1
-        assert [one.body for one in await session.messages()] == [b"old"]
-        disk.faults.remove(fault)
-        assert (await session.ask(215, {"topic": "T"})).code == 0
-        assert (await session.send(body=b"new")).fields["queueOffset"] == "0"
+        polls, found = session.node.broker.puller.polls, list[Command]()
+
+        async def pull() -> None:
+            found.append(await session.pull(offset=1, flags=4 | 2, hold_ms=15_000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pull)
+            assert (await session.ask(215, {"topic": "T"})).code == 1
+            assert [one.body for one in await session.messages()] == [b"old"]
+            assert len(polls) == 1, "who waits for the next message goes on waiting"
+            disk.faults.remove(fault)
+            assert (await session.ask(215, {"topic": "T"})).code == 0
+            assert (await session.send(body=b"new")).fields["queueOffset"] == "0"
+        told = found[0].code, found[0].fields["nextBeginOffset"]
+        assert told == (ResponseCode.PULL_OFFSET_MOVED, "0")
         assert [one.body for one in await session.messages()] == [b"new"]
 
     with_node(scenario)
