@@ -167,8 +167,15 @@ def catch_up(case: Case, found: Findings) -> int:
         raise NotApplicable("no samples of a calm phase longer than the time-outs")
     masters: dict[int, int] = {}
     behind: dict[str, _Progress] = {}
+    cut_at: dict[str, object] = {}
     examined = 0
     for event in samples:
+        if event.what == "cut":
+            at = event.fields.get("start")
+            if at != cut_at.get(event.node):  # again and again is no way on
+                cut_at[event.node] = at
+                behind.pop(event.node, None)
+            continue
         if event.what != "sample":
             behind.pop(event.node, None)
             continue

@@ -285,8 +285,10 @@ def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
             is_same = (call.topic, call.queue) == (one.told.topic, one.told.queue)
             is_beyond = is_same and call.queue_offset >= one.told.queue_offset
         else:
-            is_same = place is None or (case.evidence.history.topic(call), call.queue) == place[:2]
+            is_same = place is None or _place_of(case, call)[:2] == place[:2]
             is_beyond = is_same and (place is None or call.queue_offset >= place[2])
+            # What stands where it was given has passed nobody.
+            is_beyond &= places is None or places.get(call.value) != _place_of(case, call)
         if is_beyond:
             until_ns = one.told.returned_ns if is_there else ENDLESS
             behind = call.physical_offset + 1
@@ -316,6 +318,10 @@ def _last_places(case: Case, one: Heard) -> dict[int, tuple[str, int, int]] | No
     for entry, writer in values_in(log.directory, topics):
         places[writer.value] = entry.topic.decode(), entry.queue_id, entry.queue_offset
     return places
+
+
+def _place_of(case: Case, call: Row) -> tuple[str, int, int]:
+    return case.evidence.history.topic(call), call.queue, call.queue_offset
 
 
 def _lost(case: Case, call: Row) -> Excuse | None:

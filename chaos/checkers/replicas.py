@@ -159,19 +159,33 @@ def _safe_end(evidence: Evidence, losses: Losses, image: NodeLog) -> int:
 
 def _led_end(evidence: Evidence, losses: Losses, image: NodeLog, final: NodeLog) -> int:
     """Where an image begins an epoch that nobody saw lead and that the truth went on without
-    (soak-failover 1290023, seed 1273057)."""
-    led = {
-        event.fields.get("epoch")
-        for event in evidence.events(Function.NODE, PROMOTE)
-        if event.node in losses.lineages[image.group].nodes
-    }
-    if losses.lineages[image.group].era(image.taken.time_ns - 1).master == image.name:
-        return ENDLESS  # one that leads on is not promoted again
-    return min(
+    (soak-failover 1290023, seed 1273057): above all that had been acknowledged.
+
+    No event tells of the first epoch, nor of a leader that is elected again.
+    """
+    lineage, time_ns = losses.lineages[image.group], image.taken.time_ns
+    if lineage.era(time_ns - 1).master == image.name:
+        return ENDLESS
+    promotions = evidence.events(Function.NODE, PROMOTE)
+    led = {one.fields.get("epoch") for one in promotions if one.node in lineage.nodes}
+    markers = [
+        offset
+        for offset, epoch in image.markers
+        if offset >= final.log_min and epoch not in led and (offset, epoch) not in final.markers
+    ]
+    begin = min(markers, default=ENDLESS)
+    return begin if markers and begin >= _told(losses, image) else ENDLESS
+
+
+def _told(losses: Losses, image: NodeLog) -> int:
+    """Up to where messages of the group had been acknowledged when an image was taken."""
+    sent = (losses.sent[number] for number in range(len(losses.sent)))
+    return max(
         (
-            offset
-            for offset, epoch in image.markers
-            if epoch not in led and (offset, epoch) not in final.markers
+            one.end
+            for one in sent
+            if one.end and one.acknowledged and one.group == image.group
+            if one.returned_ns < image.taken.time_ns
         ),
-        default=ENDLESS,
+        default=0,
     )

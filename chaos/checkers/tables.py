@@ -66,8 +66,13 @@ def tables_complete(case: Case, found: Findings) -> int:
             if row is not None and not wrong and topic not in changed:
                 wrong = _change_fault(row, made)
             has = row.get("readQueueNums", 0) if row is not None else 0
-            if wrong and _queues_held(evidence, node, topic) <= has < max(
-                made, queues_of[group, topic]
+            is_alike = topic not in changed and (
+                row is None or row.get("perm") == PERM_READ | PERM_WRITE
+            )
+            if (
+                wrong
+                and is_alike
+                and _queues_held(evidence, node, topic) <= has < max(made, queues_of[group, topic])
             ):
                 excuse = excuse or _not_copied(case, group)
             if topic in batches and not wrong and queue_type(known[topic]) != "BatchCQ":

@@ -320,24 +320,28 @@ def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) 
 
 
 @pytest.mark.parametrize(
-    ("topic", "offset", "wanted"),
+    ("topic", "offset", "stays", "wanted"),
     [
-        (TOLD, 7, (0, 1)),
-        (TOLD, 6, (1, 0)),
-        ("%RETRY%listener", 7, (1, 0)),
-        ("%RETRY%ordered", 7, (1, 0)),
-        ("SCHEDULE_TOPIC_XXXX", 7, (1, 0)),
-        ("", 7, (1, 0)),
+        (TOLD, 7, False, (0, 1)),
+        (TOLD, 6, False, (1, 0)),
+        (TOLD, 8, False, (0, 1)),
+        (TOLD, 8, True, (1, 0)),  # what stands where it was given has passed nobody
+        ("%RETRY%listener", 7, False, (1, 0)),
+        ("%RETRY%ordered", 7, False, (1, 0)),
+        ("SCHEDULE_TOPIC_XXXX", 7, False, (1, 0)),
+        ("", 7, False, (1, 0)),
     ],
 )
 def test_a_delayed_message_was_passed_only_at_its_own_place(
-    run: RunMaker, topic: str, offset: int, wanted: tuple[int, int]
+    run: RunMaker, topic: str, offset: int, stays: bool, wanted: tuple[int, int]
 ) -> None:
     """A group got something else there before the loss, which gave the place free again (seed
     1280658)."""
     run.record.promise = Promise(replication="async", copies=1)
     if topic:
         run.specs.append(spec_of(VALUE, topic=topic, queue_id=0, queue_offset=7))
+    if stays:
+        run.specs.append(spec_of(6, topic=TOLD, queue_id=0, queue_offset=offset))
     told: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
     told |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
     taken = {"process": 5, "queue": 0, "queue_offset": offset, "physical_offset": 2500}

@@ -10,10 +10,21 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.history import Outcome
 from rocketbed.chaos.record import Promise
 from rocketbed.chaos.trace import Trace
 from rocketbed.inspect.marks import crc32c
-from tests.support.run_maker import COUNT, MS, SECOND, ImageMaker, RunMaker, found, results, spec_of
+from tests.support.run_maker import (
+    COUNT,
+    MS,
+    SECOND,
+    ImageMaker,
+    RunMaker,
+    Sent,
+    found,
+    results,
+    spec_of,
+)
 from tests.support.stores import Spec, build, flip, overwrite, segment_of
 
 Change = Callable[[RunMaker], None]
@@ -638,12 +649,15 @@ def test_a_follower_gets_on(run: RunMaker, follower: list[int], wanted: set[str]
     assert str(judgement.verdict) == ("stalled" if wanted else "pass")
 
 
-@pytest.mark.parametrize(("second", "wanted"), [(81, {"R8"}), (83, set())])
-def test_a_follower_that_cuts_gets_on(run: RunMaker, second: int, wanted: set[str]) -> None:
-    """Seed 1273034."""
+@pytest.mark.parametrize(
+    ("seconds", "wanted"), [([81], {"R8"}), ([83], set()), ([80, 83], {"R8"})], ids=str
+)
+def test_a_follower_that_cuts_gets_on(run: RunMaker, seconds: list[int], wanted: set[str]) -> None:
+    """Once at a place (seed 1273034)."""
     samples(run, "b1", [50] * 10, master=True)
     samples(run, "b2", [6, 6, 6, 6, 6, 5, 5, 5, 5, 5], master=False)
-    run.event(second * SECOND + MS, "b2", "cut", start=5, end=6)
+    for second in seconds:
+        run.event(second * SECOND + MS, "b2", "cut", start=5, end=6)
     assert found(run.judge(only=["R8"])) == wanted
 
 
@@ -724,13 +738,20 @@ def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
 
 
 @pytest.mark.parametrize(
-    ("stands_at", "epochs_led", "wanted"),
-    [(6, [3, 5], set()), (6, [3, 4], {"R1i"}), (7, [3, 5], {"R1i"})],
+    ("stands_at", "epochs_led", "acknowledged", "wanted"),
+    [
+        (6, [3, 5], 6, set()),
+        (6, [3, 5], 7, {"R1i"}),
+        (6, [3, 4], 6, {"R1i"}),
+        (7, [3, 5], 6, {"R1i"}),
+    ],
 )
 def test_what_began_an_epoch_that_never_came_to_lead_is_no_part_of_the_truth(
-    run: RunMaker, stands_at: int, epochs_led: list[int], wanted: set[str]
+    run: RunMaker, stands_at: int, epochs_led: list[int], acknowledged: int, wanted: set[str]
 ) -> None:
     """soak-failover 1290023, seed 1273057."""
+    for value in range(acknowledged, len(run.sends)):
+        run.sends[value] = Sent(value, Outcome.INFO)
     marker = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":4,"leader":3}')
     other = spec_of(500, queue_id=1)
     specs = [*run.specs[:6], other, *run.specs[7:]]
