@@ -36,5 +36,5 @@ def count_of(number: int, one: str) -> str:
 def failing(found: int, examined: int, unit: str) -> str:
     """How much of what a check looked at does not hold: `fails for 2 of 9 reads`."""
     if found > examined:  # several findings of one
-        return f"fails {found:,} times in {examined:,} {unit}"
+        return f"fails {count_of(found, 'time')} in {examined:,} {unit}"
     return f"fails for {found:,} of {examined:,} {unit}"

@@ -135,8 +135,8 @@ class Readers(Clients):
 
     @asynccontextmanager
     async def held(self, topic: str, queue: int) -> AsyncIterator[list[Command]]:
-        """A pull of a group that waits at the end of a queue, unless that is its beginning; its
-        answer, if it got one by the end."""
+        """A pull of a group that waits at the end of a queue, unless that is its beginning; what it
+        was answered by the end, which it has to be."""
         group, end, answers = GROUPS[0], self.model.end(topic, queue), list[Command]()
         _, peer = await self.somebody()
         asked = peer.pull_request(
@@ -150,11 +150,13 @@ class Readers(Clients):
             answers.append(await connection.request(asked, timeout_s=60))
 
         async with trio.open_nursery() as nursery:
-            if end and (group, topic, queue) not in self.model.resets:
+            is_held = end > 0 and (group, topic, queue) not in self.model.resets
+            if is_held:
                 nursery.start_soon(pull)
                 await trio.sleep(0.1)
                 ensure(not answers, "hold", f"{answers} at the end of {topic}/{queue}")
             yield answers
+            ensure(len(answers) == is_held, "hold", f"{topic}/{queue} is answered {answers}")
             nursery.cancel_scope.cancel()
 
     async def _put(self, peer: Peer, topic: str, queue: int, tag: str) -> None:

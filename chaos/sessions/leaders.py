@@ -179,8 +179,8 @@ class Led(Acts):
         assert node is not None
         for group, locks in sorted(node.broker.locks._groups.items()):
             for queue, lock in locks.items():
-                ends = lock.until - LOCK_S
-                ensure(ends >= began, "locks", f"{queue} of {group} is {began - ends} s too short")
+                late_s = began - (lock.until - LOCK_S)
+                ensure(late_s <= 0, "locks", f"{queue} of {group} is {late_s} s too short")
         model, now = self.model, trio.current_time()
         model.lock_slack_s = now - began + 1
         model.members.clear()

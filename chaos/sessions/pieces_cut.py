@@ -238,7 +238,7 @@ class _Log:
             except OSError as exc:
                 ensure(exc.errno == errno.EIO, "cut", f"{operation}: {exc!r}")
             else:
-                raise Wrong(f"cut: a disk that fails to {operation} is none")
+                raise Wrong(f"cut: nobody is told of a disk that fails ({operation or 'no file'})")
             self._disk.faults.clear()
             left = [one for one in self._disk.paths() if one not in before]
             ensure(not left or operation == "rename", "cut", f"{operation}: {left} is left")
