@@ -55,5 +55,5 @@ class Queues:
 
 
 def pack(queue: int, offset: int) -> int:
-    """The key of a place; -1 where either part is negative."""
-    return -1 if queue < 0 or offset < 0 else queue << OFFSET_BITS | offset
+    """The key of a place; -1 where either part is negative, or the offset too large."""
+    return -1 if queue < 0 or not 0 <= offset <= OFFSET_MASK else queue << OFFSET_BITS | offset

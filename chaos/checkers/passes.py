@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocketbed.chaos.checkers.keys import OFFSET_BITS
+from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 
 Column = NDArray[np.int64]
@@ -45,8 +45,10 @@ def join(columns: Sequence[Column]) -> Column:
 
 
 def pack(queues: Column, offsets: Column) -> Column:
-    """Queue number and offset as one key each (`keys.pack`); -1 where either is negative."""
-    return np.where((queues < 0) | (offsets < 0), -1, queues << OFFSET_BITS | offsets)
+    """Queue number and offset as one key each (`keys.pack`); -1 where either is negative, or the
+    offset is too large, as damage may have it (seed 1281009)."""
+    none = (queues < 0) | (offsets < 0) | (offsets > OFFSET_MASK)
+    return np.where(none, -1, queues << OFFSET_BITS | offsets)
 
 
 def combine(high: Column, middle: Column, low: Column) -> Column:

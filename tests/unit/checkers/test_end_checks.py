@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.keys import OFFSET_MASK, pack
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.history import Function, Row
 from rocketbed.chaos.record import Expectation
@@ -20,6 +22,7 @@ from tests.support.run_maker import (
     Ids,
     Made,
     RunMaker,
+    Sent,
     found,
     results,
     spec_of,
@@ -217,6 +220,25 @@ def test_a_follower_may_have_passed_what_stands_there_since_a_loss(run: RunMaker
     passed_before_a_loss(run)
     result = results(run.judge())["A31"]
     assert (result.found, result.allowed_found) == (0, 1)
+
+
+def test_a_group_owes_no_position_where_all_of_a_queue_was_lost(run: RunMaker) -> None:
+    """Though retention is on (seed 1281131)."""
+    run.record.facts["retention_ns"] = SECOND
+    run.rows.clear()
+    for value in range(1, COUNT, 2):
+        run.sends[value] = Sent(value, queue=1, queue_offset=value // 2)
+    run.specs = [spec for spec in run.specs if spec.queue_id == 0]
+    keep(run, "b1", END)
+    result = results(run.judge(only=["A30"]))["A30"]
+    assert (result.found, result.examined) == (0, 1)
+
+
+def test_an_offset_that_damage_made_has_no_place() -> None:
+    """Seed 1281009."""
+    found = passes.pack(passes.column([1, 1]), passes.column([OFFSET_MASK, OFFSET_MASK + 1]))
+    assert list(found) == [pack(1, OFFSET_MASK), pack(1, OFFSET_MASK + 1)]
+    assert pack(1, OFFSET_MASK + 1) == -1
 
 
 @pytest.mark.parametrize("due", ["A15", "A99"])
