@@ -10,7 +10,6 @@ from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import as_master, step_of
-from rocketbed.chaos.checkers.logs import values_in
 from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Event, Function, Outcome, Row
@@ -27,8 +26,6 @@ LOCK_NS = 35_000_000_000, 125_000_000_000
 which is 20 s before at the most; and until when that may matter."""
 RENEWED_NS = 25_000_000_000
 """An owner asks again every 20 s, and then learns that it is none any more."""
-NOWHERE = "", -1, ENDLESS
-"""Of a message: nothing is beyond it."""
 AWAY = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu"})
 """Faults in which an owner may not be heard for so long, or not hear that it is none any more."""
 
@@ -51,7 +48,7 @@ def early_calls(case: Case, found: Findings) -> int:
     """A26: no function is called before the delay of its message, or of its repetition, is over."""
     levels = delay_levels(case.evidence.record.delay_levels)
     examined = 0
-    for one in _heard(case):
+    for one in heard(case):
         for call in one.calls:
             since_ns, level = one.told.invoked_ns, one.told.operation
             if call.attempt:
@@ -78,34 +75,6 @@ def early_calls(case: Case, found: Findings) -> int:
     return examined
 
 
-@check("A27 never heard", "messages that each group has to be given")
-def never_heard(case: Case, found: Findings) -> int:
-    """A27: each acknowledged message was taken by a function of each group in the end, or is among
-    its dead letters. Not what the promise allows to be lost, here or on its further way."""
-    examined = 0
-    for one in _heard(case):
-        if one.told.outcome != Outcome.OK:
-            continue
-        examined += 1
-        if one.dead or any(call.outcome == Outcome.OK for call in one.calls):
-            continue
-        last = max([one.told, *one.calls], key=lambda row: row.returned_ns)
-        # What was delayed or refused stands in the log once more, nobody was told where.
-        is_there = not one.told.operation and not one.calls
-        end = one.told.physical_offset + 1 if is_there else None
-        excuse = case.losses.may_lose(one.told, case.evidence.group_of(one.told.node), end)
-        excuse = excuse or _passed(case, one, is_there=is_there)
-        times = len({call.attempt for call in one.calls})
-        found.add(
-            f"group {one.group} has neither taken {one.name} nor given it up; called {times} times,"
-            f" at {last.returned_ns / 1e9:.3f} s last",
-            excuse=excuse,
-            value=one.told.value,
-            time_ns=last.returned_ns,
-        )
-    return examined
-
-
 @check("A27w late delay", "first calls in calm")
 def late_calls(case: Case, found: Findings) -> int:
     """A27w: a message that is due late in the calm phase comes to its function soon. Those of the
@@ -115,7 +84,7 @@ def late_calls(case: Case, found: Findings) -> int:
         raise NotApplicable("the run had no calm phase")
     levels = delay_levels(evidence.record.delay_levels)
     late: list[int] = []
-    for one in _heard(case):
+    for one in heard(case):
         delay_ns = levels.get(one.told.operation, 0) * MS
         is_calm = one.told.invoked_ns > evidence.record.calm_ns + HALF_OPEN_NS
         first = min((call.invoked_ns for call in one.calls), default=-1)
@@ -148,7 +117,7 @@ def retries(case: Case, found: Findings) -> int:
     for row in case.evidence.rows((Function.HEAR, Function.DEAD)).each():
         if row.value not in told:
             found.add(f"{case.evidence.place(row)} has value {row.value}, which nobody told")
-    for one in _heard(case):
+    for one in heard(case):
         if not one.calls and not one.dead:
             continue
         examined += 1
@@ -195,7 +164,7 @@ def delayed_twice(case: Case, found: Findings) -> int:
     a second master delivered too."""
     examined = 0
     places: dict[int, dict[tuple[int, int, int], Row]] = defaultdict(dict)
-    for one in _heard(case):
+    for one in heard(case):
         if one.told.operation:
             for call in one.calls:
                 if not call.attempt:
@@ -249,7 +218,7 @@ def two_at_once(case: Case, found: Findings) -> int:
     return examined
 
 
-def _heard(case: Case) -> Iterator[Heard]:
+def heard(case: Case) -> Iterator[Heard]:
     """By group and message what became of it. Raises `NotApplicable` when nobody listened."""
     evidence = case.evidence
     if not evidence.record.listeners:
@@ -264,64 +233,6 @@ def _heard(case: Case) -> Iterator[Heard]:
             key = group, told.value
             calls, dead = (part.get(key, []) for part in parts.values())
             yield Heard(group, told, calls, dead)
-
-
-def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
-    """A loss of what the group had got, so that it was beyond a place before the message came to
-    stand there, as far as that is known (T20; seed 861039), or a second master's queue, whose
-    places are others. A member in order may handle what it got long after the loss (seed 866430).
-
-    What was delayed or refused comes to stand somewhere at any time: where the last log has it last
-    counts, and nowhere is no place to be passed.
-    """
-    losses, group = case.losses, case.evidence.group_of(one.told.node)
-    told_ns = {row.value: row.invoked_ns for row in case.evidence.rows((Function.TELL,)).each()}
-    places = None if is_there else _last_places(case, one)
-    place = None if places is None else places.get(one.told.value, NOWHERE)
-    for call in case.evidence.rows((Function.HEAR,)).each():
-        if call.operation != one.group or call.node != one.told.node:
-            continue
-        if is_there:
-            is_same = (call.topic, call.queue) == (one.told.topic, one.told.queue)
-            is_beyond = is_same and call.queue_offset >= one.told.queue_offset
-        else:
-            is_same = place is None or _place_of(case, call)[:2] == place[:2]
-            is_beyond = is_same and (place is None or call.queue_offset >= place[2])
-            # What stands where it was given has passed nobody.
-            is_beyond &= places is None or places.get(call.value) != _place_of(case, call)
-        if is_beyond:
-            until_ns = one.told.returned_ns if is_there else ENDLESS
-            behind = call.physical_offset + 1
-            since_ns = told_ns.get(call.value, call.invoked_ns)
-            if excuse := losses.loss_between(group, since_ns, until_ns, behind=behind):
-                return excuse
-        # It may have stood at a second master's place (seed 868724).
-        if (is_beyond or not is_there) and (
-            excuse := losses.split_between(group, one.told.invoked_ns, call.returned_ns)
-        ):
-            return excuse
-    return None
-
-
-def _last_places(case: Case, one: Heard) -> dict[int, tuple[str, int, int]] | None:
-    """By value the topic, queue and queue offset where the last log has a group's messages last,
-    those that came back to it too; None where that cannot be known, as records have expired or were
-    not read."""
-    evidence = case.evidence
-    log = evidence.final(evidence.group_of(one.told.node))
-    if log is None or log.log_min:
-        return None
-    listeners = evidence.record.listeners
-    topics = [evidence.history.topic(one.told)]
-    topics += [f"%RETRY%{name}" for name, number in listeners.items() if number == one.group]
-    places: dict[int, tuple[str, int, int]] = {}
-    for entry, writer in values_in(log.directory, topics):
-        places[writer.value] = entry.topic.decode(), entry.queue_id, entry.queue_offset
-    return places
-
-
-def _place_of(case: Case, call: Row) -> tuple[str, int, int]:
-    return case.evidence.history.topic(call), call.queue, call.queue_offset
 
 
 def _lost(case: Case, call: Row) -> Excuse | None:

@@ -114,6 +114,15 @@ class Losses:
         ours = (lineage for lineage in self.lineages if group in (lineage.group, -1))
         return next(filter(None, (one.diverged(begin_ns, end_ns, behind) for one in ours)), None)
 
+    def promoted_without(self, group: int, since_ns: int, offset: int) -> Excuse | None:
+        """A promotion after a moment of a node whose log ended at a log offset, or before it."""
+        for loss in self.turns:
+            change, kept = loss.turn.change, loss.turn.threshold
+            is_later = change.what == PROMOTE and change.time_ns > since_ns
+            if loss.lineage.group == group and is_later and kept is not None and kept <= offset:
+                return self._excuse(loss)
+        return None
+
     def _excuse(self, loss: Loss) -> Excuse:
         end_ns = min(loss.turn.effect_ns, self._evidence.record.end_ns)
         return Excuse(loss.text, loss.turn.change.time_ns, end_ns)

@@ -32,6 +32,7 @@ from rocketbed.chaos.checkers import (
     tables,
     told,
     topic_changes,
+    unheard,
 )
 from rocketbed.chaos.checkers.check import Check
 
@@ -89,7 +90,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     subscriptions.delivery_order,
     # what listeners were called for
     listening.early_calls,
-    listening.never_heard,
+    unheard.never_heard,
     listening.late_calls,
     listening.retries,
     listening.delayed_twice,

@@ -81,6 +81,8 @@ class MemberStatus:
                 f"{kept} bytes that were cut off the log, or replaced, are kept in rocketbed.cut in"
                 " its store: look whether they hold messages that are missed, then move them away"
             )
+        if unmade := info.get("queuesUnmade"):
+            found.append(f"queues of {unmade} are made again from the log: a stop now is not clean")
         if mended := self.offset("mendedUnits"):
             found.append(f"{mended} queue units were not what the log says; they are mended")
         if unqueued := self.unqueued:

@@ -81,6 +81,7 @@ def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
         refused=_number(table, "putMessageFailedTimes") or 0,
         disk_used=_share(table.get("commitLogDiskRatio", "")),
         group=table.get("rbGroup", ""),
+        unmade=table.get("queuesUnmade", ""),
     )
 
 

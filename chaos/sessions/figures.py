@@ -151,7 +151,7 @@ class Figures:
             "trouble": "", "mendedUnits": "0", "unqueuedRecords": "0", "unqueuedWhere": "",
             "acceptedCuts": "", "keptCutBytes": "0", "indexDamage": "", "damagedRanges": "",
             "damageCount": "0", "scrubbedTo": "0", "lastDurableOffsetAtBoot": "-1",
-            "brokerActive": "true", "timerReadBehind": "0",
+            "brokerActive": "true", "timerReadBehind": "0", "queuesUnmade": "",
         }  # fmt: skip
         got = {key: told.get(key) for key in want}
         wrong = {key: (got[key], want[key]) for key in want if got[key] != want[key]}

@@ -148,6 +148,7 @@ class SimBackend:
             is_master=not node.config.is_slave,
             is_following=node.replication.is_following,
             refused=node.broker.sender.failed,
+            unmade=", ".join(sorted(node.store.removal.unmade())),
         )
 
     async def settled(self, name: str) -> None:

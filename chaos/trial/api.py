@@ -48,11 +48,14 @@ class Sample:
     """Share of its disk; None where it does not say. For the live page: in no history."""
     group: str = ""
     """Its part in a group with failover, in its own words. For the live page too."""
+    unmade: str = ""
+    """Topics whose queues it has to make again, which a stop now leaves to the next start. In no
+    history either."""
 
     def as_row(self) -> dict[str, Any]:
         """Fields as the history has them; `of_row` is the way back."""
         row = asdict(self)
-        del row["disk_used"], row["group"]
+        del row["disk_used"], row["group"], row["unmade"]
         return {key.removeprefix("is_"): value for key, value in row.items()}
 
     @classmethod

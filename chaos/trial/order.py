@@ -63,7 +63,8 @@ class Order:
                     await trio.sleep(LOOK_S)
 
     async def replicas(self) -> None:
-        """Wait until every slave has all of its master's log."""
+        """Wait until every slave has all of its master's log, and queues as the master's tables
+        want them (seed 1282149)."""
         limit_s = self.limit_s(DRAIN_S)
         for group in self.plan.shape.group_nodes():
             with trio.move_on_after(limit_s) as scope:
@@ -157,6 +158,8 @@ class Order:
                 return f"{node} {state}, its log ends at {sample.written} of {master.written}"
             if sample.dispatched < sample.written:
                 return f"{node} has dispatched up to {sample.dispatched} of {sample.written}"
+            if sample.unmade:
+                return f"{node} makes queues of {sample.unmade} again"
         return None
 
     def limit_s(self, base_s: float) -> float:

@@ -508,6 +508,7 @@ class MessageStore:
                 + (f", its queue offsets begin anew at {anew}" if anew >= 0 else "")
                 for topic, (first, count, anew) in self.unqueued().items()
             ),
+            "queuesUnmade": ", ".join(sorted(self.removal.unmade())),
             "scrubbedTo": str(self.scrubber.position),
             "acceptedCuts": ";".join(
                 f"{cut.offset}:{cut.known}:{cut.messages}:{cut.time_ms}"

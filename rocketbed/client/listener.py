@@ -225,6 +225,9 @@ class Listener:
         command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header.encode())
         answer = await ask(address, command, timeout_s=TIMEOUT_S)
         if answer.code == ResponseCode.SUCCESS:
+            if answer.remark:  # of rocketbed: taken, but disk or slave are late
+                log, message_id = self._session.world.log, message.message_id
+                log.warning("client.put_back_late", message=message_id, remark=answer.remark)
             return
         if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:  # it leads no more
             self._session.routes.distrust(message.topic)

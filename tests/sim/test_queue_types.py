@@ -100,8 +100,11 @@ def test_a_crash_at_any_moment(kind: str, image: DiskImage, is_batch: bool, tmp_
     config = settings(is_slave=True)
 
     async def learn(store: MessageStore) -> None:
+        assert store.runtime_info()["queuesUnmade"] == ""
         topics.knows = True
+        assert store.runtime_info()["queuesUnmade"] == "T"
         await store.removal.match_types()
+        assert store.runtime_info()["queuesUnmade"] == ""
         put(store, "T", body=b"more")
         await settle(store)
 

@@ -9,6 +9,7 @@ import pytest
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.history import Function, Outcome, Row
 from rocketbed.chaos.record import Promise
+from rocketbed.chaos.trace import Trace
 from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, found, spec_of
 
 Change = Callable[[RunMaker], None]
@@ -124,6 +125,28 @@ def lost(run: RunMaker) -> None:
     run.strike(70 * SECOND, "b1", "powercut", written=10_000, durable=5_000)
     run.event(70 * SECOND, "b1", "exit", cause="powercut", reason="")
     run.event(71 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
+
+
+def promoted_without_it(run: RunMaker, *, at_s: int = 70, written: int = 5_000) -> None:
+    """What a consumer put back is behind all that it was given (seed 1281344)."""
+    refused_and_not_again(run)
+    run.trace = Trace()
+    for node in run.nodes:
+        run.trace.node(node).add(SECOND, written, written)
+    run.event(at_s * SECOND, "b2", "promote", former="b1", written=written)
+
+
+def promoted_before_the_refusal(run: RunMaker) -> None:
+    promoted_without_it(run, at_s=59)
+
+
+def promoted_with_all_it_was_given(run: RunMaker) -> None:
+    promoted_without_it(run, written=5_500)
+
+
+def elected_without_it(run: RunMaker) -> None:
+    promoted_without_it(run)
+    run.record.facts["elects"] = True
 
 
 def lost_before(run: RunMaker) -> None:
@@ -278,6 +301,10 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (refused_and_not_again, {"A27"}),
         (lost, set()),
         (lost_before, {"A27"}),
+        (promoted_without_it, set()),
+        (promoted_before_the_refusal, {"A27"}),
+        (promoted_with_all_it_was_given, {"A27"}),
+        (elected_without_it, {"A27"}),
         (passed_at_a_second_master, set()),
         (passed_before_a_second_master, {"A27"}),
         (dead_at_last, set()),
@@ -319,28 +346,33 @@ def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) 
     assert run.judge(only=IDS).result("A27w").verdict is Verdict.NOT_APPLICABLE
 
 
+def _stands(taken: dict[str, int], made: Made, stays: str) -> dict[str, int]:
+    return taken | ({"physical_offset": made.offsets[-1]} if stays == "as it was" else {})
+
+
 @pytest.mark.parametrize(
     ("topic", "offset", "stays", "wanted"),
     [
-        (TOLD, 7, False, (0, 1)),
-        (TOLD, 6, False, (1, 0)),
-        (TOLD, 8, False, (0, 1)),
-        (TOLD, 8, True, (1, 0)),  # what stands where it was given has passed nobody
-        ("%RETRY%listener", 7, False, (1, 0)),
-        ("%RETRY%ordered", 7, False, (1, 0)),
-        ("SCHEDULE_TOPIC_XXXX", 7, False, (1, 0)),
-        ("", 7, False, (1, 0)),
+        (TOLD, 7, "no more", (0, 1)),
+        (TOLD, 6, "no more", (1, 0)),
+        (TOLD, 8, "no more", (0, 1)),
+        (TOLD, 8, "as it was", (1, 0)),  # what stands where it was given has passed nobody
+        (TOLD, 8, "again", (0, 1)),  # seed 1281344
+        ("%RETRY%listener", 7, "no more", (1, 0)),
+        ("%RETRY%ordered", 7, "no more", (1, 0)),
+        ("SCHEDULE_TOPIC_XXXX", 7, "no more", (1, 0)),
+        ("", 7, "no more", (1, 0)),
     ],
 )
 def test_a_delayed_message_was_passed_only_at_its_own_place(
-    run: RunMaker, topic: str, offset: int, stays: bool, wanted: tuple[int, int]
+    run: RunMaker, topic: str, offset: int, stays: str, wanted: tuple[int, int]
 ) -> None:
     """A group got something else there before the loss, which gave the place free again (seed
     1280658)."""
     run.record.promise = Promise(replication="async", copies=1)
     if topic:
         run.specs.append(spec_of(VALUE, topic=topic, queue_id=0, queue_offset=7))
-    if stays:
+    if stays != "no more":
         run.specs.append(spec_of(6, topic=TOLD, queue_id=0, queue_offset=offset))
     told: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
     told |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
@@ -348,9 +380,9 @@ def test_a_delayed_message_was_passed_only_at_its_own_place(
     taken |= {"invoked_ns": 35 * SECOND, "returned_ns": 35 * SECOND, "operation": LOOSE}
     due = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "operation": ORDERED, "value": VALUE}
     run.rows.append(
-        lambda _run, _made, ids: [
+        lambda _run, made, ids: [
             ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **told),
-            ids.row(Function.HEAR, topic=ids.told, value=6, **taken),
+            ids.row(Function.HEAR, topic=ids.told, value=6, **_stands(taken, made, stays)),
             ids.row(Function.HEAR, topic=ids.told, **due),
         ]
     )
