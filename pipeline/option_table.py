@@ -88,6 +88,8 @@ class Option:
     uses: tuple[Use, ...] = READS
     source: str = ""
     """Of reads: `path` or `endpoints` if it says nothing of the other."""
+    views: tuple[str, ...] = tuple(VIEWS)
+    """Of reads: those that it says something of."""
 
     @property
     def is_shown(self) -> bool:
@@ -96,6 +98,10 @@ class Option:
 
 
 BATCH, STREAM = (Use.BATCH,), (Use.STREAM,)
+RECORDS: Final = ("records",)
+QUEUES: Final = ("records", "consumequeue")
+TIMES: Final = ("records", "index")
+LOGS: Final = ("records", "blocks", "files")
 TABLE: Final = (
     Option(
         "path", read_place, "",
@@ -108,10 +114,11 @@ TABLE: Final = (
         READS + WRITES,
     ),
     Option("view", read_one_of(*VIEWS), "`records`", "the table to read, see above"),
-    Option("topics", read_names, "all", "comma-separated topic names"),
+    Option("topics", read_names, "all", "comma-separated topic names", views=QUEUES),
     Option(
         "topicsPattern", read_pattern, "",
         "in place of `topics`: a regular expression (Python's) that whole names match",
+        views=QUEUES,
     ),
     Option(
         "brokers", read_names, "all", "comma-separated broker names: only their queues are read",
@@ -124,47 +131,53 @@ TABLE: Final = (
     ),
     Option("startOffset", read_offset, "", "physical offset of the first record", BATCH),
     Option("endOffset", read_offset, "", "physical offset: records that begin before it", BATCH),
-    Option("startTimestamp", time_in_ms, "", "store time, inclusive"),
-    Option("endTimestamp", time_in_ms, "", "store time, exclusive"),
+    Option("startTimestamp", time_in_ms, "", "store time, inclusive", views=TIMES),
+    Option("endTimestamp", time_in_ms, "", "store time, exclusive", views=TIMES),
     Option(
         "stats", read_place, "",
         "where the job `stats` wrote what segments hold: those without the topics or times asked"
-        " for are left out", BATCH, "path",
+        " for are left out", BATCH, "path", RECORDS,
     ),
     Option(
         "splitBytes", read_number(1), "`128m`",
         "bytes of log per task; below 64 MiB the overhead of a task outweighs its work",
-        source="path",
+        source="path", views=(*QUEUES, "index", "blocks"),
     ),
     Option(
         "syncMode", read_one_of(*SYNC_MODES), "`auto`",
         "how a task inside a segment finds its first record: `index` (consume queues), `walk` (from"
         " the segment's start), `scan` (search for a record; a crafted body can mislead it);"
         " `auto`: `index` if there are queues, else `walk`",
-        source="path",
+        source="path", views=RECORDS,
     ),
-    Option("batchRows", read_number(1), "4096", "rows per Arrow batch"),
+    Option("batchRows", read_number(1), "4096", "rows per Arrow batch", views=RECORDS),
     Option(
-        "blockBytes", read_number(1), "`1m`", "block size of the view `blocks`", source="path"
+        "blockBytes", read_number(1), "`1m`", "size of a block", source="path", views=("blocks",)
     ),
-    Option("mode", read_one_of(*MODES), "`PERMISSIVE`", "see below"),
+    Option("mode", read_one_of(*MODES), "`PERMISSIVE`", "see below", views=RECORDS),
     Option(
-        "columnNameOfCorruptRecord", read_column, f"`{CORRUPT}`", "where a bad range is described"
+        "columnNameOfCorruptRecord", read_column, f"`{CORRUPT}`", "where a bad range is described",
+        views=RECORDS,
     ),
-    Option("verifyCrc", read_flag, "`true`", "compare bodies with their stored checksum"),
-    Option("decompress", read_flag, "`true`", "inflate bodies"),
+    Option(
+        "verifyCrc", read_flag, "`true`", "compare bodies with their stored checksum", views=RECORDS
+    ),
+    Option("decompress", read_flag, "`true`", "inflate bodies", views=RECORDS),
     Option(
         "inner", read_one_of("unpack", "keep"), "`unpack`",
         "records of batch queues hold several messages: `unpack` gives a row for each, `keep` one"
         " for the record, its body encoded (with `decompress` off a packed one stays so as well)",
+        views=RECORDS,
     ),
     Option(
         "readUncommitted", read_flag, "`false`",
         "`true`: read up to the last record of the longest replica",
+        views=LOGS,
     ),
     Option(
         "onlyCommitted", read_flag, "`false`",
         "of what exactly-once jobs wrote, only what is committed; all else as usual", BATCH,
+        views=RECORDS,
     ),
     Option(
         "failOnDataLoss", read_flag, "`true`",
@@ -205,7 +218,10 @@ TABLE: Final = (
         "maxTriggerDelay", read_duration, "`15m`", "but no longer than this after the last one",
         STREAM, "endpoints",
     ),
-    Option("minPartitions", read_number(1), "1", "split a batch into at least this many tasks"),
+    Option(
+        "minPartitions", read_number(1), "1", "split a batch into at least this many tasks",
+        views=RECORDS,
+    ),
     Option(
         "retryTimeoutMs", read_number(1, RETRY_TIMEOUT_MS_MAX), f"{RETRY_TIMEOUT_MS}",
         "how long a broker or replica may be unavailable, or a message not taken, before the query"
@@ -291,12 +307,22 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
 
 
 def _check_source(values: Mapping[str, Any]) -> None:
-    """Refuse what says nothing of where is read."""
+    """Refuse what says nothing of where is read, or of the view."""
     source = "endpoints" if values.get("endpoints") else "path"
+    view = values.get("view", "records")
     for name in values:
-        wanted = _BY_NAME[name.lower()].source
-        if wanted not in ("", source):
-            raise OptionError(f"option {name} is for {wanted}, not for a read over {source}")
+        option = _BY_NAME[name.lower()]
+        if option.source not in ("", source):
+            raise OptionError(f"option {name} is for {option.source}, not for a read over {source}")
+        if view not in option.views:
+            raise OptionError(f"view={view} does not support option {name}{_views(option)}")
+
+
+def _views(option: Option) -> str:
+    """Of which views it says something, in words; empty if of all."""
+    if option.views == tuple(VIEWS):
+        return ""
+    return f"; it is for view={' or '.join(option.views)}"
 
 
 def _paths(text: str) -> list[str]:
@@ -331,6 +357,10 @@ def markdown(*uses: Use) -> str:
     for option in TABLE:
         common = [use for use in uses if use in option.uses]
         if common:
-            only = "" if len(common) == len(uses) else f" ({common[0].value} only)"
-            lines.append(f"| `{option.name}` | {option.default} | {option.doc}{only} |")
+            only = [] if len(common) == len(uses) else [f"{common[0].value} only"]
+            if len(option.views) < len(VIEWS):
+                views = ", ".join(f"`{view}`" for view in option.views)
+                only.append(f"view{'s' if len(option.views) > 1 else ''} {views} only")
+            note = f" ({'; '.join(only)})" if only else ""
+            lines.append(f"| `{option.name}` | {option.default} | {option.doc}{note} |")
     return "\n".join(lines)

@@ -155,8 +155,6 @@ class CommittedReader(Reader):
 
     def __init__(self, schema: "StructType", options: Options) -> None:
         super().__init__(schema, options)
-        if options.view != "records":
-            raise SchemaError(f"onlyCommitted needs view=records, not {options.view}")
         self.options = options
         self.marked: dict[str, list[list[Any]]] | None = None
         self.why: PipelineError | OSError | None = None

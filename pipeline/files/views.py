@@ -7,7 +7,7 @@ files are shown as they lie on disk; the log is read up to the same end as its r
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy
 import pyarrow
@@ -28,17 +28,8 @@ from rocketbed.pipeline.files.view_rows import (
     file_row,
     rows_of,
 )
-from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
-
-_FILTERS: Final = {
-    "consumequeue": frozenset(("topics", "offsets")),
-    "index": frozenset(("offsets", "times")),
-    "blocks": frozenset(("offsets",)),
-    "files": frozenset(("offsets",)),
-}
-"""Which options narrow a view; any other would have no meaning there."""
 
 
 class IndexUnreadable(PipelineError):
@@ -53,19 +44,7 @@ class Parts:
 
 
 def plan_view(options: Options, wanted: Wanted, ends: Sequence[tuple[Replica, int]]) -> list[Any]:
-    """Parts of a view, one a task. `ends`: where the log of each replica is read up to.
-
-    Raises `OptionError` for a filter that the view has no column for.
-    """
-    given = {
-        "topics": options.topics is not None or options.topics_pattern is not None,
-        "offsets": options.start_offset is not None or options.end_offset is not None,
-        "stats": bool(options.stats),
-        "times": options.start_timestamp is not None or options.end_timestamp is not None,
-    }
-    for name, is_given in given.items():
-        if is_given and name not in _FILTERS[options.view]:
-            raise OptionError(f"view={options.view} does not support option {name}")
+    """Parts of a view, one a task. `ends`: where the log of each replica is read up to."""
     if options.view == "consumequeue":
         return _shared(_queue_parts([each for each, _ in ends], wanted), options.split_bytes)
     if options.view == "index":

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from rocketbed import pipeline
 from rocketbed.pipeline.errors import EXIT_SPARK
-from rocketbed.pipeline.jobs.common import Job, JobSettings
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.export.job import ExportOptions, export
 from rocketbed.pipeline.jobs.export.manifest import NAME
 from rocketbed.pipeline.jobs.export.writing import Form
@@ -142,5 +142,15 @@ def test_a_format_without_its_jars_is_told(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(SparkFailed, match=r"needs the jars of io\.delta:delta-spark") as caught:
         run(spark, log.root, str(tmp_path / "out"), Form(format="delta"))
     assert caught.value.exit_code == EXIT_SPARK
-    with pytest.raises(Exception, match="nonsense"):
+    with pytest.raises(WrongUsage, match="--format nonsense: this Spark has none of that name"):
         run(spark, log.root, str(tmp_path / "other"), Form(format="nonsense"))
+    assert run(spark, log.root, str(tmp_path / "other"), Form(format="json")).counts["rows"] == 1
+
+
+def test_numbers_are_exported_as_xml(spark: SparkSession, tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append([Message(topic="A", body=b"x"), Message(topic="B")])
+    run(spark, log.root, str(tmp_path / "out"), Form(format="xml"), ("queue_offset", "size"))
+    (file,) = (tmp_path / "out").glob("part=*/topic=A/date=*/*.xml")
+    there = spark.read.format("xml").option("rowTag", "message").schema("size int").load(str(file))
+    (row,) = pipeline.read(spark, log.root, ("size",), topics="A").collect()
+    assert there.collect() == [row]

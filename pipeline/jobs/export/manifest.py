@@ -65,8 +65,9 @@ class Manifest:
     def __init__(self, place: Place, asked: dict[str, Any]) -> None:
         """Read that of an earlier run, or write a new one.
 
-        Raises `WrongUsage` for a directory of something else, or of an export that was asked for
-        something else; `PipelineError` for a file that is none, and what cannot be written.
+        Raises `WrongUsage` for a directory of something else, or with messages of an export that
+        was asked for something else; `PipelineError` for a file that is none, and what cannot be
+        written.
         """
         self.place = place
         self.parts: list[Part] = []
@@ -92,12 +93,16 @@ class Manifest:
             self._written = found.get("written", "")
         except (ValueError, KeyError, TypeError) as error:
             raise self._invalid(error) from error
-        for key, value in asked.items():
-            if known[key] != value:
-                raise WrongUsage(
-                    f"{place.path} was exported with {key}={known[key]}, not {value}: give another"
-                    " --out"
-                )
+        changed = [key for key in asked if known[key] != asked[key]]
+        if changed and not self.parts and place.names() == [NAME]:
+            self.pending.clear()  # a run with an error in it, that came to write nothing
+            self._write()
+        elif changed:
+            key = changed[0]
+            raise WrongUsage(
+                f"{place.path} was exported with {key}={known[key]}, not {asked[key]}: give another"
+                " --out"
+            )
 
     def begin(self, part: Part) -> None:
         """Enter a part that is about to be written; who had begun it as well finds that out."""

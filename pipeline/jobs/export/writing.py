@@ -40,9 +40,10 @@ BY: Final = ("string", "int", "bigint", "boolean")
 NOT_IN: Final = {
     "csv": ("binary", "array", "map", "struct"),
     "text": ("binary", "array", "map", "struct", "int", "bigint", "boolean", "timestamp"),
+    "xml": ("binary", "array", "map", "struct", "string"),
 }
 """Types that a format of text cannot give back. Spark refuses only some: of bytes it writes what
-it would show."""
+it would show. XML has no control characters, and any text of a message may have some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,8 @@ class Form:
         packed = self.compression or ("zstd" if self.format in PACKED else "")
         if packed:
             found["compression"] = packed
+        if self.format == "xml":
+            found["rowTag"] = "message"
         if self.format == "csv":
             # A key may have line ends, and blanks at its ends, which Spark would take away.
             found |= {"header": "true", "multiLine": "true"}
@@ -139,11 +142,19 @@ def write_part(job: Job, form: Form, place: Place, new: NewPart, topics: Mapping
     if form.compact and form.partition_by:
         rows = rows.repartition(*form.partition_by)
     target = place.for_spark
-    if form.is_of_files:
-        target += f"/{part.name}"
-        _writer(rows, form, form.partition_by).save(target)
-    else:
-        _into_table(rows, form, part, target)
+    try:
+        if form.is_of_files:
+            target += f"/{part.name}"
+            _writer(rows, form, form.partition_by).save(target)
+        else:
+            _into_table(rows, form, part, target)
+    except Exception as error:
+        if form.format in NEED_JARS or "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+        raise WrongUsage(
+            f"--format {form.format}: this Spark has none of that name; it has parquet, orc, json"
+            " and csv, and others by --conf spark.jars.packages=..."
+        ) from error
     counts = seen.get
     part.rows, part.malformed = counts["rows"], counts["malformed"]
     part.wrong_crc, part.crc = counts["wrong_crc"], counts["crc"] or 0

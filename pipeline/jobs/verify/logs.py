@@ -119,8 +119,7 @@ def _rows(
 
 def read_entries(spark: "SparkSession", log: ReplicaLog) -> "DataFrame":
     """The entries of a replica's consume queues."""
-    reader = spark.read.format("rocketbed").option("view", "consumequeue")
-    return reader.options(mode="PERMISSIVE").load(log.path)
+    return spark.read.format("rocketbed").option("view", "consumequeue").load(log.path)
 
 
 def compare_replicas(

@@ -99,8 +99,22 @@ def test_somebody_elses_directory_is_left_alone(tmp_path: Path) -> None:
 
 def test_an_export_of_other_columns_is_not_mixed_in(tmp_path: Path) -> None:
     opened(tmp_path)
+    (tmp_path / "part=b-0-9").mkdir()
     with pytest.raises(WrongUsage, match="was exported with columns"):
         opened(tmp_path, {**ASKED, "columns": ["topic", "body"]})
+
+
+def test_an_export_that_wrote_nothing_does_not_bind_the_next_one(tmp_path: Path) -> None:
+    """As where its format was mistyped."""
+    asked = {**ASKED, "columns": ["topic", "body"]}
+    opened(tmp_path).begin(Part("part=b-0-9", "b", 0, 9))
+    manifest = opened(tmp_path, asked)
+    assert (manifest.parts, manifest.pending) == ([], [])
+    manifest.begin(Part("part=b-0-9", "b", 0, 9))
+    manifest.end(manifest.pending[0])
+    assert len(opened(tmp_path, asked).parts) == 1
+    with pytest.raises(WrongUsage, match="was exported with columns"):
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 9, "columns": []}'])
@@ -149,6 +163,7 @@ def test_places(tmp_path: Path) -> None:
         (Form(format="csv", columns=("tags", "headers")), r"cannot hold headers \(map"),
         (Form(format="csv", columns=("tags", "_corrupt")), r"cannot hold _corrupt \(struct"),
         (Form(format="text", columns=("queue_id",)), r"cannot hold queue_id \(int\)"),
+        (Form(format="xml", columns=("queue_id", "tags")), r"cannot hold tags \(string\)"),
     ],
 )
 def test_forms_that_cannot_be(form: Form, said: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rocketbed.inspect import LogEnd, Scanned, StoreDirectory, open_directory
 from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.options import Options
 from tests.support.logs import Log, messages, rows
 from tests.support.stores import manifest, unpack
 
@@ -193,10 +194,25 @@ def test_blocks_of_replicas_end_at_the_same_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "option"),
-    [("consumequeue", "startTimestamp"), ("blocks", "topics"), ("files", "endTimestamp")],
+    ("view", "option", "value", "right"),
+    [
+        ("consumequeue", "startTimestamp", "1", "records or index"),
+        ("consumequeue", "readUncommitted", "true", "records or blocks or files"),
+        ("blocks", "topics", "a", "records or consumequeue"),
+        ("blocks", "MODE", "FAILFAST", "records"),
+        ("files", "endTimestamp", "1", "records or index"),
+        ("files", "verifyCrc", "false", "records"),
+        ("files", "splitBytes", "1m", "records or consumequeue or index or blocks"),
+        ("index", "inner", "keep", "records"),
+        ("index", "onlyCommitted", "true", "records"),
+        ("records", "blockBytes", "1m", "blocks"),
+        ("", "blockBytes", "1m", "blocks"),
+    ],
 )
-def test_a_filter_that_a_view_has_no_column_for(tmp_path: Path, view: str, option: str) -> None:
-    log = Log(tmp_path / "store").append(messages(3))
-    with pytest.raises(OptionError, match=f"view={view} does not support option"):
-        rows(log.root, view=view, **{option: "1"})
+def test_an_option_that_says_nothing_of_a_view(
+    view: str, option: str, value: str, right: str
+) -> None:
+    given = {"path": "/x", option: value} | ({"view": view} if view else {})
+    wanted = f"view={view or 'records'} does not support option {option}; it is for view={right}"
+    with pytest.raises(OptionError, match=f"(?i)^{wanted}$"):
+        Options.parse(given)
