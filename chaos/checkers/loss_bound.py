@@ -56,6 +56,8 @@ class Loss:
     """Acknowledged ones that are gone."""
     unclean: int = 0
     """Those of them that another node held."""
+    kept_ns: int | None = None
+    """See `_kept_until_ns`; None until it is asked for."""
     outside: list[Sent] = field(default_factory=list)
     """Acknowledged ones that are gone although a newer one of that time is there."""
 
@@ -114,14 +116,42 @@ class Losses:
         ours = (lineage for lineage in self.lineages if group in (lineage.group, -1))
         return next(filter(None, (one.diverged(begin_ns, end_ns, behind) for one in ours)), None)
 
-    def promoted_without(self, group: int, since_ns: int, offset: int) -> Excuse | None:
-        """A promotion after a moment of a node whose log ended at a log offset, or before it."""
+    def on_the_way(
+        self, group: int, begin_ns: int, until_ns: int, *, is_safe: bool
+    ) -> Excuse | None:
+        """What may have taken a record that nobody was told of, written in a time. Unless it
+        `is_safe` as what is acknowledged, a promotion may take it whatever is promised."""
+        unseen = Sent(-1, -1, group, True, begin_ns, until_ns, ENDLESS, 0)
         for loss in self.turns:
-            change, kept = loss.turn.change, loss.turn.threshold
-            is_later = change.what == PROMOTE and change.time_ns > since_ns
-            if loss.lineage.group == group and is_later and kept is not None and kept <= offset:
+            if group not in (loss.lineage.group, -1) or loss.turn.change.time_ns <= begin_ns:
+                continue
+            is_open = not is_safe and loss.turn.change.what == PROMOTE
+            may_take = is_open or self._may_take(loss, unseen)
+            if may_take and self._kept_until_ns(loss) <= until_ns:
                 return self._excuse(loss)
-        return None
+        return self.split_between(group, begin_ns, until_ns)
+
+    def _kept_until_ns(self, loss: Loss) -> int:
+        """When the last acknowledged message was sent that a turn has kept: what is older is too;
+        -1 where nobody knows."""
+        threshold, change_ns = loss.turn.threshold, loss.turn.change.time_ns
+        if threshold is None:
+            return -1
+        if loss.kept_ns is None:
+            sent = (self.sent[number] for number in range(len(self.sent)))
+            loss.kept_ns = max(
+                (
+                    one.invoked_ns
+                    for one in sent
+                    if one.acknowledged
+                    and one.group == loss.lineage.group
+                    and one.returned_ns < change_ns
+                    and one.end is not None
+                    and one.end <= threshold
+                ),
+                default=-1,
+            )
+        return loss.kept_ns
 
     def _excuse(self, loss: Loss) -> Excuse:
         end_ns = min(loss.turn.effect_ns, self._evidence.record.end_ns)

@@ -4,18 +4,21 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 
+from rocketbed.chaos.checkers.backlog import LATE_NS
 from rocketbed.chaos.checkers.check import Case, Findings, check
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.listening import Heard, heard
+from rocketbed.chaos.checkers.listening import FIRST_LEVEL, MS, Heard, heard
 from rocketbed.chaos.checkers.logs import values_in
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome, Row
+from rocketbed.inspect.properties import delay_levels
 
 Place = tuple[str, int, int, int]
 """Topic, queue, queue offset and log offset of a message."""
 
-NOWHERE: Place = "", -1, ENDLESS, ENDLESS
-"""Of a message: nothing is beyond it."""
+NOWHERE: Place = "", -1, -1, -1
+PUT_BACK_NS = 5_000_000_000
+"""A client asks for so long to have a message put back, then it calls the function again."""
 
 
 @check("A27 never heard", "messages that each group has to be given")
@@ -57,65 +60,74 @@ class _Excuses:
         self._last_places: Callable[[int, int, str], dict[int, Place] | None] = cache(self._places)
 
     def of(self, one: Heard) -> Excuse | None:
-        # What was delayed or refused stands in the log once more, nobody was told where.
-        is_there = not one.told.operation and not one.calls
-        end = one.told.physical_offset + 1 if is_there else None
         group = self._case.evidence.group_of(one.told.node)
-        excuse = self._case.losses.may_lose(one.told, group, end)
-        return excuse or self._passed(one, is_there=is_there) or self._put_back(one)
-
-    def _passed(self, one: Heard, *, is_there: bool) -> Excuse | None:
-        """A loss of what the group had got, so that it was beyond a place before the message came
-        to stand there, as far as that is known (T20; seed 861039), or a second master's queue,
-        whose places are others. A member in order may handle what it got long after the loss (seed
-        866430).
-
-        What was delayed or refused comes to stand somewhere at any time: where the last log has it
-        last counts, and nowhere is no place to be passed.
-        """
-        losses, group = self._case.losses, self._case.evidence.group_of(one.told.node)
+        if not one.told.operation and not one.calls:
+            end = one.told.physical_offset + 1
+            excuse = self._case.losses.may_lose(one.told, group, end)
+            return excuse or self._passed_there(one)
         topic = self._case.evidence.history.topic(one.told)
-        places = None if is_there else self._last_places(group, one.group, topic)
-        place = None if places is None else places.get(one.told.value, NOWHERE)
-        for call in self._calls[one.told.node, one.group]:
-            if is_there:
-                is_same = (call.topic, call.queue) == (one.told.topic, one.told.queue)
-                is_beyond = is_same and call.queue_offset >= one.told.queue_offset
-            else:
-                given = self._place_of(call)
-                is_same = place is None or given[:2] == place[:2]
-                is_beyond = is_same and (place is None or call.queue_offset >= place[2])
-                # What stands where it was given, to the byte, has passed nobody (seed 1281344).
-                is_beyond &= places is None or places.get(call.value) != given
-            if is_beyond:
-                until_ns = one.told.returned_ns if is_there else ENDLESS
-                behind = call.physical_offset + 1
-                since_ns = self._told_ns.get(call.value, call.invoked_ns)
-                if excuse := losses.loss_between(group, since_ns, until_ns, behind=behind):
+        places = self._last_places(group, one.group, topic)
+        if places is None:
+            return self._passed(one, None, {}) or self._on_the_way(one)
+        place = places.get(one.told.value, NOWHERE)
+        if place is NOWHERE or place[3] in {call.physical_offset for call in one.calls}:
+            return self._on_the_way(one)
+        return self._passed(one, place, places)
+
+    def _passed_there(self, one: Heard) -> Excuse | None:
+        """A loss of what the group had got, so that it was beyond a place before the message came
+        to stand there (T20; seed 861039), or a second master's queue, whose places are others. A
+        member in order may handle what it got long after the loss (seed 866430)."""
+        told, losses = one.told, self._case.losses
+        for call in self._calls[told.node, one.group]:
+            is_same = (call.topic, call.queue) == (told.topic, told.queue)
+            if is_same and call.queue_offset >= told.queue_offset:
+                if excuse := self._lost(call, told.returned_ns):
                     return excuse
-            # It may have stood at a second master's place (seed 868724).
-            if (is_beyond or not is_there) and (
-                excuse := losses.split_between(group, one.told.invoked_ns, call.returned_ns)
-            ):
-                return excuse
+                group = self._case.evidence.group_of(told.node)
+                # It may have stood at a second master's place (seed 868724).
+                if excuse := losses.split_between(group, told.invoked_ns, call.returned_ns):
+                    return excuse
         return None
 
-    def _put_back(self, one: Heard) -> Excuse | None:
-        """A promotion without all that was written after a refusal, what its consumer put back too.
-        A broker without failover takes that as success although its slave is late, which no row
-        tells (seed 1281344)."""
-        refused = [call for call in one.calls if call.outcome == Outcome.FAIL]
-        if not refused or self._case.evidence.elects:
-            return None
-        last = max(refused, key=lambda call: call.returned_ns)
-        losses, group = self._case.losses, self._case.evidence.group_of(last.node)
-        since_ns = losses.lineages[group].era(last.returned_ns).start_ns
-        stood = max(
-            call.physical_offset
-            for call in self._calls[last.node, one.group]
-            if since_ns <= call.invoked_ns <= last.returned_ns or call is last
-        )
-        return losses.promoted_without(group, last.returned_ns, stood)
+    def _passed(self, one: Heard, place: Place | None, places: dict[int, Place]) -> Excuse | None:
+        """The same of what was delayed or refused, which comes to stand somewhere at any time:
+        where the last log has it last counts, any place where that is not known."""
+        group = self._case.evidence.group_of(one.told.node)
+        for call in self._calls[one.told.node, one.group]:
+            given = self._place_of(call)
+            is_beyond = place is None or (given[:2] == place[:2] and given[2] >= place[2])
+            # What stands where it was given, to the byte, has passed nobody (seed 1281344).
+            if is_beyond and places.get(call.value) != given:
+                times = one.told.invoked_ns, call.returned_ns
+                excuse = self._lost(call, ENDLESS)
+                if excuse := excuse or self._case.losses.split_between(group, *times):
+                    return excuse
+        return None
+
+    def _lost(self, call: Row, until_ns: int) -> Excuse | None:
+        """What may have taken, until then, the record that a function was called for."""
+        since_ns = self._told_ns.get(call.value, call.invoked_ns)
+        group, behind = self._case.evidence.group_of(call.node), call.physical_offset + 1
+        return self._case.losses.loss_between(group, since_ns, until_ns, behind=behind)
+
+    def _on_the_way(self, one: Heard) -> Excuse | None:
+        """A loss of what its consumer put back, or of its next record, when that was due. A broker
+        without failover takes the first as success although its slave is late, which no row tells
+        (seed 1281344)."""
+        evidence, losses = self._case.evidence, self._case.losses
+        last = max([one.told, *one.calls], key=lambda row: row.returned_ns)
+        group, since_ns, retried_ns = evidence.group_of(last.node), last.returned_ns, 0
+        level = one.told.operation
+        if one.calls:
+            level, retried_ns = FIRST_LEVEL + last.attempt, PUT_BACK_NS
+            until_ns = since_ns + retried_ns
+            excuse = losses.on_the_way(group, since_ns, until_ns, is_safe=evidence.elects)
+        else:
+            excuse = losses.may_lose(one.told, group, one.told.physical_offset + 1)
+        since_ns += delay_levels(evidence.record.delay_levels).get(level, 0) * MS
+        until_ns = since_ns + retried_ns + LATE_NS
+        return excuse or losses.on_the_way(group, since_ns, until_ns, is_safe=evidence.elects)
 
     def _places(self, group: int, listeners: int, topic: str) -> dict[int, Place] | None:
         """By value where the last log of a broker group has messages last, those that came back to

@@ -140,8 +140,10 @@ def promoted_before_the_refusal(run: RunMaker) -> None:
     promoted_without_it(run, at_s=59)
 
 
-def promoted_with_all_it_was_given(run: RunMaker) -> None:
-    promoted_without_it(run, written=5_500)
+def promoted_with_what_came_later(run: RunMaker) -> None:
+    """What was put back, or came again when it was due, was written before."""
+    promoted_without_it(run, at_s=90, written=10_000)
+    run.sends[-1].invoked_ns, run.sends[-1].returned_ns = 85 * SECOND, 86 * SECOND
 
 
 def elected_without_it(run: RunMaker) -> None:
@@ -303,7 +305,7 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (lost_before, {"A27"}),
         (promoted_without_it, set()),
         (promoted_before_the_refusal, {"A27"}),
-        (promoted_with_all_it_was_given, {"A27"}),
+        (promoted_with_what_came_later, {"A27"}),
         (elected_without_it, {"A27"}),
         (passed_at_a_second_master, set()),
         (passed_before_a_second_master, {"A27"}),
