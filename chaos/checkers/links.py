@@ -152,7 +152,8 @@ def catch_up(case: Case, found: Findings) -> int:
 
     One that refuses an unclean master is excused, and one to which a link was slow: what the
     connection held then goes on at that rate (seed 841136). One that cuts its log gets on too,
-    which takes a slow disk seconds (seed 1273034).
+    which takes a slow disk seconds (seed 1273034): as long as the recovery before it took, a start
+    may stand still (seed 1283078).
     """
     evidence, losses = case.evidence, case.losses
     struck = faults(evidence)
@@ -160,7 +161,7 @@ def catch_up(case: Case, found: Findings) -> int:
     end = evidence.record.stop_ns or evidence.record.end_ns
     samples = [
         event
-        for event in evidence.events(Function.NODE, "sample", "start", "exit", "cut")
+        for event in evidence.events(Function.NODE, "sample", "start", "exit", "cut", "recovered")
         if begin <= event.time_ns <= end
     ]
     if not evidence.record.calm_ns or all(event.what != "sample" for event in samples):
@@ -168,6 +169,7 @@ def catch_up(case: Case, found: Findings) -> int:
     masters: dict[int, int] = {}
     behind: dict[str, _Progress] = {}
     cut_at: dict[str, object] = {}
+    begins_ns: dict[str, int] = {}
     examined = 0
     for event in samples:
         if event.what == "cut":
@@ -176,6 +178,9 @@ def catch_up(case: Case, found: Findings) -> int:
                 cut_at[event.node] = at
                 behind.pop(event.node, None)
             continue
+        if event.what == "recovered":
+            seconds = float(event.fields.get("seconds", 0))
+            begins_ns[event.node] = event.time_ns + int(seconds * SECOND_NS)
         if event.what != "sample":
             behind.pop(event.node, None)
             continue
@@ -184,6 +189,8 @@ def catch_up(case: Case, found: Findings) -> int:
         group = evidence.group_of_name(event.node)
         if event.fields.get("master") or event.fields.get("role") == "master":
             masters[group] = written
+            continue
+        if event.time_ns < begins_ns.get(event.node, 0):
             continue
         stalled = _stalls(behind, event, written, masters.get(group, 0))
         if stalled:
