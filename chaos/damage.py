@@ -6,8 +6,10 @@ The files come from a backend; what is hit is drawn from the run's seed. Source:
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from random import Random
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from rocketbed.inspect.record import Fault, dissect
+from rocketbed.inspect.record import Record as Good
 from rocketbed.replication.prefix import EMPTY_IT
 from rocketbed.wire.message import HEAD
 
@@ -24,8 +26,8 @@ FIELDS: Final = {
 }
 """Fields of a record: where each begins, and its length in bytes. The topic stands behind the
 body."""
-UNCOVERED: Final = ("time",)
-"""Fields that neither a checksum nor a derived file repeats, unless `APPEND_CRC` is on."""
+REPEATED: Final = ("TAGS", "KEYS", "UNIQ_KEY")
+"""Properties that derived files repeat."""
 APPEND_CRC: Final = "enabledAppendPropCRC"
 FILES: Final = {
     "log": "commitlog/*",
@@ -120,26 +122,33 @@ def records(files: StoreFiles) -> list[Record]:
     return found
 
 
-def inflict(files: StoreFiles, damage: Damage, random: Random) -> str:
-    """Damage a store; says what was hit, nothing if there is nothing to hit."""
+class Hit(NamedTuple):
+    what: str = ""
+    """A file, and where in it; empty if there was nothing to hit."""
+    is_unseen: bool = False
+    """Whether neither a checksum nor a derived file can tell."""
+
+
+def inflict(files: StoreFiles, damage: Damage, random: Random) -> Hit:
+    """Damage a store."""
     if damage.kind == "stray":
         for path in STRAYS:
             files.write(path, b"not a file of the store")
-        return ", ".join(STRAYS)
+        return Hit(", ".join(STRAYS))
     if damage.kind == "flip" and damage.where not in FILES:
         found = records(files)
         if not found:
-            return ""
+            return Hit()
         record = found[-1] if damage.last else random.choice(found)
         byte = record.at + _byte(files, record, damage.where, random)
         return _flip(files, record.path, byte, random)
     paths = [path for path in _paths(files, damage.where) if files.read(path).strip(b"\0")]
     if not paths:
-        return ""
+        return Hit()
     path = paths[-1] if damage.last else random.choice(paths)
     if damage.kind == "delete":
         files.remove(path)
-        return path
+        return Hit(path)
     data = bytearray(files.read(path))
     written = len(data.rstrip(b"\0"))
     if damage.kind == "flip":
@@ -147,11 +156,11 @@ def inflict(files: StoreFiles, damage: Damage, random: Random) -> str:
     if damage.kind == "truncate":
         size = random.randrange(written)
         files.write(path, bytes(data[:size]))
-        return f"{path} from {size} on"
+        return Hit(f"{path} from {size} on")
     begin, end = _range(files, damage, path, written, len(data), random)
     data[begin:end] = _misdirected(data, begin, end, random, damage)
     files.write(path, bytes(data))
-    return f"{path} bytes {begin} to {end}"
+    return Hit(f"{path} bytes {begin} to {end}")
 
 
 def _range(
@@ -178,11 +187,27 @@ def _misdirected(data: bytearray, begin: int, end: int, random: Random, damage: 
     return bytes(data[source : source + end - begin]).ljust(end - begin, b"\0")
 
 
-def _flip(files: StoreFiles, path: str, byte: int, random: Random) -> str:
-    data = bytearray(files.read(path))
+def _flip(files: StoreFiles, path: str, byte: int, random: Random) -> Hit:
+    data = bytearray(before := files.read(path))
     data[byte] ^= 1 << random.randrange(8)
+    hit = [one for one in records(files) if one.path == path and 0 <= byte - one.at < one.size]
     files.write(path, bytes(data))
-    return f"{path} byte {byte}"
+    return Hit(f"{path} byte {byte}", any(_is_unseen(before, bytes(data), one) for one in hit))
+
+
+def _is_unseen(before: bytes, after: bytes, record: Record) -> bool:
+    """Whether an altered record still is a good one for all that a node can compare it with."""
+    offset = int(record.path.rpartition("/")[2]) + record.at
+    one, other = (dissect(data, record.at, offset) for data in (before, after))
+    if isinstance(one, Fault) or isinstance(other, Fault):
+        return False
+    return _repeated(one) == _repeated(other)
+
+
+def _repeated(record: Good) -> tuple[object, ...]:
+    """What queues and index repeat of a record."""
+    keys = [record.properties.get(name) for name in REPEATED]
+    return record.size, record.topic, record.queue_id, record.queue_offset, keys
 
 
 def _byte(files: StoreFiles, record: Record, field: str, random: Random) -> int:

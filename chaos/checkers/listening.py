@@ -9,10 +9,10 @@ from typing import NamedTuple
 from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.events import as_master, step_of
+from rocketbed.chaos.checkers.events import step_of
 from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Excuse
-from rocketbed.chaos.history import Event, Function, Outcome, Row
+from rocketbed.chaos.history import Function, Outcome, Row
 from rocketbed.inspect.properties import delay_levels
 
 NOBODY = "nobody listened"
@@ -21,13 +21,6 @@ TICK_NS = 2 * MS
 """Times of records are whole milliseconds of a wall clock."""
 FIRST_LEVEL = 3
 """Of the first repetition (wire.md 4.9)."""
-LOCK_NS = 35_000_000_000, 125_000_000_000
-"""When a lock may end of somebody who is not heard any more: a minute after it was asked for last,
-which is 20 s before at the most; and until when that may matter."""
-RENEWED_NS = 25_000_000_000
-"""An owner asks again every 20 s, and then learns that it is none any more."""
-AWAY = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu"})
-"""Faults in which an owner may not be heard for so long, or not hear that it is none any more."""
 
 
 class Heard(NamedTuple):
@@ -77,29 +70,31 @@ def early_calls(case: Case, found: Findings) -> int:
 
 @check("A27w late delay", "first calls in calm")
 def late_calls(case: Case, found: Findings) -> int:
-    """A27w: a message that is due late in the calm phase comes to its function soon. Those of the
-    group in order wait for each other. Where time is a machine's it is a figure only."""
+    """A27w: a message that is due late in the calm phase comes to its function soon, and again once
+    the delay after a refusal is over. Those of the group in order wait for each other. Where time
+    is a machine's it is a figure only."""
     evidence = case.evidence
     if not evidence.record.calm_ns:
         raise NotApplicable("the run had no calm phase")
     levels = delay_levels(evidence.record.delay_levels)
     late: list[int] = []
     for one in heard(case):
-        delay_ns = levels.get(one.told.operation, 0) * MS
-        is_calm = one.told.invoked_ns > evidence.record.calm_ns + HALF_OPEN_NS
-        first = min((call.invoked_ns for call in one.calls), default=-1)
-        is_ordered = one.group in evidence.record.ordered_listeners
-        if one.told.outcome != Outcome.OK or first < 0 or not is_calm or is_ordered:
+        if one.told.outcome != Outcome.OK or one.group in evidence.record.ordered_listeners:
             continue
-        late.append(max(first - one.told.returned_ns - delay_ns, 0))
-        if late[-1] > LATE_NS and evidence.record.backend == "sim":
-            found.add(
-                f"{one.name} came {late[-1] / 1e9:.1f} s after it was due",
-                excuse=_clock(case, first),
-                value=one.told.value,
-                time_ns=first,
-                distance=late[-1],
-            )
+        for attempt, since_ns, first_ns in _waits(one):
+            level = FIRST_LEVEL + attempt - 1 if attempt else one.told.operation
+            if since_ns <= evidence.record.calm_ns + HALF_OPEN_NS:
+                continue
+            late.append(max(first_ns - since_ns - levels.get(level, 0) * MS, 0))
+            if late[-1] > LATE_NS and evidence.record.backend == "sim":
+                again = f" for the {attempt + 1}th time" if attempt else ""
+                found.add(
+                    f"{one.name} came{again} {late[-1] / 1e9:.1f} s after it was due",
+                    excuse=_clock(case, first_ns),
+                    value=one.told.value,
+                    time_ns=first_ns,
+                    distance=late[-1],
+                )
     if not late:
         raise NotApplicable(f"nothing was due {HALF_OPEN_NS / 1e9:g} s after the faults")
     found.figures = spread("late", late)
@@ -107,10 +102,31 @@ def late_calls(case: Case, found: Findings) -> int:
     return len(late)
 
 
+def _waits(one: Heard) -> Iterator[tuple[int, int, int]]:
+    """Of the first call of each attempt: its number, since when it was waited for, and when it was;
+    nobody was told where what the call before refused was put back before."""
+    firsts: dict[int, int] = {}
+    for call in one.calls:
+        firsts[call.attempt] = min(call.invoked_ns, firsts.get(call.attempt, call.invoked_ns))
+    for attempt, first_ns in sorted(firsts.items()):
+        refused = [
+            call.returned_ns
+            for call in one.calls
+            if call.attempt == attempt - 1
+            and call.outcome == Outcome.FAIL
+            and call.returned_ns <= first_ns
+        ]
+        if not attempt:
+            yield attempt, one.told.returned_ns, first_ns
+        elif refused:
+            yield attempt, max(refused), first_ns
+
+
 @check("A28 retry and dead letters", "messages that were called for")
 def retries(case: Case, found: Findings) -> int:
-    """A28: a message comes again as it was told, and only after each call before it, and is a dead
-    letter only when all repetitions were refused; what is one was never taken."""
+    """A28: a message comes again as it was told, and only after each call before it, as often as it
+    may. It is a dead letter when all repetitions were refused, once for each last one; what is one
+    was never taken. What was refused to its sender comes to nobody."""
     examined = again = 0
     tries = case.evidence.record.listener_tries
     told = {int(value) for value in case.evidence.rows((Function.TELL,)).column("value")}
@@ -127,6 +143,21 @@ def retries(case: Case, found: Findings) -> int:
                 found.add(text, value=row.value, time_ns=row.invoked_ns)
         seen = {call.attempt for call in one.calls}
         most = max(seen, default=-1)
+        refused = [call for call in one.calls if call.outcome == Outcome.FAIL]
+        is_ordered = one.group in case.evidence.record.ordered_listeners
+        # Who has it in hand in order tries until it is put back, which a fault may hinder.
+        calm_ns = case.evidence.record.calm_ns + HALF_OPEN_NS
+        is_calm = one.told.invoked_ns > calm_ns > HALF_OPEN_NS
+        if most >= tries and (is_calm or not is_ordered):
+            text = f"{one.name} came to group {one.group} for the {most + 1}th time, and is to come"
+            found.add(f"{text} {tries} times", value=one.told.value)
+        if one.told.outcome == Outcome.FAIL:
+            text = f"{one.name}, refused to its sender, came to group {one.group}"
+            found.add(text, value=one.told.value)
+        at_last = sum(call.attempt >= tries - 1 for call in refused)
+        if len(one.dead) > at_last:
+            text = f"{one.name} is a dead letter of group {one.group} at {len(one.dead)} places,"
+            found.add(f"{text} and was refused at last {at_last} times", value=one.told.value)
         missing = sorted(set(range(most)) - seen)
         if missing:
             found.add(
@@ -135,10 +166,10 @@ def retries(case: Case, found: Findings) -> int:
                 value=one.told.value,
             )
         for dead in one.dead:
-            refused = {call.attempt for call in one.calls if call.outcome == Outcome.FAIL}
-            if not refused >= set(range(tries)):
+            attempts = {call.attempt for call in refused}
+            if not attempts >= set(range(tries)):
                 found.add(
-                    f"{one.name} is a dead letter of group {one.group} after {len(refused)}"
+                    f"{one.name} is a dead letter of group {one.group} after {len(attempts)}"
                     f" refusals, not {tries}",
                     value=one.told.value,
                     offset=dead.queue_offset,
@@ -186,38 +217,6 @@ def delayed_twice(case: Case, found: Findings) -> int:
     return examined
 
 
-@check("A29 double owner", "calls in order")
-def two_at_once(case: Case, found: Findings) -> int:
-    """A29: no two members that listen in order have a message of one queue in hand at once. Not
-    where the lock had come to its end by a rule: its owner was away, or its broker began anew."""
-    evidence = case.evidence
-    ordered = evidence.record.ordered_listeners
-    queues: dict[tuple[int, int, int, int], list[Row]] = defaultdict(list)
-    examined = 0
-    for call in evidence.rows((Function.HEAR,)).each():
-        if call.operation in ordered and call.returned_ns >= 0:
-            queues[call.operation, call.node, call.topic, call.queue].append(call)
-            examined += 1
-    for calls in queues.values():
-        calls.sort(key=lambda row: row.invoked_ns)
-        latest: Row | None = None
-        for call in calls:
-            is_other = latest is not None and call.process != latest.process
-            if latest is not None and is_other and call.invoked_ns < latest.returned_ns:
-                found.add(
-                    f"{case.evidence.place(call)} was handled by process {call.process} while"
-                    f" {latest.process} had offset {latest.queue_offset} in hand",
-                    excuse=_unlocked(case, call),
-                    value=call.value,
-                    time_ns=call.invoked_ns,
-                )
-            if latest is None or call.returned_ns > latest.returned_ns:
-                latest = call
-    if not examined:
-        raise NotApplicable("nobody listened in order")
-    return examined
-
-
 def heard(case: Case) -> Iterator[Heard]:
     """By group and message what became of it. Raises `NotApplicable` when nobody listened."""
     evidence = case.evidence
@@ -259,36 +258,4 @@ def _clock(case: Case, time_ns: int) -> Excuse | None:
     for event in case.evidence.events(Function.NEMESIS, "clock"):
         if event.time_ns <= time_ns:
             return case.evidence.excuse(f"a wall clock was set: {step_of(event)}", event.time_ns)
-    return None
-
-
-def _begins_without_locks(event: Event, leads: set[str]) -> bool:
-    """Whether a node becomes master with this event; `leads`, of who was elected, is kept."""
-    if event.what == "promote" and leads:  # by hand a start comes with it
-        leads.discard(str(event.fields.get("former")))
-        leads.add(event.node)
-        return True
-    return event.what == "start" and (as_master(event) or event.node in leads)
-
-
-def _unlocked(case: Case, call: Row) -> Excuse | None:
-    """Why a lock may have gone to another: its broker keeps it in memory, and not for ever."""
-    evidence = case.evidence
-    begun: set[int] = set()
-    leads = {nodes[0] for nodes in evidence.record.groups.values()} if evidence.elects else set()
-    for event in evidence.history.events:
-        since_ns = call.invoked_ns - event.time_ns
-        if event.function == Function.NODE and _begins_without_locks(event, leads):
-            group = evidence.group_of_name(event.node)
-            if group not in begun:  # nobody had a lock before
-                begun.add(group)
-                continue
-            cause, (first_ns, last_ns) = f"{event.node} began without locks", (0, RENEWED_NS)
-        elif event.function == Function.NEMESIS and event.what in AWAY:
-            cause = f"somebody was not heard: {step_of(event) or event.what}"
-            first_ns, last_ns = LOCK_NS
-        else:
-            continue
-        if first_ns <= since_ns <= last_ns:
-            return evidence.excuse(cause, event.time_ns + first_ns, event.time_ns + last_ns)
     return None

@@ -13,7 +13,8 @@ from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.lineage import Lineage
 from rocketbed.chaos.checkers.loss_bound import Losses, Sent
 from rocketbed.chaos.checkers.result import Example
-from rocketbed.chaos.history import Function, Outcome
+from rocketbed.chaos.history import Function, Outcome, Row
+from rocketbed.inspect.record import RECORD_SIZE_MIN
 
 IN_FLIGHT_NS = 25 * SECOND_NS
 """Between a pull's answer and its row, at most: behind a partition a connection is kept for 20 s,
@@ -65,7 +66,22 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
         message = losses.sent[int(own[at])]
         if message.group not in (lineage.group, -1):
             count -= 1
-        elif (example := _judge(evidence, lineage, message)) is not None:
+        elif (example := _judge(evidence, lineage, message, sends.row(message.number))) is not None:
+            found.add(example, excuse=losses.split(message))
+    return count + _told(evidence, losses, lineage, found)
+
+
+def _told(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings) -> int:
+    """The same of what was sent to listeners: its record ends where it can at least."""
+    count = 0
+    for row in evidence.rows((Function.TELL,), Outcome.OK).each():
+        if evidence.group_of(row.node) not in (lineage.group, -1) or row.physical_offset < 0:
+            continue
+        count += 1
+        end = row.physical_offset + row.length + RECORD_SIZE_MIN
+        times = row.invoked_ns, row.returned_ns
+        message = Sent(row.number, row.value, lineage.group, True, *times, end, row.length)
+        if (example := _judge(evidence, lineage, message, row)) is not None:
             found.add(example, excuse=losses.split(message))
     return count
 
@@ -104,7 +120,7 @@ def early_reads(case: Case, found: Findings) -> int:
     return examined
 
 
-def _judge(evidence: Evidence, lineage: Lineage, message: Sent) -> Example | None:
+def _judge(evidence: Evidence, lineage: Lineage, message: Sent, row: Row) -> Example | None:
     """One acknowledgement, looked at over all of the time in which it may have been given."""
     assert message.end is not None
     begin, end = message.invoked_ns, message.returned_ns
@@ -123,7 +139,6 @@ def _judge(evidence: Evidence, lineage: Lineage, message: Sent) -> Example | Non
         wrong = f"was {what} only at {', '.join(holders)}, and {promise.copies} copies are promised"
     else:
         return None
-    row = evidence.sends.row(message.number)
     return evidence.example(
         row,
         f"value {message.value}, which ends at log {message.end}, {wrong} when it was acknowledged",

@@ -12,6 +12,7 @@ from rocketbed.chaos.checkers import (
     forgotten,
     groups,
     idempotence,
+    in_order,
     links,
     listening,
     liveness,
@@ -94,7 +95,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     listening.late_calls,
     listening.retries,
     listening.delayed_twice,
-    listening.two_at_once,
+    in_order.two_at_once,
+    in_order.calls_in_order,
     # logs against each other, directories, recoveries, and liveness
     messages.dense_queues,
     replicas.equal_logs,

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,8 @@ from rocketbed.chaos.history import (
     read_history,
     save_history,
 )
+from rocketbed.chaos.hunt.alteration import Alteration
+from rocketbed.chaos.hunt.alterations_told import TOLD
 from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
 
 BEYOND: Final = 1_000_000
@@ -26,15 +27,6 @@ COMMITTED_NS: Final = 10 * 10**9
 READS: Final = (Function.GOT, Function.DELIVER)
 Change = Callable[[Row], Row | None]
 """The row to be written instead; None for none."""
-Alter = Callable[[Path, RunRecord], bool]
-"""Alters a run's directory; whether there was anything to alter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alteration:
-    name: str
-    what: str
-    alter: Alter
 
 
 # --- history
@@ -551,4 +543,5 @@ ALTERATIONS: Final = (
         partial(_delete, "rocketbed.ckpt"),
     ),
     Alteration("abort-there", "the abort file is there after a clean stop", _add_abort),
+    *TOLD,
 )

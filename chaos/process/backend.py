@@ -19,7 +19,7 @@ from typing import Final, Self
 
 import trio
 
-from rocketbed.chaos.damage import Damage
+from rocketbed.chaos.damage import Damage, Hit
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import Launched, ManagedProcess
@@ -365,7 +365,7 @@ class ProcessBackend:
         await self._end(name, "kill")
         await self._machines[name].wipe()
 
-    async def damage(self, name: str, damage: Damage) -> str:
+    async def damage(self, name: str, damage: Damage) -> Hit:
         return self._machines[name].damage(damage)
 
     def reported(self, name: str) -> str:

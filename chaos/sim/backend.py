@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from rocketbed.chaos.damage import Damage, inflict
+from rocketbed.chaos.damage import Damage, Hit, inflict
 from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.scenario.verbs import RegisterFault
 from rocketbed.chaos.sim.clock import SECOND
@@ -274,7 +274,7 @@ class SimBackend:
         self.simulation.host(name).image = DiskImage()
         self._recorder.wiped(name)
 
-    async def damage(self, name: str, damage: Damage) -> str:
+    async def damage(self, name: str, damage: Damage) -> Hit:
         if self.state(name) != "down":
             raise BackendError(f"{name} is running: a store is damaged while its node is down")
         host = self.simulation.host(name)

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import trio
 
-from rocketbed.chaos.damage import APPEND_CRC, KINDS, UNCOVERED, Damage
+from rocketbed.chaos.damage import KINDS, Damage
 from rocketbed.chaos.history import Function
 from rocketbed.chaos.scenario.step import Step
 from rocketbed.chaos.scenario.targets import machine_names
@@ -379,8 +379,7 @@ class Actions:
                 await self._backend.kill(name)
             await self._backend.settled(name)
             hit = await self._backend.damage(name, damage)
-            untold = where in UNCOVERED and APPEND_CRC not in self._plan.shape.settings
-            fields = {"hit": hit, "kind": kind, "untold": untold}
+            fields = {"hit": hit.what, "kind": kind, "untold": hit.is_unseen}
             self._backend.history.event(Function.NODE, name, "damaged", fields)
             self.damaged.add(name)
         return Done(names=names, undo=_each(names, self._start))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rocketbed.chaos.damage import Damage
+from rocketbed.chaos.damage import Damage, Hit
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.record import Image
 from rocketbed.chaos.scenario.verbs import DiskKind, RegisterFault
@@ -188,8 +188,8 @@ class Backend(Protocol):
     async def wipe(self, name: str) -> None:
         """Kill it and give it an empty disk."""
 
-    async def damage(self, name: str, damage: Damage) -> str:
-        """Damage the store of a node that is down; what was hit, nothing if there was nothing."""
+    async def damage(self, name: str, damage: Damage) -> Hit:
+        """Damage the store of a node that is down."""
 
     def reported(self, name: str) -> str:
         """What a node said of damage to its log since its last start; empty for nothing."""

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from rocketbed.chaos.hunt.alterations import ALTERATIONS
+from rocketbed.chaos.hunt.alterations_told import TOLD
 from rocketbed.chaos.hunt.runner import Options, run_here
 from rocketbed.chaos.hunt.tamper import Tampered, tamper
 from rocketbed.chaos.scenario.library import load_scenario
@@ -13,6 +14,8 @@ from rocketbed.cli.chaos.tamper import tamper as command
 
 SEED = 29
 """Of three nodes that are killed, with images of masters, and no lying disk."""
+TOLD_SEED = 34
+"""With listeners that refuse some."""
 NOT_RUN = {
     *("searches-gone", "history-cut", "trace-gone"),
     *("positions-unread", "commits-gone"),
@@ -20,22 +23,32 @@ NOT_RUN = {
 """What leaves a check nothing to look at: such a run is no pass either."""
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("run")
-    plan = load_scenario("soak-swarm").plan(SEED, quick=True)
+def record(directory: Path, seed: int) -> Path:
+    directory.mkdir(exist_ok=True)
+    plan = load_scenario("soak-swarm").plan(seed, quick=True)
     outcome = run_here(plan, directory, Options())
     assert outcome.verdict == "pass", outcome.finding_ids
     return directory
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("run"), SEED)
+
+
 def test_every_known_alteration_is_noticed(recorded: Path, tmp_path: Path) -> None:
-    answers: dict[str, Tampered] = {one.name: one for one in tamper(recorded, tmp_path)}
-    assert list(answers) == [one.name for one in ALTERATIONS]
+    of_listeners = {one.name for one in TOLD}
+    names = [one.name for one in ALTERATIONS if one.name not in of_listeners]
+    answers: dict[str, Tampered] = {one.name: one for one in tamper(recorded, tmp_path, only=names)}
+    assert list(answers) == names
+    told = record(tmp_path / "told", TOLD_SEED)
+    answers |= {one.name: one for one in tamper(told, tmp_path / "scratch", only=of_listeners)}
+    assert answers.keys() == {one.name for one in ALTERATIONS}
     assert [name for name, answer in answers.items() if answer.passed] == []
     assert [name for name, answer in answers.items() if answer.verdict == "nothing"] == []
     assert {name for name, answer in answers.items() if answer.verdict == "unknown"} == NOT_RUN
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scratch", "told"]
+    assert list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_the_command_says_what_was_noticed_and_by_which_checks(recorded: Path) -> None:

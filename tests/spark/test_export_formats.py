@@ -152,5 +152,5 @@ def test_numbers_are_exported_as_xml(spark: SparkSession, tmp_path: Path) -> Non
     run(spark, log.root, str(tmp_path / "out"), Form(format="xml"), ("queue_offset", "size"))
     (file,) = (tmp_path / "out").glob("part=*/topic=A/date=*/*.xml")
     there = spark.read.format("xml").option("rowTag", "message").schema("size int").load(str(file))
-    (row,) = pipeline.read(spark, log.root, ("size",), topics="A").collect()
+    (row,) = pipeline.read(spark, str(log.root), ("size",), topics="A").collect()
     assert there.collect() == [row]

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeVar
 
 import trio
 
-from rocketbed.chaos.damage import Damage, inflict
+from rocketbed.chaos.damage import Damage, Hit, inflict
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.marks import Marks
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
@@ -177,7 +177,7 @@ class Machine:
         self._limit.limit(None if slowness == 1.0 else 1.0 / slowness)
         self._limit.add(pid)
 
-    def damage(self, damage: Damage) -> str:
+    def damage(self, damage: Damage) -> Hit:
         """Damage the store, whose process has ended; what was hit."""
         return inflict(_FilesAtRest(self.store), damage, self._random)
 

@@ -14,7 +14,7 @@ from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, found
 
 Change = Callable[[RunMaker], None]
 LOOSE, ORDERED = 101, 102
-IDS = ["A26", "A27", "A27w", "A28", "A29", "A42"]
+IDS = ["A26", "A27", "A27w", "A28", "A29", "A42", "A43"]
 VALUE = 500
 TOLD_NS = 60 * SECOND
 DUE_NS = 62 * SECOND
@@ -196,6 +196,89 @@ def again_too_soon(run: RunMaker) -> None:
     die(run, LOOSE)
 
 
+def dead_twice(run: RunMaker) -> None:
+    dead_at_last(run)
+    die(run, LOOSE)
+
+
+def dead_twice_after_two_refusals(run: RunMaker) -> None:
+    """Where nobody answered that it had been put back, it is handled, and put back, once more."""
+    dead_twice(run)
+    hear(run, LOOSE, 80 * SECOND, times=TRIES - 1, refused=True, offset=9)
+
+
+def called_once_more(run: RunMaker, group: int = LOOSE) -> None:
+    tell(run)
+    hear(run, LOOSE if group == ORDERED else ORDERED, DUE_NS)
+    for number, late_s in enumerate((0, 4, 9, 12)):
+        hear(run, group, DUE_NS + late_s * SECOND, times=number, refused=number < TRIES)
+
+
+def called_once_more_in_order(run: RunMaker) -> None:
+    called_once_more(run, ORDERED)
+
+
+def called_once_more_in_a_storm(run: RunMaker) -> None:
+    """Its owner could not put it back."""
+    called_once_more(run, ORDERED)
+    run.record.calm_ns = 40 * SECOND
+
+
+def refused_to_its_sender(run: RunMaker) -> None:
+    tell(run, outcome=Outcome.FAIL)
+    hear(run, LOOSE, DUE_NS)
+
+
+def again_late(run: RunMaker) -> None:
+    tell(run)
+    hear(run, ORDERED, DUE_NS)
+    hear(run, LOOSE, DUE_NS, refused=True)
+    hear(run, LOOSE, DUE_NS + 8 * SECOND, times=1, offset=8)
+
+
+def again_after_another_refusal(run: RunMaker) -> None:
+    """Whoever had it first did not come to put it back."""
+    again_late(run)
+    hear(run, LOOSE, DUE_NS + 4 * SECOND, refused=True)
+
+
+def another(run: RunMaker, at_s: int, offset: int, process: int = 5) -> None:
+    row(
+        run, Function.HEAR, process=process, value=VALUE + offset, operation=ORDERED, queue=2,
+        queue_offset=offset, physical_offset=7000 + offset, invoked_ns=at_s * SECOND,
+        returned_ns=at_s * SECOND, outcome=Outcome.OK,
+    )  # fmt: skip
+
+
+def several(run: RunMaker, *calls: tuple[int, int]) -> None:
+    """Calls in order of other messages, by offset and process, a second apart."""
+    as_it_should_be(run)
+    for offset in {one for one, _ in calls}:
+        tell(run, value=VALUE + offset, outcome=Outcome.INFO)
+    for number, (offset, process) in enumerate(calls):
+        another(run, 70 + number, offset, process)
+
+
+def after_one_behind_it(run: RunMaker) -> None:
+    several(run, (11, 5), (13, 5), (12, 5))
+
+
+def begun_again(run: RunMaker) -> None:
+    several(run, (11, 5), (12, 5), (11, 6), (12, 6), (11, 5), (13, 5))
+
+
+def begun_again_in_another_order(run: RunMaker) -> None:
+    several(run, (11, 5), (12, 5), (12, 6), (11, 6))
+
+
+def after_a_loss(run: RunMaker) -> None:
+    run.record.promise = Promise(replication="async", copies=1)
+    several(run, (11, 5), (13, 5), (12, 5))
+    run.strike(71 * SECOND + MS, "b1", "powercut", written=10_000, durable=7_013)
+    run.event(71 * SECOND + MS, "b1", "exit", cause="powercut", reason="")
+    run.event(71 * SECOND + 2 * MS, "b1", "start", role="ASYNC_MASTER", id=0)
+
+
 def dead_and_taken(run: RunMaker) -> None:
     dead_at_last(run)
     hear(run, LOOSE, 80 * SECOND, times=2, offset=9)
@@ -231,9 +314,14 @@ def at_two_places(run: RunMaker) -> None:
     hear(run, LOOSE, 70 * SECOND, process=6, offset=8)
 
 
-def two_owners(run: RunMaker) -> None:
+def two_owners(run: RunMaker, *, process: int = 6) -> None:
     as_it_should_be(run)
-    hear(run, ORDERED, DUE_NS + 5 * MS, process=6)
+    hear(run, ORDERED, DUE_NS + 5 * MS, process=process)
+
+
+def two_by_one_owner(run: RunMaker) -> None:
+    two_owners(run, process=5)
+    run.strike(DUE_NS - SECOND, "b1", "pause")  # which may end a lock
 
 
 def one_after_the_other(run: RunMaker) -> None:
@@ -313,12 +401,25 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (dead_too_soon, {"A28"}),
         (again_too_soon, {"A26"}),
         (dead_and_taken, {"A28"}),
+        (dead_twice, {"A28"}),
+        (dead_twice_after_two_refusals, set()),
+        (called_once_more, {"A28"}),
+        (called_once_more_in_order, {"A28"}),
+        (called_once_more_in_a_storm, set()),
+        (refused_to_its_sender, {"A28"}),
+        (again_late, {"A27w"}),
+        (again_after_another_refusal, set()),
+        (after_one_behind_it, {"A43"}),
+        (begun_again, set()),
+        (begun_again_in_another_order, {"A43"}),
+        (after_a_loss, set()),
         (a_try_left_out, {"A28"}),
         (another_body, {"A28"}),
         (what_nobody_told, {"A28"}),
         (twice_from_one_place, set()),
         (at_two_places, {"A42"}),
         (two_owners, {"A29"}),
+        (two_by_one_owner, {"A29"}),
         (one_after_the_other, set()),
         (two_loose_ones, set()),
         (two_owners_after_a_start, set()),

@@ -16,6 +16,7 @@ from rocketbed.chaos.history import Function, Outcome, Row
 from rocketbed.chaos.record import Expectation, Promise
 from rocketbed.chaos.report.text import excuse_texts
 from rocketbed.chaos.trace import Trace
+from rocketbed.inspect.record import RECORD_SIZE_MIN
 from tests.support.run_maker import (
     COUNT,
     MS,
@@ -151,6 +152,25 @@ def test_sync_flush_loses_nothing_by_a_power_cut(bound: Bound) -> None:
     judgement = bound.judge()
     assert {"A1", "2.3", "I7"} <= found(judgement)
     assert results(judgement)["I7"].found == 4
+
+
+@pytest.mark.parametrize(("before", "wanted"), [(0, set()), (1, {"I7"})])
+def test_what_listeners_are_sent_is_acknowledged_like_all_else(
+    bound: Bound, before: int, wanted: set[str]
+) -> None:
+    """A record ends behind its beginning by what it holds at least."""
+    bound.promise(flush="sync")
+    for node in ("b1", "b2", "b3"):
+        bound.writes(node)
+    size = RECORD_SIZE_MIN + 10
+
+    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+        place = {"physical_offset": bound.ends[-1] - size + before, "length": 10}
+        times = {"invoked_ns": 2 * SECOND, "returned_ns": 3 * SECOND}
+        return [ids.row(Function.TELL, topic=ids.told, process=1, value=500, **place, **times)]
+
+    bound.run.rows.append(rows)
+    assert found(bound.run.judge(only=["I7"])) == wanted
 
 
 @pytest.mark.parametrize(

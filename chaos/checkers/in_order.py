@@ -1,0 +1,123 @@
+"""What listeners in order were called for: one at a time, one after the other."""
+
+from collections import defaultdict
+
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.events import as_master, step_of
+from rocketbed.chaos.checkers.result import Excuse
+from rocketbed.chaos.history import Event, Function, Row
+
+LOCK_NS = 35_000_000_000, 125_000_000_000
+"""When a lock may end of somebody who is not heard any more: a minute after it was asked for last,
+which is 20 s before at the most; and until when that may matter."""
+RENEWED_NS = 25_000_000_000
+"""An owner asks again every 20 s, and then learns that it is none any more."""
+AWAY = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu"})
+"""Faults in which an owner may not be heard for so long, or not hear that it is none any more."""
+
+
+@check("A43 order of calls", "calls in order")
+def calls_in_order(case: Case, found: Findings) -> int:
+    """A43: a group that listens in order, and each of its members, is not called for a message
+    after one that stands behind it. Not for the first time: a member may begin again where the
+    group's position is. Not where the queue had lost its end, or a second master had another."""
+    evidence = case.evidence
+    ordered = evidence.record.ordered_listeners
+    calls = [call for call in evidence.rows((Function.HEAR,)).each() if call.operation in ordered]
+    last: dict[tuple[int, ...], Row] = {}
+    seen: set[tuple[int, ...]] = set()
+    for call in sorted(calls, key=lambda row: row.invoked_ns):
+        queue = call.operation, call.node, call.topic, call.queue
+        for reader in (queue, (*queue, call.process)):
+            before = last.get(reader)
+            if before is None or call.queue_offset > before.queue_offset:
+                last[reader] = call
+            elif (*reader, call.queue_offset) not in seen:
+                found.add(
+                    f"group {call.operation} was called for {evidence.place(call)} after offset"
+                    f" {before.queue_offset}",
+                    excuse=_replaced(case, before, call.invoked_ns),
+                    value=call.value,
+                    time_ns=call.invoked_ns,
+                    offset=call.queue_offset,
+                )
+        seen |= {(*queue, call.queue_offset), (*queue, call.process, call.queue_offset)}
+    if not calls:
+        raise NotApplicable("nobody listened in order")
+    return len(calls)
+
+
+def _replaced(case: Case, call: Row, until_ns: int) -> Excuse | None:
+    """What may have given the place free by then that a function was called for, or by which there
+    was another one."""
+    evidence, losses = case.evidence, case.losses
+    told = evidence.rows((Function.TELL,)).each()
+    since_ns = next((row.invoked_ns for row in told if row.value == call.value), 0)
+    group, behind = evidence.group_of(call.node), call.physical_offset + 1
+    excuse = losses.loss_between(group, since_ns, until_ns, behind=behind)
+    return excuse or losses.split_between(group, since_ns, until_ns)
+
+
+@check("A29 double owner", "calls in order")
+def two_at_once(case: Case, found: Findings) -> int:
+    """A29: of a queue that is listened to in order no two messages are in hand at once. Those of
+    two members may be where the lock had come to its end by a rule: its owner was away, or its
+    broker began anew."""
+    evidence = case.evidence
+    ordered = evidence.record.ordered_listeners
+    queues: dict[tuple[int, int, int, int], list[Row]] = defaultdict(list)
+    examined = 0
+    for call in evidence.rows((Function.HEAR,)).each():
+        if call.operation in ordered and call.returned_ns >= 0:
+            queues[call.operation, call.node, call.topic, call.queue].append(call)
+            examined += 1
+    for calls in queues.values():
+        calls.sort(key=lambda row: row.invoked_ns)
+        latest: Row | None = None
+        for call in calls:
+            if latest is not None and call.invoked_ns < latest.returned_ns:
+                is_other = call.process != latest.process
+                found.add(
+                    f"{case.evidence.place(call)} was handled by process {call.process} while"
+                    f" {latest.process} had offset {latest.queue_offset} in hand",
+                    excuse=_unlocked(case, call) if is_other else None,
+                    value=call.value,
+                    time_ns=call.invoked_ns,
+                )
+            if latest is None or call.returned_ns > latest.returned_ns:
+                latest = call
+    if not examined:
+        raise NotApplicable("nobody listened in order")
+    return examined
+
+
+def _begins_without_locks(event: Event, leads: set[str]) -> bool:
+    """Whether a node becomes master with this event; `leads`, of who was elected, is kept."""
+    if event.what == "promote" and leads:  # by hand a start comes with it
+        leads.discard(str(event.fields.get("former")))
+        leads.add(event.node)
+        return True
+    return event.what == "start" and (as_master(event) or event.node in leads)
+
+
+def _unlocked(case: Case, call: Row) -> Excuse | None:
+    """Why a lock may have gone to another: its broker keeps it in memory, and not for ever."""
+    evidence = case.evidence
+    begun: set[int] = set()
+    leads = {nodes[0] for nodes in evidence.record.groups.values()} if evidence.elects else set()
+    for event in evidence.history.events:
+        since_ns = call.invoked_ns - event.time_ns
+        if event.function == Function.NODE and _begins_without_locks(event, leads):
+            group = evidence.group_of_name(event.node)
+            if group not in begun:  # nobody had a lock before
+                begun.add(group)
+                continue
+            cause, (first_ns, last_ns) = f"{event.node} began without locks", (0, RENEWED_NS)
+        elif event.function == Function.NEMESIS and event.what in AWAY:
+            cause = f"somebody was not heard: {step_of(event) or event.what}"
+            first_ns, last_ns = LOCK_NS
+        else:
+            continue
+        if first_ns <= since_ns <= last_ns:
+            return evidence.excuse(cause, event.time_ns + first_ns, event.time_ns + last_ns)
+    return None

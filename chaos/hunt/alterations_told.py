@@ -1,0 +1,110 @@
+"""What could be wrong with what listeners were called for."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rocketbed.chaos.history import Function, Outcome, Row, read_history, save_history
+from rocketbed.chaos.hunt.alteration import Alteration
+from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+
+LATE_NS: Final = 20 * 10**9
+OTHER_PLACE: Final = 1000
+Replace = Callable[[list[Row], RunRecord], Iterable[Row]]
+"""All rows that are to be there instead of all rows."""
+
+
+def _rows(replace: Replace, path: Path, record: RunRecord) -> bool:
+    place = path / HISTORY_FILE
+    history = read_history(place)
+    before = list(history.columns.rows())
+    after = list(replace(list(before), record))
+    place.unlink()
+    save_history(place, history, after)
+    return after != before
+
+
+def _dead_twice(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
+    for row in rows:
+        yield row
+        if row.function == Function.DEAD:
+            yield row._replace(queue_offset=row.queue_offset + OTHER_PLACE)
+
+
+def _heard_after_death(rows: list[Row], record: RunRecord) -> Iterable[Row]:
+    for row in rows:
+        yield row
+        is_last = row.attempt == record.listener_tries - 1 and row.outcome == Outcome.FAIL
+        if row.function == Function.HEAR and is_last:
+            times = row.invoked_ns + LATE_NS, row.returned_ns + LATE_NS
+            yield row._replace(attempt=row.attempt + 1, invoked_ns=times[0], returned_ns=times[1])
+
+
+def _exchanged(rows: list[Row], record: RunRecord) -> Iterable[Row]:
+    """The first two calls of each queue that are of one process change their places."""
+    queues: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        is_ordered = row.function == Function.HEAR and row.operation in record.ordered_listeners
+        if is_ordered and not row.attempt and row.returned_ns >= 0:
+            queues[row.operation, row.node, row.topic, row.queue, row.process].append(number)
+    for numbers in queues.values():
+        if len(numbers) > 1:
+            one, other = (rows[number] for number in numbers[:2])
+            times = ("invoked_ns", "returned_ns")
+            rows[numbers[0]] = other._replace(**{name: getattr(one, name) for name in times})
+            rows[numbers[1]] = one._replace(**{name: getattr(other, name) for name in times})
+    return rows
+
+
+def _repeats_late(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
+    for row in rows:
+        late_ns = LATE_NS * row.attempt if row.function == Function.HEAR else 0
+        times = row.invoked_ns + late_ns, row.returned_ns + late_ns
+        yield row._replace(invoked_ns=times[0], returned_ns=times[1])
+
+
+def _refused(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
+    for row in rows:
+        is_told = row.function == Function.TELL and row.outcome == Outcome.OK
+        yield row._replace(outcome=Outcome.FAIL) if is_told else row
+
+
+def _unanswered(rows: list[Row], record: RunRecord) -> Iterable[Row]:
+    for row in rows:
+        is_meant = row.function == Function.TELL and row.invoked_ns > record.calm_ns
+        yield row._replace(outcome=Outcome.INFO) if is_meant else row
+
+
+def _unheard(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
+    """No call for the first half of the delayed messages."""
+    told = [row for row in rows if row.function == Function.TELL and row.outcome == Outcome.OK]
+    delayed = [row.value for row in told if row.operation]
+    gone = set(delayed[: -(-len(delayed) // 2)])
+    heard = (Function.HEAR, Function.DEAD)
+    return (row for row in rows if row.function not in heard or row.value not in gone)
+
+
+def _unrepeated(rows: list[Row], record: RunRecord) -> Iterable[Row]:
+    """What was refused first did not come again; of the group in order it stays where it is."""
+    loose = [one for one in record.listeners.values() if one not in record.ordered_listeners]
+    for row in rows:
+        is_again = row.function == Function.HEAR and row.attempt > 0
+        if row.operation not in loose or not (is_again or row.function == Function.DEAD):
+            yield row
+
+
+TOLD: Final = tuple(
+    Alteration(name, what, partial(_rows, replace))
+    for name, what, replace in (
+        ("dead-twice", "each dead letter lies at two places", _dead_twice),
+        ("heard-after-death", "a dead letter came once more", _heard_after_death),
+        ("heard-exchanged", "a queue's messages came in another order", _exchanged),
+        ("repeats-late", "what was refused came again 20 s late", _repeats_late),
+        ("told-refused", "sends to listeners were refused", _refused),
+        ("told-unanswered", "in calm no send to listeners was answered", _unanswered),
+        ("delayed-unheard", "half of the delayed messages came to nobody", _unheard),
+        ("refused-unrepeated", "what was refused never came again", _unrepeated),
+    )
+)
