@@ -22,13 +22,11 @@ def read(
 
     `columns` is the projection (None: the view's default ones); asking for few is far cheaper than
     selecting them afterwards, since Spark prunes nothing for a Python source. `options` as in
-    `pipeline.options.Options`, in Spark's spelling (`splitBytes="64m"`, `pushdown=True`). Filters
-    are pushed down where the session allows it. Options of file systems are taken from the session
-    too (`spark.hadoop.fs.s3a...`).
+    `pipeline.options.Options`, in Spark's spelling (`splitBytes="64m"`, `verifyCrc=False`).
+    Options of file systems are taken from the session too (`spark.hadoop.fs.s3a...`).
     """
     from rocketbed.pipeline.option_table import FS
     from rocketbed.pipeline.schema import view_ddl
-    from rocketbed.pipeline.session import PUSHDOWN
 
     given = {name: _text(value) for name, value in options.items()}
     known = {name.lower() for name in given}
@@ -38,8 +36,6 @@ def read(
             value = spark.conf.get(f"spark.hadoop.{name}", None)
             if value and name not in known:
                 given[name] = value
-    if "pushdown" not in known and spark.conf.get(PUSHDOWN, "false") == "true":
-        given["pushdown"] = "true"
     reader = spark.read.format("rocketbed").options(**given)
     if columns is not None:
         lower = {name.lower(): value for name, value in given.items()}

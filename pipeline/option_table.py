@@ -53,6 +53,13 @@ NO_TABLES: Final = (
     " it: use CREATE TEMPORARY VIEW name USING rocketbed OPTIONS (...)"
 )
 """Measured with PySpark 4.3: only what finds the schema gets them, readers and writers get none."""
+NO_PUSHDOWN: Final = (
+    "there is no option pushdown any more: Spark keeps one read of a DataFrame or view, so filters"
+    " that were pushed down for one query left rows out of the next. Give topics, startTimestamp,"
+    " endTimestamp, startOffset or endOffset, which plan no more than is asked for, to each read"
+)
+"""Measured with PySpark 4.3: a later query without filters, or the other half of a union, got the
+reader that the first filters had narrowed."""
 
 
 class OptionError(PipelineError):
@@ -185,7 +192,6 @@ TABLE: Final = (
         " over `endpoints` a read goes on, with a warning, behind what is gone or what a broker"
         " does not give for damage",
     ),
-    Option("pushdown", read_flag, "`false`", "accept Spark's filters", BATCH),
     Option(
         "startingOffsets", read_starting, "`earliest`",
         "where a stream without a checkpoint, or a batch read over `endpoints`, starts: `earliest`,"
@@ -284,6 +290,8 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
     asked = " or ".join(use.value for use in uses)
     if _OF_TABLES & {name.lower() for name in given}:
         raise OptionError(NO_TABLES)
+    if "pushdown" in map(str.lower, given):
+        raise OptionError(NO_PUSHDOWN, Condition.UNKNOWN_OPTION)
     for name, text in given.items():
         option = _BY_NAME.get(name.lower())
         if name.lower() == "paths" and Use.BATCH in uses:

@@ -48,8 +48,6 @@ class Options:
     read_uncommitted: bool = False
     only_committed: bool = False
     fail_on_data_loss: bool = True
-    pushdown: bool = False
-    """Needs spark.sql.python.filterPushdown.enabled=true."""
     starting_offsets: str = "earliest"
     ending_offsets: str = "latest"
     starting_timestamp: int | None = None

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 DEFAULTS: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -35,7 +34,6 @@ ARCHIVES: Final = "spark.archives"
 PYTHONPATH: Final = "spark.executorEnv.PYTHONPATH"
 UNPACKED: Final = "rocketbed_archive"
 """Where executors unpack it, below the directory that they run in."""
-PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def build_session(

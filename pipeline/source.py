@@ -14,7 +14,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 
@@ -68,14 +67,13 @@ class RocketbedSource(DataSource):
 
     @user_errors
     def reader(self, schema: "StructType") -> DataSourceReader:
-        """A batch reader of exactly these columns; one that takes filters if `pushdown` is on."""
+        """A batch reader of exactly these columns."""
         options = self._options(Use.BATCH)
         if not self.options:
             raise OptionError(f"option path is missing, or endpoints; of a table: {NO_TABLES}")
         if options.only_committed:
             return CommittedReader(schema, options)
-        kind = PushdownReader if options.pushdown else Reader
-        return kind(schema, options)
+        return Reader(schema, options)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         """A stream of exactly these columns: see `pipeline.streams.reader`."""
@@ -111,7 +109,10 @@ RocketbedSource.__doc__ = f"{RocketbedSource.__doc__}\n" + "\n\n".join(
 
 
 class Reader(Planned, DataSourceReader):
-    """Reads the files of store directories, or the queues of a live cluster."""
+    """Reads the files of store directories, or the queues of a live cluster.
+
+    It takes none of Spark's filters (docs/decisions.md): `pushFilters` would narrow later queries.
+    """
 
     def __init__(self, schema: "StructType", options: Options) -> None:
         self.arrow = checked_schema(schema, options)
@@ -129,25 +130,6 @@ class Reader(Planned, DataSourceReader):
         if not isinstance(partition, Part):
             return iter(())
         return renamed(self.plan.read(partition.share, self.arrow), self.names)
-
-
-class PushdownReader(Reader):
-    """A reader that takes Spark's filters.
-
-    A class of its own, since a reader that has `pushFilters` fails in a session where
-    spark.sql.python.filterPushdown.enabled is off, and off is Spark's default.
-    """
-
-    @user_errors
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Take what can be decided before a row is made; give back the rest."""
-        from dataclasses import replace
-
-        from rocketbed.pipeline.files.pushdown import push
-
-        wanted, rest = push(self.plan.wanted, filters)
-        self.plan = replace(self.plan, wanted=wanted)
-        return iter(rest)
 
 
 class CommittedReader(Reader):

@@ -65,7 +65,6 @@ class Wanted:
     topics: frozenset[str] | None = None
     pattern: re.Pattern[str] | None = None
     """Of whole names of topics."""
-    queue_ids: frozenset[int] | None = None
     start_offset: int | None = None
     end_offset: int | None = None
     start_ms: int | None = None
@@ -82,11 +81,6 @@ class Wanted:
             end_ms=options.end_timestamp,
         )
 
-    @property
-    def content(self) -> tuple[object, ...]:
-        """What is asked of a record's content, which nobody knows of a bad range."""
-        return self.topics, self.pattern, self.queue_ids, self.start_ms, self.end_ms
-
     def has_topic(self, name: str) -> bool:
         """Whether records of a topic may be asked for."""
         is_named = self.topics is None or name in self.topics
@@ -95,7 +89,8 @@ class Wanted:
     @property
     def by_content(self) -> bool:
         """Whether it is known only of whole records if they are asked for."""
-        return any(each is not None for each in self.content)
+        content = (self.topics, self.pattern, self.start_ms, self.end_ms)
+        return any(each is not None for each in content)
 
     def rows(self, frame: Frame) -> NDArray[numpy.bool_] | None:
         """Mask of the rows asked for; None: all of them."""
@@ -111,8 +106,6 @@ class Wanted:
                 masks.append(times >= self.start_ms)
             if self.end_ms is not None:
                 masks.append(times < self.end_ms)
-        if self.queue_ids is not None:
-            masks.append(numpy.isin(frame.field("queue_id"), sorted(self.queue_ids)))
         if self.topics is not None or self.pattern is not None:
             topics = slices(frame.data, frame.topic_at, frame.topic_size)
             names = sorted(self.topics or ())
@@ -164,8 +157,6 @@ class Decoder:
         """How often the next record had to be searched for."""
         self.hidden = 0
         """Bad ranges that may be of what is asked for, and are not shown."""
-        self._is_pushed = wanted.content != Wanted.of(options).content
-        """Whether a filter of SQL's was taken, which no null passes."""
         asked = set(self.columns)
         shows = bool(asked & {"crc_ok", CORRUPT}) or options.mode != "PERMISSIVE"
         self._checks_crc = shows and options.verify_crc
@@ -217,7 +208,7 @@ class Decoder:
             return
         if self.options.mode == "FAILFAST":
             raise RocketbedCorrupt(self.split.path, gap.offset, gap.reason)
-        if self.options.mode == "DROPMALFORMED" or self._is_pushed:
+        if self.options.mode == "DROPMALFORMED":
             return
         if self.wanted.by_content and CORRUPT not in self.columns:
             self.hidden += 1

@@ -105,9 +105,6 @@ def _mask(batch: pyarrow.RecordBatch, wanted: Wanted) -> pyarrow.Array | None:
         there = batch.column("topic").unique().to_pylist()
         values = pyarrow.array([name for name in there if wanted.has_topic(name)], pyarrow.string())
         conditions.append(compute.is_in(batch.column("topic"), value_set=values))
-    if "queue_id" in names and wanted.queue_ids is not None:
-        values = pyarrow.array(sorted(wanted.queue_ids), pyarrow.int32())
-        conditions.append(compute.is_in(batch.column("queue_id"), value_set=values))
     if "physical_offset" in names:
         offsets = batch.column("physical_offset")
         if wanted.start_offset is not None:

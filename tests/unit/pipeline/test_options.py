@@ -2,6 +2,7 @@
 
 import pytest
 
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.option_table import (
     TABLE,
@@ -100,6 +101,13 @@ def test_an_option_of_another_use_is_an_error_and_the_nearest_is_named(
     with pytest.raises(OptionError, match=says) as caught:
         read_options({name: "1"}, use)
     assert f"; options of {use.value}: " in str(caught.value)
+
+
+@pytest.mark.parametrize("use", Use)
+def test_pushdown_is_told_why_there_is_none(use: Use) -> None:
+    with pytest.raises(OptionError, match=r"pushed down.*Give topics") as caught:
+        read_options({"pushDown": "false"}, use)
+    assert caught.value.condition is Condition.UNKNOWN_OPTION
 
 
 def test_what_spark_passes_on_to_a_streams_writer_is_no_option() -> None:

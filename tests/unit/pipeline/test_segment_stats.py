@@ -3,30 +3,27 @@
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyarrow import parquet
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 
 from rocketbed.inspect.files import list_segments
 from rocketbed.pipeline.errors import Condition, PipelineError, Unwritable
 from rocketbed.pipeline.files import splits, statistics, storage
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.pruning import LeftOut
-from rocketbed.pipeline.files.pushdown import push
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.jobs import stats as job_module
 from rocketbed.pipeline.jobs.common import WrongUsage
 from rocketbed.pipeline.jobs.export.place import Place
 from rocketbed.pipeline.option_table import OptionError, Use
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.schema import RECORDS, arrow_schema
+from rocketbed.pipeline.schema import arrow_schema
 from tests.support.logs import INNER, SEGMENT, STORE_MS, THREE, Log, Message, messages, rows
 from tests.support.s3 import BUCKET, S3Server, s3_server
 from tests.support.segment_stats import make_stats
@@ -111,38 +108,6 @@ def test_nothing_is_left_out_without_a_reason(log: Log, out: Path) -> None:
     assert len(same(log, out)) == 200
     assert planned(log.root, stats=out) == planned(log.root)
     assert planned(log.root, stats=out, startOffset=SEGMENT)[1] == []
-
-
-@pytest.mark.parametrize(
-    "filters",
-    [
-        [EqualTo(("topic",), "phase-2")],
-        [
-            GreaterThanOrEqual(("store_timestamp",), datetime.fromtimestamp(STORE_MS / 1000, UTC)),
-            LessThan(
-                ("store_timestamp",),
-                datetime.fromtimestamp(STORE_MS / 1000, UTC) + timedelta(minutes=30),
-            ),
-        ],
-    ],
-    ids=["topic", "time"],
-)
-def test_pushed_filters_leave_out_too(log: Log, out: Path, filters: Sequence[Filter]) -> None:
-    def read(**options: str) -> tuple[list[dict[str, Any]], int]:
-        plan = Plan.of(Options.parse({"path": str(log.root), **options}))
-        wanted, rest = push(plan.wanted, filters)
-        assert not rest
-        plan = replace(plan, wanted=wanted)
-        schema = arrow_schema("records", list(RECORDS))
-        parts = plan.splits()
-        found = [row for part in parts for b in plan.read(part, schema) for row in b.to_pylist()]
-        return found, sum(len(one.segments) for one in parts if isinstance(one, LeftOut))
-
-    expected, none = read()
-    found, left_out = read(stats=str(out))
-    assert found == expected
-    assert found
-    assert (none, left_out > 5) == (0, True)
 
 
 def test_planning_reads_no_times_of_segments_that_are_known(
@@ -467,9 +432,9 @@ def test_a_store_of_one_segment(tmp_path: Path) -> None:
     assert len(same(log, tmp_path / "stats", topics="topic-1", startTimestamp=STORE_MS)) == 3
 
 
-def test_topics_that_exclude_each_other(log: Log, out: Path) -> None:
+def test_no_topic_at_all(log: Log, out: Path) -> None:
     plan = Plan.of(Options.parse({"path": str(log.root), "topics": "phase-4", "stats": str(out)}))
-    wanted, _ = push(plan.wanted, [EqualTo(("topic",), "phase-3")])
+    wanted = replace(plan.wanted, topics=frozenset())
     left_out, last = replace(plan, wanted=wanted).splits()[::-1]
     assert (len(left_out.segments), last.base) == (15, 15 * SEGMENT)
 
