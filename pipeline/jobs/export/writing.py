@@ -51,12 +51,16 @@ class Form:
     """How the messages are written."""
 
     format: str = "parquet"
+    """In any case, as Spark takes it; kept in lower case."""
     partition_by: tuple[str, ...] = ("topic", DATE)
     columns: tuple[str, ...] = ()
     compact: bool = False
     """Bring what is in one partition together first: a shuffle, for fewer files."""
     records_per_file: int = RECORDS_PER_FILE
     compression: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", self.format.strip().lower())
 
     def check(self) -> None:
         """Raises `WrongUsage`."""

@@ -52,7 +52,7 @@ def export(
     settings = settings_of({**common, "out": None})
     names = tuple(name.strip() for name in partition_by.split(",") if name.strip())
     form = Form(
-        format=format_.strip().lower(),
+        format=format_,
         partition_by=names,
         compact=compact,
         records_per_file=records_per_file,

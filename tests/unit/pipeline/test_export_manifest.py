@@ -160,6 +160,7 @@ def test_places(tmp_path: Path) -> None:
             Form(format="csv", columns=("tags", "body", "keys")),
             r"--format csv cannot hold body \(binary\), keys \(array<string>\): .*--columns",
         ),
+        (Form(format="CSV", columns=("tags", "body")), r"csv cannot hold body \(binary\)"),
         (Form(format="csv", columns=("tags", "headers")), r"cannot hold headers \(map"),
         (Form(format="csv", columns=("tags", "_corrupt")), r"cannot hold _corrupt \(struct"),
         (Form(format="text", columns=("queue_id",)), r"cannot hold queue_id \(int\)"),
@@ -169,6 +170,12 @@ def test_places(tmp_path: Path) -> None:
 def test_forms_that_cannot_be(form: Form, said: str) -> None:
     with pytest.raises(WrongUsage, match=said):
         form.check()
+
+
+@pytest.mark.parametrize("name", ["CSV", "Json", "ORC", "Parquet"])
+def test_a_format_counts_in_any_case(name: str) -> None:
+    assert Form(format=name) == Form(format=name.lower())
+    assert Form(format=name).is_of_files
 
 
 def test_what_a_text_can_hold_is_written() -> None:
