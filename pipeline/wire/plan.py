@@ -152,11 +152,13 @@ class WirePlan:
         low = bounds.first if start is None else start
         near = max(min(at, bounds.longest), low)
         is_lost = at > bounds.longest or (start is None and at < low)
-        if is_lost and self.options.fail_on_data_loss:
-            raise DataLoss(
-                f"{describe(queue)} has {bounds.first} to {bounds.longest}, and {at} was asked for;"
-                f" failOnDataLoss=false goes on with what is there"
+        if is_lost:
+            what = (
+                f"{describe(queue)} has {bounds.first} to {bounds.longest}, and {at} was asked for"
             )
+            if self.options.fail_on_data_loss:
+                raise DataLoss(f"{what}; failOnDataLoss=false goes on with what is there")
+            LOG.warning("wire.data_lost %s", what)
         return near
 
     async def _timed(self, log: WireLog, one: QueueRange) -> QueueRange:

@@ -10,9 +10,10 @@ from trio.testing import MockClock
 from rocketbed.client.errors import RequestRefused
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import DataLoss
 from rocketbed.pipeline.wire import chunks
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
-from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, shared
+from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, WirePlan, shared
 from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.codes import ResponseCode
@@ -49,6 +50,24 @@ def test_shares_hold_everything_once(lengths: tuple[int, ...], at_least: int, mo
             assert one.start == found.get(number, 5)
             found[number] = one.end
     assert found == {one.queue.queue_id: one.end for one in asked}
+
+
+@pytest.mark.parametrize("asked", [{"at": 99}, {"at": 1}, {"at": 99, "start": 4}])
+def test_a_place_that_is_not_there_is_told(
+    caplog: pytest.LogCaptureFixture, asked: dict[str, int]
+) -> None:
+    queue, bounds = ranges(1)[0].queue, QueueBounds(3, 8, 8)
+
+    def there(fails: str) -> int:
+        options = Options.parse({"endpoints": "h:1", "failOnDataLoss": fails})
+        return WirePlan.of(options)._there(queue, asked["at"], bounds, start=asked.get("start"))
+
+    with pytest.raises(DataLoss, match=f"has 3 to 8, and {asked['at']} was asked for"):
+        there("true")
+    assert not caplog.records
+    assert there("false") == (8 if asked["at"] == 99 else 3)
+    (record,) = caplog.records
+    assert f"has 3 to 8, and {asked['at']} was asked for" in record.getMessage()
 
 
 class Members:
