@@ -27,6 +27,8 @@ from rocketbed.wire.properties import (
     INNER_BASE,
     INNER_NUM,
     KEYS,
+    NAME_END,
+    PAIR_END,
     TAGS,
     UNIQUE_KEY,
     WAIT,
@@ -151,12 +153,14 @@ def _outgoing(
     if isinstance(sys_flag, int) and sys_flag & INNER_BATCH:
         raise BadMessage(_SEVERAL)
     properties, tag, keys = _properties(cells.get("properties"))
-    if cells.get("tags") is not None:
+    if "tags" in cells:
         tag = cells["tags"]
-    if cells.get("keys") is not None:
-        keys = _words(cells["keys"])
+    if "keys" in cells:
+        keys = _words(cells["keys"] or ())
     if (cells.get("queue_id") or 0) < 0:
         raise BadMessage(f"queue_id {cells['queue_id']} is below 0: no topic has such a queue")
+    if cells.get("broker") and cells["queue_id"] is None:
+        raise BadMessage(f"broker {cells['broker']} without a queue_id: give both, or neither")
     level = cells.get("delay_level") or 0
     if level and options.is_exactly_once:
         raise BadMessage(
@@ -189,6 +193,10 @@ def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
         if TRANSACTION in pairs:
             raise BadMessage(f"property {TRANSACTION} is set by exactly-once jobs only")
         return pairs, None, ()
+    if odd := [one for one in given.split(PAIR_END) if one and one.find(NAME_END) < 1]:
+        raise BadMessage(
+            f"properties has {odd[0]!r}, which is no name 0x01 value: give a map<string,string>"
+        )
     stored = decode_properties(given)
     if INNER_NUM in stored:
         raise BadMessage(_SEVERAL)

@@ -15,7 +15,7 @@ from rocketbed.pipeline.sink.keys import ORIGIN, TaskKey
 from rocketbed.pipeline.sink.options import SinkOptions
 from rocketbed.pipeline.sink.rate import TokenBucket
 from rocketbed.pipeline.sink.rows import Outgoing, outgoing
-from rocketbed.wire.properties import NAME_END, PAIR_END, UNIQUE_KEY
+from rocketbed.wire.properties import UNIQUE_KEY, decode_properties, encode_properties
 
 if TYPE_CHECKING:
     import pyarrow
@@ -166,7 +166,8 @@ def _rows(
 
 
 def with_origin(properties: str, origin: str) -> str:
-    """Stored properties; those of a message without an id name the place that it came from."""
-    if f"{PAIR_END}{UNIQUE_KEY}{NAME_END}" in PAIR_END + properties:
-        return properties  # `outgoing` keeps this id
-    return f"{ORIGIN}{NAME_END}{origin}{PAIR_END}{properties}"
+    """Stored properties, as readers see them; those of a message without an id name the place that
+    it came from."""
+    stored = decode_properties(properties)
+    # `outgoing` keeps an id.
+    return encode_properties(stored if UNIQUE_KEY in stored else {ORIGIN: origin} | stored)

@@ -112,7 +112,7 @@ def test_a_queue_goes_to_its_namesake_or_to_one_in_turn() -> None:
 
 def test_an_origin_for_messages_that_have_no_id() -> None:
     assert with_origin("UNIQ_KEY\x01id\x02", "a/T/0/1") == "UNIQ_KEY\x01id\x02"
-    for text in ("", "K\x01v\x02", "MY_UNIQ_KEY\x01v\x02"):
+    for text in ("", "K\x01v\x02", "MY_UNIQ_KEY\x01v\x02", "junk"):
         cells: dict[str, list[Any]] = {"body": [b"x"], "properties": [with_origin(text, "a/T/0/1")]}
         (row,) = outgoing(cells, first_row=0, key=KEY, options=OPTIONS)
         assert row.message.properties["RB_ORIGIN"] == "a/T/0/1"

@@ -146,6 +146,14 @@ def test_a_row_that_was_read_can_be_written() -> None:
     assert copied.properties == {ORIGIN: "FIRST"}
 
 
+def test_columns_count_before_the_stored_properties_where_they_are_null_too() -> None:
+    """The old tag and keys came back."""
+    stored = "KEYS\x01k1\x02TAGS\x01red\x02color\x01blue\x02"
+    blank: dict[str, list[Any]] = {"tags": [None], "keys": [None], "properties": [stored]}
+    (message,) = messages({"body": [b"x"], **blank}, options())
+    assert (message.tag, message.keys, message.properties) == (None, (), {"color": "blue"})
+
+
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
@@ -156,6 +164,10 @@ def test_a_row_that_was_read_can_be_written() -> None:
         ({"body": [b"x"], "properties": [[("p", None)]]}, "property p has no value"),
         ({"body": [b"x"], "properties": [[("UNIQ_KEY", "x")]]}, "set by the client: UNIQ_KEY"),
         ({"body": [bytes(5 << 20)]}, "the limit is 4194304"),
+        ({"body": [b"x"], "properties": ['{"color":"red"}']}, "is no name 0x01 value: give a map"),
+        ({"body": [b"x"], "properties": ["A\x011\x02B"]}, "properties has 'B', which"),
+        ({"body": [b"x"], "properties": ["\x011\x02"]}, "is no name 0x01 value"),
+        ({"body": [b"x"], "queue_id": [None], "broker": ["a"]}, "broker a without a queue_id"),
     ],
 )
 def test_rows_that_cannot_be_messages(columns: dict[str, list[Any]], reason: str) -> None:
