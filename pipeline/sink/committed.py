@@ -8,7 +8,7 @@ stores of all. A batch whose marker is not there does not count.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy
@@ -211,7 +211,8 @@ def _scanned(
     logger.warning(
         "%s: no queue of %s, so its log is read for markers", replica.root, ", ".join(topics)
     )
-    asked = replace(options, topics=topics, mode="PERMISSIVE", verify_crc=True, view="records")
+    # The limits of the read are of its rows, not of the markers.
+    asked = Options(topics=topics, fail_on_data_loss=options.fail_on_data_loss)
     found: dict[str, list[bytes]] = {}
     for split in plan_splits([replica], end=end, durable=end):
         for batch in batches(split, ["topic", "physical_offset", "body", "crc_ok"], asked):

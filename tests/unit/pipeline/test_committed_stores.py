@@ -36,8 +36,8 @@ def store(tmp_path: Path) -> Log:
     return log
 
 
-def marked(log: Log, broker: str = "broker-a") -> int:
-    found = marked_runs(Options.parse({"path": f"{broker}/0={log.root}"}))
+def marked(log: Log, broker: str = "broker-a", **given: str) -> int:
+    found = marked_runs(Options.parse({"path": f"{broker}/0={log.root}", **given}))
     return sum(count for rows in found.values() for row in rows for _, count in row[-1])
 
 
@@ -55,6 +55,8 @@ def test_markers_whose_queue_is_lost_are_found_in_the_log(
     shutil.rmtree(log.root / "consumequeue" / TOPIC)
     assert marked(log) == 20
     assert f"{log.root}: no queue of {TOPIC}, so its log is read for markers" in caplog.text
+    limits = {"endOffset": "1", "endTimestamp": "1", "topicsPattern": "T", "decompress": "false"}
+    assert marked(log, **limits) == 20  # of the rows
     log.flip(log.offsets[10] + 90)
     with pytest.raises(BadMarker, match=f"the marker of {TOPIC} at physical offset"):
         marked(log)
