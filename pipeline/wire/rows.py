@@ -6,16 +6,18 @@ null. Column `replica` is the id of the member that answered, "0" for the master
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy
 import pyarrow
 from numpy.typing import NDArray
 
+from rocketbed.inspect.bodies import BatchItem
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Decoder, Wanted
 from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.inner import inner_rows
 from rocketbed.pipeline.files.judge import Faults
 from rocketbed.pipeline.files.segments import PADDING
 from rocketbed.pipeline.files.splits import Replica, Split
@@ -69,13 +71,15 @@ class WireDecoder(Decoder):
         self._next = first
         """The queue offset of the next record; `ANY`: not known. What lies between is lost."""
         self.behind = first
-        """The queue offset behind the first message of the last record that was taken."""
+        """The queue offset behind the last record that was taken, or its first message."""
+        self._range = (0, ANY)
 
     def rows(
         self, records: bytes, broker_id: int, *, start: int, end: int, following: int = ANY
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Rows of the records with queue offsets in [start, end), of an answer that ends before
-        offset `following`. Raises `WireError`, `Uncut`."""
+        """Rows of the messages with queue offsets in [start, end), of an answer that ends before
+        offset `following`. A record of several that stays one row counts by its first. Raises
+        `WireError`, `Uncut`."""
         data = bytearray(len(records) + PADDING)
         data[: len(records)] = records
         positions, stop = walk(data, 0, len(records), len(records))
@@ -91,7 +95,9 @@ class WireDecoder(Decoder):
             self._check(frame, offsets, following)
             is_shared = self._queue.topic.startswith(_SHARED)
             self.behind = ANY if is_shared else int(offsets[-1]) + 1
-            mask = (offsets >= start) & (offsets < end)
+            self._range = start, end
+            is_cut = self._opens & (frame.sys_flags & INNER_BATCH != 0)
+            mask = (is_cut | (offsets >= start)) & (offsets < end)
             if not mask.all():
                 frame.keep(mask)
             if frame.count:
@@ -154,6 +160,21 @@ class WireDecoder(Decoder):
                 f"{what}; failOnDataLoss=false continues after them", Condition.DATA_LOSS
             )
         LOG.warning("wire.gap %s", what)
+
+    def _items(
+        self, frame: Frame, faults: Faults, bodies: dict[int, bytes | None]
+    ) -> dict[int, Sequence[BatchItem]]:
+        items = super()._items(frame, faults, bodies)
+        start, end = self._range
+        for row in inner_rows(frame):
+            first, found = int(frame.field("queue_offset")[row]), items.get(row)
+            if found:
+                if self.behind == first + 1:
+                    self.behind = first + len(found)
+                items[row] = [one for one in found if start <= first + one.number < end]
+            elif first < start:
+                items[row] = ()
+        return items
 
     def _column(
         self,

@@ -171,6 +171,39 @@ def test_an_answer_that_cannot_be_cut_is_read_one_by_one(
     assert "wire.uncut" in caplog.text
 
 
+class Batches(Answers):
+    """A broker that gives the record of several messages for any offset in it."""
+
+    async def pull(self, queue: MessageQueue, offset: int, *, count: int) -> RawPull:
+        found = dict.fromkeys(self.records[offset : offset + count])
+        after = 4 if 1 <= offset < 4 and count == 1 else min(offset + count, 6)
+        return RawPull(records=b"".join(found), next_offset=after, first=0, end=6, broker_id=0)
+
+
+BATCH = Message(body=THREE, properties="INNER_NUM\x013\x02", sys_flag=INNER).encode(1000, 1)
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_message_in_a_batch_counts_by_its_own_offset(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted by the first one's: of a range from 2 on it was not there."""
+    plain = [Message().encode(1000 * number, number) for number in (0, 4, 5)]
+    records = [plain[0], BATCH, BATCH, BATCH, *plain[1:]]
+    monkeypatch.setattr(plan, "kept_log", lambda _: Batches(*records))
+
+    def read(start: int, end: int, **given: str) -> list[int]:
+        options = Options.parse({"endpoints": "h:1", "topics": "T", **given})
+        share = (plan.QueueRange(QUEUE, start, end),)
+        schema = arrow_schema("records", COLUMNS)
+        found = plan.read_share(share, schema, options, Wanted.of(options))
+        return [row["queue_offset"] for one in found for row in one.to_pylist()]
+
+    assert (read(0, at), read(at, 6)) == (list(range(at)), list(range(at, 6)))
+    assert read(at, at + 1) == [at]
+    assert read(0, at, inner="keep") + read(at, 6, inner="keep") == [0, 1, 4, 5]
+
+
 @pytest.mark.parametrize("rows", ["1", "2", "9"])
 def test_behind_a_batch_an_answer_that_cannot_be_cut_gives_nothing_twice(
     rows: str, monkeypatch: pytest.MonkeyPatch
@@ -178,16 +211,8 @@ def test_behind_a_batch_an_answer_that_cannot_be_cut_gives_nothing_twice(
     """A broker gives a batch for any of its offsets, and how many it has is not looked at."""
     plain, bad = Message(), bytearray(Message().encode(4000, 4))
     bad[4] = 0x77
-    batch = Message(body=THREE, properties="INNER_NUM\x013\x02", sys_flag=INNER).encode(1000, 1)
-    records = [plain.encode(0, 0), batch, batch, batch, bytes(bad), plain.encode(5000, 5)]
-
-    class Broker(Answers):
-        async def pull(self, queue: MessageQueue, offset: int, *, count: int) -> RawPull:
-            found = dict.fromkeys(self.records[offset : offset + count])
-            after = 4 if 1 <= offset < 4 and count == 1 else min(offset + count, 6)
-            return RawPull(records=b"".join(found), next_offset=after, first=0, end=6, broker_id=0)
-
-    monkeypatch.setattr(plan, "kept_log", lambda _: Broker(*records))
+    records = [plain.encode(0, 0), BATCH, BATCH, BATCH, bytes(bad), plain.encode(5000, 5)]
+    monkeypatch.setattr(plan, "kept_log", lambda _: Batches(*records))
     given = {"endpoints": "h:1", "topics": "T", "failOnDataLoss": "false", "batchRows": rows}
     options = Options.parse(given)
     share = (plan.QueueRange(QUEUE, 0, 6),)
