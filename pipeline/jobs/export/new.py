@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
-from rocketbed.pipeline.jobs.common import Job
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.export.manifest import Manifest, Part
 from rocketbed.pipeline.jobs.inputs import BrokerLog, live_log, note_queues
 from rocketbed.pipeline.streams.offsets import QUEUE, DataLoss, Mark, StreamError, StreamOffset
@@ -26,9 +26,10 @@ class NewPart(NamedTuple):
 News = Generator[NewPart, None, None]
 
 
-def of_logs(job: Job, manifest: Manifest, logs: Iterable[BrokerLog]) -> News:
+def of_logs(job: Job, manifest: Manifest, logs: Sequence[BrokerLog]) -> News:
     """Parts of these logs, one after the other: each has to be in the manifest before the next is
-    asked for. Raises `PipelineError`."""
+    asked for. Raises `PipelineError`, `WrongUsage`."""
+    check_names(manifest, logs)
     for log in logs:
         for part in [one for one in manifest.pending if one.broker == log.broker]:
             check_same(log, part)
@@ -77,6 +78,24 @@ def next_range(parts: Sequence[Part], log: BrokerLog) -> tuple[int, int] | None:
         check_same(log, last)
     start = max(log.start, last.end if last else 0)
     return (start, log.end) if start < log.end else None
+
+
+def check_names(manifest: Manifest, logs: Iterable[BrokerLog]) -> None:
+    """Raises `WrongUsage` for a log that was exported under another name, as a directory without
+    one gets when more are listed: all of it would be exported again."""
+    names = {log.broker for log in logs}
+    parts = [*manifest.parts, *manifest.pending]
+    known = {part.broker for part in parts}
+    for log in (log for log in logs if log.broker not in known):
+        others = [part for part in parts if part.broker not in names and part.end <= log.end]
+        last = {part.broker: part for part in sorted(others, key=lambda part: part.end)}
+        for part in last.values():
+            if part.mark and mark_of(log, part.end) == part.mark:
+                root = log.replicas[0].replica.root
+                raise WrongUsage(
+                    f"{root} was exported as broker {part.broker}, and is called {log.broker} now:"
+                    f" give --store {part.broker}={root}, or another --out"
+                )
 
 
 def check_same(log: BrokerLog, part: Part) -> None:

@@ -15,7 +15,7 @@ from rocketbed.pipeline.jobs.export import new as module
 from rocketbed.pipeline.jobs.export.manifest import Manifest, Part
 from rocketbed.pipeline.jobs.export.new import of_logs, of_queues
 from rocketbed.pipeline.jobs.export.place import Place
-from rocketbed.pipeline.jobs.inputs import BrokerLog
+from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import QUEUE, StreamOffset, topic_of
 from rocketbed.pipeline.streams.queues import QueueLog
@@ -23,6 +23,7 @@ from rocketbed.pipeline.wire.cluster import Seen
 from rocketbed.pipeline.wire.log import RawPull
 from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
+from tests.support.logs import Log, Message
 
 Bounds = Mapping[str, tuple[int, int]]
 A, B = "a|T|0", "b|T|0"
@@ -153,6 +154,27 @@ def test_what_was_deleted_before_a_part_of_a_log_is_written_again_is_told(tmp_pa
     assert [one["title"] for one in job.report.findings] == [
         "b: 0 to 60 were deleted before they were exported"
     ]
+
+
+def test_a_log_that_goes_by_another_name_now_is_not_exported_once_more(tmp_path: Path) -> None:
+    """As a directory without a name does when there is a second one: its rows were there twice."""
+    roots = [str(Log(tmp_path / name / "store").append([Message()]).root) for name in "ab"]
+    (out := tmp_path / "out").mkdir()
+
+    def parts(*stores: str) -> list[str]:
+        job = Job("export", JobSettings(stores=stores))
+        manifest = Manifest(Place.of(str(out), ()), {"source": "logs"})
+        found = []
+        for new in of_logs(job, manifest, broker_logs(job.settings)):
+            manifest.begin(new.part)
+            manifest.end(new.part)
+            found.append(new.part.broker)
+        return found
+
+    assert parts(roots[0]) == ["store"]
+    with pytest.raises(WrongUsage, match=f"{roots[0]} was exported as broker store, .* --store st"):
+        parts(*roots)
+    assert parts(f"store={roots[0]}", f"b={roots[1]}") == ["b"]
 
 
 def test_of_two_that_write_one_part_again_the_first_one_finds_out(tmp_path: Path) -> None:
