@@ -366,6 +366,10 @@ def choose_truth(brokers: Sequence[BrokerLog], leaders: dict[str, str]) -> Truth
     Raises `WrongUsage` for a leader that is not among the stores.
     """
     chosen = {}
+    if strange := sorted(leaders.keys() - {broker.broker for broker in brokers}):
+        raise WrongUsage(
+            f"--leader {strange[0]}={leaders[strange[0]]}: no such broker among the stores"
+        )
     for broker in brokers:
         named = leaders.get(broker.broker)
         logs = {log.replica.name: log for log in broker.replicas}

@@ -192,6 +192,8 @@ def test_the_longest_log_counts_unless_another_is_named() -> None:
     assert choose_truth([broker], {"b": "b1"}).leaders["b"] is logs[0]
     with pytest.raises(WrongUsage, match="--leader b=b9: no such replica among its stores"):
         choose_truth([broker], {"b": "b9"})
+    with pytest.raises(WrongUsage, match="--leader zz=b1: no such broker among the stores"):
+        choose_truth([broker], {"zz": "b1"})
 
 
 @pytest.mark.parametrize(("copies", "end"), [(1, 90), (2, 80), (3, 70), (4, 0)])
