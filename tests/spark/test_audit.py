@@ -72,6 +72,19 @@ def test_every_figure(spark: SparkSession, tmp_path: Path) -> None:
     assert "stored before they were born" in page
 
 
+@pytest.mark.parametrize("good", [1, 0])
+def test_a_store_time_that_cannot_be(spark: SparkSession, tmp_path: Path, good: int) -> None:
+    """As damage may leave it. It ended the job if it was the only one of its topic."""
+    bad = Message(topic="B", store_ms=1 << 62)
+    log = Log(tmp_path / "store").append([Message(topic="A")] * good + [bad])
+    job = Job("audit", JobSettings(stores=(str(log.root),), out=tmp_path / "out"), spark=spark)
+    with interpreted(spark, is_small=True):
+        audit(job, AuditOptions())
+    assert job.report.counts["messages"] == good + 1
+    assert job.report.notes[0].startswith("1 messages have a store time that cannot be")
+    assert [row["messages"] for row in table(tmp_path / "out" / "rates.csv")] == ["1"] * good
+
+
 def test_nothing_to_audit(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([])
     log.write(0, b"")

@@ -72,7 +72,7 @@ def audit(job: Job, options: AuditOptions) -> None:
     total = next((row for row in topics if row["topic"] is None and row["messages"]), None)
     if total is None:
         raise PipelineError("the input contains no messages to audit")
-    bucket_s = bucket_of((total["last_ms"] - total["first_ms"]) / 1000)
+    bucket_s = bucket_of(_seconds(total))
     with job.phase("rates"):
         series = _series(records(*COLUMNS), bucket_s)
     with job.phase("queues"):
@@ -142,13 +142,18 @@ def _topics(records: "DataFrame") -> list[Row]:
         f.count_if(f.col("reconsume_times") > 0).alias("redelivered"),
         f.min(f.unix_millis("store_timestamp")).alias("first_ms"),
         f.max(f.unix_millis("store_timestamp")).alias("last_ms"),
+        f.count_if(f.col("store_timestamp").isNull()).alias("without_time"),
     )
     found = [_flat(row.asDict()) for row in measured.collect()]
     for row in found:
         row["unreadable"] = seen.get["unreadable"] if row["topic"] is None else 0
-        seconds = max(1.0, (row["last_ms"] - row["first_ms"]) / 1000) if row["messages"] else 1.0
-        row["rate"] = round(row["messages"] / seconds, 3)
+        row["rate"] = round(row["messages"] / max(1.0, _seconds(row)), 3)
     return sorted(found, key=lambda row: -row["messages"])
+
+
+def _seconds(row: Row) -> float:
+    """The span of the store times; of damage alone there are none."""
+    return ((row["last_ms"] or 0) - (row["first_ms"] or 0)) / 1000
 
 
 def _series(records: "DataFrame", bucket_s: int) -> list[Row]:
@@ -158,7 +163,7 @@ def _series(records: "DataFrame", bucket_s: int) -> list[Row]:
     width = bucket_s * 1000
     start = f.expr(f"unix_millis(store_timestamp) div {width} * {width}")
     rows = (
-        records.where(f.col("topic").isNotNull())
+        records.where("topic IS NOT NULL AND store_timestamp IS NOT NULL")
         .groupBy(start.alias("start_ms"))
         .agg(
             f.count("*").alias("messages"),
@@ -254,6 +259,11 @@ def _tell(job: Job, out: Path, found: Audit) -> None:
         report.notes.append(
             f"{total['negative_latency']} messages have store time before born time, by up to"
             f" {-total['latency_min_ms']} ms: clocks differ; they are excluded from percentiles"
+        )
+    if total["without_time"]:
+        report.notes.append(
+            f"{total['without_time']} messages have a store time that cannot be: they are in no"
+            " latency and no bucket of time"
         )
     if total["unreadable"]:
         report.exit_code = EXIT_FINDING

@@ -155,8 +155,10 @@ def in_bytes(value: float) -> str:
     return f"{value:.3g} " + ("B" if power == 0 else f"{UNITS[power].upper()}iB")
 
 
-def moment(time_ms: float) -> str:
+def moment(time_ms: float | None) -> str:
     """A time of the store's clock, UTC."""
+    if time_ms is None:
+        return "-"
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
