@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from rocketbed.pipeline.schema import CORRUPT, VIEWS
@@ -26,7 +26,7 @@ def size_in_bytes(text: str) -> int:
 
 def time_in_ms(text: str) -> int:
     """Milliseconds since 1970 of a number of them, or of an ISO-8601 time (UTC if it names no
-    zone).
+    zone). A part of one counts as a whole: what was stored before such a time still was.
 
     Raises `ValueError`.
     """
@@ -39,7 +39,7 @@ def time_in_ms(text: str) -> int:
         raise ValueError("milliseconds since 1970 or a time such as 2026-11-20T12:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+    return -((datetime(1970, 1, 1, tzinfo=UTC) - moment) // timedelta(milliseconds=1))
 
 
 def read_flag(text: str) -> bool:
