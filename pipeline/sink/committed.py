@@ -164,6 +164,14 @@ def _of_stores(options: Options) -> dict[str, Runs]:
             f"option path: the markers name broker {', '.join(sorted(named))}, and the path"
             f" {', '.join(sorted(seen))}: call each store as its broker, broker/replica=root"
         )
+    if named - seen and seen - named:
+        logger.warning(
+            "the markers name broker %s, and the path has %s, which they do not name: if that is a"
+            " name from its directory, what jobs wrote there is left out: call each store as its"
+            " broker, broker/replica=root",
+            ", ".join(sorted(named - seen)),
+            ", ".join(sorted(seen - named)),
+        )
     return found
 
 

@@ -48,6 +48,19 @@ def test_what_is_marked(tmp_path: Path) -> None:
         marked_runs(Options.parse({"path": str(log.root)}))
 
 
+def test_a_store_that_may_not_be_called_as_its_broker_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a job wrote there was left out without a word."""
+    log, runs = store(tmp_path), Runs()
+    runs.add(Place("T", "broker-b", 0), 0, 1)
+    (body,) = encode_marker("job", 2, "one", runs)
+    other = Log(tmp_path / "other").append([Message(topic=TOPIC, body=body)])
+    for name, is_told in (("broker-b/0=", False), ("", True)):
+        marked_runs(Options.parse({"path": f"broker-a/0={log.root},{name}{other.root}"}))
+        assert ("broker broker-b, and the path has other" in caplog.text) == is_told
+
+
 def test_markers_whose_queue_is_lost_are_found_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
