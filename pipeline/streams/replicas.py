@@ -92,8 +92,12 @@ def may_begin(replica: Replica, position: int) -> bool:
                 head = pool.read(file.path, position - file.start, 36)
             finally:
                 pool.close()
-            is_end = not head.strip(b"\0") or blank_size(head, 0) == file.end - position
-            return is_end or claims(head.ljust(40, b"\0"), 0, position)
+            is_end = blank_size(head, 0) == file.end - position
+            if is_end or claims(head.ljust(40, b"\0"), 0, position):
+                return True
+            if position == file.start:
+                return not head.strip(b"\0")
+            break  # zeros may be within a blank or a body
     return position == data_end(replica)
 
 

@@ -175,8 +175,11 @@ def test_starting_offsets_have_to_be_a_records(tmp_path: Path) -> None:
     stream = log(path, startingOffsets=f'{{"a": {offsets[20]}}}')
     start = stream.initial()
     assert [at for _, at in rows(stream, start, end(stream, start))] == offsets[20:]
-    with pytest.raises(StreamError, match="no record of broker a begins at"):
-        log(path, startingOffsets=f'{{"a": {offsets[20] + 1}}}').initial()
+    for wrong in (offsets[20] + 1, SEGMENT - 6):  # that is in the blank at a segment's end
+        with pytest.raises(StreamError, match="no record of broker a begins at"):
+            log(path, startingOffsets=f'{{"a": {wrong}}}').initial()
+    newest = log(path, startingOffsets="latest").initial()
+    assert log(path, startingOffsets=f'{{"a": {newest.marks["a"].at}}}').initial() == newest
     with pytest.raises(StreamError, match="offsets of z"):
         log(path, startingOffsets='{"z": 0}').initial()
 
