@@ -82,7 +82,7 @@ def test_options_of_a_wire_read(start: Start) -> None:
     for given, reason in (
         ({"endpoints": endpoints, "topics": "T", "topicsPattern": "T.*"}, "not both"),
         ({"path": "/x", "endingOffsets": "{}"}, "are for endpoints"),
-        ({"endpoints": endpoints, "topics": "T", "view": "blocks"}, "needs the files"),
+        ({"endpoints": endpoints, "view": "blocks"}, "needs the files"),
         ({"endpoints": endpoints, "topics": "T", "path": "/x"}, "not both"),
     ):
         with pytest.raises(OptionError, match=reason):
