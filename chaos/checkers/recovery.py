@@ -55,7 +55,7 @@ def writes_after_error(case: Case, found: Findings) -> int:
     losses = case.losses
     windows = _error_windows(case.evidence)
     if not windows:
-        raise NotApplicable("no disk failed")
+        raise NotApplicable("no sync of a disk failed")
     for node, begin, end, exact in windows:
         if exact and end - begin > DIES_NS:
             text = (
