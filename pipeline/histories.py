@@ -28,6 +28,7 @@ from rocketbed.pipeline.history_files import (
     HistoryCut,
     arrow_batches,
     check_last_line,
+    check_names,
     line_batches,
 )
 
@@ -40,6 +41,7 @@ SEND: Final = "send"
 READ: Final = "read"
 COMMIT: Final = "commit"
 RESET: Final = "reset"
+KINDS: Final = (SEND, READ, COMMIT, RESET)
 OUTCOMES: Final = ("ok", "weak", "fail", "unknown")
 COLUMNS: Final[Mapping[str, str]] = {
     "kind": "string",
@@ -114,6 +116,7 @@ def check_history(table: "DataFrame") -> dict[str, int]:
     placed = f.col("queue_id").isNotNull() & f.col("queue_offset").isNotNull()
     grouped = f.col("group").isNotNull()
     measures = [
+        f.count_if(~f.col("kind").isin(*KINDS)).alias("strange"),
         f.count_if(is_send & (~named | ~f.coalesce(known, f.lit(False)))).alias("nameless"),
         f.count_if(is_read & ~(grouped & placed)).alias("placeless"),
         f.count_if(is_send).alias("sends"),
@@ -122,6 +125,10 @@ def check_history(table: "DataFrame") -> dict[str, int]:
         *[f.count_if(is_send & (f.col("outcome") == word)).alias(word) for word in OUTCOMES],
     ]
     counts: dict[str, int] = table.agg(*measures).collect()[0].asDict()
+    if strange := counts.pop("strange"):
+        raise BadHistory(
+            f"{strange} rows of the history have a kind that is none of {', '.join(KINDS)}"
+        )
     if nameless := counts.pop("nameless"):
         raise BadHistory(
             f"{nameless} sends of the history lack uniq_key or topic, or have an outcome that is"
@@ -231,7 +238,9 @@ def _read_one(spark: "SparkSession", path: str, names: Names) -> "DataFrame":
     if kind == "arrow":
         return _complete(_in_executor(spark, lambda: arrow_batches(path), FILE_DDL))
     if kind == "parquet":
-        return _complete(spark.read.parquet(path))
+        table = spark.read.parquet(path)
+        check_names(path, table.columns)
+        return _complete(table)
     check_last_line(path)
     return _complete(_from_json(spark, path))
 

@@ -3,10 +3,12 @@
 Arrow parses JSON several times as fast as Spark does, and says which row is wrong.
 """
 
+import difflib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from rocketbed.pipeline.errors import PipelineError
@@ -30,9 +32,12 @@ FILE_COLUMNS: Final[Mapping[str, str]] = {
     "received_ns": "bigint",
     "outcome": "string",
 }
-"""What a row of a file may say; other fields are passed over."""
+"""What a row of a file may say; other fields are passed over, unless one is so near
+that it must be meant."""
 FILE_DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in FILE_COLUMNS.items())
 SHOWN: Final = 80
+NEAR: Final = 0.8
+"""How much alike names are of which one is meant: `bodycrc`, `sent_ms`, but not `queue`."""
 TAIL_BYTES: Final = 1 << 16
 
 
@@ -77,27 +82,36 @@ def line_batches(path: str, start: int, end: int) -> "Iterator[pyarrow.RecordBat
     at, data = _lines(path, start, end)
     if not data.strip():
         return
-    parse = arrow_json.ParseOptions(
-        explicit_schema=_schema(), unexpected_field_behavior="ignore", newlines_in_values=False
-    )
     read = arrow_json.ReadOptions(use_threads=False, block_size=max(len(data), 1 << 16))
+
+    def table(others: str) -> "pyarrow.Table":
+        parse = arrow_json.ParseOptions(
+            explicit_schema=_schema(), unexpected_field_behavior=others, newlines_in_values=False
+        )
+        return arrow_json.read_json(io.BytesIO(data), read_options=read, parse_options=parse)
+
     try:
-        table = arrow_json.read_json(io.BytesIO(data), read_options=read, parse_options=parse)
-    except pyarrow.ArrowException as error:
-        raise BadHistory(_which(path, at, data, str(error))) from error
-    yield from table.to_batches(max_chunksize=16_384)
+        found = table("error")
+    except pyarrow.ArrowException:
+        check_names(path, _names(data))
+        try:
+            found = table("ignore")
+        except pyarrow.ArrowException as error:
+            raise BadHistory(_which(path, at, data, str(error))) from error
+    yield from found.to_batches(max_chunksize=16_384)
 
 
 def arrow_batches(path: str) -> "Iterator[pyarrow.RecordBatch]":
     """An Arrow IPC file, with every column of ours; those that it lacks are null.
 
-    Raises `HistoryCut`.
+    Raises `HistoryCut`, `BadHistory`.
     """
     import pyarrow
 
     try:
         with pyarrow.memory_map(path) as file:
             reader = pyarrow.ipc.open_file(file)
+            check_names(path, reader.schema.names)
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 columns = [
@@ -109,6 +123,26 @@ def arrow_batches(path: str) -> "Iterator[pyarrow.RecordBatch]":
                 yield pyarrow.RecordBatch.from_arrays(columns, schema=_schema())
     except (pyarrow.ArrowException, OSError) as error:
         raise HistoryCut(f"the history {path} is not whole: {error}") from error
+
+
+def check_names(path: str, names: Iterable[str]) -> None:
+    """Raises `BadHistory` for a field that misses one of ours by little: what it says would not be
+    checked."""
+    for name in names:
+        if name not in FILE_COLUMNS and (
+            near := difflib.get_close_matches(name.lower(), FILE_COLUMNS, 1, NEAR)
+        ):
+            raise BadHistory(f"the history {path} has a field {name}: is {near[0]} meant?")
+
+
+def _names(data: bytes) -> Iterator[str]:
+    """Of the fields of all lines that can be read."""
+    names: dict[str, None] = {}
+    for line in data.splitlines():
+        with suppress(ValueError):
+            row = json.loads(line)
+            names |= dict.fromkeys(row if isinstance(row, dict) else ())
+    return iter(names)
 
 
 def _lines(path: str, start: int, end: int) -> tuple[int, bytes]:

@@ -76,17 +76,20 @@ def _suspects(sends: "DataFrame", records: "DataFrame", *, is_whole: bool) -> "D
         f.sum("firm").alias("firm"),
         f.max("sent_place").alias("sent_place"),
         f.max("stored_place").alias("stored_place"),
+        f.max("sent_at").alias("sent_at"),
+        f.max("stored_at").alias("stored_at"),
         f.min("crc").alias("crc_min"),
         f.max("crc").alias("crc_max"),
     )
     ok, maybe, stored = f.col("ok"), f.col("maybe"), f.col("stored")
     several = (ok > 1) | (stored > 1)
-    elsewhere = f.col("sent_place") != f.col("stored_place")
+    moved = f.coalesce(f.col("sent_place") != f.col("stored_place"), f.lit(False))
+    moved |= f.coalesce(f.col("sent_at") != f.col("stored_at"), f.lit(False))
     marks = {
         "is_lost": (ok > 0) & (f.col("firm") == 0),
         "is_risen": (ok + maybe == 0) & (f.col("refused") > 0) & (stored > 0),
         "is_repeated": stored > f.greatest(f.lit(1), ok + maybe),
-        "is_elsewhere": (ok > 0) & (stored > 0) & (several | f.coalesce(elsewhere, f.lit(False))),
+        "is_elsewhere": (ok > 0) & (stored > 0) & (several | moved),
         "is_altered": (stored > 0) & f.coalesce(f.col("crc_min") != f.col("crc_max"), f.lit(False)),
         "is_foreign": f.lit(is_whole) & (stored > 0) & (ok + maybe + f.col("refused") == 0),
     }
@@ -111,6 +114,8 @@ def _sent_side(sends: "DataFrame") -> "DataFrame":
         f.lit(0).alias("firm"),
         f.when(is_ok, f.col("place")).alias("sent_place"),
         f.lit(None).cast("bigint").alias("stored_place"),
+        f.when(is_ok, f.col("physical_offset")).alias("sent_at"),
+        f.lit(None).cast("bigint").alias("stored_at"),
         f.col("body_crc").alias("crc"),
     )
 
@@ -125,6 +130,8 @@ def _stored_side(records: "DataFrame") -> "DataFrame":
         f.when(f.col("firm"), 1).otherwise(0).alias("firm"),
         f.lit(None).cast("bigint").alias("sent_place"),
         f.col("place").alias("stored_place"),
+        f.lit(None).cast("bigint").alias("sent_at"),
+        f.col("physical_offset").alias("stored_at"),
         plain_crc().alias("crc"),
     )
 
@@ -199,16 +206,26 @@ def _moved(suspects: "DataFrame", sends: "DataFrame", records: "DataFrame") -> "
     from pyspark.sql import functions as f
 
     doubtful = suspects.where("is_elsewhere").select(*KEY)
-    acked = sends.where((f.col("outcome") == "ok") & f.col("place").isNotNull())
+    in_queue, at = f.col("place"), f.col("physical_offset")
+    known = in_queue.isNotNull() | at.isNotNull()
+    acked = sends.where((f.col("outcome") == "ok") & known)
     acked = acked.join(doubtful, list(KEY), "left_semi")
     stored = records.join(doubtful, list(KEY), "left_semi")
-    missing = acked.join(stored, [*KEY, "place"], "left_anti")
+    there = stored.select(
+        *[f.col(name).alias(f"stored_{name}") for name in (*KEY, "place", "physical_offset")]
+    )
+    same = f.coalesce(in_queue == f.col("stored_place"), in_queue.isNull())
+    same &= f.coalesce(at == f.col("stored_physical_offset"), at.isNull())
+    for name in KEY:
+        same &= f.col(name) == f.col(f"stored_{name}")
+    missing = acked.join(there, same, "left_anti")
     where = stored.groupBy(*KEY).agg(f.first(f.concat(at_place(), in_log())).alias("where"))
     text = f.concat(
         f.lit("key "),
         f.col("uniq_key"),
         f.lit(", acknowledged at "),
         at_place(),
+        f.coalesce(f.concat(f.lit(" (log "), at.cast("string"), f.lit(")")), f.lit("")),
         f.lit(", is at "),
         f.col("where"),
     )

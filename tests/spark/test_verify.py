@@ -16,6 +16,8 @@ from rocketbed.pipeline.checks.replicas import diverged, unequal_blocks
 from rocketbed.pipeline.checks.tables import record_table, send_table
 from rocketbed.pipeline.histories import COLUMNS as HISTORY_COLUMNS
 from rocketbed.pipeline.histories import DDL as HISTORY_DDL
+from rocketbed.pipeline.histories import check_history
+from rocketbed.pipeline.history_files import BadHistory
 from rocketbed.pipeline.jobs.verify.job import interpreted as interpreted_
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
@@ -219,6 +221,30 @@ def test_each_check_finds_what_was_planted_for_it(spark: SparkSession) -> None:
     assert f"(log {missing['physical_offset']}, 100 bytes)" in answers["V8"].examples[0]
     assert "group g passed t/0 offset 2" in answers["V9"].examples[0]
     assert "bad_magic, (log 1000 of b/b1)" in answers["V5"].examples[0]
+
+
+def test_a_place_in_the_log_that_was_acknowledged_is_compared(spark: SparkSession) -> None:
+    store = Store()
+    for number, at in enumerate((0, None, 999)):
+        store.send(f"k{number}", "t")
+        store.history[-1]["physical_offset"] = at
+    store.send("only", "t")
+    store.history[-1] |= {"queue_offset": None, "physical_offset": 5}
+    store.send("right", "t")
+    store.history[-1] |= {"queue_offset": None, "physical_offset": 4 * SIZE}
+    answers = run(spark, store)
+    assert answers["V11"].count == 2
+    told = "key k2, acknowledged at t/0 offset 2 (log 999), is at t/0 offset 2 (log 200 of b/b1)"
+    assert told in answers["V11"].examples
+
+
+@pytest.mark.parametrize("kind", ["SEND", "sent"])
+def test_a_row_of_another_kind_is_not_passed_over(spark: SparkSession, kind: str) -> None:
+    store = Store()
+    store.send("a", "t")
+    store.tell("lost", "t", 0, 5, kind=kind)
+    with pytest.raises(BadHistory, match="1 rows of the history have a kind that is none of send"):
+        check_history(tables(spark, store)[1])
 
 
 def test_replicas_are_compared_by_their_blocks(spark: SparkSession) -> None:
