@@ -18,30 +18,43 @@ AWAY = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu"})
 
 @check("A43 order of calls", "calls in order")
 def calls_in_order(case: Case, found: Findings) -> int:
-    """A43: a group that listens in order, and each of its members, is not called for a message
-    after one that stands behind it. Not for the first time: a member may begin again where the
-    group's position is. Not where the queue had lost its end, or a second master had another."""
+    """A43: a group that listens in order is not called for a message for the first time after one
+    that stands behind it, nor one of its members, once it has begun again where the group's
+    position is, with a message left out. Not where the queue had lost its end, or a second master
+    had another."""
     evidence = case.evidence
     ordered = evidence.record.ordered_listeners
     calls = [call for call in evidence.rows((Function.HEAR,)).each() if call.operation in ordered]
     last: dict[tuple[int, ...], Row] = {}
-    seen: set[tuple[int, ...]] = set()
+    seen: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    latest: dict[tuple[int, ...], Row] = {}
+    again: dict[tuple[int, ...], bool] = {}
+    """Whether the latest call was the first one after a beginning again."""
     for call in sorted(calls, key=lambda row: row.invoked_ns):
         queue = call.operation, call.node, call.topic, call.queue
-        for reader in (queue, (*queue, call.process)):
-            before = last.get(reader)
-            if before is None or call.queue_offset > before.queue_offset:
-                last[reader] = call
-            elif (*reader, call.queue_offset) not in seen:
-                found.add(
-                    f"group {call.operation} was called for {evidence.place(call)} after offset"
-                    f" {before.queue_offset}",
-                    excuse=_replaced(case, before, call.invoked_ns),
-                    value=call.value,
-                    time_ns=call.invoked_ns,
-                    offset=call.queue_offset,
-                )
-        seen |= {(*queue, call.queue_offset), (*queue, call.process, call.queue_offset)}
+        high, before = last.get(queue, call), latest.get(queue, call)
+        is_behind = call.queue_offset < high.queue_offset and call.queue_offset not in seen[queue]
+        is_on = call.process == before.process and call.queue_offset > before.queue_offset
+        following = before.queue_offset + 1
+        is_left_out = is_on and again.get(queue, False) and following in seen[queue]
+        if is_behind or (is_left_out and call.queue_offset != following):
+            one = high if is_behind else before
+            excuse = _replaced(case, one, call.invoked_ns)
+            found.add(
+                f"group {call.operation} was called for {evidence.place(call)} after offset"
+                f" {one.queue_offset}",
+                excuse=excuse,
+                value=call.value,
+                time_ns=call.invoked_ns,
+                offset=call.queue_offset,
+            )
+        if call.queue_offset >= high.queue_offset or (is_behind and excuse):
+            last[queue] = call
+        if call.process != before.process or call.queue_offset != before.queue_offset:
+            is_back = call.queue_offset < before.queue_offset
+            again[queue] = is_back and call.process == before.process
+        seen[queue].add(call.queue_offset)
+        latest[queue] = call
     if not calls:
         raise NotApplicable("nobody listened in order")
     return len(calls)

@@ -1,6 +1,7 @@
 """Replication as the links and the samples show it: R2, R2k, R3, R8 and R9 of chaos.md 2.6."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +162,7 @@ def catch_up(case: Case, found: Findings) -> int:
     end = evidence.record.stop_ns or evidence.record.end_ns
     samples = [
         event
-        for event in evidence.events(Function.NODE, "sample", "start", "exit", "cut", "recovered")
+        for event in evidence.events(Function.NODE, "sample", "start", "exit", "cut")
         if begin <= event.time_ns <= end
     ]
     if not evidence.record.calm_ns or all(event.what != "sample" for event in samples):
@@ -169,7 +170,10 @@ def catch_up(case: Case, found: Findings) -> int:
     masters: dict[int, int] = {}
     behind: dict[str, _Progress] = {}
     cut_at: dict[str, object] = {}
-    begins_ns: dict[str, int] = {}
+    begins_ns: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for event in evidence.events(Function.NODE, "recovered"):
+        taken_ns = int(float(event.fields.get("seconds", 0)) * SECOND_NS)
+        begins_ns[event.node].append((event.time_ns, event.time_ns + taken_ns))
     examined = 0
     for event in samples:
         if event.what == "cut":
@@ -178,9 +182,6 @@ def catch_up(case: Case, found: Findings) -> int:
                 cut_at[event.node] = at
                 behind.pop(event.node, None)
             continue
-        if event.what == "recovered":
-            seconds = float(event.fields.get("seconds", 0))
-            begins_ns[event.node] = event.time_ns + int(seconds * SECOND_NS)
         if event.what != "sample":
             behind.pop(event.node, None)
             continue
@@ -190,7 +191,7 @@ def catch_up(case: Case, found: Findings) -> int:
         if event.fields.get("master") or event.fields.get("role") == "master":
             masters[group] = written
             continue
-        if event.time_ns < begins_ns.get(event.node, 0):
+        if any(begin_ns <= event.time_ns < end_ns for begin_ns, end_ns in begins_ns[event.node]):
             continue
         stalled = _stalls(behind, event, written, masters.get(group, 0))
         if stalled:

@@ -3,7 +3,7 @@ one at a time. They have a topic of their own; its sends and calls have rows of 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
@@ -85,7 +85,7 @@ def late_calls(case: Case, found: Findings) -> int:
             level = FIRST_LEVEL + attempt - 1 if attempt else one.told.operation
             if since_ns <= evidence.record.calm_ns + HALF_OPEN_NS:
                 continue
-            late.append(max(first_ns - since_ns - levels.get(level, 0) * MS, 0))
+            late.append(max(first_ns - since_ns - delay_ns(levels, level), 0))
             if late[-1] > LATE_NS and evidence.record.backend == "sim":
                 again = f" for the {attempt + 1}th time" if attempt else ""
                 found.add(
@@ -100,6 +100,11 @@ def late_calls(case: Case, found: Findings) -> int:
     found.figures = spread("late", late)
     found.note = "p99 {late_p99_ms} ms, at most {late_max_ms} ms".format_map(found.figures)
     return len(late)
+
+
+def delay_ns(levels: Mapping[int, int], level: int) -> int:
+    """How long a level waits; one beyond the last is the last (wire.md 4.9)."""
+    return levels.get(min(level, max(levels, default=0)), 0) * MS
 
 
 def _waits(one: Heard) -> Iterator[tuple[int, int, int]]:

@@ -178,12 +178,17 @@ def answered_in_calm(case: Case, found: Findings) -> int:
         raise NotApplicable("the run had no calm phase")
     begin, examined = record.calm_ns + HALF_OPEN_NS, 0
     judged = ASKED if evidence.record.facts.get("burst") else (*ASKED, Function.TELL)
+    ends_ns = max((row.invoked_ns for row in evidence.rows((Function.TELL,)).each()), default=0)
+    # As L7: the first thirds may be needed to come into order.
+    told_ns = max(begin, record.calm_ns + (ends_ns - record.calm_ns) * 2 // 3)
     for function in (*ASKED, Function.SEND, Function.TELL):
         asked = evidence.rows((function,))
-        rows = map(asked.row, passes.above(asked.column("invoked_ns"), begin))
+        since_ns = told_ns if function is Function.TELL else begin
+        rows = map(asked.row, passes.above(asked.column("invoked_ns"), since_ns))
         # A client that is stopped with its question under way gets no answer, not even a time-out.
         told = [row for row in rows if row.returned_ns >= 0]
-        good = [row for row in told if row.outcome == Outcome.OK]
+        stored = (Outcome.OK, Outcome.WEAK) if function is Function.TELL else (Outcome.OK,)
+        good = [row for row in told if row.outcome in stored]
         examined += len(told)
         what = function.name.lower()
         if function in judged and len(good) < SUCCESS_MIN * len(told):

@@ -7,7 +7,7 @@ from functools import cache
 from rocketbed.chaos.checkers.backlog import LATE_NS
 from rocketbed.chaos.checkers.check import Case, Findings, check
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.listening import FIRST_LEVEL, MS, Heard, heard
+from rocketbed.chaos.checkers.listening import FIRST_LEVEL, Heard, delay_ns, heard
 from rocketbed.chaos.checkers.logs import values_in
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome, Row
@@ -125,9 +125,20 @@ class _Excuses:
             excuse = losses.on_the_way(group, since_ns, until_ns, is_safe=evidence.elects)
         else:
             excuse = losses.may_lose(one.told, group, one.told.physical_offset + 1)
-        since_ns += delay_levels(evidence.record.delay_levels).get(level, 0) * MS
-        until_ns = since_ns + retried_ns + LATE_NS
+        since_ns += delay_ns(delay_levels(evidence.record.delay_levels), level)
+        until_ns = self._served_ns(group, since_ns + retried_ns) + LATE_NS
         return excuse or losses.on_the_way(group, since_ns, until_ns, is_safe=evidence.elects)
+
+    def _served_ns(self, group: int, time_ns: int) -> int:
+        """A time, or when the group's master that was down then, or a new one, had recovered."""
+        events = self._case.evidence.events(Function.NODE, "exit", "recovered")
+        ours = [one for one in events if self._case.evidence.group_of_name(one.node) == group]
+        master = self._case.losses.lineages[group].era(time_ns).master if group >= 0 else ""
+        before = [one for one in ours if one.node == master and one.time_ns <= time_ns]
+        if not before or before[-1].what == "recovered":
+            return time_ns
+        after = (one.time_ns for one in ours if one.what == "recovered" and one.time_ns > time_ns)
+        return next(after, time_ns)
 
     def _places(self, group: int, listeners: int, topic: str) -> dict[int, Place] | None:
         """By value where the last log of a broker group has messages last, those that came back to

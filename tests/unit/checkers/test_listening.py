@@ -268,7 +268,12 @@ def begun_again(run: RunMaker) -> None:
 
 
 def begun_again_in_another_order(run: RunMaker) -> None:
-    several(run, (11, 5), (12, 5), (12, 6), (11, 6))
+    several(run, (11, 5), (12, 5), (13, 5), (12, 6), (11, 6), (13, 6))
+
+
+def begun_again_where_another_was(run: RunMaker) -> None:
+    """The group's position went back to before what the member had ever been called for."""
+    several(run, (11, 4), (12, 4), (13, 5), (11, 5), (12, 5), (13, 5), (14, 5))
 
 
 def after_a_loss(run: RunMaker) -> None:
@@ -412,6 +417,7 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (after_one_behind_it, {"A43"}),
         (begun_again, set()),
         (begun_again_in_another_order, {"A43"}),
+        (begun_again_where_another_was, set()),
         (after_a_loss, set()),
         (a_try_left_out, {"A28"}),
         (another_body, {"A28"}),
