@@ -89,6 +89,8 @@ class Turn:
     """Whose log is the truth from then on."""
     threshold: int | None
     """Messages that end above it may be gone from the truth; None when that was not observed."""
+    end: int
+    """Where the truth ended before; `ENDLESS` when that was not observed."""
     others: dict[str, int]
     """How far the other nodes still hold the truth as it was."""
     effect_ns: int
@@ -335,7 +337,8 @@ class _Walk:
             for node, layout in self._layouts.items()
             if node != self._master
         }
-        self._lineage.turns.append(Turn(change, self._master, threshold, others, time_ns))
+        end = self._truth.end
+        self._lineage.turns.append(Turn(change, self._master, threshold, end, others, time_ns))
 
     def _begin_era(self, time_ns: int) -> None:
         base = {}

@@ -123,7 +123,10 @@ class Losses:
         `is_safe` as what is acknowledged, a promotion may take it whatever is promised."""
         unseen = Sent(-1, -1, group, True, begin_ns, until_ns, ENDLESS, 0)
         for loss in self.turns:
-            if group not in (loss.lineage.group, -1) or loss.turn.change.time_ns <= begin_ns:
+            turn = loss.turn
+            takes = turn.threshold is None or turn.threshold < turn.end
+            is_ours = group in (loss.lineage.group, -1)
+            if not (is_ours and takes and turn.change.time_ns > begin_ns):
                 continue
             is_open = not is_safe and loss.turn.change.what == PROMOTE
             may_take = is_open or self._may_take(loss, unseen)

@@ -127,12 +127,15 @@ def lost(run: RunMaker) -> None:
     run.event(71 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
 
 
-def promoted_without_it(run: RunMaker, *, at_s: int = 70, written: int = 5_000) -> None:
+def promoted_without_it(
+    run: RunMaker, *, at_s: int = 70, written: int = 5_000, end: int = 10_000
+) -> None:
     """What a consumer put back is behind all that it was given (seed 1281344)."""
     refused_and_not_again(run)
     run.trace = Trace()
     for node in run.nodes:
-        run.trace.node(node).add(SECOND, written, written)
+        reached = end if node == "b1" else written
+        run.trace.node(node).add(SECOND, reached, reached)
     run.event(at_s * SECOND, "b2", "promote", former="b1", written=written)
 
 
@@ -142,8 +145,32 @@ def promoted_before_the_refusal(run: RunMaker) -> None:
 
 def promoted_with_what_came_later(run: RunMaker) -> None:
     """What was put back, or came again when it was due, was written before."""
-    promoted_without_it(run, at_s=90, written=10_000)
+    promoted_without_it(run, at_s=90, written=10_000, end=11_000)
     run.sends[-1].invoked_ns, run.sends[-1].returned_ns = 85 * SECOND, 86 * SECOND
+
+
+def promoted_with_all_there_was(run: RunMaker) -> None:
+    promoted_without_it(run, end=5_000)
+
+
+def down_when_it_was_due(run: RunMaker, *, up_s: int = 71) -> None:
+    """Its master came back, took messages for a second, and lost what it gave out late."""
+    run.record.promise = Promise(replication="async", copies=1)
+    tell(run)
+    hear(run, ORDERED, DUE_NS)
+    run.trace = Trace()
+    for node in run.nodes:
+        run.trace.node(node).add(SECOND, 20_000, 10_000)
+    run.event(61 * SECOND, "b1", "exit", cause="kill", reason="")
+    run.event(up_s * SECOND, "b1", "recovered", end=10_000, seconds=0)
+    run.sends[-1].invoked_ns, run.sends[-1].returned_ns = 71 * SECOND, 71 * SECOND + MS
+    run.strike(73 * SECOND, "b1", "powercut", written=20_000, durable=10_000)
+    run.event(73 * SECOND, "b1", "exit", cause="powercut", reason="")
+    run.event(74 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
+
+
+def down_before_it_was_due(run: RunMaker) -> None:
+    down_when_it_was_due(run, up_s=61)
 
 
 def elected_without_it(run: RunMaker) -> None:
@@ -399,6 +426,9 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (promoted_without_it, set()),
         (promoted_before_the_refusal, {"A27"}),
         (promoted_with_what_came_later, {"A27"}),
+        (promoted_with_all_there_was, {"A27"}),
+        (down_when_it_was_due, set()),
+        (down_before_it_was_due, {"A27"}),
         (elected_without_it, {"A27"}),
         (passed_at_a_second_master, set()),
         (passed_before_a_second_master, {"A27"}),
