@@ -28,8 +28,7 @@ def calls_in_order(case: Case, found: Findings) -> int:
     last: dict[tuple[int, ...], Row] = {}
     seen: dict[tuple[int, ...], set[int]] = defaultdict(set)
     latest: dict[tuple[int, ...], Row] = {}
-    again: dict[tuple[int, ...], bool] = {}
-    """Whether the latest call was the first one after a beginning again."""
+    again: dict[tuple[int, ...], bool] = {}  # whether the latest call went back
     for call in sorted(calls, key=lambda row: row.invoked_ns):
         queue = call.operation, call.node, call.topic, call.queue
         high, before = last.get(queue, call), latest.get(queue, call)
