@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.events import as_master, step_of
+from rocketbed.chaos.checkers.listening import Records
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Event, Function, Row
 
@@ -25,6 +26,7 @@ def calls_in_order(case: Case, found: Findings) -> int:
     evidence = case.evidence
     ordered = evidence.record.ordered_listeners
     calls = [call for call in evidence.rows((Function.HEAR,)).each() if call.operation in ordered]
+    records = Records(case)
     last: dict[tuple[int, ...], Row] = {}
     seen: dict[tuple[int, ...], set[int]] = defaultdict(set)
     latest: dict[tuple[int, ...], Row] = {}
@@ -38,7 +40,7 @@ def calls_in_order(case: Case, found: Findings) -> int:
         is_left_out = is_on and again.get(queue, False) and following in seen[queue]
         if is_behind or (is_left_out and call.queue_offset != following):
             one = high if is_behind else before
-            excuse = _replaced(case, one, call.invoked_ns)
+            excuse = records.lost(one, call.invoked_ns) or records.split(one, call.invoked_ns)
             found.add(
                 f"group {call.operation} was called for {evidence.place(call)} after offset"
                 f" {one.queue_offset}",
@@ -57,17 +59,6 @@ def calls_in_order(case: Case, found: Findings) -> int:
     if not calls:
         raise NotApplicable("nobody listened in order")
     return len(calls)
-
-
-def _replaced(case: Case, call: Row, until_ns: int) -> Excuse | None:
-    """What may have given the place free by then that a function was called for, or by which there
-    was another one."""
-    evidence, losses = case.evidence, case.losses
-    told = evidence.rows((Function.TELL,)).each()
-    since_ns = next((row.invoked_ns for row in told if row.value == call.value), 0)
-    group, behind = evidence.group_of(call.node), call.physical_offset + 1
-    excuse = losses.loss_between(group, since_ns, until_ns, behind=behind)
-    return excuse or losses.split_between(group, since_ns, until_ns)
 
 
 @check("A29 double owner", "calls in order")

@@ -36,6 +36,31 @@ class Heard(NamedTuple):
         return f"value {self.told.value}"
 
 
+class Records:
+    """What may have taken the records that functions were called for, since these were told: a
+    member in order may be called long after it got them."""
+
+    def __init__(self, case: Case) -> None:
+        self._losses, self._evidence = case.losses, case.evidence
+        told = case.evidence.rows((Function.TELL,)).each()
+        self._told_ns = {row.value: row.invoked_ns for row in told}
+
+    def _since_ns(self, call: Row) -> int:
+        return self._told_ns.get(call.value, call.invoked_ns)
+
+    def lost(self, call: Row, until_ns: int) -> Excuse | None:
+        """A loss until then."""
+        group, behind = self._evidence.group_of(call.node), call.physical_offset + 1
+        return self._losses.loss_between(group, self._since_ns(call), until_ns, behind=behind)
+
+    def split(self, call: Row, until_ns: int, told: Row | None = None) -> Excuse | None:
+        """A second master until then, who may have had the record, or what was told."""
+        since_ns = self._since_ns(call)
+        if told is not None:
+            since_ns = min(told.invoked_ns, since_ns)
+        return self._losses.split_between(self._evidence.group_of(call.node), since_ns, until_ns)
+
+
 @check("A26 early delay", "calls")
 def early_calls(case: Case, found: Findings) -> int:
     """A26: no function is called before the delay of its message, or of its repetition, is over."""

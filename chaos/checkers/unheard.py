@@ -7,7 +7,7 @@ from functools import cache
 from rocketbed.chaos.checkers.backlog import LATE_NS
 from rocketbed.chaos.checkers.check import Case, Findings, check
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.listening import FIRST_LEVEL, Heard, delay_ns, heard
+from rocketbed.chaos.checkers.listening import FIRST_LEVEL, Heard, Records, delay_ns, heard
 from rocketbed.chaos.checkers.logs import values_in
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome, Row
@@ -49,12 +49,9 @@ class _Excuses:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        self._told_ns: dict[int, int] = {}
-        """By value when it was told."""
+        self._records = Records(case)
         self._calls: dict[tuple[int, int], list[Row]] = defaultdict(list)
         """By node and listeners' group."""
-        for row in case.evidence.rows((Function.TELL,)).each():
-            self._told_ns[row.value] = row.invoked_ns
         for row in case.evidence.rows((Function.HEAR,)).each():
             self._calls[row.node, row.operation].append(row)
         self._last_places: Callable[[int, int, str], dict[int, Place] | None] = cache(self._places)
@@ -78,38 +75,28 @@ class _Excuses:
         """A loss of what the group had got, so that it was beyond a place before the message came
         to stand there (T20; seed 861039), or a second master's queue, whose places are others. A
         member in order may handle what it got long after the loss (seed 866430)."""
-        told, losses = one.told, self._case.losses
+        told = one.told
         for call in self._calls[told.node, one.group]:
             is_same = (call.topic, call.queue) == (told.topic, told.queue)
             if is_same and call.queue_offset >= told.queue_offset:
-                if excuse := self._lost(call, told.returned_ns):
-                    return excuse
-                group = self._case.evidence.group_of(told.node)
+                excuse = self._records.lost(call, told.returned_ns)
                 # It may have stood at a second master's place (seed 868724).
-                if excuse := losses.split_between(group, told.invoked_ns, call.returned_ns):
+                if excuse := excuse or self._records.split(call, call.returned_ns, told):
                     return excuse
         return None
 
     def _passed(self, one: Heard, place: Place | None, places: dict[int, Place]) -> Excuse | None:
         """The same of what was delayed or refused, which comes to stand somewhere at any time:
         where the last log has it last counts, any place where that is not known."""
-        group = self._case.evidence.group_of(one.told.node)
         for call in self._calls[one.told.node, one.group]:
             given = self._place_of(call)
             is_beyond = place is None or (given[:2] == place[:2] and given[2] >= place[2])
             # What stands where it was given, to the byte, has passed nobody (seed 1281344).
             if is_beyond and places.get(call.value) != given:
-                times = one.told.invoked_ns, call.returned_ns
-                excuse = self._lost(call, ENDLESS)
-                if excuse := excuse or self._case.losses.split_between(group, *times):
+                excuse = self._records.lost(call, ENDLESS)
+                if excuse := excuse or self._records.split(call, call.returned_ns, one.told):
                     return excuse
         return None
-
-    def _lost(self, call: Row, until_ns: int) -> Excuse | None:
-        """What may have taken, until then, the record that a function was called for."""
-        since_ns = self._told_ns.get(call.value, call.invoked_ns)
-        group, behind = self._case.evidence.group_of(call.node), call.physical_offset + 1
-        return self._case.losses.loss_between(group, since_ns, until_ns, behind=behind)
 
     def _on_the_way(self, one: Heard) -> Excuse | None:
         """A loss of what its consumer put back, or of its next record, when that was due. A broker

@@ -40,11 +40,16 @@ def row(run: RunMaker, function: Function, **fields: int) -> None:
 
 
 def tell(
-    run: RunMaker, *, level: int = 2, outcome: Outcome = Outcome.OK, value: int = VALUE
+    run: RunMaker,
+    *,
+    level: int = 2,
+    outcome: Outcome = Outcome.OK,
+    value: int = VALUE,
+    at_ns: int = TOLD_NS,
 ) -> None:
     row(
-        run, Function.TELL, process=1, value=value, operation=level, queue=1, physical_offset=4000,
-        invoked_ns=TOLD_NS, returned_ns=TOLD_NS + MS, outcome=outcome,
+        run, Function.TELL, process=1, value=value, operation=level, queue=1, queue_offset=9,
+        physical_offset=4000, invoked_ns=at_ns, returned_ns=at_ns + MS, outcome=outcome,
     )  # fmt: skip
 
 
@@ -186,18 +191,45 @@ def lost_before(run: RunMaker) -> None:
     run.event(41 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
 
 
-def passed_at_a_second_master(run: RunMaker, *, at_s: int = 61) -> None:
-    by_one_group_only(run)
-    tell(run, value=VALUE + 1, outcome=Outcome.INFO)
+def passed_at_a_second_master(
+    run: RunMaker, *, level: int = 2, other_s: int = 60, at_s: int = 61
+) -> None:
+    tell(run, level=level)
+    tell(run, level=0, value=VALUE + 1, outcome=Outcome.INFO, at_ns=other_s * SECOND)
+    hear(run, ORDERED, DUE_NS)
     row(
         run, Function.HEAR, process=5, value=VALUE + 1, operation=LOOSE, queue=1, queue_offset=9,
         physical_offset=7000, invoked_ns=DUE_NS, returned_ns=DUE_NS,
     )  # fmt: skip
+    if level:  # it came to stand there since
+        run.specs.append(spec_of(VALUE, queue_id=1, queue_offset=9))
     run.strike(at_s * SECOND, "b3", "double", for_s=1.0)
+    run.event((at_s + 1) * SECOND, "b3", "start", role="SLAVE", id=2)
 
 
 def passed_before_a_second_master(run: RunMaker) -> None:
     passed_at_a_second_master(run, at_s=70)
+
+
+def passed_there_before_a_second_master(run: RunMaker) -> None:
+    passed_at_a_second_master(run, level=0, at_s=70)
+
+
+def passed_long_after_a_second_master(run: RunMaker, *, level: int = 0, other_s: int = 40) -> None:
+    """A member in order had got another message of it, before this one was told."""
+    passed_at_a_second_master(run, level=level, other_s=other_s, at_s=41)
+
+
+def delayed_passed_long_after_a_second_master(run: RunMaker) -> None:
+    passed_long_after_a_second_master(run, level=2)
+
+
+def passed_by_what_came_after_a_second_master(run: RunMaker) -> None:
+    passed_long_after_a_second_master(run, other_s=45)
+
+
+def delayed_passed_by_what_came_after_a_second_master(run: RunMaker) -> None:
+    passed_long_after_a_second_master(run, level=2, other_s=45)
 
 
 def refused(run: RunMaker, *, count: int = TRIES, second_ns: int = DUE_NS + 4 * SECOND) -> None:
@@ -432,6 +464,11 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (elected_without_it, {"A27"}),
         (passed_at_a_second_master, set()),
         (passed_before_a_second_master, {"A27"}),
+        (passed_there_before_a_second_master, {"A27"}),
+        (passed_long_after_a_second_master, set()),  # seed 1285040
+        (delayed_passed_long_after_a_second_master, set()),
+        (passed_by_what_came_after_a_second_master, {"A27"}),
+        (delayed_passed_by_what_came_after_a_second_master, {"A27"}),
         (dead_at_last, set()),
         (dead_too_soon, {"A28"}),
         (again_too_soon, {"A26"}),
