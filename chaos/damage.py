@@ -5,6 +5,7 @@ The files come from a backend; what is hit is drawn from the run's seed. Source:
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
@@ -86,6 +87,29 @@ class StoreFiles(Protocol):
         """Give a file these bytes, on disk at once; makes it if it is not there."""
 
     def remove(self, path: str) -> None: ...
+
+
+class FilesAtRest:
+    """The files of a directory (`StoreFiles`)."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def paths(self) -> list[str]:
+        return sorted(
+            str(path.relative_to(self._root)) for path in self._root.rglob("*") if path.is_file()
+        )
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def write(self, path: str, data: bytes) -> None:
+        whole = self._root / path
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        whole.write_bytes(data)
+
+    def remove(self, path: str) -> None:
+        (self._root / path).unlink()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

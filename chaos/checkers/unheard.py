@@ -54,6 +54,7 @@ class _Excuses:
         """By node and listeners' group."""
         for row in case.evidence.rows((Function.HEAR,)).each():
             self._calls[row.node, row.operation].append(row)
+        self._ups = case.evidence.events(Function.NODE, "exit", "recovered")
         self._last_places: Callable[[int, int, str], dict[int, Place] | None] = cache(self._places)
 
     def of(self, one: Heard) -> Excuse | None:
@@ -118,8 +119,7 @@ class _Excuses:
 
     def _served_ns(self, group: int, time_ns: int) -> int:
         """A time, or when the group's master that was down then, or a new one, had recovered."""
-        events = self._case.evidence.events(Function.NODE, "exit", "recovered")
-        ours = [one for one in events if self._case.evidence.group_of_name(one.node) == group]
+        ours = [one for one in self._ups if self._case.evidence.group_of_name(one.node) == group]
         master = self._case.losses.lineages[group].era(time_ns).master if group >= 0 else ""
         before = [one for one in ours if one.node == master and one.time_ns <= time_ns]
         if not before or before[-1].what == "recovered":

@@ -1,10 +1,11 @@
 """One way to alter a recorded run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.history import Row, read_history, save_history
+from rocketbed.chaos.record import HISTORY_FILE, RunRecord
 
 Alter = Callable[[Path, RunRecord], bool]
 """Alters a run's directory; whether there was anything to alter."""
@@ -15,3 +16,14 @@ class Alteration:
     name: str
     what: str
     alter: Alter
+
+
+def replace_rows(replace: Callable[[list[Row]], Iterable[Row]], path: Path) -> bool:
+    """Have other rows in the history of a run's directory; whether any is another one now."""
+    place = path / HISTORY_FILE
+    history = read_history(place)
+    before = list(history.columns.rows())
+    after = list(replace(list(before)))
+    place.unlink()
+    save_history(place, history, after)
+    return after != before

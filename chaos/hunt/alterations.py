@@ -12,9 +12,8 @@ from rocketbed.chaos.history import (
     Outcome,
     Row,
     read_history,
-    save_history,
 )
-from rocketbed.chaos.hunt.alteration import Alteration
+from rocketbed.chaos.hunt.alteration import Alteration, replace_rows
 from rocketbed.chaos.hunt.alterations_told import TOLD
 from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
 
@@ -33,14 +32,8 @@ Change = Callable[[Row], Row | None]
 
 
 def _rows(change: Change, path: Path) -> bool:
-    """Replace rows of the history; whether any is another one now."""
-    place = path / HISTORY_FILE
-    history = read_history(place)
-    before = list(history.columns.rows())
-    after = [row for row in map(change, before) if row is not None]
-    place.unlink()
-    save_history(place, history, after)
-    return after != before
+    """Replace rows one by one; whether any is another one now."""
+    return replace_rows(lambda rows: filter(None, map(change, rows)), path)
 
 
 def _first(is_meant: Callable[[Row], bool], change: Change) -> Change:

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.history import Function, Outcome, Row, read_history, save_history
-from rocketbed.chaos.hunt.alteration import Alteration
-from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.history import Function, Outcome, Row
+from rocketbed.chaos.hunt.alteration import Alteration, replace_rows
+from rocketbed.chaos.record import RunRecord
 
 LATE_NS: Final = 20 * 10**9
 OTHER_PLACE: Final = 1000
@@ -17,13 +17,7 @@ Replace = Callable[[list[Row], RunRecord], Iterable[Row]]
 
 
 def _rows(replace: Replace, path: Path, record: RunRecord) -> bool:
-    place = path / HISTORY_FILE
-    history = read_history(place)
-    before = list(history.columns.rows())
-    after = list(replace(list(before), record))
-    place.unlink()
-    save_history(place, history, after)
-    return after != before
+    return replace_rows(lambda rows: replace(rows, record), path)
 
 
 def _dead_twice(rows: list[Row], _record: RunRecord) -> Iterable[Row]:

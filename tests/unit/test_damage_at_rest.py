@@ -5,30 +5,11 @@ from random import Random
 
 import pytest
 
-from rocketbed.chaos.damage import FIELDS, Damage, Hit, inflict
+from rocketbed.chaos.damage import FIELDS, Damage, FilesAtRest, Hit, inflict
 from tests.support.logs import Log, Message
 
 PROPERTIES = "KEYS\x01k\x02TAGS\x01red\x02ZONE\x01west\x02"
 FILE = f"commitlog/{0:020d}"
-
-
-class Files:
-    """The files of a directory (`chaos.damage.StoreFiles`)."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def paths(self) -> list[str]:
-        return [FILE]
-
-    def read(self, path: str) -> bytes:
-        return (self.root / path).read_bytes()
-
-    def write(self, path: str, data: bytes) -> None:
-        (self.root / path).write_bytes(data)
-
-    def remove(self, path: str) -> None:
-        (self.root / path).unlink()
 
 
 class At(Random):
@@ -46,7 +27,7 @@ class At(Random):
 @pytest.mark.parametrize("field", [*FIELDS, "topic"])
 def test_fields_of_a_record(tmp_path: Path, field: str, has_crc: bool) -> None:
     Log(tmp_path).append([Message(properties=PROPERTIES, has_crc=has_crc)])
-    hit = inflict(Files(tmp_path), Damage(kind="flip", where=field), Random(7))
+    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where=field), Random(7))
     assert hit.is_unseen == (field == "time" and not has_crc)
 
 
@@ -57,12 +38,12 @@ def test_fields_of_a_record(tmp_path: Path, field: str, has_crc: bool) -> None:
 def test_properties_of_a_record(tmp_path: Path, text: str, is_unseen: bool, has_crc: bool) -> None:
     """Seeds 1283168 and 1283188."""
     Log(tmp_path).append([Message(properties=PROPERTIES, has_crc=has_crc)])
-    byte = Files(tmp_path).read(FILE).index(text.encode())
-    hit = inflict(Files(tmp_path), Damage(kind="flip", where="log"), At(byte))
+    byte = FilesAtRest(tmp_path).read(FILE).index(text.encode())
+    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(byte))
     assert hit == Hit(f"{FILE} byte {byte}", is_unseen and not has_crc)
 
 
 def test_the_name_of_a_checksum_itself(tmp_path: Path) -> None:
     Log(tmp_path).append([Message(properties=PROPERTIES, has_crc=True)])
-    byte = Files(tmp_path).read(FILE).index(b"__CRC32#")
-    assert inflict(Files(tmp_path), Damage(kind="flip", where="log"), At(byte)).is_unseen
+    byte = FilesAtRest(tmp_path).read(FILE).index(b"__CRC32#")
+    assert inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(byte)).is_unseen

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeVar
 
 import trio
 
-from rocketbed.chaos.damage import Damage, Hit, inflict
+from rocketbed.chaos.damage import Damage, FilesAtRest, Hit, inflict
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.marks import Marks
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
@@ -179,7 +179,7 @@ class Machine:
 
     def damage(self, damage: Damage) -> Hit:
         """Damage the store, whose process has ended; what was hit."""
-        return inflict(_FilesAtRest(self.store), damage, self._random)
+        return inflict(FilesAtRest(self.store), damage, self._random)
 
     # --- the end
 
@@ -211,29 +211,6 @@ class Machine:
             self.clock.close()
         if self.volume is not None:
             await trio.to_thread.run_sync(self.volume.destroy)
-
-
-class _FilesAtRest:
-    """The files of a directory (`chaos.damage.StoreFiles`)."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def paths(self) -> list[str]:
-        return sorted(
-            str(path.relative_to(self._root)) for path in self._root.rglob("*") if path.is_file()
-        )
-
-    def read(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
-
-    def write(self, path: str, data: bytes) -> None:
-        whole = self._root / path
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        whole.write_bytes(data)
-
-    def remove(self, path: str) -> None:
-        (self._root / path).unlink()
 
 
 def _rules(fault: DiskFault) -> list[DiskRule]:
