@@ -81,6 +81,10 @@ class Crash:
     node: str
     time_ns: int
     reason: str
+    cause: str = ""
+    """The fault that permits it; empty where none does."""
+    cause_ns: int = 0
+    """Since when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
+    Excuse,
     Severity,
     judged,
     not_applicable,
@@ -47,11 +48,12 @@ GIVEN_UP_NS = 2_000_000_000
 
 @check("C1 no node ended by itself", "nodes", severity=Severity.CRASH, needs_history=False)
 def crashes(case: Case, found: Findings) -> int:
-    """C1: no process ended that no fault had ended."""
+    """C1: no process ended that no fault had ended, or made end itself."""
     record = case.evidence.record
     for crash in record.crashes:
         text = f"{crash.node} ended by itself: {crash.reason}"
-        found.add(text, node=crash.node, time_ns=crash.time_ns)
+        excuse = Excuse(crash.cause, crash.cause_ns, crash.time_ns) if crash.cause else None
+        found.add(text, excuse=excuse, node=crash.node, time_ns=crash.time_ns)
     return len(record.nodes)
 
 

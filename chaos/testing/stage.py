@@ -96,9 +96,12 @@ class Stage(Conductor):
             script.has_sent = bool(self.control.counts)
             if script.wants_judgement:
                 await self._finish()
-            elif script.failure is None and self.record.crashes:
-                crash = self.record.crashes[0]
-                script.failure = ClusterFailed(f"{crash.node} ended by itself: {crash.reason}")
+            elif script.failure is None:
+                for crash in self.record.crashes:
+                    if not crash.cause:
+                        text = f"{crash.node} ended by itself: {crash.reason}"
+                        script.failure = ClusterFailed(text)
+                        break
             nursery.cancel_scope.cancel()
         script.done = [str(step.to_the_millisecond()) for step in self.schedule.done]
         if script.wants_judgement:

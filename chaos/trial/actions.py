@@ -66,8 +66,9 @@ class Actions:
         self._backend = resolver.members.backend
         self.leave = Leave(self._members, self._backend.now_ns)
         self.effects = Effects(self._backend, self.leave)
-        self.damaged: set[str] = set()
-        """Nodes that may refuse to start: what they had stored was damaged, as they have to say."""
+        self.damaged: dict[str, int] = {}
+        """Nodes that may refuse to start, and since when: what they had stored was damaged, as they
+        have to say."""
         self._random = random
         self._programs = programs
         self._operator = trio.Lock()
@@ -180,7 +181,7 @@ class Actions:
             words["store-event"] = str(event)
         point = CrashPoint(event=event, mark=words.get("mark"), power="powercut" in words)
         before = {name: self._backend.ends(name) for name in names}
-        permit = self.leave.begin(names)
+        permit = self.leave.begin(names, step.action())
         withdraw = _each(names, partial(self._backend.crash, point=CrashPoint()))
 
         async def end() -> None:
@@ -231,7 +232,7 @@ class Actions:
             self._members.members[name].joined = False
             self._members.members[name].has_nothing_common = False
         await self._backend.wipe(name)
-        self.damaged.discard(name)
+        self.damaged.pop(name, None)
 
     async def _promote(self, step: Step, names: list[str]) -> Done:
         await self._members.promote(names[0], unfenced="unfenced" in step.words)
@@ -350,11 +351,12 @@ class Actions:
         )
         effect = Effect(disks=dict.fromkeys(names, fault))
         if kind in FATAL:
-            effect.permit = self.leave.begin(names)
+            effect.permit = self.leave.begin(names, step.action())
         elif kind == "no-descriptors":  # who runs has to do without; who starts cannot
-            effect.permit = self.leave.begin(names, *NEEDS_FILES)
+            effect.permit = self.leave.begin(names, step.action(), *NEEDS_FILES)
         if kind == "lost-fsync":
-            self.damaged.update(names)
+            for name in names:
+                self._damage_since_now(name)
         await self.effects.begin(effect)
         if kind == "hang" and step.for_s is None:
             await trio.sleep(seconds)
@@ -381,8 +383,11 @@ class Actions:
             hit = await self._backend.damage(name, damage)
             fields = {"hit": hit.what, "kind": kind, "untold": hit.is_unseen}
             self._backend.history.event(Function.NODE, name, "damaged", fields)
-            self.damaged.add(name)
+            self._damage_since_now(name)
         return Done(names=names, undo=_each(names, self._start))
+
+    def _damage_since_now(self, name: str) -> None:
+        self.damaged.setdefault(name, self._backend.now_ns())
 
     async def _repair(self, step: Step, names: list[str]) -> Done:
         return Done(names=await self._replace(names))

@@ -430,9 +430,7 @@ class Conductor:
     def _note_nameservers(self) -> None:
         """Once all is mended, no nameserver ends before it is stopped."""
         for name in sorted(self._serving - self._nameservers_up()):
-            reason = self.backend.end_reason(name) or "it said no reason"
-            crash = Crash(node=name, time_ns=self.backend.now_ns(), reason=reason)
-            self.record.crashes.append(crash)
+            self._note_end(name, self.backend.end_reason(name) or "it said no reason")
 
     def _nameservers_up(self) -> set[str]:
         names = self.plan.shape.nameserver_names
@@ -445,15 +443,22 @@ class Conductor:
                 reason = self.backend.end_reason(node)
                 # The way it should when its disk failed it, or a fault killed it.
                 expected = not reason or reason.startswith(BY_DISK)
-                if expected and self.actions.leave.has(node, reason):
+                permit = self.actions.leave.of(node, reason) if expected else None
+                if permit is not None:
+                    if reason:
+                        self._note_end(node, reason, permit.cause, permit.begin_ns)
                     if self._is_healed and self.actions.nursery is not None:
                         member.claim()
                         self.actions.nursery.start_soon(self.members.launch, node)
-                    continue
-                if node in self.actions.damaged and reason.startswith(REFUSALS):
-                    continue
-                crash = Crash(node=node, time_ns=self.backend.now_ns(), reason=reason)
-                self.record.crashes.append(crash)
+                elif node in self.actions.damaged and reason.startswith(REFUSALS):
+                    self._note_end(node, reason, "it was damaged", self.actions.damaged[node])
+                else:
+                    self._note_end(node, reason)
+
+    def _note_end(self, node: str, reason: str, cause: str = "", cause_ns: int = 0) -> None:
+        now_ns = self.backend.now_ns()
+        crash = Crash(node=node, time_ns=now_ns, reason=reason, cause=cause, cause_ns=cause_ns)
+        self.record.crashes.append(crash)
 
     def _stall(self, what: str, subject: str, reason: str) -> None:
         self.record.stalls.append(Stall(what=what, subject=subject, reason=reason))

@@ -18,6 +18,9 @@ AFTER_NS: Final = 10_000_000_000
 @dataclass(eq=False, slots=True)
 class Permit:
     nodes: tuple[str, ...]
+    cause: str
+    """The step that makes them end."""
+    begin_ns: int
     only: tuple[str, ...] = ("",)
     """What the reason of such an end begins with: one of these."""
     ended_ns: int | None = None
@@ -34,9 +37,9 @@ class Leave:
         self._now_ns = now_ns
         self._permits: list[Permit] = []
 
-    def begin(self, nodes: Iterable[str], *only: str) -> Permit:
+    def begin(self, nodes: Iterable[str], cause: str, *only: str) -> Permit:
         """These nodes may end from now on, with `only` for such reasons."""
-        permit = Permit(tuple(nodes), only or ("",))
+        permit = Permit(tuple(nodes), cause, self._now_ns(), only or ("",))
         self._permits.append(permit)
         return permit
 
@@ -51,13 +54,10 @@ class Leave:
         if permit in self._permits:
             self._permits.remove(permit)
 
-    def has(self, node: str, reason: str = "") -> bool:
-        """Whether this node may have ended by itself just now."""
-        return any(
-            self._covers(permit, node)
-            for permit in self._permits
-            if node in permit.nodes and reason.startswith(permit.only)
-        )
+    def of(self, node: str, reason: str) -> Permit | None:
+        """By which this node may have ended by itself just now."""
+        ours = (one for one in self._permits if node in one.nodes and reason.startswith(one.only))
+        return next((one for one in ours if self._covers(one, node)), None)
 
     def _covers(self, permit: Permit, node: str) -> bool:
         if permit.ended_ns is None:

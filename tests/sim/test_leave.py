@@ -56,6 +56,19 @@ def test_an_end_that_a_fault_makes_is_none_by_itself(steps: tuple[str, ...]) -> 
     assert findings(*steps) == []
 
 
+def test_such_an_end_stands_in_the_ledger() -> None:
+    judgement = run_plan(plan_of(*SICK)).judgement
+    assert judgement is not None
+    causes = [excuse.cause for excuse, covered in judgement.ledger.items() if "C1" in covered]
+    assert causes == ["disk b1 eio-fsync once for 1s as hurt"]
+
+
+def test_an_armed_point_that_is_met_is_no_end_by_itself() -> None:
+    judgement = run_plan(plan_of(*ARMED)).judgement
+    assert judgement is not None
+    assert not judgement.result("C1").excused
+
+
 @pytest.mark.parametrize("steps", [SICK, ARMED])
 def test_a_node_that_ends_again_is_found(steps: tuple[str, ...]) -> None:
     assert "C1" in findings(*steps, ends=2)

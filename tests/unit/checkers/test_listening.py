@@ -64,10 +64,11 @@ def hear(
     process: int = 5,
     lasts_ns: int = 10 * MS,
     body_crc: int = -1,
+    value: int = VALUE,
 ) -> None:
     outcome = Outcome.FAIL if refused else Outcome.OK
     row(
-        run, Function.HEAR, process=process, value=VALUE, operation=group, attempt=times, queue=0,
+        run, Function.HEAR, process=process, value=value, operation=group, attempt=times, queue=0,
         queue_offset=offset, physical_offset=5000, invoked_ns=at_ns, returned_ns=at_ns + lasts_ns,
         outcome=outcome, body_crc=body_crc,
     )  # fmt: skip
@@ -295,6 +296,22 @@ def again_late(run: RunMaker) -> None:
     hear(run, LOOSE, DUE_NS + 8 * SECOND, times=1, offset=8)
 
 
+def usually_again(run: RunMaker, *, late_s: int = 2, count: int = 5) -> None:
+    for value in range(VALUE, VALUE + count):
+        tell(run, value=value)
+        hear(run, ORDERED, DUE_NS + (value - VALUE) * SECOND, value=value)
+        hear(run, LOOSE, DUE_NS, refused=True, value=value)
+        hear(run, LOOSE, DUE_NS + 10 * MS + (3 + late_s) * SECOND, times=1, value=value)
+
+
+def usually_again_in_time(run: RunMaker) -> None:
+    usually_again(run, late_s=0)
+
+
+def again_late_now_and_then(run: RunMaker) -> None:
+    usually_again(run, count=4)
+
+
 def again_after_another_refusal(run: RunMaker) -> None:
     """Whoever had it first did not come to put it back."""
     again_late(run)
@@ -480,6 +497,9 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (called_once_more_in_a_storm, set()),
         (refused_to_its_sender, {"A28"}),
         (again_late, {"A27w"}),
+        (usually_again, {"A27w"}),
+        (usually_again_in_time, set()),
+        (again_late_now_and_then, set()),
         (again_after_another_refusal, set()),
         (after_one_behind_it, {"A43"}),
         (begun_again, set()),
