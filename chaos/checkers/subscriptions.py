@@ -37,9 +37,9 @@ def unwanted_tags(case: Case, found: Findings) -> int:
 
 @check("A33f broker filters", "pulls for one tag", final=True)
 def unfiltered_pulls(case: Case, found: Findings) -> int:
-    """A33f: a pull that asks for a tag is given nothing else by its broker. Clients leave out what
-    another tag with the same hash brings, so nobody would see it (the load's tags differ). A batch
-    queue has no tags to go by: its records are batches of messages."""
+    """A33f: a pull that asks for a tag is given nothing else by its broker, where no other has its
+    hash. Clients leave out what comes nevertheless, so nobody would see it. A batch queue has no
+    tags to go by: its records are batches of messages."""
     evidence = case.evidence
     batches = {topic for node in evidence.nodes for topic, _ in node.directory.batch_queues}
     pulls = evidence.events(Function.NODE, "filtered")

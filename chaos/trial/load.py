@@ -43,8 +43,8 @@ PACE_S: Final = 0.003
 """Operations that are due within such a time begin together, from 667 a second on: timers of an
 operating system end a millisecond or two late, and a producer loses that at each of its sleeps.
 Below that rate it still does: of 300 a second that were asked for about 190 began."""
-TAGS: Final = ("red", "green", "violet")
-"""The hash of the last one is negative."""
+TAGS: Final = ("red", "müà", "violet")
+"""The first two have one hash, so a broker gives a group both; that of the last is negative."""
 KEYS_KEPT: Final = 60
 """Acknowledged values whose keys are asked for at the end."""
 BURST_EVERY_S: Final = 4.0

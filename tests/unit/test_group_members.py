@@ -7,6 +7,7 @@ import pytest
 from rocketbed.chaos.scenario.plan import Consumers, Plan
 from rocketbed.chaos.trial.group import groups_of
 from rocketbed.chaos.trial.load import TAGS
+from rocketbed.wire.javahash import tag_code
 
 
 def members(consumers: Consumers) -> list[tuple[int, tuple[str, ...]]]:
@@ -42,3 +43,8 @@ def test_a_share_of_groups_asks_for_some_tags() -> None:
     every = replace(plan, consumers=replace(plan.consumers, filtered=1.0))
     assert all(1 <= len(group.tags) <= 2 for group in groups_of(every))
     assert groups_of(every) == groups_of(every)
+
+
+def test_the_tags_of_the_load_try_hashes() -> None:
+    red, other, negative = map(tag_code, TAGS)
+    assert red == other > 0 > negative
