@@ -181,8 +181,8 @@ def _take(
     result.simulated_s += outcome.simulated_s
     result.outcomes.append(outcome)
     result.add_exit(0 if outcome.verdict == "skipped" else outcome.exit_code)
-    skipped = outcome.record.skipped if outcome.record else []
-    if campaign.strict and skipped:
+    record = outcome.record
+    if campaign.strict and record and (record.skipped or record.facts.get("missed")):
         result.add_exit(EXIT_STRICT)
     if not single:
         say(_line(outcome))

@@ -15,6 +15,7 @@ from rocketbed.chaos.report.cause import roots
 from rocketbed.chaos.report.junit import write_junit
 from rocketbed.chaos.report.story import tell
 from rocketbed.chaos.report.text import (
+    done_texts,
     excuse_texts,
     faults_text,
     loss_text,
@@ -61,6 +62,7 @@ def write_report(
         failing=failing,
         promise=promise_text(record.promise),
         faults=faults_text(record),
+        done=done_texts(record),
         loss=loss_text(judgement),
         excuses=excuse_texts(judgement, record),
         roots=roots(judgement, record, _trace(directory / TRACE_FILE)),

@@ -7,6 +7,7 @@ from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.record import Promise, RunRecord
 from rocketbed.chaos.report.words import clock, failing
+from rocketbed.chaos.scenario.step import parse_step
 
 EXAMPLES = 2
 """Findings of a check that are quoted."""
@@ -30,8 +31,15 @@ def loss_text(judgement: Judgement) -> str:
 
 def faults_text(record: RunRecord) -> str:
     """What was done, counted by verb: `kill 3, powercut 1`."""
-    counts = Counter(step.split()[2] for step in record.steps if len(step.split()) > 2)
+    done = Counter(record.steps) - Counter(record.facts.get("vain", []))
+    counts = Counter(step.split()[2] for step in done.elements() if len(step.split()) > 2)
     return ", ".join(f"{verb} {count}" for verb, count in counts.most_common()) or "nothing"
+
+
+def done_texts(record: RunRecord) -> list[str]:
+    """Each thing that was done, in the order of time: `0:03.564 restart b1`."""
+    steps = sorted(map(parse_step, record.steps), key=lambda step: step.at_s)
+    return [f"{clock(step.at_s, 3)} {step.to_the_millisecond().action()}" for step in steps]
 
 
 def run_command(record: RunRecord) -> str:
@@ -96,6 +104,7 @@ def summary_text(judgement: Judgement, record: RunRecord) -> str:
         if result.verdict is Verdict.DID_NOT_RUN
     ]
     lines += [f"  skipped: {text}" for text in record.skipped]
+    lines += [f"  not done: {text}" for text in facts.get("missed", [])]
     if record.digest:
         lines.append(f"digest:   {record.digest}")
     return "\n".join(lines)

@@ -73,7 +73,7 @@ class When:
             return f"when lag{self.operator}{show_size(int(self.value))}"
         if self.subject == "t":
             return f"when t{self.operator}{show_duration(self.value)}"
-        return f"when {self.subject}{self.operator}{self.value:g}"
+        return f"when {self.subject}{self.operator}{self.value:.15g}"
 
 
 Trigger = At | After | Every | When

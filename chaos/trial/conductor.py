@@ -392,6 +392,7 @@ class Conductor:
         record.facts |= {
             **collected.facts,
             "missed": self.schedule.missed,
+            "vain": [str(step) for step in self.schedule.vain],
             "burst": self.plan.producers.burst,
             "quick": self.plan.quick,
             "counts": dict(self.control.counts),

@@ -63,7 +63,9 @@ class Schedule:
         self.skipped: list[str] = []
         """Steps that this backend cannot do, each with the reason."""
         self.missed: list[str] = []
-        """Steps that found nobody to do it to."""
+        """Steps that were never due, or found nobody to do it to, each with the reason."""
+        self.vain: list[Step] = []
+        """Of `done` what waited for somebody to come to it, and nobody did."""
         self.held: list[Held] = []
         """What can be ended, the oldest first; later steps may have overtaken some of it."""
         self._plan = plan
@@ -78,6 +80,8 @@ class Schedule:
         self._in_hand = 0
         self._closed = False
         self._followers: dict[str, list[Step]] = defaultdict(list)
+        self._waiting: list[Step] = []
+        """Steps whose time has not come."""
 
     def begin_now(self) -> None:
         """Let times count from here."""
@@ -91,7 +95,9 @@ class Schedule:
                 reasons = list(filter(None, map(self._backend.lacks, step.needs)))
                 if reasons:
                     self.skipped.append(f"{step}: {reasons[0]}")
-                elif isinstance(step.trigger, After):
+                    continue
+                self._waiting.append(step)
+                if isinstance(step.trigger, After):
                     self._followers[step.trigger.label].append(step)
                 else:
                     possible.append(step)
@@ -123,8 +129,12 @@ class Schedule:
         return [] if held is None else held.done.names
 
     async def close(self) -> None:
-        """Take nothing more by hand, and wait for what is under way, so that all can be mended."""
+        """Take nothing more by hand, and wait for what is under way, so that all can be mended.
+
+        What was not due until now never will be.
+        """
         self._closed = True
+        self.missed += [f"{step}: it was never due" for step in self._waiting]
         while self._in_hand:
             await trio.sleep(LOOK_S)
 
@@ -204,6 +214,8 @@ class Schedule:
 
     async def _fire(self, nursery: trio.Nursery, step: Step) -> None:
         """Carry a step out, let those that follow it follow, and undo it in its time."""
+        if step in self._waiting:
+            self._waiting.remove(step)
         if step.share < 1.0 and self._random.random() >= step.share:
             return
         held = await self.begin(step)
@@ -213,6 +225,8 @@ class Schedule:
         if done.wait is not None:
             if not await done.wait():
                 self.event(held, "missed")
+                self.vain.append(held.concrete)
+                self.missed.append(f"{held.concrete.to_the_millisecond()}: nobody came to it")
                 return
             self.event(held, "struck")
         if step.label:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -112,7 +113,27 @@ def test_a_green_page_says_what_was_promised_and_lost(
     assert 'class="passed"><summary>' in text
     assert text.count("<svg") == 3 + 3
     for step in outcome.record.steps if outcome.record else []:
-        assert step.replace(">", "&gt;") in text
+        assert parse_step(step).to_the_millisecond().action().replace(">", "&gt;") in text
+    assert "0:02.000 kill b1 as k" in text
+
+
+def test_steps_that_never_came_about_are_named(tmp_path: Path) -> None:
+    never = "when acked>99999999 kill leader for 1s as k"
+    after = "after k+1s powercut follower:any for 1s"
+    vain = "at 3s crash b1 at mark store.retention_removed within 2s as c"
+    steps = (never, after, vain, "after c+1s kill b2", "at 4s kill b2 with p=1e-9")
+    wanted = replace(plan(), steps=tuple(map(parse_step, steps)))
+    outcome = run_plan(wanted, Options(), directory=tmp_path / "run")
+    assert outcome.record is not None
+    assert outcome.judgement is not None
+    lines = summary_text(outcome.judgement, outcome.record).splitlines()
+    assert "broken:   nothing" in lines
+    assert [line for line in lines if "not done" in line] == [
+        "  not done: at 3s crash b1 mark store.retention_removed within 2s as c: nobody came to it",
+        f"  not done: {never}: it was never due",
+        f"  not done: {after}: it was never due",
+        "  not done: after c+1s kill b2: it was never due",
+    ]
 
 
 def test_a_red_page_names_the_finding_and_what_was_around_it(

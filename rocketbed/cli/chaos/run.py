@@ -67,7 +67,11 @@ from rocketbed.pipeline.agreement import second_judge
     help="With --target: roles as configured, or elected by a controller.",
 )
 @click.option("--quick", is_flag=True, help="Run a shortened form of the scenario.")
-@click.option("--strict", is_flag=True, help="Exit with 5 if a step had to be skipped.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with 5 if a step was not done: it cannot be here, was never due or met nobody.",
+)
 @click.option("--no-shrink", is_flag=True, help="Do not shrink failing plans.")
 @click.option(
     "--corpus",
