@@ -10,10 +10,12 @@ one that was cut and written anew. Texts are compared by Spark: keys are sorted,
     {"v":1,"kind":"queue","queues":{"broker-a|T|3":{"crc":7,"off":120031,"time":1795173432000}}}
 
 `time` is when the message before it was stored, where that is known.
-`epoch` is 0 in classic clusters, where masterships have no number.
+`epoch` is 0 in classic clusters, where masterships have no number. A physical one may have `topics`
+or `topicsPattern` too: what was passed of others is never read again.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -55,12 +57,40 @@ class Mark(NamedTuple):
     """When the message before it was stored; of queues, 0: not known."""
 
 
+class Topics(NamedTuple):
+    """Which topics a stream over path takes out of the logs that it passes; all without either."""
+
+    names: frozenset[str] | None = None
+    pattern: str | None = None
+
+    def has_all_of(self, others: "Topics") -> bool:
+        """Whether whoever takes these has taken those. Of two patterns only equal ones are known
+        to."""
+        if self == others or self == Topics():
+            return True
+        if others.names is None:
+            return False
+        return all(map(self._takes, others.names))
+
+    def _takes(self, name: str) -> bool:
+        if self.names is not None:
+            return name in self.names
+        return self.pattern is not None and re.fullmatch(self.pattern, name) is not None
+
+    def __str__(self) -> str:
+        if self.names is not None:
+            return f"topics={','.join(sorted(self.names))}"
+        return "all topics" if self.pattern is None else f"topicsPattern={self.pattern}"
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """One offset: a mark for each broker group or each queue, by name."""
 
     kind: str
     marks: Mapping[str, Mark]
+    topics: Topics | None = None
+    """Of a physical one what was taken before it, where that is known."""
 
     def as_json(self) -> dict[str, Any]:
         outer, inner = _NAMES[self.kind]
@@ -73,7 +103,13 @@ class StreamOffset:
             }
             for name, mark in sorted(self.marks.items())
         }
-        return {"v": FORMAT, "kind": self.kind, outer: rows}
+        row: dict[str, Any] = {"v": FORMAT, "kind": self.kind, outer: rows}
+        if self.topics is not None:
+            names = self.topics.names
+            row["topics"] = None if names is None else sorted(names)
+            if self.topics.pattern is not None:
+                row["topicsPattern"] = self.topics.pattern
+        return row
 
     @classmethod
     def parse(cls, value: Any, kind: str, *, where: str = "the checkpoint") -> "StreamOffset":
@@ -91,11 +127,17 @@ class StreamOffset:
                 str(name): Mark(*map(_whole, (row[inner], row.get("crc", 0), row.get("time", 0))))
                 for name, row in value[outer].items()
             }
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            topics = None
+            if "topics" in value:
+                names = value["topics"]
+                names = None if names is None else frozenset(map(_text, names))
+                pattern = value.get("topicsPattern")
+                topics = Topics(names, pattern and re.compile(_text(pattern)).pattern)
+        except (re.error, ValueError, KeyError, TypeError, AttributeError) as exc:
             raise StreamError(
                 f"{where} does not contain a rocketbed offset: {exc!r} in {value!r}"
             ) from exc
-        return cls(kind, marks)
+        return cls(kind, marks, topics)
 
 
 _NAMED: Final = {
@@ -153,6 +195,16 @@ def check_names(known: Mapping[str, Mark], present: set[str], what: str) -> None
         )
 
 
+def check_topics(known: Topics | None, asked: Topics) -> None:
+    """Refuse a stream that takes topics of which it has passed messages. Raises `StreamError`."""
+    if known is not None and not known.has_all_of(asked):
+        raise StreamError(
+            f"the checkpoint is of a stream that took {known}, this one takes {asked}: what was"
+            " passed of other topics would never come; go on with those topics, or give this"
+            " stream its own checkpointLocation"
+        )
+
+
 def shares(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
     """A limit dealt out by backlog (bytes or messages): who has more waiting gets more.
 
@@ -195,6 +247,12 @@ def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not an integer")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{value!r} is no text")
     return value
 
 

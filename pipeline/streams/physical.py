@@ -39,7 +39,9 @@ from rocketbed.pipeline.streams.offsets import (
     Mark,
     StreamError,
     StreamOffset,
+    Topics,
     check_names,
+    check_topics,
     parse_offsets,
     shares,
 )
@@ -93,6 +95,8 @@ class PhysicalLog:
         self._brokers: dict[str, list[Replica]] = {}
         for replica in parse_paths(options.path, options.fs):
             self._brokers.setdefault(replica.broker, []).append(replica)
+        pattern = options.topics_pattern
+        self._topics = Topics(options.topics, None if pattern is None else pattern.pattern)
         self._target: dict[str, int] | None = None
         self.newest: StreamOffset | None = None
         """Where logs ended when the last batch was planned."""
@@ -113,19 +117,25 @@ class PhysicalLog:
         starting = parse_offsets(self.options.starting_offsets, PHYSICAL)
         if isinstance(starting, StreamOffset):
             check_names(starting.marks, set(self._brokers), "set of brokers (startingOffsets)")
-            return StreamOffset(
-                PHYSICAL, {name: self._given(name, mark) for name, mark in starting.marks.items()}
+            return self._offset(
+                {name: self._given(name, mark) for name, mark in starting.marks.items()}
             )
         if self.options.starting_timestamp is not None:
             places = {name: self._patiently(name, self._since) for name in self._brokers}
-            return StreamOffset(
-                PHYSICAL, {name: self._mark(name, at) for name, at in places.items()}
-            )
+            return self._offset({name: self._mark(name, at) for name, at in places.items()})
         if starting == EARLIEST:
-            return StreamOffset(PHYSICAL, {name: self._earliest(name) for name in self._brokers})
+            return self._offset({name: self._earliest(name) for name in self._brokers})
         assert starting == LATEST
         ends = self.ends()
-        return StreamOffset(PHYSICAL, {name: self._mark(name, at) for name, at in ends.items()})
+        return self._offset({name: self._mark(name, at) for name, at in ends.items()})
+
+    def _offset(self, marks: Mapping[str, Mark]) -> StreamOffset:
+        return StreamOffset(PHYSICAL, marks, self._topics)
+
+    def _check(self, offset: StreamOffset) -> None:
+        """That one of the checkpoint is of these logs and topics. Raises `StreamError`."""
+        check_names(offset.marks, set(self._brokers), "cluster or another set of brokers")
+        check_topics(offset.topics, self._topics)
 
     def ends(self) -> dict[str, int]:
         """What every replica of each broker holds now. Raises `StreamError` after the limit."""
@@ -139,14 +149,14 @@ class PhysicalLog:
         self, start: StreamOffset, *, bytes_max: int | None, rows_max: int | None
     ) -> StreamOffset:
         """Where the batch that begins at `start` ends. Raises `StreamError`, `DataLoss`."""
-        check_names(start.marks, set(self._brokers), "cluster or another set of brokers")
+        self._check(start)
         while True:
             marks = {name: start.marks.get(name) or self._earliest(name) for name in self._brokers}
             standings = {name: self._standing(name, mark) for name, mark in marks.items()}
             ends = {name: Mark(standing.end) for name, standing in standings.items()}
-            self.newest = StreamOffset(PHYSICAL, ends)
-            found = StreamOffset(
-                PHYSICAL, self._admit(marks, standings, bytes_max=bytes_max, rows_max=rows_max)
+            self.newest = self._offset(ends)
+            found = self._offset(
+                self._admit(marks, standings, bytes_max=bytes_max, rows_max=rows_max)
             )
             is_held_up = any(standing.held_up_by for standing in standings.values())
             if self._target is None or not is_held_up or found.marks != marks:
@@ -325,7 +335,7 @@ class PhysicalLog:
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[LogPart]:
         """Parts of the batch between two offsets. Raises `StreamError`, `DataLoss`."""
-        check_names(end.marks, set(self._brokers), "cluster or another set of brokers")
+        self._check(end)
         total = sum(
             max(mark.at - start.marks.get(name, Mark(0)).at, 0) for name, mark in end.marks.items()
         )

@@ -15,6 +15,7 @@ from rocketbed.pipeline.streams.offsets import (
     Mark,
     StreamError,
     StreamOffset,
+    Topics,
     check_names,
     check_order,
     parse_offsets,
@@ -29,12 +30,26 @@ MARKS = st.dictionaries(
 )
 
 
-@given(st.sampled_from([PHYSICAL, QUEUE]), MARKS)
-def test_an_offset_survives_the_checkpoint(kind: str, marks: dict[str, Mark]) -> None:
-    offset = StreamOffset(kind, marks)
+TOPICS = (
+    st.none()
+    | st.builds(
+        Topics,
+        st.none(),
+        st.none()
+        | st.text("ab.*", min_size=1).filter(lambda one: one[0] != "*" and "**" not in one),
+    )
+    | st.builds(Topics, st.frozensets(st.text()))
+)
+
+
+@given(st.sampled_from([PHYSICAL, QUEUE]), MARKS, TOPICS)
+def test_an_offset_survives_the_checkpoint(
+    kind: str, marks: dict[str, Mark], topics: Topics | None
+) -> None:
+    offset = StreamOffset(kind, marks, topics)
     text = json.dumps(offset.as_json())
     again = StreamOffset.parse(json.loads(text), kind)
-    assert again.marks == marks
+    assert again == offset
     assert json.dumps(again.as_json()) == text
 
 
@@ -157,3 +172,9 @@ def test_options() -> None:
     ):
         with pytest.raises(OptionError, match=reason):
             stream(**{name: value})
+
+
+def test_topics_of_a_checkpoint_that_are_no_pattern_are_refused() -> None:
+    row = StreamOffset(PHYSICAL, {}, Topics(pattern="(")).as_json()
+    with pytest.raises(StreamError, match="does not contain a rocketbed offset"):
+        StreamOffset.parse(row, PHYSICAL)

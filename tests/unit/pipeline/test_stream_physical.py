@@ -4,6 +4,7 @@ holds them up."""
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ from rocketbed.pipeline.files import decode
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.splits import Split
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset, lags
+from rocketbed.pipeline.streams.offsets import (
+    PHYSICAL,
+    DataLoss,
+    Mark,
+    StreamError,
+    StreamOffset,
+    lags,
+)
 from rocketbed.pipeline.streams.physical import LogPart, PhysicalLog, read_part
 from tests.support.logs import Log, messages
 from tests.support.stores import STORE_MS, Spec, manifest, some, unpack, write_log
@@ -345,6 +353,48 @@ def drained(path: str, **given: Any) -> int:
         count += len(rows(stream, at, following))
         at = following
     return count
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_refused"),
+    [
+        ({"topics": "A"}, {"topics": "A,B"}, True),
+        ({"topics": "A"}, {}, True),
+        ({"topics": "A"}, {"topicsPattern": "A"}, True),
+        ({"topicsPattern": "A.*"}, {"topicsPattern": ".*"}, True),
+        ({"topicsPattern": "A.*"}, {"topics": "A1,B"}, True),
+        ({"topicsPattern": "A.*"}, {"topics": "A1,A"}, False),
+        ({"topicsPattern": "A.*"}, {"topicsPattern": "A.*"}, False),
+        ({"topics": "A,B"}, {"topics": "B"}, False),
+        ({}, {"topics": "B"}, False),
+        ({}, {"topicsPattern": "B.*"}, False),
+        ({}, {}, False),
+    ],
+)
+def test_what_was_passed_of_other_topics_is_not_passed_in_silence(
+    tmp_path: Path, before: dict[str, str], after: dict[str, str], is_refused: bool
+) -> None:
+    write_log(tmp_path / "a", SPECS, segment=SEGMENT)
+    path = f"a/0={tmp_path / 'a'}"
+    kept = log(path, **before).initial().as_json()
+    start = StreamOffset.parse(kept, PHYSICAL)
+    stream = log(path, **after)
+    if not is_refused:
+        stop = end(stream, start)
+        assert stop == replace(stop, topics=stream.initial().topics)
+        stream.plan(start, stop)
+        return
+    for ask in (partial(end, stream, start), partial(stream.plan, start, start)):
+        with pytest.raises(StreamError, match="own checkpointLocation"):
+            ask()
+
+
+def test_a_checkpoint_from_before_topics_were_kept_goes_on(tmp_path: Path) -> None:
+    write_log(tmp_path / "a", SPECS, segment=SEGMENT)
+    stream = log(f"a/0={tmp_path / 'a'}", topics="A")
+    kept = stream.initial().as_json()
+    del kept["topics"]
+    assert end(stream, StreamOffset.parse(kept, PHYSICAL)).topics == stream.initial().topics
 
 
 def test_a_segment_under_another_name_ends_a_stream(tmp_path: Path) -> None:
