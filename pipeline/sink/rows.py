@@ -19,7 +19,7 @@ from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.schema import RECORDS
 from rocketbed.pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
-from rocketbed.wire.message import INNER_BATCH
+from rocketbed.wire.message import COMPRESSED, INNER_BATCH
 from rocketbed.wire.properties import (
     CLUSTER,
     CRC32,
@@ -71,6 +71,10 @@ NOT_COPIED: Final = frozenset(
 _SEVERAL: Final = (
     "it is a record of a batch queue with several messages, which would become one: read with the"
     " option inner=unpack"
+)
+_STILL_PACKED: Final = (
+    "its body is still packed, which nobody could tell from what is sent: read with the option"
+    " decompress=true"
 )
 
 
@@ -167,10 +171,13 @@ def _outgoing(
             "a delayed message cannot be exactly once: its place in the queue is not known "
             "when it is sent; delivery=at-least-once"
         )
-    body = cells["body"]
+    body = cells["body"].encode() if isinstance(cells["body"], str) else cells["body"]
+    # The flag stays with a body that was unpacked.
+    if isinstance(sys_flag, int) and sys_flag & COMPRESSED and body and _opens(body, sys_flag):
+        raise BadMessage(_STILL_PACKED)
     message = Message(
         cells.get("topic") or options.topic,
-        body.encode() if isinstance(body, str) else body,
+        body,
         tag=tag or None,
         keys=keys,
         properties=properties | fixed,
@@ -180,6 +187,12 @@ def _outgoing(
     )
     message.check()
     return Outgoing(row, message, cells.get("queue_id"), cells.get("broker"))
+
+
+def _opens(body: bytes, sys_flag: int) -> bool:
+    from rocketbed.pipeline.files.derived import unpack
+
+    return unpack(body, sys_flag) is not None
 
 
 def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:

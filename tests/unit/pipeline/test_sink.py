@@ -8,6 +8,7 @@ import pyarrow
 import pytest
 
 from rocketbed.client.messages import Message
+from rocketbed.client.packing import Codec, pack_body
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.sink.committed import COLUMNS, counting
@@ -288,3 +289,14 @@ def test_rows_that_count() -> None:
     mask = counting(arrays, Lookup({"job": runs(1)}), unknown)
     assert mask.tolist() == [True, False, True, True, False]
     assert unknown == {"unmarked"}
+
+
+@pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])
+def test_a_body_that_is_still_packed_is_refused(codec: Codec) -> None:
+    """Its consumers would take it for the message."""
+    packed, flag = pack_body(b"hello" * 100, codec)
+    given = options(topic="T")
+    (unpacked,) = messages({"body": [b"hello" * 100], "sys_flag": [flag]}, given)
+    assert unpacked.body == b"hello" * 100
+    with pytest.raises(SinkError, match="decompress=true"):
+        messages({"body": [packed], "sys_flag": [flag]}, given)
