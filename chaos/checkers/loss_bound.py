@@ -265,10 +265,9 @@ class Losses:
 
     def _promise_allows(self, loss: Loss, message: Sent) -> bool:
         change, promise = loss.turn.change, self._evidence.record.promise
-        if change.what == WIPE:
-            return True
-        if change.what == POWER_CUT:
-            return self._is_unsafe(change)
+        if change.what in (WIPE, POWER_CUT):
+            takes = change.what == WIPE or self._is_unsafe(change)
+            return takes and not self._is_held_elsewhere(loss, message)
         if promise.replication == "async" or promise.copies <= 1:
             return True
         if self._evidence.elects:
@@ -294,13 +293,34 @@ class Losses:
             held += lineage.held(node, message.returned_ns, level) >= message.end
         return held
 
-    def _lost_its_copy(self, loss: Loss, message: Sent) -> bool:
-        """Whether the promoted node may have had the message and lost it."""
+    def _is_held_elsewhere(self, loss: Loss, message: Sent) -> bool:
+        """Whether another node is known to have had the copy that was promised, and nothing took it
+        there: slaves refuse a master that came back shorter (design.md 24), until an operator
+        empties them."""
+        promise, lineage = self._evidence.record.promise, loss.lineage
+        if promise.replication == "async" or promise.copies <= 1:
+            return False
+        assert message.end is not None
+        for node in lineage.nodes:
+            ends = lineage.ends[node]
+            if node == loss.turn.change.node or not ends.complete:
+                continue
+            highest = ends.highest(message.invoked_ns, message.returned_ns)
+            level = highest.durable if self._evidence.flushes else highest.written
+            is_held = lineage.held(node, message.returned_ns, level) >= message.end
+            if is_held and not self._lost_its_copy(loss, message, node, ENDLESS):
+                return True
+        return False
+
+    def _lost_its_copy(
+        self, loss: Loss, message: Sent, node: str = "", until_ns: int | None = None
+    ) -> bool:
+        """Whether a node may have had the message and lost it; without one the promoted node, until
+        its promotion."""
         turn = loss.turn
+        node, until_ns = node or turn.change.node, until_ns or turn.change.time_ns
         for change in loss.lineage.changes:
-            if change.node != turn.change.node or not (
-                message.invoked_ns < change.time_ns <= turn.change.time_ns
-            ):
+            if change.node != node or not message.invoked_ns < change.time_ns <= until_ns:
                 continue
             if change.what == WIPE:
                 return True

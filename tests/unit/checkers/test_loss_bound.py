@@ -227,12 +227,18 @@ def test_a_slaves_power_cut_takes_nothing(bound: Bound) -> None:
     assert {"A1", "2.3"} <= found(bound.judge())
 
 
-def test_a_new_disk_loses_all_and_the_slaves_hold_it(bound: Bound) -> None:
+@pytest.mark.parametrize("emptied", [("b2", "b3"), ("b2",), ()])
+def test_a_new_disk_loses_all_once_the_slaves_that_hold_it_are_emptied(
+    bound: Bound, emptied: Sequence[str]
+) -> None:
+    """A slave that drops it by itself has lost it."""
     bound.promise(flush="sync", replication="sync", copies=2)
     for node in ("b1", "b2", "b3"):
         bound.writes(node)
     bound.run.strike(CUT_NS, "b1", "wipe")
     bound.holds("b1", CUT_NS, messages=0)
+    for node in emptied:
+        bound.run.strike(BACK_NS, node, "wipe")
     bound.back("b1", messages=0)
     bound.survive(0)
     bound.run.specs = [spec_of(COUNT)]
@@ -245,8 +251,34 @@ def test_a_new_disk_loses_all_and_the_slaves_hold_it(bound: Bound) -> None:
         bound.run.trace.node(node).add(SECOND + MS, end, end)
     judgement = bound.judge()
     (row,) = judgement.bounds
+    if len(emptied) < 2:
+        assert row["allowed_messages"] == 0
+        assert "A1" in found(judgement)
+        return
     assert (row["lost"], row["unclean_loss"], row["outside"]) == (COUNT, COUNT, 0)
     assert found(judgement) <= {"A24"}
+
+
+@pytest.mark.parametrize(
+    ("promise", "is_allowed"),
+    [
+        (Promise(flush="async", replication="sync", copies=2), False),
+        (Promise(flush="async", replication="async", copies=1), True),
+    ],
+)
+@pytest.mark.parametrize("lag", [0, COUNT])
+def test_the_power_cut_of_a_master_takes_no_copies_of_slaves(
+    bound: Bound, promise: Promise, is_allowed: bool, lag: int
+) -> None:
+    bound.run.record.promise = promise
+    bound.writes("b1", durable=20)
+    bound.writes("b2", lag=lag)
+    bound.run.strike(CUT_NS, "b1", "powercut", written=bound.ends[-1], durable=bound.ends[19])
+    bound.run.event(CUT_NS, "b1", "exit", cause="powercut", durable=bound.ends[19])
+    bound.back("b1", messages=20)
+    bound.survive(20)
+    judgement = bound.judge()
+    assert ("A1" in found(judgement)) == (not is_allowed and not lag)
 
 
 def promote(bound: Bound, node: str, *, messages: int) -> None:
