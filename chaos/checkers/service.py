@@ -22,9 +22,9 @@ _AGAINST_CLIENTS = ("kill", "pause", "isolate", "partition", "link", "cpu", "swi
 def recovery_time(case: Case, found: Findings) -> int:
     """X1: no producer had to wait longer than `rto_s` for an acknowledgement.
 
-    An outage is a time in which a producer had sends under way and got no acknowledgement, and in
-    which at least one of them failed. Times in which the scenario held the producer itself are left
-    out.
+    An outage is a time in which a producer had sends under way and got no acknowledgement, whether
+    one of them failed in it or was answered at its end. Times in which the scenario held the
+    producer itself are left out.
     """
     limit_s = case.evidence.record.expect.rto_s
     if limit_s is None:
@@ -57,7 +57,7 @@ def recovery_time(case: Case, found: Findings) -> int:
 
 
 def outages(attempts: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int]]:
-    """Begin and end of each outage of one producer, from its attempts.
+    """Begin and end of each wait of one producer for an acknowledgement, from its attempts.
 
     Attempts are (invoked, returned, acknowledged) in nanoseconds. One that never ended is counted
     up to the last failure.
@@ -65,13 +65,12 @@ def outages(attempts: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     last_ok = begin = end = None
     for returned, invoked, is_ok in sorted((one[1], one[0], one[2]) for one in attempts):
+        wanted = invoked if last_ok is None else max(invoked, last_ok)
         if not is_ok:
-            wanted = invoked if last_ok is None else max(invoked, last_ok)
             begin = wanted if begin is None else min(begin, wanted)
             end = returned
             continue
-        if begin is not None:
-            found.append((begin, returned))
+        found.append((wanted if begin is None else min(begin, wanted), returned))
         last_ok, begin, end = returned, None, None
     if begin is not None and end is not None:
         found.append((begin, end))

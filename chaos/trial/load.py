@@ -47,6 +47,7 @@ TAGS: Final = ("red", "müà", "violet")
 """The first two have one hash, so a broker gives a group both; that of the last is negative."""
 KEYS_KEPT: Final = 60
 """Acknowledged values whose keys are asked for at the end."""
+OUTAGE_NS: Final = 1_000_000_000
 BURST_EVERY_S: Final = 4.0
 """Between two bursts of a producer, on the average."""
 LARGE_SHARE: Final = 0.02
@@ -78,7 +79,8 @@ class LoadControl:
     acknowledged_ns: dict[str, int] = field(default_factory=dict)
     """Producer -> its last acknowledgement."""
     outages: list[tuple[str, int, int]] = field(default_factory=list)
-    """Producer, its first failure and its next acknowledgement after that."""
+    """Producer, since when it waited for an acknowledgement, and when it came: after a failure, or
+    later than `OUTAGE_NS`."""
     keys: list[tuple[str, str, int]] = field(default_factory=list)
     """Topic, key and value of some acknowledged messages."""
     values: Iterator[int] = field(default_factory=partial(count, 1))
@@ -301,10 +303,13 @@ class ProducerProgram:
                 self._failed_ns = now_ns
             return
         control.latencies_ns.append(now_ns - rows[0].row.invoked_ns)
+        last_ns = control.acknowledged_ns.get(self._name, 0)
         control.acknowledged_ns[self._name] = now_ns
-        if self._failed_ns is not None:
-            control.outages.append((self._name, self._failed_ns, now_ns))
-            self._failed_ns = None
+        waited_ns = max(rows[0].row.invoked_ns, last_ns)
+        since_ns = waited_ns if self._failed_ns is None else min(waited_ns, self._failed_ns)
+        if self._failed_ns is not None or now_ns - since_ns > OUTAGE_NS:
+            control.outages.append((self._name, since_ns, now_ns))
+        self._failed_ns = None
         if len(control.keys) < KEYS_KEPT or rows[0].row.value % 64 == 0:
             value = rows[-1].row.value
             control.keys.append((topic, f"v{value}", value))

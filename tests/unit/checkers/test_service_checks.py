@@ -58,10 +58,15 @@ def test_an_outage_counts_from_the_last_acknowledgement(
         assert result.findings == ("producer 1 got no acknowledgement for 0.95 s",)
 
 
-def test_a_wait_without_any_failure_is_no_outage(maker: RunMaker) -> None:
-    maker.sends[5] = replace(maker.sends[5], returned_ns=3 * SECOND)
-    maker.record.expect = Expectation(rto_s=1.0)
-    assert found(maker.judge(only=IDS)) == set()
+@pytest.mark.parametrize(("others_too", "expected"), [(True, {"X1"}), (False, set())])
+def test_a_wait_without_any_failure_is_an_outage_where_nothing_else_was_answered(
+    maker: RunMaker, others_too: bool, expected: set[str]
+) -> None:
+    late = maker.sends[5:] if others_too else maker.sends[5:6]
+    at_ns = 300 * MS
+    maker.sends[5 : 5 + len(late)] = [replace(one, returned_ns=at_ns) for one in late]
+    maker.record.expect = Expectation(rto_s=0.1)
+    assert found(maker.judge(only=IDS)) == expected
 
 
 def test_a_producer_that_was_held_itself_waits_for_itself(maker: RunMaker) -> None:
@@ -80,11 +85,12 @@ def test_a_node_that_is_held_excuses_nothing(maker: RunMaker) -> None:
 
 def test_outages_of_attempts() -> None:
     assert outages([]) == []
-    assert outages([(0, 5, True), (6, 9, True)]) == []
-    assert outages([(0, 5, True), (6, 9, False), (10, 12, False), (13, 15, True)]) == [(6, 15)]
+    assert outages([(0, 5, True), (6, 9, True)]) == [(0, 5), (6, 9)]
+    failed = [(0, 5, True), (6, 9, False), (10, 12, False), (13, 15, True)]
+    assert outages(failed) == [(0, 5), (6, 15)]
     late = [(0, 30, False), (5, 10, True), (25, 28, True), (31, 33, True)]
-    assert outages(late) == [(28, 33)], "others were served while it hung"
-    assert outages([(0, 5, True), (6, 9, False)]) == [(6, 9)]
+    assert outages(late) == [(5, 10), (25, 28), (28, 33)], "others were served while it hung"
+    assert outages([(0, 5, True), (6, 9, False)]) == [(0, 5), (6, 9)]
 
 
 @pytest.mark.parametrize(("count", "is_missed"), [(2, False), (3, True)])
