@@ -241,6 +241,7 @@ class HistoryWriter(Closing):
         operation: int = UNKNOWN,
         attempt: int = 0,
         queue_offset: int = UNKNOWN,
+        physical_offset: int = UNKNOWN,
         length: int = 0,
         body_crc: int = UNKNOWN,
         label_crc: int = UNKNOWN,
@@ -252,7 +253,7 @@ class HistoryWriter(Closing):
         invoked = number, process, function, self.topic_id(topic), queue, value, operation
         known = length, UNKNOWN, self.node_id(node), body_crc, label_crc
         row = Row(*invoked, attempt, self.now_ns(), *_NOT_RETURNED, *known)
-        row = row._replace(queue_offset=queue_offset)
+        row = row._replace(queue_offset=queue_offset, physical_offset=physical_offset)
         started = self._open[number] = Attempt(self, row)
         return started
 

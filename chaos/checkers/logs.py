@@ -8,9 +8,11 @@ same bytes, so a record that was decoded once is not decoded again.
 import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from rocketbed.chaos.checkers.deletions import Generations
 from rocketbed.chaos.checkers.keys import Queues
@@ -190,15 +192,28 @@ def _marker(directory: StoreDirectory, entry: Scanned) -> list[tuple[int, int]]:
     return [(entry.offset, epoch)] if isinstance(epoch, int) else []
 
 
-def values_in(directory: StoreDirectory, topics: Iterable[str]) -> Iterator[tuple[Scanned, Writer]]:
-    """Records of some topics, in the log's order, with who wrote them; not those of nobody."""
-    names = {topic.encode() for topic in topics}
+class Place(NamedTuple):
+    """Where a record stands; the offsets are of its queue and of the log."""
+
+    topic: str
+    queue: int
+    offset: int
+    physical: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue}@{self.offset} (log {self.physical})"
+
+
+def places_in(directory: StoreDirectory, topics: Iterable[str]) -> dict[int, list[Place]]:
+    """By value where records of some topics stand, in the log's order; not those of nobody."""
+    names, found = {topic.encode() for topic in topics}, defaultdict[int, list[Place]](list)
     for item in directory.log.scan():
         if not isinstance(item, Scanned) or item.topic not in names:
             continue
         record = directory.log.record_at(item.offset, item.size)
         if isinstance(record, Record):
             body = unpack_body(record.body, record.sys_flag) or b""
-            writer = writer_of(body, record.properties)
-            if writer is not None:
-                yield item, writer
+            if writer := writer_of(body, record.properties):
+                place = Place(item.topic.decode(), item.queue_id, item.queue_offset, item.offset)
+                found[writer.value].append(place)
+    return found

@@ -92,6 +92,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     # what listeners were called for
     listening.early_calls,
     unheard.never_heard,
+    unheard.told_elsewhere,
     listening.late_calls,
     listening.retries,
     listening.delayed_twice,

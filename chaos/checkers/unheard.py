@@ -1,22 +1,28 @@
-"""What listeners were never called for, or never took, and the losses that explain it."""
+"""What listeners were never called for, or never took, or elsewhere than it is, and the losses that
+explain it."""
 
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 
 from rocketbed.chaos.checkers.backlog import LATE_NS
-from rocketbed.chaos.checkers.check import Case, Findings, check
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.listening import FIRST_LEVEL, Heard, Records, delay_ns, heard
-from rocketbed.chaos.checkers.logs import values_in
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.listening import (
+    FIRST_LEVEL,
+    NOBODY,
+    Heard,
+    Records,
+    delay_ns,
+    heard,
+)
+from rocketbed.chaos.checkers.logs import Place, places_in
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome, Row
-from rocketbed.inspect.properties import delay_levels
+from rocketbed.inspect.properties import SCHEDULE_TOPIC, delay_levels
 
-Place = tuple[str, int, int, int]
-"""Topic, queue, queue offset and log offset of a message."""
-
-NOWHERE: Place = "", -1, -1, -1
+NOWHERE = Place("", -1, -1, -1)
 PUT_BACK_NS = 5_000_000_000
 """A client asks for so long to have a message put back, then it calls the function again."""
 
@@ -68,7 +74,7 @@ class _Excuses:
         if places is None:
             return self._passed(one, None, {}) or self._on_the_way(one)
         place = places.get(one.told.value, NOWHERE)
-        if place is NOWHERE or place[3] in {call.physical_offset for call in one.calls}:
+        if place is NOWHERE or place.physical in {call.physical_offset for call in one.calls}:
             return self._on_the_way(one)
         return self._passed(one, place, places)
 
@@ -90,8 +96,8 @@ class _Excuses:
         """The same of what was delayed or refused, which comes to stand somewhere at any time:
         where the last log has it last counts, any place where that is not known."""
         for call in self._calls[one.told.node, one.group]:
-            given = self._place_of(call)
-            is_beyond = place is None or (given[:2] == place[:2] and given[2] >= place[2])
+            given = place_of(self._case.evidence, call)
+            is_beyond = place is None or (given[:2] == place[:2] and given.offset >= place.offset)
             # What stands where it was given, to the byte, has passed nobody (seed 1281344).
             if is_beyond and places.get(call.value) != given:
                 excuse = self._records.lost(call, ENDLESS)
@@ -135,12 +141,48 @@ class _Excuses:
         if log is None or log.log_min:
             return None
         names = [name for name, number in record.listeners.items() if number == listeners]
-        places: dict[int, Place] = {}
-        for entry, writer in values_in(log.directory, [topic, *(f"%RETRY%{one}" for one in names)]):
-            place = entry.topic.decode(), entry.queue_id, entry.queue_offset, entry.offset
-            places[writer.value] = place
-        return places
+        found = places_in(log.directory, [topic, *(f"%RETRY%{one}" for one in names)])
+        return {value: places[-1] for value, places in found.items()}
 
-    def _place_of(self, call: Row) -> Place:
-        topic = self._case.evidence.history.topic(call)
-        return topic, call.queue, call.queue_offset, call.physical_offset
+
+@check("A44 told elsewhere", "calls and acknowledgements", final=True)
+def told_elsewhere(case: Case, found: Findings) -> int:
+    """A44: a function is called for a message where that stands, as its sender was told too. Of
+    what waits until it is due nobody is told the queue. Not where that was lost and it came once
+    more, or a second master had it."""
+    evidence, examined, records = case.evidence, 0, Records(case)
+    if not evidence.record.listeners:
+        raise NotApplicable(NOBODY)
+    rows = [
+        *evidence.rows((Function.TELL,), Outcome.OK).each(),
+        *evidence.rows((Function.HEAR,)).each(),
+    ]
+    topics = {evidence.history.topic(row) for row in rows}
+    topics |= {SCHEDULE_TOPIC, *(f"%RETRY%{name}" for name in evidence.record.listeners)}
+    logs = {log.group: places_in(log.directory, sorted(topics)) for log in evidence.finals()}
+    for row in rows:
+        places = logs.get(evidence.group_of(row.node), {}).get(row.value)
+        if not places:
+            continue  # gone, or not to be known
+        examined += 1
+        said = place_of(evidence, row)
+        is_waiting = row.function == Function.TELL and row.operation > 0
+        is_there = any(
+            one.physical == said.physical if is_waiting else one == said for one in places
+        )
+        if not is_there:
+            excuse = records.lost(row, ENDLESS) or records.split(row, ENDLESS)
+            verb = "acknowledged" if row.function == Function.TELL else "called for"
+            found.add(
+                f"value {row.value} was {verb} at {said}, and is at {', '.join(map(str, places))}",
+                excuse=excuse or evidence.disks.altered(row.value),
+                value=row.value,
+                time_ns=row.returned_ns,
+            )
+    return examined
+
+
+def place_of(evidence: Evidence, row: Row) -> Place:
+    """Where a call, or an acknowledgement, says that its message stands."""
+    topic = evidence.history.topic(row)
+    return Place(topic, row.queue, row.queue_offset, row.physical_offset)

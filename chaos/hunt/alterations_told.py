@@ -11,6 +11,7 @@ from rocketbed.chaos.hunt.alteration import Alteration, replace_rows
 from rocketbed.chaos.record import RunRecord
 
 LATE_NS: Final = 20 * 10**9
+TIMEOUT_NS: Final = 3 * 10**9
 OTHER_PLACE: Final = 1000
 Replace = Callable[[list[Row], RunRecord], Iterable[Row]]
 """All rows that are to be there instead of all rows."""
@@ -59,6 +60,12 @@ def _repeats_late(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
         yield row._replace(invoked_ns=times[0], returned_ns=times[1])
 
 
+def _elsewhere(function: Function, rows: list[Row], _record: RunRecord) -> Iterable[Row]:
+    for row in rows:
+        is_meant = row.function == function and row.outcome == Outcome.OK
+        yield row._replace(queue_offset=row.queue_offset + OTHER_PLACE) if is_meant else row
+
+
 def _refused(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
     for row in rows:
         is_told = row.function == Function.TELL and row.outcome == Outcome.OK
@@ -69,6 +76,18 @@ def _unanswered(rows: list[Row], record: RunRecord) -> Iterable[Row]:
     for row in rows:
         is_meant = row.function == Function.TELL and row.invoked_ns > record.calm_ns
         yield row._replace(outcome=Outcome.INFO) if is_meant else row
+
+
+def _unanswered_in_storm(rows: list[Row], record: RunRecord) -> Iterable[Row]:
+    number = 0
+    for row in rows:
+        is_told = row.function == Function.TELL and row.outcome == Outcome.OK
+        is_meant = is_told and row.invoked_ns < record.calm_ns
+        number += is_meant
+        if is_meant and number % 3 == 0:
+            late_ns = row.invoked_ns + TIMEOUT_NS
+            row = row._replace(outcome=Outcome.INFO, returned_ns=late_ns, status=-1)
+        yield row
 
 
 def _unheard(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
@@ -96,8 +115,19 @@ TOLD: Final = tuple(
         ("heard-after-death", "a dead letter came once more", _heard_after_death),
         ("heard-exchanged", "a queue's messages came in another order", _exchanged),
         ("repeats-late", "what was refused came again 20 s late", _repeats_late),
+        ("heard-elsewhere", "what was taken stands elsewhere", partial(_elsewhere, Function.HEAR)),
+        (
+            "told-elsewhere",
+            "sends to listeners stand elsewhere",
+            partial(_elsewhere, Function.TELL),
+        ),
         ("told-refused", "sends to listeners were refused", _refused),
         ("told-unanswered", "in calm no send to listeners was answered", _unanswered),
+        (
+            "told-timed-out",
+            "in the storm every third send to listeners timed out",
+            _unanswered_in_storm,
+        ),
         ("delayed-unheard", "half of the delayed messages came to nobody", _unheard),
         ("refused-unrepeated", "what was refused never came again", _unrepeated),
     )

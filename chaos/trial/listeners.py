@@ -255,6 +255,7 @@ def _begin(
         operation=group,
         attempt=min(message.reconsume_times, 255),
         queue_offset=message.queue_offset,
+        physical_offset=message.physical_offset,
         length=len(message.body),
         body_crc=body_crc(message.body),
         label_crc=label_crc(message.tag, message.keys),

@@ -542,6 +542,34 @@ def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) 
     assert run.judge(only=IDS).result("A27w").verdict is Verdict.NOT_APPLICABLE
 
 
+@pytest.mark.parametrize(
+    ("level", "changed", "is_found"),
+    [
+        (0, {}, False),
+        (0, {"physical_offset": 1}, True),
+        (0, {"queue_offset": 8}, True),
+        (0, {"queue": 1}, True),
+        (2, {"queue": 1, "queue_offset": 8}, False),  # of its waiting record nobody is told
+        (2, {"physical_offset": 1}, True),
+    ],
+)
+@pytest.mark.parametrize("function", [Function.TELL, Function.HEAR])
+def test_messages_are_told_where_they_stand(
+    run: RunMaker, function: Function, level: int, changed: dict[str, int], is_found: bool
+) -> None:
+    run.specs.append(spec_of(VALUE, topic=TOLD, queue_id=0, queue_offset=7))
+    is_waiting = function == Function.TELL and level
+
+    def rows(_run: RunMaker, made: Made, ids: Ids) -> list[Row]:
+        place = {"queue": 0, "queue_offset": 7, "physical_offset": made.offsets[-1]} | changed
+        times = {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS}
+        return [ids.row(function, topic=ids.told, value=VALUE, operation=level, **place, **times)]
+
+    run.rows.append(rows)
+    is_wrong = is_found or bool(changed and not is_waiting)
+    assert run.judge(only=["A44"]).result("A44").found == is_wrong
+
+
 def _stands(taken: dict[str, int], made: Made, stays: str) -> dict[str, int]:
     return taken | ({"physical_offset": made.offsets[-1]} if stays == "as it was" else {})
 
