@@ -123,7 +123,12 @@ class Reading:
         """Store where a member of a group stands, with a row for each queue; before that, what its
         broker says of it is noted too, and of one queue in turn where that ends."""
         self.rounds += 1
+        last = self.committed.get(process, {})
         positions = self._due(process, consumer.positions())
+        if self.rounds % 2:
+            moved = {queue: at for queue, at in positions.items() if at != last.get(queue)}
+            await self._commit_all(consumer, process, group, moved)
+            return
         async with trio.open_nursery() as nursery:
             for number, (queue, position) in enumerate(positions.items()):
                 is_asked = number == self.rounds % len(positions)
@@ -141,6 +146,33 @@ class Reading:
             for number, (queue, position) in enumerate(positions.items())
             if position != last.get(queue) or number % turns == self.rounds % turns
         }
+
+    async def _commit_all(
+        self, consumer: Consumer, process: int, group: int, moved: dict[MessageQueue, int]
+    ) -> None:
+        """Have the consumer store where it stands itself."""
+        rows = {queue: self._commits(process, group, queue, at) for queue, at in moved.items()}
+        stored = dict.fromkeys(moved, Outcome.INFO)
+        try:
+            await consumer.commit()
+            # Of a queue that went to another member meanwhile nobody knows.
+            stored |= dict.fromkeys(stored.keys() & consumer.positions().keys(), Outcome.OK)
+        finally:
+            for queue, row in rows.items():
+                is_stored = stored[queue] is Outcome.OK
+                node = self.place(consumer.offsets.answered[queue]) if is_stored else None
+                row.finish(stored[queue], queue_offset=moved[queue], node=node)
+
+    def _commits(self, process: int, group: int, queue: MessageQueue, position: int) -> Attempt:
+        return self.history.begin(
+            Function.COMMIT_OFFSET,
+            process=process,
+            topic=queue.topic,
+            queue=queue.queue_id,
+            operation=group,
+            queue_offset=position,
+            node=queue.broker_name,
+        )
 
     async def _commit(
         self,
@@ -166,7 +198,7 @@ class Reading:
             end = await consumer.offsets.max_offset(queue)
             node = self.place(consumer.offsets.answered[queue])
             row.finish(Outcome.OK, value=end, node=node)
-        row = begin(Function.COMMIT_OFFSET, queue_offset=position)
+        row = self._commits(process, group, queue, position)
         try:
             await consumer.commit({queue: position})
         except ClientFailure:
