@@ -9,12 +9,14 @@ from rocketbed.client.pulls import PullStatus
 
 ROUND_NS = 5_000_000_000
 """Longer than between two rounds of retention."""
+ROUNDS = 4
+"""In so many what is old is gone."""
 
 
 @check("S24 retention", "segments deleted")
 def retention(case: Case, found: Findings) -> int:
-    """S24: no segment was deleted that held a message younger than promised, and no reader was
-    moved past one.
+    """S24: no segment was deleted that held a message younger than promised, no reader was moved
+    past one, and in the calm every node deletes what is old.
 
     A message is at least as young as its send; what was lost is not looked for.
     """
@@ -37,28 +39,43 @@ def retention(case: Case, found: Findings) -> int:
                     continue
                 text = f"was deleted on {event.node} {young_ns / 1e9:.1f} s before it was old"
                 found.add(example_of(evidence, row, text, young_ns))
+    kept = _kept(case, found, reserved_ns)
     examined = len(deleted) + _moved(case, found, reserved_ns)
-    if not examined and not _is_due(case, reserved_ns):
+    if not examined and not kept:
         raise NotApplicable("no segment was old enough")
     return examined
 
 
-def _is_due(case: Case, reserved_ns: int) -> bool:
+def _kept(case: Case, found: Findings, reserved_ns: int) -> bool:
     """Whether some first segment had nothing but old messages before nodes were stopped, which may
-    take long (seed 1290043), and the log went on."""
-    evidence = case.evidence
+    take long (seed 1290043), and the log went on. One that was old when the calm began, or its node
+    was there again, has had rounds enough to be deleted in."""
+    evidence, is_due = case.evidence, False
     sends, stop_ns = evidence.acknowledged, evidence.record.stop_ns or evidence.record.end_ns
-    for log in evidence.finals():
+    starts = evidence.events(Function.NODE, "start")
+    for log in evidence.nodes:
         end = log.log_min + log.directory.sizes.segment
         times = [
             row.invoked_ns
             for row in sends.each()
             if log.log_min <= row.physical_offset < end and evidence.group_of(row.node) == log.group
         ]
-        is_old = max(times, default=0) + reserved_ns + ROUND_NS < stop_ns
-        if log.log_end > end and times and is_old:
-            return True
-    return False
+        if log.log_end <= end or not times:
+            continue
+        old_ns = max(times) + reserved_ns
+        is_due = is_due or old_ns + ROUND_NS < stop_ns
+        up_ns = max((one.time_ns for one in starts if one.node == log.name), default=0)
+        since_ns = max(up_ns, evidence.record.calm_ns, old_ns)
+        is_sound = evidence.disks.damaged_by(log.name, stop_ns) is None
+        if evidence.record.calm_ns and since_ns + ROUNDS * ROUND_NS < stop_ns and is_sound:
+            found.add(
+                f"{log.name} keeps its segment {log.log_min}, all of which was old"
+                f" {(stop_ns - since_ns) / 1e9:.1f} s before it was stopped",
+                node=log.name,
+                time_ns=stop_ns,
+                distance=stop_ns - since_ns,
+            )
+    return is_due
 
 
 def _moved(case: Case, found: Findings, reserved_ns: int) -> int:

@@ -298,9 +298,13 @@ def check_history(history: History) -> CheckResult:
 
 
 def check_evidence(evidence: Evidence) -> CheckResult:
-    """E1: every directory that the record names was read."""
-    if evidence.unread:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in evidence.unread.items())
+    """E1: every directory that the record names was read, and every node has one."""
+    unread = dict(evidence.unread)
+    for name in evidence.record.nodes:
+        if name not in evidence.record.stores:
+            unread.setdefault(name, "its directory was not kept")
+    if unread:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in unread.items())
         return not_run("E1 evidence", "directories", reasons)
     return judged("E1 evidence", len(evidence.nodes) + len(evidence.images), "directories", [])
 

@@ -1,7 +1,9 @@
 """What could be wrong in a recorded run: rows taken away or changed, tables, files and bits."""
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -182,6 +184,15 @@ def _table(
             if table is not None:
                 place.write_text(json.dumps(table), encoding="utf-8")
     return found
+
+
+def _unkept(path: Path, record: RunRecord) -> bool:
+    """Of the last node of several nothing was kept, and nobody says that it had anything."""
+    name, place = max(record.stores.items())
+    shutil.rmtree(path / place)
+    kept = {node: one for node, one in record.stores.items() if node != name}
+    replace(record, stores=kept).save(path)
+    return True
 
 
 def _no_offsets(_table: Any) -> Any:
@@ -503,6 +514,7 @@ ALTERATIONS: Final = (
         "topics.json is missing on every node",
         partial(_table, "topics.json", lambda _table: None),
     ),
+    Alteration("store-unkept", "of a node no directory was kept", _unkept),
     Alteration(
         "log-bit", "one bit of the log is wrong", partial(_patch, "commitlog", partial(_flip, 200))
     ),

@@ -23,6 +23,8 @@ CAPABILITIES: Final = tuple(
 """What a step may need of a backend."""
 BODY_MAX: Final = 4 << 20
 """Bytes of any body."""
+MESSAGE_MAX: Final = 16384
+"""Bytes; `maxMessageSize` of simulated nodes."""
 BATCH_BODY_MAX: Final = 1900
 """Bytes of a body, eight of which fit into a batch of 16 KiB with what goes with them."""
 SEGMENT_MIN: Final = 4096
@@ -103,6 +105,11 @@ def _check_load(plan: Plan) -> None:
         raise ScenarioError(
             f"body: batches of bodies of {load.body[1]} bytes exceed what nodes accept"
             f" (maxMessageSize): at most {BATCH_BODY_MAX}, or batch = 0"
+        )
+    if max(load.body[1], load.large) > MESSAGE_MAX and "maxMessageSize" not in plan.shape.settings:
+        raise ScenarioError(
+            f"body: {max(load.body[1], load.large)} bytes exceed what nodes accept: at most"
+            f" {MESSAGE_MAX}, or give maxMessageSize in [cluster.settings]"
         )
     if load.timeout_s <= 0:
         raise ScenarioError("timeout: must be positive")

@@ -14,6 +14,7 @@ import trio
 
 from rocketbed.chaos.damage import Damage, Hit, inflict
 from rocketbed.chaos.history import Function, HistoryWriter
+from rocketbed.chaos.scenario.check import MESSAGE_MAX
 from rocketbed.chaos.scenario.verbs import RegisterFault
 from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.disk_image import DiskImage
@@ -57,7 +58,7 @@ SETTINGS: Final = {
     "mappedFileSizeConsumeQueue": "6000",
     "maxHashSlotNum": "100",
     "maxIndexNum": "1000",
-    "maxMessageSize": "16384",
+    "maxMessageSize": str(MESSAGE_MAX),
     "diskSpaceWarningLevelRatio": "95",
     "rbMetadataSync": "1000",
     "slaveTimeout": "1000",

@@ -25,7 +25,7 @@ from rocketbed.chaos.hunt.tamper import tamper as alter
 def tamper(run: Path, only: tuple[str, ...], as_json: bool) -> int:
     """Alter copies of RUN, a directory with a run that passed, and judge each.
 
-    Exits with 1 if an alteration passes, 4 if RUN itself does not.
+    Exits with 1 if an alteration passes, 64 if RUN itself does not.
     """
     before = judge_run(run)
     if before.verdict is not RunVerdict.PASS:

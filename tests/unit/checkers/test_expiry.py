@@ -12,6 +12,7 @@ from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, spec_of
 def run(tmp_path: Path) -> RunMaker:
     made = RunMaker(tmp_path / "run")
     made.record.facts["retention_ns"] = 10 * SECOND
+    made.record.calm_ns = 0
     return made
 
 
@@ -45,3 +46,19 @@ def test_nothing_deleted(run: RunMaker, reserved_s: int, stop_s: int, verdict: V
     run.specs += [spec_of(COUNT + number) for number in range(20)]
     run.sends += [Sent(COUNT + number) for number in range(20)]
     assert run.judge(only=["S24"]).result("S24").verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("calm_s", "up_s", "finds"), [(60, 0, True), (0, 0, False), (80, 0, False), (60, 80, False)]
+)
+def test_in_the_calm_every_node_deletes_what_is_old(
+    run: RunMaker, calm_s: int, up_s: int, finds: bool
+) -> None:
+    """Its first segment is old at 10 s, and nodes are stopped at 95 s."""
+    run.record.calm_ns, run.record.stop_ns = calm_s * SECOND, 95 * SECOND
+    run.specs += [spec_of(COUNT + number) for number in range(20)]
+    run.sends += [Sent(COUNT + number) for number in range(20)]
+    for node in run.nodes:
+        run.event(up_s * SECOND, node, "start", role="SLAVE", id=1)
+    result = run.judge(only=["S24"]).result("S24")
+    assert result.found == (len(run.nodes) if finds else 0)
