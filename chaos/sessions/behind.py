@@ -28,7 +28,8 @@ from rocketbed.world.api import World
 FAR: Final = 8 << 20
 """docs/replication.md 7.4: so many bytes behind, and no member, a follower is sent files, at a rate
 that followers share."""
-SEGMENT: Final = 1 << 20
+SEGMENT: Final = 3 << 20
+"""Files take several frames, so that most begin within one."""
 BODY: Final = 300_000
 MORE: Final = 3 << 20
 """By so much it is further behind."""
