@@ -4,6 +4,7 @@ from typing import Final
 
 from rocketbed.chaos.checkers import (
     backlog,
+    copying,
     cuts,
     deleted_topics,
     expiry,
@@ -108,6 +109,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     links.honest_reports,
     links.catch_up,
     links.half_open,
+    copying.late_copies,
     stores.store_checks,
     stores.image_checks,
     marks.honest_marks,

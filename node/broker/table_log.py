@@ -38,7 +38,7 @@ ROUND_S: Final = 0.2
 """So old is a committed position, at most, that a failover forgets."""
 LEARN_AGAIN_S: Final = 1.0
 ROWS: Final = 100
-"""In one record: it has to stay far below the largest message that any setting allows."""
+"""In one record, where that takes so many."""
 QUEUES_A_ROW: Final = 20
 """So many count as a row more."""
 REPLAYED: Final = 1000
@@ -47,6 +47,8 @@ REPLAYED_MS: Final = int(2000 * LASTS_S)
 """And all that are not so much older than the newest: a held lock is told once a minute."""
 KINDS: Final = ("topics", "groups", "offsets", "resets", "locks", "modes", "removed")
 """Of rows."""
+OF_QUEUES: Final = ("offsets", "resets", "locks")
+"""Those whose rows hold changes by queue."""
 BEHIND_S: Final = 0.5
 """What is not confirmed for so long keeps positions and locks from being answered."""
 
@@ -183,6 +185,11 @@ class TableLog:
                 )
                 self._store.commit(run)
             except (MessageRejected, PutFailed) as exc:
+                # A small maxMessageSize, or segment, takes fewer of them at a time.
+                halves = _halves(rows) if isinstance(exc, MessageRejected) else None
+                if halves is not None:
+                    waiting[:1] = halves
+                    continue
                 self._world.log.error("tables.not_in_log", error=str(exc))
                 for rest in waiting:
                     self._note_again(rest)
@@ -362,3 +369,21 @@ class TableLog:
         self._locks.apply(locks)
         for entry in modes:
             self._modes.put(entry)
+
+
+def _halves(rows: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The same in two records, also the queues of one row; None where there is one thing only."""
+    items = [(kind, name, row) for kind, some in rows.items() for name, row in some.items()]
+    if len(items) == 1:
+        kind, name, row = items[0]
+        if kind not in OF_QUEUES or len(row) < 2:
+            return None
+        items = [(kind, name, {queue: at}) for queue, at in row.items()]
+    middle = len(items) // 2
+    found: list[dict[str, Any]] = []
+    for part in (items[:middle], items[middle:]):
+        found.append({})
+        for kind, name, row in part:
+            some = found[-1].setdefault(kind, {})
+            some[name] = some.get(name, {}) | row if kind in OF_QUEUES else row
+    return found

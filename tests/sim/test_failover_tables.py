@@ -1,6 +1,8 @@
 """Topics, groups, positions and locks of a group with failover: what was answered holds at whoever
 leads next, and who does not lead changes nothing."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -9,6 +11,7 @@ from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import RequestRefused
 from rocketbed.client.locks import Locks
 from rocketbed.client.session import Session
+from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.only_leader import CHANGES
 from rocketbed.node.store.epochs import META_TOPIC
 from rocketbed.node.store.status import PutStatus
@@ -109,6 +112,32 @@ def test_a_change_that_was_answered_survives_a_planned_change_of_the_leader(how:
         group.simulation.kill(program.host.name)
         groups = group.nodes[new].tables.groups
         assert {name: groups.get(name) is not None for name in made} == made
+
+
+def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None:
+    """Seed 9008 of soak-swarm: 16 topics, made at the same time, where a message has 2 KiB."""
+    names = [f"Topic{number:03}" for number in range(16)]
+
+    async def make(world: World) -> None:
+        async with Admin(world, nameservers=NAMESERVER) as admin, trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(admin.create_topic, name)
+
+    def commit(offsets: Offsets) -> None:
+        for queue in range(500):
+            offsets.commit("cg", names[0], queue, 0)
+
+    with FailoverNodes(53, begin=False) as group:
+        for name in group.names:
+            store = replace(group.config(name).store, max_message_size=1024)
+            group.start(name, store=store)
+        leader = ready(group)
+        group.run_program(make)
+        group.simulation.process(leader).call(commit, group.nodes[leader].tables.offsets)
+        group.simulation.run(1)
+        tables = group.nodes[end(group, leader, "kill")].tables
+        assert [name for name in names if tables.topics.get(name) is None] == []
+        assert tables.offsets.queues("cg", names[0]) == dict.fromkeys(range(500), 0)
 
 
 @pytest.mark.parametrize("how", ENDS)

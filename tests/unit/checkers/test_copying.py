@@ -1,0 +1,41 @@
+"""How late slaves have what their master writes (R10)."""
+
+from pathlib import Path
+
+import pytest
+
+from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.trace import Trace
+from tests.support.run_maker import MS, SECOND, RunMaker
+
+WRITES = 30
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "count", "verdict"),
+    [
+        (5, WRITES, Verdict.OK),
+        (400, WRITES, Verdict.OK),
+        (600, WRITES, Verdict.VIOLATED),
+        (600, 19, Verdict.OK),
+    ],
+)
+def test_half_of_a_masters_writes(
+    tmp_path: Path, late_ms: int, count: int, verdict: Verdict
+) -> None:
+    run = RunMaker(tmp_path / "run")
+    run.record.calm_ns, run.trace = 30 * SECOND, Trace()
+    for node in run.nodes:
+        late_ns = 0 if node == "b1" else late_ms * MS
+        run.trace.node(node).add(SECOND, 1000, 1000)
+        for number in range(count):
+            end = 2000 + number
+            run.trace.node(node).add((60 + number) * SECOND + late_ns, end, end)
+    result = run.judge(only=["R10"]).result("R10")
+    assert (result.verdict, result.examined) == (verdict, 2 * count)
+
+
+def test_before_the_calm_nothing_is_late(tmp_path: Path) -> None:
+    run = RunMaker(tmp_path / "run")
+    run.record.calm_ns = 0
+    assert run.judge(only=["R10"]).result("R10").verdict is Verdict.NOT_APPLICABLE
