@@ -16,6 +16,7 @@ from rocketbed.pipeline.jobs.export.job import ExportOptions, export
 from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
 from rocketbed.pipeline.jobs.export.writing import Form
 from rocketbed.pipeline.report import Report
+from tests.support.logs import Log, Message
 
 pytestmark = pytest.mark.spark
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -36,7 +37,7 @@ def stored(name: str) -> dict[int, dict[str, Any]]:
 
 
 def run(spark: SparkSession, store: Path | str, out: Path, **options: Any) -> Report:
-    settings = JobSettings(stores=(str(store),), out=out)
+    settings = JobSettings(stores=(str(store),), out=out, mode=options.pop("mode", "PERMISSIVE"))
     job = Job("export", settings, spark=spark)
     try:
         export(job, ExportOptions(form=Form(**options)))
@@ -196,3 +197,12 @@ def test_what_was_deleted_before_it_was_exported_is_a_finding(
     assert [one["title"] for one in report.findings] == [
         f"store: {part['end']} to {1 << 20} were deleted before they were exported"
     ]
+
+
+def test_what_is_dropped_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append([Message(body=b"%d" % n) for n in range(6)])
+    log.write(log.offsets[2], bytes(8))
+    log.flip(log.offsets[4] + 88)  # its body
+    report = run(spark, log.root, tmp_path / "out", mode="DROPMALFORMED")
+    assert (report.exit_code, report.counts["rows"]) == (0, 4)
+    assert report.notes == [f"store 0 to {log.end}: 2 that cannot be read were dropped"]

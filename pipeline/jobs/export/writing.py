@@ -31,6 +31,7 @@ OF_JARS: Final = (
     *("NoSuchMethodError", "IncompatibleClassChangeError", "AbstractMethodError"),
 )
 """In errors of jars that are not there, or were made for another Spark."""
+DROPS: Final = "DROPMALFORMED"
 DATE: Final = "date"
 PART: Final = "part"
 RECORDS_PER_FILE: Final = 1_000_000
@@ -138,8 +139,16 @@ def write_part(job: Job, form: Form, place: Place, new: NewPart, topics: Mapping
     from pyspark.sql import functions as f
 
     part = new.part
-    seen = Observation("export")
-    rows = _rows(job, form, new.source | dict(topics)).observe(seen, *_measures())
+    seen, dropped = Observation("export"), Observation("dropped")
+    source = new.source | dict(topics)
+    drops = source["mode"].upper() == DROPS
+    if drops:
+        source["mode"] = "PERMISSIVE"  # only who drops them here can say how many they were
+    rows = _rows(job, form, source, drops)
+    if drops:
+        bad = f.col("_corrupt").isNotNull()
+        rows = rows.observe(dropped, f.count_if(bad).alias("rows")).where(~bad)
+    rows = rows.observe(seen, *_measures())
     rows = rows.where(f.col("topic").isNotNull()).withColumn(DATE, f.to_date("store_timestamp"))
     kept = [name for name in form.columns if name not in form.partition_by]
     rows = rows.select(*kept, *form.partition_by)
@@ -162,6 +171,8 @@ def write_part(job: Job, form: Form, place: Place, new: NewPart, topics: Mapping
     counts = seen.get
     part.rows, part.malformed = counts["rows"], counts["malformed"]
     part.wrong_crc, part.crc = counts["wrong_crc"], counts["crc"] or 0
+    if drops and (count := dropped.get["rows"]):
+        job.report.notes.append(f"{new.label}: {count} that cannot be read were dropped")
     written = _written(job, form, part, rows, target)
     if written != part.rows:
         raise PipelineError(
@@ -200,7 +211,7 @@ def _value(part: Part) -> str:
     return part.name.partition("=")[2]
 
 
-def _rows(job: Job, form: Form, source: Mapping[str, str]) -> "DataFrame":
+def _rows(job: Job, form: Form, source: Mapping[str, str], drops: bool) -> "DataFrame":
     from rocketbed.pipeline.schema import RECORDS, records_ddl
 
     by = [name for name in form.partition_by if name in RECORDS]
@@ -208,6 +219,8 @@ def _rows(job: Job, form: Form, source: Mapping[str, str]) -> "DataFrame":
         [*form.columns, *by, "topic", "store_timestamp", "physical_offset", "body_crc"]
     )
     needed |= dict.fromkeys(["crc_ok", "_corrupt"])
+    if drops:
+        needed["body"] = None  # only for it bodies are unpacked, which may not be possible
     reader = job.spark.read.format("rocketbed").schema(records_ddl(list(needed)))
     return reader.options(**source).load()
 
