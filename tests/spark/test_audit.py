@@ -85,6 +85,16 @@ def test_a_store_time_that_cannot_be(spark: SparkSession, tmp_path: Path, good: 
     assert [row["messages"] for row in table(tmp_path / "out" / "rates.csv")] == ["1"] * good
 
 
+def test_damage_that_may_be_of_the_topic_is_a_finding(spark: SparkSession, tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append([Message(topic="AB"[n % 2]) for n in range(6)])
+    log.write(log.offsets[2], bytes(8))
+    job = Job("audit", JobSettings(stores=(str(log.root),), out=tmp_path / "out"), spark=spark)
+    with interpreted(spark, is_small=True):
+        audit(job, AuditOptions(topics=("A",)))
+    assert (job.report.counts["messages"], job.report.exit_code) == (2, 1)
+    assert [(one["id"], one["count"]) for one in job.report.findings] == [("unreadable", 1)]
+
+
 def test_nothing_to_audit(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([])
     log.write(0, b"")

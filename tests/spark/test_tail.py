@@ -20,9 +20,14 @@ pytestmark = pytest.mark.spark
 
 
 def run(
-    spark: SparkSession, store: Path, out: Path | None = None, **options: Any
+    spark: SparkSession,
+    store: Path,
+    out: Path | None = None,
+    columns: tuple[str, ...] = (),
+    **options: Any,
 ) -> tuple[list[str], Report]:
-    job = Job("tail", JobSettings(stores=(f"a/0={store}",), out=out), spark=spark)
+    settings = JobSettings(stores=(f"a/0={store}",), out=out, columns=columns)
+    job = Job("tail", settings, spark=spark)
     lines: list[str] = []
     try:
         tail(job, TailOptions(once=True, **options), lines.append)
@@ -43,7 +48,16 @@ def test_lines_of_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
     assert rows[0]["tags"] == "t"
     assert rows[0]["store_timestamp"] == "2026-11-18T11:06:40.000Z"
     assert [row["_corrupt"]["offset"] for row in rows if not row["topic"]] == [log.offsets[4]]
-    assert report.counts == {"messages": len(rows), "batches": 1}
+    assert report.counts == {"messages": 59, "batches": 1}
+    assert [(one["id"], one["count"]) for one in report.findings] == [("unreadable", 1)]
+    named, report = run(
+        spark, log.root, start="earliest", topics=("B",), columns=("body",), as_json=True
+    )
+    rows = [json.loads(line) for line in named]
+    (torn,) = [row for row in rows if row["body"] is None]
+    assert torn["_corrupt"]["offset"] == log.offsets[4]
+    assert [row for row in rows if row != torn] == [{"body": f"{n}"} for n in range(1, 60, 2)]
+    assert (report.counts["messages"], report.exit_code) == (30, 1)
 
 
 def test_a_second_run_into_parquet_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
@@ -57,8 +71,11 @@ def test_a_second_run_into_parquet_adds_what_is_new(spark: SparkSession, tmp_pat
     run(spark, log.root, out, start="earliest", topics=("A",))
     assert bodies() == list(range(5))
     log.append([Message(topic=topic, body=b"%d" % n) for n in range(5, 8) for topic in "AB"])
+    log.write(log.offsets[-1], bytes(8))
+    log.append([Message(topic="B")])
     lines, report = run(spark, log.root, out, start="earliest", topics=("A",))
     assert (lines, report.counts["messages"]) == ([], 3)
+    assert [(one["id"], one["count"]) for one in report.findings] == [("unreadable", 1)]
     assert bodies() == list(range(8))
     with pytest.raises(WrongUsage, match="would be duplicated"):
         run(spark, log.root, out, checkpoint=tmp_path / "other")

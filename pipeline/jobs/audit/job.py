@@ -68,7 +68,8 @@ def audit(job: Job, options: AuditOptions) -> None:
         return _records(job, sources, columns)
 
     with job.phase("topics"):
-        topics = _topics(records(*COLUMNS))
+        # Without this column a read of topics leaves out what nobody knows the topic of.
+        topics = _topics(records(*COLUMNS, "_corrupt"))
     total = next((row for row in topics if row["topic"] is None and row["messages"]), None)
     if total is None:
         raise PipelineError("the input contains no messages to audit")

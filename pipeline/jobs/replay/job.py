@@ -46,6 +46,8 @@ SURVEYED: Final = (
     "broker", "topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp",
     "body_length", "sys_flag", "crc_ok",
 )  # fmt: skip
+SHOWN: Final = (*SURVEYED, "_corrupt")
+"""With the column without which a read of topics or times leaves bad ranges out."""
 SENT: Final = (*SURVEYED, "flag", "properties", "body")
 QUEUE: Final = ("broker", "topic", "queue_id")
 GOOD: Final = "good"
@@ -101,7 +103,7 @@ def replay(job: Job, options: ReplayOptions) -> None:
             live_topics(options.target)  # is it there at all
     job.spark  # noqa: B018 (its start is a phase of its own)
     with job.phase("surveying the range"):
-        counts, queues = _survey(_records(job, sources, SURVEYED))
+        counts, queues = _survey(_records(job, sources, SHOWN))
     if not queues:
         raise PipelineError("no messages to replay in this range")
     with job.phase("preparing topics"):

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from rocketbed.pipeline.errors import Unwritable
+from rocketbed.pipeline.errors import EXIT_FINDING, Unwritable
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.export.writing import exported_columns
 from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
 from rocketbed.pipeline.jobs.shared import check_shared
-from rocketbed.pipeline.jobs.tail.lines import json_line, text_line
+from rocketbed.pipeline.jobs.tail.lines import bad_range, json_line, text_line
+from rocketbed.pipeline.jobs.tail.told import COUNTED, UNREADABLE, Told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,6 +35,9 @@ SHOWN: Final = (
     "keys", "body", "_corrupt",
 )  # fmt: skip
 """Columns of a line, when none are named."""
+TOLD_BY: Final = ("topic", "_corrupt")
+"""What bad ranges are known by, which are read whatever columns are named: of topics they are not
+shown else."""
 ROWS_MAX: Final = 5000
 BYTES_MAX: Final = "16m"
 """Maximum of one batch of lines."""
@@ -42,8 +46,6 @@ FILE_BYTES_MAX: Final = "512m"
 LINES_EVERY_S: Final = 0.25
 FILES_EVERY_S: Final = 10.0
 LOOK_S: Final = 1
-TOLD_MAX: Final = 200
-"""Batches that may be told of again."""
 CHECKPOINT: Final = "_checkpoint"
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -75,7 +77,8 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
     """
     source = _source(job, options)
     out = job.settings.out
-    lines = _Lines(json_line if options.as_json else text_line, write)
+    form = json_line if options.as_json else text_line
+    lines = _Lines(form, write, exported_columns(job.settings.columns or SHOWN))
     job.spark  # noqa: B018 (its start is a phase of its own)
     # A spinner would stand in the lines.
     with job.report.phase("following") if out is None else job.phase("following"):
@@ -93,37 +96,21 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
             query.stop()
             seen.note(query.recentProgress)
             # The end may come before Spark tells of a batch whose lines are written.
-            messages, batches = (lines.messages, lines.batches) if out is None else seen.counts
-            job.report.counts |= {"messages": messages, "batches": batches}
+            told = lines.counts if out is None else seen.counts
+            _tell(job, *told)
     if ending.is_asked and options.once:
         raise KeyboardInterrupt
     if ending.is_asked:
         job.report.notes.append("ended by Ctrl-C")
 
 
-class Told:
-    """Rows by batch, as Spark tells of the last hundred, also anew; of older ones sums are kept."""
-
-    def __init__(self) -> None:
-        self.recent: dict[int, int] = {}
-        self._older = (0, 0)
-        self._last = -1
-        """The last batch that counts as older."""
-
-    def note(self, told: Sequence[Any]) -> None:
-        """What Spark tells: `StreamingQuery.recentProgress`."""
-        new = (one for one in told if one.batchId > self._last)
-        self.recent |= {one.batchId: one.numInputRows for one in new}
-        while len(self.recent) > TOLD_MAX:
-            self._last = min(self.recent)
-            rows = self.recent.pop(self._last)
-            self._older = (self._older[0] + rows, self._older[1] + bool(rows))
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Rows of all batches, and how many batches had any."""
-        rows = self.recent.values()
-        return self._older[0] + sum(rows), self._older[1] + sum(map(bool, rows))
+def _tell(job: Job, messages: int, batches: int, unreadable: int) -> None:
+    report = job.report
+    report.counts |= {"messages": messages, "batches": batches}
+    if unreadable:
+        title = "places of the log that cannot be read and are no messages"
+        report.findings.append({"id": UNREADABLE, "title": title, "count": unreadable})
+        report.exit_code = EXIT_FINDING
 
 
 class _Ending:
@@ -150,13 +137,19 @@ class _Ending:
 class _Lines:
     """Makes lines of batches. Called in a thread of Spark's."""
 
-    def __init__(self, form: Callable[[dict[str, Any]], str], write: Write) -> None:
+    def __init__(
+        self, form: Callable[[dict[str, Any]], str], write: Write, columns: Sequence[str]
+    ) -> None:
+        """`columns`: those of a message's line. That of a bad range says where and why, too."""
         self._form = form
         self._write = write
+        self._columns = columns
         self.messages = 0
-        """How many lines were written."""
+        """How many lines of messages were written."""
         self.batches = 0
         """Of how many batches."""
+        self.unreadable = 0
+        """How many lines of bad ranges."""
         self.is_closed = False
         """Whether nobody reads the lines any more."""
 
@@ -168,10 +161,19 @@ class _Lines:
         self.batches += bool(found)
         try:
             for row in sorted(found, key=_age):
-                self._write(self._form(row))
-                self.messages += 1
+                if bad_range(row):
+                    self._write(self._form(row))
+                    self.unreadable += 1
+                else:
+                    self._write(self._form({name: row[name] for name in self._columns}))
+                    self.messages += 1
         except BrokenPipeError:
             self.is_closed = True
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Messages, batches, bad ranges."""
+        return self.messages, self.batches, self.unreadable
 
 
 def _age(row: dict[str, Any]) -> tuple[int, int]:
@@ -227,7 +229,7 @@ def _into_lines(
 ) -> "StreamingQuery":
     from pyspark.sql import functions as f
 
-    columns = exported_columns(job.settings.columns) if job.settings.columns else SHOWN
+    columns = tuple(dict.fromkeys((*exported_columns(job.settings.columns or SHOWN), *TOLD_BY)))
     rows = _stream(job, source, columns).select(
         *(
             # Python would get the time of its own zone.
@@ -244,6 +246,8 @@ def _into_lines(
 def _into_files(
     job: Job, options: TailOptions, source: dict[str, str], out: Path
 ) -> "StreamingQuery":
+    from pyspark.sql import functions as f
+
     columns = exported_columns(job.settings.columns)
     checkpoint = options.checkpoint or out / CHECKPOINT
     try:
@@ -257,7 +261,12 @@ def _into_files(
             " duplicated; give another --out, or the --checkpoint that belongs to it"
         )
     check_shared(job, out)
-    writer = _stream(job, source, columns).writeStream.format("parquet")
+    bad = f.col("topic").isNull()
+    rows = _stream(job, source, tuple(dict.fromkeys((*columns, *TOLD_BY))))
+    rows = rows.observe(COUNTED, f.count_if(bad).alias(UNREADABLE))
+    if "_corrupt" not in columns:
+        rows = rows.where(~bad)  # a row of nulls would stand there
+    writer = rows.select(*columns).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
     writer = writer.trigger(**_trigger(options, FILES_EVERY_S))
     return writer.start(str(out.absolute()))

@@ -21,7 +21,7 @@ _IN_PLACE: Final = frozenset(
 
 def text_line(row: dict[str, Any]) -> str:
     """Time, place, tags and keys, body; of what is no record, where it is and why."""
-    if bad := _bad(row):
+    if bad := bad_range(row):
         return f"! {row.get('broker') or '?'} offset {bad['offset']}: {bad['reason']}"
     words = [moment(row["store_timestamp"])] if row.get("store_timestamp") is not None else []
     place = [row.get("broker"), row.get("topic"), row.get("queue_id"), row.get("queue_offset")]
@@ -54,16 +54,16 @@ def shown_body(body: bytes) -> str:
     return text if len(text) <= BODY_MAX else f"{text[:BODY_MAX]}... <{len(body)} bytes>"
 
 
+def bad_range(row: dict[str, Any]) -> dict[str, Any] | None:
+    """Where and why, of a row that is no record. A record with a wrong checksum is one."""
+    bad = row.get("_corrupt")
+    return bad if isinstance(bad, dict) and row.get("topic") is None else None
+
+
 def moment(time_ms: int) -> str:
     """UTC, ISO 8601 with milliseconds."""
     text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
-
-
-def _bad(row: dict[str, Any]) -> dict[str, Any] | None:
-    """Where and why, of a row that is no record. A record with a wrong checksum is one."""
-    bad = row.get("_corrupt")
-    return bad if isinstance(bad, dict) and row.get("topic") is None else None
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

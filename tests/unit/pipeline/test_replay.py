@@ -1,6 +1,7 @@
 """When `replay` sends what, where it goes, and what it refuses before anything starts."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,13 +9,22 @@ import trio
 from trio.testing import MockClock
 
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.replay.job import ReplayOptions, deal, merged_places, pace_of, replay
+from rocketbed.pipeline.jobs.replay.job import (
+    SHOWN,
+    ReplayOptions,
+    deal,
+    merged_places,
+    pace_of,
+    replay,
+)
 from rocketbed.pipeline.jobs.replay.send import GROUP_MAX, Due, Pace, grouped, play, with_origin
 from rocketbed.pipeline.jobs.replay.target import SourceQueue, matched
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkOptions
 from rocketbed.pipeline.sink.rows import Outgoing, outgoing
 from rocketbed.wire.bodies import MessageQueue
+from tests.support.logs import STORE_MS, Log, rows
+from tests.support.logs import messages as stored
 
 KEY = TaskKey(job="j", batch=0, partition=0)
 OPTIONS = SinkOptions(endpoints="h:1", topic="T")
@@ -133,6 +143,17 @@ def test_ranges_of_the_target_are_put_together() -> None:
         "messages": 5,
     }
     assert len(places) == 2
+
+
+@pytest.mark.parametrize("asked", [{"topics": "topic-0"}, {"endTimestamp": STORE_MS + 5000}])
+def test_the_survey_shows_what_may_be_of_the_topic_or_the_time(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    """A message was left out and the replay good."""
+    log = Log(tmp_path / "store").append(stored(9))
+    log.write(log.offsets[3], bytes(8))
+    found = rows(log.root, SHOWN, **asked)
+    assert [row["physical_offset"] for row in found if not row["topic"]] == [log.offsets[3]]
 
 
 @pytest.mark.parametrize(

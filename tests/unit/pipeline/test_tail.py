@@ -9,8 +9,9 @@ import pytest
 
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.tail.job import TailOptions, Told, tail
+from rocketbed.pipeline.jobs.tail.job import SHOWN, TailOptions, _Lines, tail
 from rocketbed.pipeline.jobs.tail.lines import BODY_MAX, json_line, shown_body, text_line
+from rocketbed.pipeline.jobs.tail.told import Told
 
 ROW: dict[str, Any] = {
     "broker": "broker-a",
@@ -102,14 +103,30 @@ def test_a_directory_that_is_no_store_is_not_waited_for(tmp_path: Path) -> None:
         tail(job, TailOptions(), print)
 
 
+def test_a_bad_range_is_a_line_and_no_message() -> None:
+    """It was counted as one, and without the column `_corrupt` its line was empty."""
+    found = [SimpleNamespace(asDict=lambda recursive, row=row: row) for row in (ROW, TORN)]
+    for columns in (SHOWN, ("queue_offset", "body")):
+        written: list[str] = []
+        lines = _Lines(text_line, written.append, columns)
+        lines.take(SimpleNamespace(collect=lambda: found), 0)  # type: ignore[arg-type]
+        assert lines.counts == (1, 1, 1)
+        assert written[1] == "! broker-a offset 99: bad_magic"
+    assert written[0] == "17 hello"
+
+
 def test_what_is_kept_of_batches_does_not_grow() -> None:
     """It was a few MiB a day. An idle batch is told of under the number of the next one."""
     told = Told()
     for number in range(1000):
         said = [
-            SimpleNamespace(batchId=one, numInputRows=3 * (one < number))
+            SimpleNamespace(
+                batchId=one,
+                numInputRows=4 * (one < number),
+                observedMetrics={"tail": {"unreadable": 1}} if one < number else {},
+            )
             for one in range(max(number - 399, 0), number + 1)
         ]
         told.note(said)
-    assert told.counts == (3 * 999, 999)
+    assert told.counts == (3 * 999, 999, 999)
     assert len(told.recent) <= 200

@@ -1,0 +1,49 @@
+"""How much went by, of a tail into files: as Spark tells of its batches."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+TOLD_MAX: Final = 200
+"""Batches that may be told of again."""
+COUNTED: Final = "tail"
+"""Name under which a batch's bad ranges are counted."""
+UNREADABLE: Final = "unreadable"
+
+
+class Told:
+    """Rows by batch, as Spark tells of the last hundred, also anew; of older ones sums are kept."""
+
+    def __init__(self) -> None:
+        self.recent: dict[int, tuple[int, int]] = {}
+        """All rows, and those that are bad ranges."""
+        self._older = (0, 0, 0)
+        self._last = -1
+        """The last batch that counts as older."""
+
+    def note(self, told: Sequence[Any]) -> None:
+        """What Spark tells: `StreamingQuery.recentProgress`."""
+        new = (one for one in told if one.batchId > self._last)
+        self.recent |= {one.batchId: (one.numInputRows, _unreadable(one)) for one in new}
+        while len(self.recent) > TOLD_MAX:
+            self._last = min(self.recent)
+            self._older = self._with_older([self.recent.pop(self._last)])
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Messages of all batches, how many batches had any row, and bad ranges."""
+        return self._with_older(self.recent.values())
+
+    def _with_older(self, batches: Iterable[tuple[int, int]]) -> tuple[int, int, int]:
+        messages, count, unreadable = self._older
+        for rows, bad in batches:
+            messages, count, unreadable = (
+                messages + rows - bad,
+                count + bool(rows),
+                unreadable + bad,
+            )
+        return messages, count, unreadable
+
+
+def _unreadable(told: Any) -> int:
+    counted = told.observedMetrics.get(COUNTED)
+    return int(counted[UNREADABLE]) if counted else 0
