@@ -30,7 +30,7 @@ from rocketbed.pipeline.files.corrupt import (
 )
 from rocketbed.pipeline.files.derived import compressed_rows, host_column, unpack_row
 from rocketbed.pipeline.files.frame import Frame
-from rocketbed.pipeline.files.inner import inner_rows, is_whole, one_a_message
+from rocketbed.pipeline.files.inner import inner_rows, is_whole, one_a_message, said_count
 from rocketbed.pipeline.files.judge import Faults, crc_faults, text_faults
 from rocketbed.pipeline.files.splits import Split, scan_split
 from rocketbed.pipeline.files.sync import first_record
@@ -38,7 +38,6 @@ from rocketbed.pipeline.files.texts import PROPERTIES, header_column, property_c
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import CORRUPT, arrow_schema, canonical
 from rocketbed.wire.message import COMPRESSED
-from rocketbed.wire.properties import INNER_NUM, find_property
 
 logger = logging.getLogger("rocketbed.pipeline")
 
@@ -316,7 +315,7 @@ class Decoder:
             found = unpack_inner_batch((bodies[row] or b"") if is_packed else stored)
             if not found:
                 faults[row] = BAD_BODY
-            elif _says_another_count(frame, row, len(found)):
+            elif said_count(frame, row) not in (None, str(len(found)).encode()):
                 faults[row] = BAD_PROPERTIES
             elif self.options.verify_crc and not all(map(is_whole, found)):
                 faults[row] = CRC_MISMATCH
@@ -400,11 +399,3 @@ def _corrupt_column(frame: Frame, faults: Faults, kind: pyarrow.DataType) -> pya
 
 def _within(faults: Faults, rows: slice) -> Faults:
     return {row - rows.start: why for row, why in faults.items() if rows.start <= row < rows.stop}
-
-
-def _says_another_count(frame: Frame, row: int, count: int) -> bool:
-    """Whether a record names another number of messages than it holds; a flag has no checksum."""
-    start = int(frame.properties_at[row])
-    stored = bytes(frame.data[start : start + int(frame.properties_size[row])])
-    said = find_property(stored, f"{INNER_NUM}\x01".encode())
-    return said is not None and said != str(count).encode()

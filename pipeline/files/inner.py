@@ -14,7 +14,7 @@ from rocketbed.inspect.bodies import BatchItem
 from rocketbed.pipeline.files.arrays import numbers
 from rocketbed.pipeline.files.frame import Frame
 from rocketbed.wire.message import COMPRESSED, COMPRESSION_MASK, INNER_BATCH
-from rocketbed.wire.properties import KEYS, TAGS, UNIQUE_KEY
+from rocketbed.wire.properties import INNER_NUM, KEYS, TAGS, UNIQUE_KEY, find_property
 
 Items = Mapping[int, Sequence[BatchItem]]
 """By row of a batch, the messages of its record."""
@@ -25,6 +25,14 @@ def inner_rows(frame: Frame) -> list[int]:
     """Numbers of the rows whose record holds several messages."""
     found: list[int] = numpy.flatnonzero(frame.sys_flags & INNER_BATCH).tolist()
     return found
+
+
+def said_count(frame: Frame, row: int) -> bytes | None:
+    """How many messages a record says it holds, as it is stored: a flag has no checksum, so it may
+    be another number than there are, or none."""
+    start = int(frame.properties_at[row])
+    stored = bytes(frame.data[start : start + int(frame.properties_size[row])])
+    return find_property(stored, f"{INNER_NUM}\x01".encode())
 
 
 def is_whole(item: BatchItem) -> bool:

@@ -17,7 +17,7 @@ from rocketbed.inspect.bodies import BatchItem
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Decoder, Wanted
 from rocketbed.pipeline.files.frame import Frame
-from rocketbed.pipeline.files.inner import inner_rows
+from rocketbed.pipeline.files.inner import inner_rows, said_count
 from rocketbed.pipeline.files.judge import Faults
 from rocketbed.pipeline.files.segments import PADDING
 from rocketbed.pipeline.files.splits import Replica, Split
@@ -32,6 +32,8 @@ LOG: Final = logging.getLogger("rocketbed.pipeline")
 ANY: Final = 1 << 62
 _SHARED: Final = "%LMQ%"
 """Queues of such topics hold records of other topics."""
+_DIGITS_MAX: Final = 9
+"""Of how many messages a record holds."""
 _PHYSICAL_AT: Final = 28
 """Where a record says its physical offset (store.md 2.1)."""
 
@@ -92,7 +94,7 @@ class WireDecoder(Decoder):
                 stop = int(wanted[frame.count])
                 break
             offsets = frame.field("queue_offset")
-            self._check(frame, offsets, following)
+            self._check(frame, offsets, start, following)
             is_shared = self._queue.topic.startswith(_SHARED)
             self.behind = ANY if is_shared else int(offsets[-1]) + 1
             self._range = start, end
@@ -116,7 +118,7 @@ class WireDecoder(Decoder):
         if self._next < end:
             self._say(self._next, end)
 
-    def _check(self, frame: Frame, offsets: NDArray[Any], following: int) -> None:
+    def _check(self, frame: Frame, offsets: NDArray[Any], start: int, following: int) -> None:
         """Records have to say that they are of this queue, each the one behind the one before: a
         unit, or the record that it leads to, may be damaged, and others be gone. Raises
         `WireError`."""
@@ -129,14 +131,17 @@ class WireDecoder(Decoder):
         places = frame.topic_at[is_here, None] + numpy.arange(len(name))
         is_here[is_here] = (data[places] == name).all(axis=1)
         first = int(offsets[0]) if self._next == ANY else self._next
-        wanted = numpy.concatenate(([first], offsets[:-1] + 1))
-        is_batch = frame.sys_flags & INNER_BATCH != 0
-        is_here &= is_batch | ((offsets >= wanted) & (offsets < following))
-        # How many messages a batch has is not looked at here.
-        self._next = ANY if is_batch.any() else int(offsets[-1]) + 1
+        counts, is_told = _counts(frame)
+        ends = offsets + counts
+        wanted = numpy.concatenate(([first], ends[:-1]))
+        is_placed = (offsets >= wanted) & (offsets < following)
+        # A range may begin within a batch, which is given whole.
+        is_placed[0] |= first == start and offsets[0] < first < ends[0]
+        is_here &= is_placed | ~is_told
+        self._next = int(ends[-1]) if is_told[-1] else ANY
         if is_here.all():
-            gaps = numpy.flatnonzero((offsets > wanted) & ~is_batch.any())
-            for at in gaps.tolist():
+            is_known = numpy.concatenate(([True], is_told[:-1]))
+            for at in numpy.flatnonzero((offsets > wanted) & is_known).tolist():
                 self._say(int(wanted[at]), int(offsets[at]))
             return
         last = wanted - 1
@@ -187,3 +192,15 @@ class WireDecoder(Decoder):
         if name == "segment":
             return pyarrow.nulls(frame.count, kind)
         return super()._column(frame, name, kind, faults, bodies)
+
+
+def _counts(frame: Frame) -> tuple[NDArray[numpy.int64], NDArray[numpy.bool_]]:
+    """How many messages each record holds, and whether that is told: of a batch that does not say
+    it (damage), where the next record is to be is not known."""
+    counts, is_told = numpy.ones(frame.count, numpy.int64), numpy.ones(frame.count, bool)
+    for row in inner_rows(frame):
+        said = said_count(frame, row) or b""
+        is_told[row] = said.isdigit() and len(said) <= _DIGITS_MAX and int(said) > 0
+        if is_told[row]:
+            counts[row] = int(said)
+    return counts, is_told

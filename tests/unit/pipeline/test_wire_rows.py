@@ -208,7 +208,7 @@ def test_a_message_in_a_batch_counts_by_its_own_offset(
 def test_behind_a_batch_an_answer_that_cannot_be_cut_gives_nothing_twice(
     rows: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker gives a batch for any of its offsets, and how many it has is not looked at."""
+    """A broker gives a batch for any of its offsets."""
     plain, bad = Message(), bytearray(Message().encode(4000, 4))
     bad[4] = 0x77
     records = [plain.encode(0, 0), BATCH, BATCH, BATCH, bytes(bad), plain.encode(5000, 5)]
@@ -219,3 +219,41 @@ def test_behind_a_batch_an_answer_that_cannot_be_cut_gives_nothing_twice(
     schema = arrow_schema("records", COLUMNS)
     found = plan.read_share(share, schema, options, Wanted.of(options))
     assert [row["queue_offset"] for one in found for row in one.to_pylist()] == [0, 1, 2, 3, 5]
+
+
+def of_three(first: int, said: str = "INNER_NUM\x013\x02") -> bytes:
+    return Message(body=THREE, properties=said, sys_flag=INNER).encode(1000 * first, first)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([of_three(0), of_three(0), of_three(3)], "behind queue offset 2 .* says it is 0 "),
+        ([of_three(0), of_three(3), of_three(3)], "behind queue offset 5 .* says it is 3 "),
+        ([of_three(0), Message().encode(0, 2)], "behind queue offset 2 .* says it is 2 "),
+        ([of_three(0), of_three(6)], "does not give messages 3 to 5; "),
+        ([of_three(0), of_three(3)], "does not give messages 6 to 8; "),
+        ([of_three(3), of_three(6)], "does not give messages 0 to 2; "),
+        ([of_three(0), Message().encode(0, 3), of_three(5)], "messages 4 to 4; "),
+        ([Message().encode(0, 0), Message().encode(0, 2), of_three(3)], "messages 1 to 1; "),
+        ([of_three(0, ""), Message().encode(0, 5), Message().encode(0, 7)], "messages 6 to 6; "),
+    ],
+)
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_batches_are_checked_for_gaps_and_doubles(
+    given: list[bytes], said: str, is_cut: bool
+) -> None:
+    """One batch in an answer ended all checks of it: rows were twice, or missing, without a
+    word."""
+    options = Options.parse({"endpoints": "h:1", "topics": "T"})
+    wanted, schema = Wanted.of(options), arrow_schema("records", COLUMNS)
+    decoder = WireDecoder(QUEUE, schema, options, wanted, first=0)
+
+    def read() -> None:
+        for data in given if is_cut else [b"".join(given)]:
+            list(decoder.rows(data, 0, start=0, end=9))
+        decoder.finish(9)
+
+    with pytest.raises(WireError, match=said) as caught:
+        read()
+    assert caught.value.condition in (Condition.CORRUPT_RECORD, Condition.DATA_LOSS)
