@@ -68,6 +68,13 @@ async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog
                     found.append(_nothing(wanted.end))
                     return found
                 break
+            if pulled.next_offset <= offset:
+                raise WireError(
+                    f"{describe(wanted.queue)}: the broker gives messages at {offset} and says that"
+                    f" {pulled.next_offset} comes next, so the read would never end: its store is"
+                    " damaged, or it is no broker of RocketMQ's",
+                    Condition.CORRUPT_RECORD,
+                )
             stalled = 0
             found.append(pulled)
             size += len(pulled.records)
@@ -91,9 +98,10 @@ async def _pulls(log: WireLog, wanted: "QueueRange", offset: int, step: int) -> 
         answers[at] = await log.pull(wanted.queue, at, count=min(wanted.end - at, step))
 
     await together(ask, starts)
-    found = [answers[offset]]
-    while found[-1].records and found[-1].next_offset in answers:
-        found.append(answers[found[-1].next_offset])
+    found, at = [answers[offset]], offset
+    while found[-1].records and at < found[-1].next_offset and found[-1].next_offset in answers:
+        at = found[-1].next_offset
+        found.append(answers[at])
     return found
 
 

@@ -107,6 +107,34 @@ def test_a_slave_that_keeps_less_than_its_master_loses_nothing(fails: str) -> No
         assert sum(len(one.records) for one in chunk(Members(has_master=False))) == 50
 
 
+class Backwards:
+    """A broker that gives ten messages and says that earlier ones come next, from some place on."""
+
+    def __init__(self, since: int, back: int) -> None:
+        self.since = since
+        self.back = back
+
+    async def pull(self, queue: MessageQueue, at: int, count: int = 1) -> RawPull:
+        after = at + 10 if at < self.since else at - self.back
+        return RawPull(records=b"m" * 10, next_offset=after, first=0, end=100, broker_id=0)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize(("since", "back"), [(0, 0), (0, 5), (10, 0), (30, 20), (90, 60)])
+def test_a_broker_that_goes_back_ends_the_read(fails: str, since: int, back: int) -> None:
+    """It gave the same rows without an end."""
+    options = Options.parse({"endpoints": "h:1", "failOnDataLoss": fails})
+    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
+    log: Any = Backwards(since, back)
+
+    async def read() -> None:
+        with trio.fail_after(3):
+            await chunks.chunk(options, wanted, 0, log)
+
+    with pytest.raises(WireError, match=f"messages at {since} and says that {since - back} comes"):
+        trio.run(read)
+
+
 class Damaged:
     """A broker that refuses some messages, each after it was asked for a second."""
 
