@@ -242,7 +242,8 @@ TABLE: Final = (
     Option(
         "jobId", read_job, "a new one",
         "names a batch job: one that runs again with the same id, exactly once, writes nothing that"
-        " is marked already", (Use.WRITE,),
+        " is marked already; other topics than then are an error, another number of rows is a"
+        " warning", (Use.WRITE,),
     ),
     Option("group", read_group, "`rocketbed_pipeline`", "the producer group", WRITES),
     Option(

@@ -121,6 +121,10 @@ class Committed:
     def has(self, batch: int) -> bool:
         return batch in self._done
 
+    def of(self, batch: int) -> Runs | None:
+        """What counts of a batch; None if it is not marked."""
+        return self._done.get(batch)
+
     @property
     def batches(self) -> tuple[int, ...]:
         return tuple(sorted(self._done))

@@ -31,15 +31,15 @@ STEP: Final = 32
 """Messages that a look back from the end of the marker topic takes at once."""
 
 
-async def is_marked(options: SinkOptions, job: str, batch: int) -> bool:
-    """Whether a batch counts already. Raises `WireError`, `BadMarker`.
+async def marker_of(options: SinkOptions, job: str, batch: int) -> Runs | None:
+    """What counts of a batch already; None: it is not marked. Raises `WireError`, `BadMarker`.
 
     Looks from the end of the topic back to the first marker of an earlier batch.
     """
     async with WireLog(options.endpoints, limit_s=options.retry_timeout_ms / 1000) as log:
         queue = await _queue(log, job)
         if queue is None:
-            return False
+            return None
         bounds = await log.bounds(queue)
         begin = bounds.end
         while begin > bounds.first:
@@ -50,11 +50,9 @@ async def is_marked(options: SinkOptions, job: str, batch: int) -> bool:
                 part = decode_part(body, job)
                 earlier = earlier or part.batch < batch
                 state.add(part)
-            if state.has(batch):
-                return True
-            if earlier:
-                return False
-        return False
+            if state.has(batch) or earlier:
+                return state.of(batch)
+        return None
 
 
 async def write_marker(options: SinkOptions, job: str, batch: int, runs: Runs) -> None:

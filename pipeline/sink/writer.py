@@ -22,6 +22,7 @@ as far as the cluster keeps what it acknowledges.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -66,6 +67,8 @@ class TaskCommit(WriterCommitMessage):
     """`Runs.as_json`: where the messages are."""
     is_skipped: bool = False
     """The batch was marked before: nothing was sent."""
+    passed: dict[str, int] = field(default_factory=dict)
+    """Then: how many rows for each topic were not sent."""
 
 
 class TopicWriter(Planned, DataSourceArrowWriter):
@@ -137,11 +140,12 @@ def send_partition(
     """
     import trio
 
-    from rocketbed.pipeline.sink.marking import is_marked
+    from rocketbed.pipeline.sink.marking import marker_of
     from rocketbed.pipeline.sink.sending import SendReport, TaskSender
 
     async def run() -> SendReport | None:
-        if options.is_exactly_once and await is_marked(options, key.job, key.batch):
+        is_once = options.is_exactly_once
+        if is_once and await marker_of(options, key.job, key.batch) is not None:
             return None
         async with TaskSender(options, key) as sender:
             first = 0
@@ -153,9 +157,17 @@ def send_partition(
 
     report = trio.run(run)
     if report is None:
-        for _ in batches:  # Spark waits until someone has read them
-            pass
-        return TaskCommit(job=key.job, batch=key.batch, partition=key.partition, is_skipped=True)
+        passed: Counter[str] = Counter()
+        for batch in batches:  # Spark waits until someone has read them
+            topics = cells_of(batch).get("topic") or [options.topic] * batch.num_rows
+            passed.update(topic or options.topic for topic in topics)
+        return TaskCommit(
+            job=key.job,
+            batch=key.batch,
+            partition=key.partition,
+            is_skipped=True,
+            passed=dict(passed),
+        )
     return TaskCommit(
         job=key.job,
         batch=key.batch,
@@ -171,7 +183,8 @@ def send_partition(
 def finish(options: SinkOptions, messages: "Sequence[WriterCommitMessage | None]") -> None:
     """All tasks of a batch ended well: mark it, where delivery is exactly once.
 
-    Raises `SinkError` when the marker cannot be written; the batch then has to be run again.
+    Raises `SinkError` when the marker cannot be written; the batch then has to be run again. And
+    when a job's id was used for other topics before: nothing was written then.
     """
     commits = [message for message in messages if isinstance(message, TaskCommit)]
     if not commits:
@@ -187,6 +200,8 @@ def finish(options: SinkOptions, messages: "Sequence[WriterCommitMessage | None]
         from rocketbed.pipeline.sink.marking import write_marker
 
         trio.run(write_marker, options, job, batch, runs)
+    if is_done_before and options.job:  # of a stream Spark's checkpoint says what its batches are
+        _check_marked(options, commits)
     LOG.info(
         "sink.batch_done job=%s batch=%d tasks=%d rows=%d bytes=%d retries=%d doubtful=%d "
         "marked_before=%s ranges=%s",
@@ -200,6 +215,30 @@ def finish(options: SinkOptions, messages: "Sequence[WriterCommitMessage | None]
         is_done_before,
         {"|".join(map(str, place)): ends for place, ends in runs.ranges().items()},
     )
+
+
+def _check_marked(options: SinkOptions, commits: "Sequence[TaskCommit]") -> None:
+    """Compare what a job did not write, as it is marked, with what its marker says. Raises
+    `SinkError` for other topics; another number of rows is a warning."""
+    import trio
+
+    from rocketbed.pipeline.sink.marking import marker_of
+
+    marked = trio.run(marker_of, options, options.job, commits[0].batch) or Runs()
+    passed: Counter[str] = Counter()
+    for one in commits:
+        passed.update(one.passed)
+    rows = sum(one.rows for one in commits) + passed.total()
+    there = sorted({place.topic for place in marked.places()})
+    what = (
+        f"job {options.job} is marked already, with {marked.count()} rows of"
+        f" {', '.join(there) or 'no topic'}, so {passed.total()} rows of"
+        f" {', '.join(sorted(passed))} were not written"
+    )
+    if passed.keys() - set(there):
+        raise SinkError(f"{what}: give other rows another jobId, or none")
+    if rows != marked.count():
+        LOG.warning("sink.marked_before %s: if they are other rows, give another jobId", what)
 
 
 def given_up(messages: "Sequence[WriterCommitMessage | None]") -> None:

@@ -4,6 +4,7 @@ import json
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import RECORDS, arrow_schema
 from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs, read_committed
 from rocketbed.pipeline.sink.keys import TaskKey
-from rocketbed.pipeline.sink.marking import is_marked
+from rocketbed.pipeline.sink.marking import marker_of
 from rocketbed.pipeline.sink.options import SinkError
 from rocketbed.pipeline.sink.rows import outgoing
 from rocketbed.pipeline.sink.sending import TaskSender
@@ -108,12 +109,15 @@ def test_exactly_once_over_failed_attempts(start: Start) -> None:
     assert all(task.is_skipped and task.rows == 0 for task in again)
     finish(options, again)
     assert numbers(wire) == list(range(100))
+    other = replace(options, topic="U")
+    with pytest.raises(SinkError, match="with 100 rows of T, so 60 rows of U were not written"):
+        finish(other, [send(other, 0, 60)])
     # Another job's messages, and those that nobody marks, are as visible as ever.
     send(sink(cluster), 500, 510)
     assert numbers(wire) == numbers(files) == [*range(100), *range(500, 510)]
     assert len(table(WirePlan.of(reading(cluster)), ["physical_offset"])) == 170
-    assert trio.run(is_marked, options, "job", 0)
-    assert not trio.run(is_marked, options, "job", 1)
+    assert trio.run(marker_of, options, "job", 0)
+    assert not trio.run(marker_of, options, "job", 1)
 
 
 def test_what_is_marked_at_a_broker_that_is_away(
@@ -160,7 +164,7 @@ def test_markers_of_many_batches(start: Start) -> None:
     options = sink(cluster, delivery="exactly-once", jobId="job")
     for batch in range(40):
         finish(options, [send(options, batch, batch + 1, batch=batch)])
-    assert [batch for batch in range(42) if trio.run(is_marked, options, "job", batch)] == list(
+    assert [batch for batch in range(42) if trio.run(marker_of, options, "job", batch)] == list(
         range(40)
     )
     assert numbers(reading(cluster)) == list(range(40))

@@ -11,6 +11,7 @@ from rocketbed.client.messages import Message
 from rocketbed.client.packing import Codec, pack_body
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.sink import marking
 from rocketbed.pipeline.sink.committed import COLUMNS, counting
 from rocketbed.pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
 from rocketbed.pipeline.sink.markers import (
@@ -27,6 +28,7 @@ from rocketbed.pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.pipeline.sink.requests import COUNT_MAX, make_requests
 from rocketbed.pipeline.sink.rows import Outgoing, cells_of, check_columns, outgoing
 from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
+from rocketbed.pipeline.sink.writer import finish, send_partition
 
 KEY = TaskKey(job="job", batch=2, partition=1)
 
@@ -263,6 +265,45 @@ def test_a_batch_without_rows_is_marked_too() -> None:
 def test_what_is_no_marker_is_an_error(body: bytes) -> None:
     with pytest.raises(BadMarker):
         committed("job", [body])
+
+
+@pytest.mark.parametrize(
+    ("topics", "error", "warning"),
+    [
+        (["T", "T"], "", ""),
+        (["T", None], "", ""),
+        (["T"], "", "with 2 rows of T, so 1 rows of T were not written"),
+        (["T", "U"], "with 2 rows of T, so 2 rows of T, U were not written: give", ""),
+    ],
+)
+def test_an_id_that_other_rows_had_is_told(
+    topics: list[str | None],
+    error: str,
+    warning: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing was written, and the job ended well."""
+
+    async def marker_of(*_: object) -> Runs:
+        return runs(7, 8)
+
+    monkeypatch.setattr(marking, "marker_of", marker_of)
+    batch = pyarrow.record_batch({"body": [b"x"] * len(topics), "Topic": topics})
+    key = TaskKey(job=ONCE.job, batch=0, partition=0)
+    done = send_partition(ONCE, key, iter([batch]))
+    assert done.is_skipped
+    if error:
+        with pytest.raises(SinkError, match=error):
+            finish(ONCE, [done])
+    else:
+        finish(ONCE, [done])
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == (
+        [f"sink.marked_before job {ONCE.job} is marked already, {warning}: if they are other rows,"
+         " give another jobId"] if warning else []
+    )  # fmt: skip
+    stream = SinkOptions.parse({"endpoints": "h:1"}, streaming=True)
+    finish(stream, [send_partition(stream, key, iter([batch]))])
 
 
 def test_marker_topics() -> None:
