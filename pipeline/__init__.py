@@ -23,19 +23,16 @@ def read(
     `columns` is the projection (None: the view's default ones); asking for few is far cheaper than
     selecting them afterwards, since Spark prunes nothing for a Python source. `options` as in
     `pipeline.options.Options`, in Spark's spelling (`splitBytes="64m"`, `verifyCrc=False`).
-    Options of file systems are taken from the session too (`spark.hadoop.fs.s3a...`).
+    For what is in S3 the session's settings count too (`spark.hadoop.fs.s3a...`).
     """
-    from rocketbed.pipeline.option_table import FS
+    from rocketbed.pipeline.fs_settings import settings_of
     from rocketbed.pipeline.schema import view_ddl
 
     given = {name: _text(value) for name, value in options.items()}
     known = {name.lower() for name in given}
     if path:
         given["path"] = path
-        for name in FS:
-            value = spark.conf.get(f"spark.hadoop.{name}", None)
-            if value and name not in known:
-                given[name] = value
+        given |= settings_of(spark.conf.getAll, path, given.get("stats", ""), given=known)
     reader = spark.read.format("rocketbed").options(**given)
     if columns is not None:
         lower = {name.lower(): value for name, value in given.items()}

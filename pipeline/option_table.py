@@ -7,6 +7,7 @@ silently ignored reads the wrong rows.
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -258,23 +259,29 @@ TABLE: Final = (
         "requestBytes", read_number(0, REQUEST_BYTES_MAX), "`1m`",
         "messages are sent together, up to this many bytes; 0: one by one", WRITES,
     ),
-    Option("fs.s3a.endpoint", read_endpoint, "AWS's", "of the S3 server, `host:port` or a URL"),
-    Option("fs.s3a.endpoint.region", read_word, "the bucket's", "its region"),
-    Option("fs.s3a.access.key", read_word, "AWS's own ways", "who asks"),
-    Option("fs.s3a.secret.key", read_word, "AWS's own ways", "and the secret of it"),
-    Option("fs.s3a.session.token", read_word, "", "of temporary credentials"),
+    Option(
+        "fs.s3a.endpoint", read_endpoint, "AWS's", "of the S3 server, `host:port` or a URL",
+        source="path",
+    ),
+    Option("fs.s3a.endpoint.region", read_word, "the bucket's", "its region", source="path"),
+    Option("fs.s3a.access.key", read_word, "AWS's own ways", "who asks", source="path"),
+    Option("fs.s3a.secret.key", read_word, "AWS's own ways", "and the secret of it", source="path"),
+    Option("fs.s3a.session.token", read_word, "", "of temporary credentials", source="path"),
     Option(
         "fs.s3a.aws.credentials.provider", read_provider, "AWS's own ways",
-        "only `AnonymousAWSCredentialsProvider`, under any package: nobody asks",
+        "a list of those that Hadoop has, under any package:"
+        " `AnonymousAWSCredentialsProvider`: nobody asks; `SimpleAWSCredentialsProvider`,"
+        " `TemporaryAWSCredentialsProvider`: with the keys above; others are AWS's own ways",
+        source="path",
     ),
     Option(
         "fs.s3a.connection.ssl.enabled", read_one_of("true", "false"), "`true`",
-        "`false`: plain HTTP",
+        "`false`: plain HTTP", source="path",
     ),
     Option(
         "fs.s3a.path.style.access", read_one_of("true", "false"), "see right",
         "whether the bucket is in the path and not in the host's name; without it, it is where"
-        " there is an endpoint",
+        " there is an endpoint", source="path",
     ),
 )  # fmt: skip
 FS: Final = tuple(one.name for one in TABLE if one.name.startswith("fs."))
@@ -282,6 +289,21 @@ FS: Final = tuple(one.name for one in TABLE if one.name.startswith("fs."))
 Settings = tuple[tuple[str, str], ...]
 """Those that are given, by name."""
 _BY_NAME: Final = {option.name.lower(): option for option in TABLE}
+_OF_BUCKET: Final = re.compile(
+    rf"fs\.s3a\.bucket\.(.+)\.({'|'.join(re.escape(one.removeprefix('fs.s3a.')) for one in FS)})"
+)
+"""An option of one bucket only, in lower case."""
+
+
+def common_name(name: str) -> tuple[str, str]:
+    """The bucket that an option is for, or nothing, and what it is called for all; lower case."""
+    match = _OF_BUCKET.fullmatch(name.lower())
+    return (match[1], f"fs.s3a.{match[2]}") if match else ("", name.lower())
+
+
+def option_of(name: str) -> Option:
+    """The row of an option that there is."""
+    return _BY_NAME[name.lower()]
 
 
 def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
@@ -294,14 +316,16 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
     if "pushdown" in map(str.lower, given):
         raise OptionError(NO_PUSHDOWN, Condition.UNKNOWN_OPTION)
     for name, text in given.items():
-        option = _BY_NAME.get(name.lower())
+        bucket, common = common_name(name)
+        option = _BY_NAME.get(common)
         if name.lower() == "paths" and Use.BATCH in uses:
             values["path"] = ",".join(_paths(text))
         elif option is not None and set(option.uses) & set(uses):
             try:
-                values[option.name] = option.read(str(text))
+                values[name.lower() if bucket else option.name] = option.read(str(text))
             except ValueError as exc:
-                shown = f"{option.name}={text!r}" if option.is_shown else option.name
+                called = name if bucket else option.name
+                shown = f"{called}={text!r}" if option.is_shown else called
                 raise OptionError(f"option {shown}: expected {exc}") from None
         elif name.lower() not in (_OF_SPARK if Use.STREAM_WRITE in uses else ()):
             valid = [one.name for one in TABLE if set(one.uses) & set(uses)]
@@ -320,7 +344,7 @@ def _check_source(values: Mapping[str, Any]) -> None:
     source = "endpoints" if values.get("endpoints") else "path"
     view = values.get("view", "records")
     for name in values:
-        option = _BY_NAME[name.lower()]
+        option = _BY_NAME[common_name(name)[1]]
         if option.source not in ("", source):
             raise OptionError(f"option {name} is for {option.source}, not for a read over {source}")
         if view not in option.views:

@@ -9,6 +9,16 @@ from typing import Final
 from rocketbed.pipeline.schema import CORRUPT, VIEWS
 
 NUMBER_MAX: Final = 1 << 60
+ANONYMOUS: Final = "AnonymousAWSCredentialsProvider"
+TEMPORARY: Final = "TemporaryAWSCredentialsProvider"
+WITH_KEYS: Final = ("SimpleAWSCredentialsProvider", TEMPORARY)
+OF_AWS: Final = (
+    *("EnvironmentVariableCredentialsProvider", "IAMInstanceCredentialsProvider"),
+    *("InstanceProfileCredentialsProvider", "ContainerCredentialsProvider"),
+    *("ProfileCredentialsProvider", "WebIdentityTokenFileCredentialsProvider"),
+    *("DefaultCredentialsProvider", "DefaultAWSCredentialsProviderChain"),
+)
+"""Providers of S3A, and of AWS, that look where AWS's own library in pyarrow does."""
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
 _DURATIONS: Final = {
     "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
@@ -187,13 +197,12 @@ def read_job(text: str) -> str:
 
 
 def read_provider(text: str) -> str:
-    """A credentials provider of S3A. Raises `ValueError` with what it takes."""
-    if text.strip().rpartition(".")[2] != "AnonymousAWSCredentialsProvider":
-        raise ValueError(
-            "AnonymousAWSCredentialsProvider; keys are given by fs.s3a.access.key and"
-            " fs.s3a.secret.key, or found in AWS's environment, files and roles"
-        )
-    return text.strip()
+    """Credentials providers of S3A, without their packages. Raises `ValueError` with what it
+    takes."""
+    names = [one.strip().rpartition(".")[2] for one in text.split(",") if one.strip()]
+    if not names or set(names) - {ANONYMOUS, *WITH_KEYS, *OF_AWS}:
+        raise ValueError(f"some of {', '.join((ANONYMOUS, *WITH_KEYS, *OF_AWS))}")
+    return ",".join(names)
 
 
 def read_endpoint(text: str) -> str:

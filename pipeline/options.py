@@ -12,6 +12,7 @@ from rocketbed.pipeline.option_table import (
     OptionError,
     Settings,
     Use,
+    common_name,
     read_options,
 )
 from rocketbed.pipeline.schema import CORRUPT
@@ -68,7 +69,8 @@ class Options:
             raise OptionError(
                 "maxTriggerDelay says nothing without minOffsetsPerTrigger: give both"
             )
-        settings = tuple(sorted((name, values.pop(name)) for name in FS if name in values))
+        fs = sorted(name for name in values if common_name(name)[1] in FS)
+        settings = tuple((name, values.pop(name)) for name in fs)
         options = cls(fs=settings, **{_attribute(name): value for name, value in values.items()})
         if uses == (Use.STREAM,) and options.view != "records":
             raise OptionError(f"a stream supports only view=records, not {options.view}")

@@ -21,6 +21,7 @@ from rocketbed.pipeline.files.storage import (
     UnknownScheme,
 )
 from rocketbed.pipeline.option_table import Settings
+from rocketbed.pipeline.option_values import ANONYMOUS, TEMPORARY, WITH_KEYS
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -285,16 +286,20 @@ def _file_system(scheme: str, authority: str, settings: Settings) -> "tuple[File
 def s3_arguments(settings: dict[str, str], bucket: str) -> dict[str, Any]:
     """What the settings of Hadoop's S3A mean for pyarrow; what is not set is left to AWS's own
     environment and files."""
+    own = f"fs.s3a.bucket.{bucket.lower()}."
+    settings = settings | {
+        f"fs.s3a.{name.removeprefix(own)}": value
+        for name, value in settings.items()
+        if name.startswith(own)
+    }
     names = {
-        "access_key": "fs.s3a.access.key",
-        "secret_key": "fs.s3a.secret.key",
-        "session_token": "fs.s3a.session.token",
         "endpoint_override": "fs.s3a.endpoint",
         "region": "fs.s3a.endpoint.region",
     }
     found: dict[str, Any] = {
         name: settings[key] for name, key in names.items() if settings.get(key)
     }
+    found |= _credentials(settings)
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if os.environ.get(name):
             found.setdefault("endpoint_override", os.environ[name])
@@ -302,13 +307,36 @@ def s3_arguments(settings: dict[str, str], bucket: str) -> dict[str, Any]:
         found["scheme"] = "http"
     if settings.get("fs.s3a.path.style.access", "true") == "false":
         found["force_virtual_addressing"] = True
-    if "Anonymous" in settings.get("fs.s3a.aws.credentials.provider", ""):
-        found["anonymous"] = True
     if "endpoint_override" not in found and "region" not in found and not _has_region():
         from pyarrow.fs import resolve_s3_region
 
         found["region"] = resolve_s3_region(bucket)
     return found | {"connect_timeout": CONNECT_S, "request_timeout": REQUEST_S}
+
+
+def _credentials(settings: dict[str, str]) -> dict[str, Any]:
+    """Of the first provider that has what it takes, as Hadoop does. Raises `StorageError`."""
+    names = {
+        "access_key": "fs.s3a.access.key",
+        "secret_key": "fs.s3a.secret.key",
+        "session_token": "fs.s3a.session.token",
+    }
+    keys = {name: settings[key] for name, key in names.items() if settings.get(key)}
+    providers = settings.get("fs.s3a.aws.credentials.provider", "")
+    if not providers:
+        return keys
+    for one in (name.strip().rpartition(".")[2] for name in providers.split(",")):
+        if one == ANONYMOUS:
+            return {"anonymous": True}
+        if one not in WITH_KEYS:
+            return {}
+        needed = list(names)[: 3 if one == TEMPORARY else 2]
+        if keys.keys() >= set(needed):
+            return {name: keys[name] for name in needed}
+    raise StorageError(
+        f"{providers} has no keys: give fs.s3a.access.key and fs.s3a.secret.key, or another"
+        " fs.s3a.aws.credentials.provider"
+    )
 
 
 def _has_region() -> bool:

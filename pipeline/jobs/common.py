@@ -81,7 +81,8 @@ class JobSettings:
         except ValueError as exc:
             raise WrongUsage(f"--endpoints {self.endpoints}: expected {exc}") from None
         where = {"endpoints": self.endpoints} if self.endpoints else {"path": ",".join(self.stores)}
-        return {**where, **self.parts, "mode": self.mode, **dict(self.file_systems)}
+        fs = dict(self.file_systems(*self.stores))
+        return {**where, **self.parts, "mode": self.mode, **fs}
 
     @property
     def parts(self) -> dict[str, str]:
@@ -109,14 +110,12 @@ class JobSettings:
             raise WrongUsage(f"--topics-pattern {self.topics_pattern}: expected {exc}") from None
         return {"topicsPattern": self.topics_pattern}
 
-    @property
-    def file_systems(self) -> "Settings":
-        """What Spark's configuration says of file systems (`spark.hadoop.fs.s3a...`), as options
-        of the data source, which cannot see it."""
-        from rocketbed.pipeline.option_table import FS
+    def file_systems(self, *places: str) -> "Settings":
+        """What Spark's configuration says of the file systems of some paths. Raises
+        `OptionError`."""
+        from rocketbed.pipeline.fs_settings import settings_of
 
-        named = ((name, self.conf.get(f"spark.hadoop.{name}")) for name in FS)
-        return tuple((name, value) for name, value in named if value)
+        return settings_of(self.conf, *places)
 
 
 class Job:

@@ -68,8 +68,9 @@ def broker_logs(settings: JobSettings) -> list[BrokerLog]:
         raise WrongUsage("this job reads store directories: give --store DIR (repeatable)")
     if not settings.stores:
         raise WrongUsage("no input: give --store DIR (repeatable)")
+    fs = settings.file_systems(*settings.stores)
     by_broker: dict[str, list[Replica]] = {}
-    for replica in parse_paths(",".join(settings.stores), settings.file_systems):
+    for replica in parse_paths(",".join(settings.stores), fs):
         by_broker.setdefault(replica.broker, []).append(replica)
     return [_broker_log(name, replicas) for name, replicas in sorted(by_broker.items())]
 

@@ -84,7 +84,7 @@ def stats(job: Job, out: str) -> None:
     logs = broker_logs(job.settings)
     note_inputs(job.report, logs)
     roots = [one.replica.root for log in logs for one in log.replicas]
-    place = Place.of(out, job.settings.file_systems, roots)
+    place = Place.of(out, job.settings.file_systems(out), roots)
     stores = {
         store_of(one.replica): _opened(job, place, one.replica, log.end)
         for log in logs

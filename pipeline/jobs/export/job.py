@@ -60,7 +60,7 @@ def export(job: Job, options: ExportOptions) -> None:
                 f"{finding['title']}: mend this first, what is behind counts as done"
             )
     roots = [one.replica.root for log in logs for one in log.replicas]
-    place = Place.of(out, settings.file_systems, roots)
+    place = Place.of(out, settings.file_systems(out), roots)
     asked = {
         "columns": list(form.columns),
         "topics": list(options.topics),

@@ -147,7 +147,7 @@ def test_secrets_are_not_shown() -> None:
         ("fs.s3a.endpoint", "http://x/y", "host:port"),
         ("endpoints", "127.0.0.1", r"host:port;host:port .*'127\.0\.0\.1'"),
         ("fs.s3a.path.style.access", "yes", "one of true, false"),
-        ("fs.s3a.aws.credentials.provider", "x.SimpleAWSCredentialsProvider", "fs.s3a.access.key"),
+        ("fs.s3a.aws.credentials.provider", "x.Simple", "some of AnonymousAWSCred"),
         ("mode", "DROP", "one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ("view", "rows", "one of records, consumequeue, index, blocks, files"),
         ("splitBytes", "lots", "128m"),

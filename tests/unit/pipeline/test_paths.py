@@ -185,6 +185,40 @@ def test_settings_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
         "endpoint_override": "http://other:1",
     }
     assert s3_arguments(given, "bucket")["endpoint_override"] == "minio:9000"
+    of_one = given | {"fs.s3a.bucket.b.1.endpoint": "other:1", "fs.s3a.bucket.b.access.key": "b"}
+    found = s3_arguments(of_one, "b.1")
+    assert (found["endpoint_override"], found["access_key"]) == ("other:1", "a")
+    assert s3_arguments(of_one, "B")["access_key"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("providers", "found"),
+    [
+        ("SimpleAWS", ("a", "s")),
+        ("TemporaryAWS", ("a", "s", "t")),
+        ("SimpleAWS,AnonymousAWS", ("a", "s")),
+        ("EnvironmentVariable,SimpleAWS", ()),
+        ("AnonymousAWS,SimpleAWS", (True,)),
+        ("", ("a", "s", "t")),
+    ],
+)
+def test_who_asks_s3(providers: str, found: tuple[object, ...]) -> None:
+    """As Hadoop does: the first provider that has what it takes."""
+    names = [f"org.{one}CredentialsProvider" for one in providers.split(",") if one]
+    given = {
+        "fs.s3a.aws.credentials.provider": ", ".join(names),
+        "fs.s3a.access.key": "a",
+        "fs.s3a.secret.key": "s",
+        "fs.s3a.session.token": "t",
+        "fs.s3a.endpoint": "minio:9000",
+    }
+    names = ["access_key", "secret_key", "session_token", "anonymous"]
+    arguments = s3_arguments(given, "bucket")
+    assert tuple(arguments[name] for name in names if name in arguments) == found
+    if providers == "SimpleAWS":
+        del given["fs.s3a.access.key"]
+        with pytest.raises(StorageError, match=r"org\.SimpleAWSCredentialsProvider has no keys"):
+            s3_arguments(given, "bucket")
 
 
 def test_names_of_directories_fit_before_an_equals_sign(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""What of a session's settings counts for a read, and for which."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rocketbed.pipeline import read
+from rocketbed.pipeline.fs_settings import settings_of
+from rocketbed.pipeline.jobs.common import JobSettings
+from rocketbed.pipeline.option_table import OptionError
+from rocketbed.pipeline.options import Options
+
+PROVIDER = "spark.hadoop.fs.s3a.aws.credentials.provider"
+CONF = {
+    "spark.hadoop.fs.s3a.endpoint": "http://minio:9000/",
+    PROVIDER: "org.x.SimpleAWSCredentialsProvider, org.x.AnonymousAWSCredentialsProvider",
+    "spark.hadoop.fs.s3a.bucket.Logs.endpoint": "other:9000",
+    "spark.hadoop.fs.s3a.bucket.my.own.endpoint.region": "eu",
+    "spark.hadoop.fs.s3a.connection.maximum": "9",
+    "fs.s3a.access.key": "no setting of Hadoop's",
+}
+FOR_ALL = {
+    "fs.s3a.endpoint": "http://minio:9000",
+    "fs.s3a.aws.credentials.provider": (
+        "SimpleAWSCredentialsProvider,AnonymousAWSCredentialsProvider"
+    ),
+}
+
+
+def test_only_what_is_in_s3_and_only_its_bucket(tmp_path: Path) -> None:
+    """An ordinary setting of Hadoop's ended reads of local directories, and those of one bucket
+    were passed over."""
+    assert settings_of(CONF, "/data/store,b=/other") == ()
+    assert dict(settings_of(CONF, "a=s3a://x/store,/data")) == FOR_ALL
+    own = {"fs.s3a.bucket.logs.endpoint": "other:9000"}
+    assert dict(settings_of(CONF, "a=s3://logs/store")) == FOR_ALL | own
+    region = {"fs.s3a.bucket.my.own.endpoint.region": "eu"}
+    assert dict(settings_of(CONF, "/data", "s3a://my.own/x")) == FOR_ALL | region
+    listed = tmp_path / "stores"
+    listed.write_text("s3a://logs/store\n")
+    assert dict(settings_of(CONF, f"{listed}")) == FOR_ALL | own | region
+    given = settings_of(CONF, "s3a://logs/x", given={"fs.s3a.endpoint"})
+    assert dict(given).keys() == {"fs.s3a.aws.credentials.provider"}
+    assert Options.parse({"path": "s3a://logs/x", **own}).fs == tuple(own.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (PROVIDER, "x.MyProvider", f"{PROVIDER}='x.MyProvider' of Spark's .* expected some of"),
+        ("spark.hadoop.fs.s3a.bucket.x.endpoint", "http://h:1/p", "x.endpoint='http:.*expected"),
+        ("spark.hadoop.fs.s3a.secret.key", "my secret", "secret.key of Spark's .* one word"),
+    ],
+)
+def test_a_value_that_cannot_be_used_says_whose_it_is(name: str, value: str, said: str) -> None:
+    assert settings_of({name: value}, "/data/store") == ()
+    with pytest.raises(OptionError, match=said):
+        settings_of({name: value}, "s3a://x/store")
+
+
+def test_reads_and_jobs_take_them() -> None:
+    given: dict[str, str] = {}
+
+    def options(**found: str) -> Any:
+        given.update(found)
+        return SimpleNamespace(load=lambda: None)
+
+    reader = SimpleNamespace(format=lambda _: SimpleNamespace(options=options))
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(getAll=CONF), read=reader)
+    read(spark, "/data/store")
+    assert given == {"path": "/data/store"}
+    read(spark, "s3a://x/store")
+    assert given == {"path": "s3a://x/store", **FOR_ALL}
+    for store, found in (("/data", {}), ("a=s3a://x/store", FOR_ALL)):
+        job = JobSettings(stores=(store,), conf=CONF)
+        assert job.source_options() == {"path": store, "mode": "PERMISSIVE", **found}
+    assert "fs.s3a.endpoint" not in JobSettings(endpoints="h:1", conf=CONF).source_options()
+    with pytest.raises(
+        OptionError, match=r"fs\.s3a\.endpoint is for path, not for a read over endp"
+    ):
+        Options.parse({"endpoints": "h:1", "fs.s3a.endpoint": "x"})
