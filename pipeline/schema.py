@@ -149,6 +149,8 @@ _ARROW: Final[Mapping[str, pyarrow.DataType]] = {
     ),
 }
 """Spark's Arrow form of each type (`to_arrow_type`)."""
+_DDL: Final = {"timestamp": "timestamp_ltz"}
+"""Types whose short name means what `spark.sql.timestampType` says."""
 
 
 def default_columns(view: str) -> tuple[str, ...]:
@@ -175,9 +177,9 @@ def view_ddl(view: str, columns: Sequence[str] | None = None, corrupt: str = COR
     ours = spelled(view, names, corrupt)
     check_columns(view, ours, corrupt)
     table = VIEWS[view]
+    types = (table[canonical(mine, corrupt)].type for mine in ours)
     return ", ".join(
-        f"`{name}` {table[canonical(mine, corrupt)].type}"
-        for name, mine in zip(names, ours, strict=True)
+        f"`{name}` {_DDL.get(one, one)}" for name, one in zip(names, types, strict=True)
     )
 
 

@@ -41,6 +41,18 @@ def test_found_by_its_name_with_every_column(spark: SparkSession, log: Log) -> N
     assert len(found) == COUNT
 
 
+def test_a_session_whose_times_have_no_zone(spark: SparkSession, log: Log) -> None:
+    """No read with times worked there, and what the error advised failed again."""
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        frame = spark.read.format("rocketbed").load(str(log.root))
+        assert dict(frame.dtypes)["store_timestamp"] == "timestamp"
+        assert frame.select("store_timestamp").distinct().count() > COUNT - 2
+        assert pipeline.read(spark, str(log.root), ["store_timestamp"]).count() == COUNT
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
 def test_real_stores(spark: SparkSession, tmp_path: Path) -> None:
     root = unpack("killed", tmp_path)
     frame = pipeline.read(spark, f"fx/a={root}", ["replica", "topic", "crc_ok", "body_length"])

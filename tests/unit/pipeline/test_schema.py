@@ -25,6 +25,11 @@ def test_columns_come_in_the_order_asked_for() -> None:
     assert arrow_schema("records", ["body", "topic"]).types == [pyarrow.binary(), pyarrow.string()]
 
 
+def test_a_time_is_a_moment_whatever_the_session_says() -> None:
+    """With `spark.sql.timestampType=TIMESTAMP_NTZ` a bare `timestamp` is another type."""
+    assert records_ddl(["store_timestamp"]) == "`store_timestamp` timestamp_ltz"
+
+
 def test_the_corrupt_column_can_have_another_name() -> None:
     assert records_ddl(["bad"], "bad").startswith("`bad` struct<")
     with pytest.raises(SchemaError, match="no column _corrupt"):
