@@ -75,7 +75,8 @@ class JobSettings:
         from rocketbed.pipeline.option_values import read_nameservers
 
         if bool(self.stores) == bool(self.endpoints):
-            raise WrongUsage("no input: give --store DIR (repeatable) or --endpoints ADDRESS")
+            what = "two inputs" if self.stores else "no input"
+            raise WrongUsage(f"{what}: give --store DIR (repeatable) or --endpoints ADDRESS")
         try:
             read_nameservers(self.endpoints)
         except ValueError as exc:

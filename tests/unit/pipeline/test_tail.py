@@ -72,6 +72,7 @@ def test_json_has_every_column_and_every_byte() -> None:
     ("settings", "options", "said"),
     [
         ({}, {}, "no input: give"),
+        ({"stores": ("x",), "endpoints": "h:1"}, {}, "two inputs: give --store DIR"),
         (
             {"endpoints": "h:1", "topics_pattern": "("},
             {},
