@@ -18,6 +18,7 @@ from rocketbed.pipeline.histories import COLUMNS as HISTORY_COLUMNS
 from rocketbed.pipeline.histories import DDL as HISTORY_DDL
 from rocketbed.pipeline.histories import check_history
 from rocketbed.pipeline.history_files import BadHistory
+from rocketbed.pipeline.jobs.verify.inputs import unseen
 from rocketbed.pipeline.jobs.verify.job import interpreted as interpreted_
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
@@ -245,6 +246,20 @@ def test_a_row_of_another_kind_is_not_passed_over(spark: SparkSession, kind: str
     store.tell("lost", "t", 0, 5, kind=kind)
     with pytest.raises(BadHistory, match="1 rows of the history have a kind that is none of send"):
         check_history(tables(spark, store)[1])
+
+
+def test_what_a_history_says_nothing_of_is_told(spark: SparkSession) -> None:
+    """The checks held, and nothing said that they had looked at nothing."""
+    store = Store()
+    history = tables(spark, store)[1]
+    (note,) = unseen(history, check_history(history), ("t",))
+    assert note.startswith("the history has neither sends nor reads")
+    store.send("a", "t")
+    store.got("a", "t", 0, 100)
+    history = tables(spark, store)[1]
+    (note,) = unseen(history, check_history(history), ("t", "NoSuch"))
+    assert note == "the history has no read of topic NoSuch: its order was not checked"
+    assert unseen(history, check_history(history), ()) == []
 
 
 def test_replicas_are_compared_by_their_blocks(spark: SparkSession) -> None:

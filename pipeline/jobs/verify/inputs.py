@@ -9,12 +9,16 @@ testbed alone (chaos.md 2.3): it hands the outcome over as a `requirement`, a JS
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.histories import Names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 FORMAT: Final = 1
 RUN_FILE: Final = "run.json"
@@ -97,6 +101,21 @@ def read_requirement(path: Path) -> Requirement:
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise PipelineError(f"{path} is not a valid requirement: {error!r}") from error
+
+
+def unseen(history: "DataFrame", counts: Mapping[str, int], ordered: Sequence[str]) -> list[str]:
+    """Notes of what checks hold although there was nothing to look at; `counts` are those of the
+    history."""
+    from pyspark.sql import functions as f
+
+    if not counts["sends"] and not counts["reads"]:
+        return ["the history has neither sends nor reads: nothing was compared with it"]
+    asked = (f.col("kind") == "read") & f.col("topic").isin(*ordered)
+    rows = history.where(asked).select("topic").distinct().collect() if ordered else ()
+    return [
+        f"the history has no read of topic {topic}: its order was not checked"
+        for topic in sorted(set(ordered) - {row.topic for row in rows})
+    ]
 
 
 def _read_json(path: Path) -> Any:

@@ -34,7 +34,12 @@ from rocketbed.pipeline.jobs.inputs import (
     note_inputs,
     queues_now,
 )
-from rocketbed.pipeline.jobs.verify.inputs import Requirement, read_requirement, read_run
+from rocketbed.pipeline.jobs.verify.inputs import (
+    Requirement,
+    read_requirement,
+    read_run,
+    unseen,
+)
 from rocketbed.pipeline.jobs.verify.logs import (
     LiveQueues,
     compare_replicas,
@@ -109,6 +114,13 @@ def verify(job: Job, options: VerifyOptions) -> None:
             ordered_topics=run.ordered_topics,
         )
         job.settings = replace(job.settings, stores=run.stores)
+    if not options.histories:
+        if options.ordered_topics:
+            raise WrongUsage("--ordered-topic looks at what readers got: give a --history of reads")
+        if options.copies > 1:
+            job.report.notes.append(
+                "--copies is of acknowledged messages: without --history it says nothing"
+            )
     required = Requirement()
     if options.requirement is not None:
         required = read_requirement(options.requirement)
@@ -171,6 +183,7 @@ class Work:
                 counts = check_history(history)
                 self.by_broker = counts.pop("brokerless") == 0
                 self.job.report.counts |= counts
+                self.job.report.notes += unseen(history, counts, self.options.ordered_topics)
         with self.job.phase("comparing replicas"):
             differing = compare_replicas(spark, self.truth.brokers, self.truth.leaders)
         found = self._judge(history, differing)

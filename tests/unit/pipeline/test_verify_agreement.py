@@ -17,10 +17,10 @@ from rocketbed.pipeline.checks.queue_sums import batch_sums
 from rocketbed.pipeline.checks.replicas import first_difference
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.files.splits import Replica
-from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog
 from rocketbed.pipeline.jobs.verify.inputs import read_requirement, read_run
-from rocketbed.pipeline.jobs.verify.job import choose_truth
+from rocketbed.pipeline.jobs.verify.job import VerifyOptions, choose_truth, verify
 from rocketbed.pipeline.jobs.verify.logs import firm_end
 from rocketbed.pipeline.requirement import write_requirement
 
@@ -194,6 +194,13 @@ def test_the_longest_log_counts_unless_another_is_named() -> None:
         choose_truth([broker], {"b": "b9"})
     with pytest.raises(WrongUsage, match="--leader zz=b1: no such broker among the stores"):
         choose_truth([broker], {"zz": "b1"})
+
+
+def test_the_order_of_a_topic_is_of_reads() -> None:
+    """Without a history it was good, and nobody had looked."""
+    job = Job("verify", JobSettings(stores=("/s",)))
+    with pytest.raises(WrongUsage, match="--ordered-topic looks at what readers got: give"):
+        verify(job, VerifyOptions(ordered_topics=("T",)))
 
 
 @pytest.mark.parametrize(("copies", "end"), [(1, 90), (2, 80), (3, 70), (4, 0)])
