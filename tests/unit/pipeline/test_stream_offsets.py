@@ -38,7 +38,7 @@ TOPICS = (
         st.none()
         | st.text("ab.*", min_size=1).filter(lambda one: one[0] != "*" and "**" not in one),
     )
-    | st.builds(Topics, st.frozensets(st.text()))
+    | st.builds(Topics, st.frozensets(st.text()), st.none())
 )
 
 
