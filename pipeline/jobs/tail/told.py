@@ -46,4 +46,7 @@ class Told:
 
 def _unreadable(told: Any) -> int:
     counted = told.observedMetrics.get(COUNTED)
-    return int(counted[UNREADABLE]) if counted else 0
+    if not counted:
+        return 0
+    # Over Connect PySpark 4.3 makes a row of the JSON's own fields, `values` and `schema`.
+    return int(counted["values"][0] if "values" in counted else counted[UNREADABLE])
