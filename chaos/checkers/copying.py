@@ -8,6 +8,7 @@ from rocketbed.chaos.checkers.ends import NodeEnds
 from rocketbed.chaos.checkers.evidence import SECOND_NS
 from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Severity
+from rocketbed.chaos.history import Function
 
 USUAL_NS = SECOND_NS // 2
 """Half of what a master writes is at its slave sooner."""
@@ -16,13 +17,14 @@ MANY_WRITES = 20
 
 @check("R10 copies late", "writes of masters", severity=Severity.LIVENESS)
 def late_copies(case: Case, found: Findings) -> int:
-    """R10: once the time-outs of the storm are over, a slave soon has half of what its master
-    writes. In simulation, where each write is seen; what an asynchronous master may lose depends on
-    it."""
+    """R10: once the time-outs of the storm are over, and it has caught up since its last start, a
+    slave soon has half of what its master writes. In simulation, where each write is seen; what an
+    asynchronous master may lose depends on it."""
     evidence, record = case.evidence, case.evidence.record
     if record.backend != "sim" or evidence.foreign or not record.calm_ns:
         raise NotApplicable("how long a copy takes is a machine's, or the run had no calm phase")
-    begin_ns = record.calm_ns + HALF_OPEN_NS
+    calm_ns = record.calm_ns + HALF_OPEN_NS
+    starts = evidence.events(Function.NODE, "start", "recovered", "cut")
     end_ns = record.stop_ns or record.end_ns
     every: list[int] = []
     for lineage in case.losses.lineages:
@@ -30,6 +32,8 @@ def late_copies(case: Case, found: Findings) -> int:
         for node in lineage.nodes:
             if node == master:
                 continue
+            changed_ns = [one.time_ns for one in starts if one.node in (node, master)]
+            begin_ns = max([calm_ns, *changed_ns])
             times = _times(lineage.ends[master], lineage.ends[node], begin_ns, end_ns)
             every += times
             usual_ns = sorted(times)[len(times) // 2] if len(times) >= MANY_WRITES else 0
@@ -47,11 +51,16 @@ def late_copies(case: Case, found: Findings) -> int:
 
 
 def _times(master: NodeEnds, slave: NodeEnds, begin_ns: int, end_ns: int) -> list[int]:
-    """Of each write of a master how long it took to be at a slave that has it at last."""
-    first, last = (bisect_left(master.trace.times, at) for at in (begin_ns, end_ns))
+    """Of each write of a master how long it took to be at a slave that has it at last, from the
+    moment on at which that had all that was written at first."""
     low, high = bisect_right(slave.trace.times, begin_ns) - 1, len(slave.trace.times)
     if low < 0 or not (master.complete and slave.complete):
         return []
+    low = bisect_left(slave.trace.written, master.at(begin_ns).written, low, high)
+    if low == high:
+        return []
+    begin_ns = max(slave.trace.times[low], begin_ns)
+    first, last = (bisect_left(master.trace.times, at) for at in (begin_ns, end_ns))
     found: list[int] = []
     for time_ns, written in zip(
         master.trace.times[first:last], master.trace.written[first:last], strict=True
