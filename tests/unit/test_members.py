@@ -1,5 +1,6 @@
 """When a node counts as one that should run: from the begin of its start until a fault takes it."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -44,6 +45,7 @@ def noted(backend: Slow, members: Members) -> list[str]:
     leave = Leave(members, backend.now_ns)
     actions = SimpleNamespace(leave=leave, damaged=())
     conducting = SimpleNamespace(backend=backend, members=members, actions=actions, record=record)
+    conducting._note_end = partial(Conductor._note_end, cast(Conductor, conducting))
     Conductor._note_ends(cast(Conductor, conducting))
     return [crash.node for crash in record.crashes]
 
