@@ -53,7 +53,7 @@ def answers_owed(case: Case, found: Findings) -> int:
         is_sent = row.function == Function.SEND
         operation = row.operation if is_sent else None
         example = evidence.example(row, text, operation=operation, time_ns=row.invoked_ns)
-        clients = "producer" if is_sent else "listener"
+        clients = "producer" if is_sent else "teller"
         excuses = hindered.get((group, clients))
         if excuses is None:
             excuses = hindered[group, clients] = _hindrances(case, lineage, clients)

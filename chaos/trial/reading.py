@@ -1,5 +1,6 @@
 """Clients that read: members of groups, followers of queues, and the reader at the end."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,6 +54,8 @@ class Reading:
     """Follower and queue -> the offset that it asks for next."""
     rounds: int = 0
     """How often a member has committed."""
+    turns: "Counter[int]" = field(default_factory=Counter)
+    """The same of each process; every second time it has the consumer say where it stands."""
     committed: dict[int, dict[MessageQueue, int]] = field(default_factory=dict)
     """Process of a member -> where it stood at its last commit."""
 
@@ -125,8 +128,12 @@ class Reading:
         self.rounds += 1
         last = self.committed.get(process, {})
         positions = self._due(process, consumer.positions())
-        if self.rounds % 2:
+        self.turns[process] += 1
+        if self.turns[process] % 2:
             moved = {queue: at for queue, at in positions.items() if at != last.get(queue)}
+            async with trio.open_nursery() as nursery:
+                for queue in positions:
+                    nursery.start_soon(self.read_back, consumer, process, group, queue)
             await self._commit_all(consumer, process, group, moved)
             return
         async with trio.open_nursery() as nursery:
@@ -156,7 +163,8 @@ class Reading:
         try:
             await consumer.commit()
             # Of a queue that went to another member meanwhile nobody knows.
-            stored |= dict.fromkeys(stored.keys() & consumer.positions().keys(), Outcome.OK)
+            now = consumer.positions()
+            stored |= {queue: Outcome.OK for queue, at in moved.items() if now.get(queue) == at}
         finally:
             for queue, row in rows.items():
                 is_stored = stored[queue] is Outcome.OK
