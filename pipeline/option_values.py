@@ -12,8 +12,10 @@ NUMBER_MAX: Final = 1 << 60
 ANONYMOUS: Final = "AnonymousAWSCredentialsProvider"
 TEMPORARY: Final = "TemporaryAWSCredentialsProvider"
 WITH_KEYS: Final = ("SimpleAWSCredentialsProvider", TEMPORARY)
+OF_VARIABLES: Final = "EnvironmentVariableCredentialsProvider"
 OF_AWS: Final = (
-    *("EnvironmentVariableCredentialsProvider", "IAMInstanceCredentialsProvider"),
+    *(OF_VARIABLES, "IAMInstanceCredentialsProvider", "WebIdentityTokenCredentialsProvider"),
+    *("EC2ContainerCredentialsProviderWrapper", "AwsCredentialsProviderChain"),
     *("InstanceProfileCredentialsProvider", "ContainerCredentialsProvider"),
     *("ProfileCredentialsProvider", "WebIdentityTokenFileCredentialsProvider"),
     *("DefaultCredentialsProvider", "DefaultAWSCredentialsProviderChain"),

@@ -64,10 +64,10 @@ def compressed_rows(frame: Frame) -> list[int]:
 
 
 def unpack_row(frame: Frame, row: int) -> bytes | None:
-    """The body of a row as it was before the sender packed it; None when that fails."""
-    start = int(frame.body_at[row])
+    """The body of a row as it was before the sender packed it, if so; None when that fails."""
+    start, flags = int(frame.body_at[row]), int(frame.sys_flags[row])
     body = bytes(frame.data[start : start + int(frame.body_size[row])])
-    return unpack(body, int(frame.sys_flags[row])) if body else body
+    return unpack(body, flags) if body and flags & SYS_COMPRESSED else body
 
 
 def unpack(body: bytes, sys_flag: int) -> bytes | None:

@@ -21,7 +21,7 @@ from rocketbed.pipeline.files.storage import (
     UnknownScheme,
 )
 from rocketbed.pipeline.option_table import Settings
-from rocketbed.pipeline.option_values import ANONYMOUS, TEMPORARY, WITH_KEYS
+from rocketbed.pipeline.option_values import ANONYMOUS, OF_VARIABLES, TEMPORARY, WITH_KEYS
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -329,13 +329,15 @@ def _credentials(settings: dict[str, str]) -> dict[str, Any]:
         if one == ANONYMOUS:
             return {"anonymous": True}
         if one not in WITH_KEYS:
+            if one == OF_VARIABLES and not os.environ.get("AWS_ACCESS_KEY_ID"):
+                continue
             return {}
         needed = list(names)[: 3 if one == TEMPORARY else 2]
         if keys.keys() >= set(needed):
             return {name: keys[name] for name in needed}
     raise StorageError(
-        f"{providers} has no keys: give fs.s3a.access.key and fs.s3a.secret.key, or another"
-        " fs.s3a.aws.credentials.provider"
+        f"{providers} has no keys: give fs.s3a.access.key and fs.s3a.secret.key (for {TEMPORARY}"
+        " fs.s3a.session.token too), or another fs.s3a.aws.credentials.provider"
     )
 
 

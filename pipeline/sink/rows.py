@@ -50,8 +50,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "delay_level": ("int", "smallint", "tinyint"),
 }
 """Names of columns that count, each with the Spark types it may have."""
-SYS_FLAG: Final = "sys_flag"
-"""Not written, yet it tells records that are no single message."""
+SYS_FLAG, LENGTH = "sys_flag", "body_length"
+"""Not written, yet they tell records that are no single message, and bodies that are packed."""
 SET_BY_BROKER: Final = frozenset(RECORDS) - frozenset(COLUMNS)
 """Columns of what is read that are left out when it is written."""
 NOT_COPIED: Final = frozenset(
@@ -126,7 +126,7 @@ def cells_of(batch: "pyarrow.RecordBatch") -> dict[str, list[Any]]:
     return {
         name.lower(): column.to_pylist()
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if name.lower() in (*COLUMNS, SYS_FLAG)
+        if name.lower() in (*COLUMNS, SYS_FLAG, LENGTH)
     }
 
 
@@ -137,7 +137,7 @@ def outgoing(
 
     `first_row` is the number of the first of them in its partition.
     """
-    names = [name for name in (*COLUMNS, SYS_FLAG) if name in columns]
+    names = [name for name in (*COLUMNS, SYS_FLAG, LENGTH) if name in columns]
     fixed = {TRANSACTION: key.job} if options.is_exactly_once else {}
     for row, values in enumerate(
         zip(*(columns[name] for name in names), strict=True), start=first_row
@@ -172,8 +172,10 @@ def _outgoing(
             "when it is sent; delivery=at-least-once"
         )
     body = cells["body"].encode() if isinstance(cells["body"], str) else cells["body"]
-    # The flag stays with a body that was unpacked.
-    if isinstance(sys_flag, int) and sys_flag & COMPRESSED and body and _opens(body, sys_flag):
+    # The flag stays where a body was unpacked, which may be packed by itself; the length of what
+    # was stored is another one then.
+    is_stored = bool(body) and cells.get(LENGTH) in (None, len(body))
+    if isinstance(sys_flag, int) and sys_flag & COMPRESSED and is_stored and _opens(body, sys_flag):
         raise BadMessage(_STILL_PACKED)
     message = Message(
         cells.get("topic") or options.topic,

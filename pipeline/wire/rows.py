@@ -13,9 +13,10 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from rocketbed.inspect.bodies import BatchItem
+from rocketbed.inspect.bodies import BatchItem, unpack_inner_batch
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Decoder, Wanted
+from rocketbed.pipeline.files.derived import unpack_row
 from rocketbed.pipeline.files.frame import Frame
 from rocketbed.pipeline.files.inner import inner_rows, said_count
 from rocketbed.pipeline.files.judge import Faults
@@ -131,17 +132,23 @@ class WireDecoder(Decoder):
         places = frame.topic_at[is_here, None] + numpy.arange(len(name))
         is_here[is_here] = (data[places] == name).all(axis=1)
         first = int(offsets[0]) if self._next == ANY else self._next
-        counts, is_told = _counts(frame)
-        ends = offsets + counts
-        wanted = numpy.concatenate(([first], ends[:-1]))
-        is_placed = (offsets >= wanted) & (offsets < following)
-        # A range may begin within a batch, which is given whole.
-        is_placed[0] |= first == start and offsets[0] < first < ends[0]
-        is_here &= is_placed | ~is_told
+        # What the last one says counts for the next answer, in which it cannot be looked at.
+        for looked_at in ((frame.count - 1,), range(frame.count)):
+            counts, is_told = _counts(frame, looked_at)
+            ends = offsets + counts
+            wanted = numpy.concatenate(([first], ends[:-1]))
+            is_placed = (offsets >= wanted) & (offsets < following)
+            # A range may begin within a batch, which is given whole.
+            is_placed[0] |= first == start and offsets[0] < first < ends[0]
+            is_well = is_here & (is_placed | ~is_told)
+            is_known = numpy.concatenate(([True], is_told[:-1]))
+            gaps = numpy.flatnonzero((offsets > wanted) & is_known).tolist()
+            if is_well.all() and not gaps:
+                break
+        is_here = is_well
         self._next = int(ends[-1]) if is_told[-1] else ANY
         if is_here.all():
-            is_known = numpy.concatenate(([True], is_told[:-1]))
-            for at in numpy.flatnonzero((offsets > wanted) & is_known).tolist():
+            for at in gaps:
                 self._say(int(wanted[at]), int(offsets[at]))
             return
         last = wanted - 1
@@ -194,13 +201,18 @@ class WireDecoder(Decoder):
         return super()._column(frame, name, kind, faults, bodies)
 
 
-def _counts(frame: Frame) -> tuple[NDArray[numpy.int64], NDArray[numpy.bool_]]:
+def _counts(
+    frame: Frame, looked_at: Sequence[int]
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.bool_]]:
     """How many messages each record holds, and whether that is told: of a batch that does not say
-    it (damage), where the next record is to be is not known."""
+    it, or says another number than it holds, as far as it is `looked_at` (damage), where the next
+    record is to be is not known."""
     counts, is_told = numpy.ones(frame.count, numpy.int64), numpy.ones(frame.count, bool)
     for row in inner_rows(frame):
         said = said_count(frame, row) or b""
         is_told[row] = said.isdigit() and len(said) <= _DIGITS_MAX and int(said) > 0
+        if is_told[row] and row in looked_at:
+            is_told[row] = len(unpack_inner_batch(unpack_row(frame, row) or b"") or ()) == int(said)
         if is_told[row]:
             counts[row] = int(said)
     return counts, is_told

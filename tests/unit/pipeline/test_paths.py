@@ -197,13 +197,17 @@ def test_settings_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
         ("SimpleAWS", ("a", "s")),
         ("TemporaryAWS", ("a", "s", "t")),
         ("SimpleAWS,AnonymousAWS", ("a", "s")),
-        ("EnvironmentVariable,SimpleAWS", ()),
+        ("EnvironmentVariable,SimpleAWS", ("a", "s")),
+        ("InstanceProfile,SimpleAWS", ()),
         ("AnonymousAWS,SimpleAWS", (True,)),
         ("", ("a", "s", "t")),
     ],
 )
-def test_who_asks_s3(providers: str, found: tuple[object, ...]) -> None:
+def test_who_asks_s3(
+    providers: str, found: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As Hadoop does: the first provider that has what it takes."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     names = [f"org.{one}CredentialsProvider" for one in providers.split(",") if one]
     given = {
         "fs.s3a.aws.credentials.provider": ", ".join(names),
@@ -215,6 +219,9 @@ def test_who_asks_s3(providers: str, found: tuple[object, ...]) -> None:
     names = ["access_key", "secret_key", "session_token", "anonymous"]
     arguments = s3_arguments(given, "bucket")
     assert tuple(arguments[name] for name in names if name in arguments) == found
+    if providers.startswith("EnvironmentVariable"):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "v")
+        assert not set(names) & s3_arguments(given, "bucket").keys()
     if providers == "SimpleAWS":
         del given["fs.s3a.access.key"]
         with pytest.raises(StorageError, match=r"org\.SimpleAWSCredentialsProvider has no keys"):

@@ -257,3 +257,23 @@ def test_batches_are_checked_for_gaps_and_doubles(
     with pytest.raises(WireError, match=said) as caught:
         read()
     assert caught.value.condition in (Condition.CORRUPT_RECORD, Condition.DATA_LOSS)
+
+
+@pytest.mark.parametrize("said", ["1", "2", "5", "9"])
+@pytest.mark.parametrize("first", [0, 3, 6])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_batch_that_says_another_number_than_it_holds_speaks_for_itself_only(
+    said: str, first: int, is_cut: bool
+) -> None:
+    """It is a row that says so; what stands behind it is sound, and nothing is missing."""
+    options = Options.parse({"endpoints": "h:1", "topics": "T"})
+    wanted, schema = Wanted.of(options), arrow_schema("records", [*COLUMNS, "_corrupt"])
+    decoder = WireDecoder(QUEUE, schema, options, wanted, first=0)
+    given = [of_three(at, f"INNER_NUM\x01{said if at == first else 3}\x02") for at in (0, 3, 6)]
+    found: list[dict[str, Any]] = []
+    for data in given if is_cut else [b"".join(given)]:
+        for batch in decoder.rows(data, 0, start=0, end=9):
+            found += batch.to_pylist()
+    decoder.finish(9)
+    assert len(found) == 3 + 3 + 1
+    assert [row["_corrupt"]["reason"] for row in found if row["_corrupt"]] == ["bad_properties"]
