@@ -13,6 +13,8 @@ from rocketbed.chaos.history import Function
 USUAL_NS = SECOND_NS // 2
 """Half of what a master writes is at its slave sooner."""
 MANY_WRITES = 20
+TRIPS = 3
+"""Over a slow network, of so many trips more."""
 
 
 @check("R10 copies late", "writes of masters", severity=Severity.LIVENESS)
@@ -37,7 +39,7 @@ def late_copies(case: Case, found: Findings) -> int:
             times = _times(lineage.ends[master], lineage.ends[node], begin_ns, end_ns)
             every += times
             usual_ns = sorted(times)[len(times) // 2] if len(times) >= MANY_WRITES else 0
-            if usual_ns > USUAL_NS:
+            if usual_ns > USUAL_NS + TRIPS * record.facts.get("link_ns", 0):
                 found.add(
                     f"half of {len(times)} writes of {master} were at {node} only after"
                     f" {usual_ns / 1e9:.2f} s",

@@ -34,6 +34,11 @@ class Disks:
         and the node said so, and it had no new disk since."""
         return _in_force([*self._lies.get(node, ()), *self._told_damages.get(node, ())], time_ns)
 
+    def was_damaged(self, node: str, since_ns: int) -> bool:
+        """Whether a node's disk was damaged at a time or later, told or not."""
+        hits = self._evidence.events(Function.NODE, "damaged")
+        return any(one.node == node and one.time_ns >= since_ns for one in hits)
+
     def misses_keys(self, node: str, time_ns: int) -> Excuse | None:
         """Why a node's index may lack keys at a time: its disk had lied, or index or log had been
         damaged and the node said so; its next start after that builds the index again."""

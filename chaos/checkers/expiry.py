@@ -50,24 +50,30 @@ def _kept(case: Case, found: Findings, reserved_ns: int) -> bool:
     """Whether some first segment had nothing but old messages before nodes were stopped, which may
     take long (seed 1290043), and the log went on. One that was old when the calm began, or its node
     was there again, has had rounds enough to be deleted in."""
-    evidence, is_due = case.evidence, False
-    sends, stop_ns = evidence.acknowledged, evidence.record.stop_ns or evidence.record.end_ns
-    starts = evidence.events(Function.NODE, "start")
+    evidence, record, is_due = case.evidence, case.evidence.record, False
+    sends, stop_ns = list(evidence.acknowledged.each()), record.stop_ns or record.end_ns
+    changes = evidence.events(Function.NODE, "start", "exit")
+    every_ns = max(ROUND_NS, record.facts.get("retention_round_ns", 0))
+    is_judged = record.calm_ns and record.facts.get("retention_round_ns")
+    is_judged = is_judged and not evidence.events(Function.NEMESIS, "clock")
     for log in evidence.nodes:
         end = log.log_min + log.directory.sizes.segment
-        times = [
-            row.invoked_ns
-            for row in sends.each()
-            if log.log_min <= row.physical_offset < end and evidence.group_of(row.node) == log.group
-        ]
+        ours = [row for row in sends if evidence.group_of(row.node) == log.group]
+        times = [row.invoked_ns for row in ours if log.log_min <= row.physical_offset < end]
         if log.log_end <= end or not times:
             continue
         old_ns = max(times) + reserved_ns
         is_due = is_due or old_ns + ROUND_NS < stop_ns
-        up_ns = max((one.time_ns for one in starts if one.node == log.name), default=0)
-        since_ns = max(up_ns, evidence.record.calm_ns, old_ns)
+        # A node goes by what stands behind a segment.
+        behind = [row.returned_ns for row in ours if row.physical_offset >= end]
+        last = [one for one in changes if one.node == log.name and one.time_ns < stop_ns][-1:]
+        is_up = not any(one.what == "exit" for one in last)
+        since_ns = max(
+            *(record.calm_ns, old_ns, min(behind, default=stop_ns) + reserved_ns),
+            *(one.time_ns for one in last),
+        )
         is_sound = evidence.disks.damaged_by(log.name, stop_ns) is None
-        if evidence.record.calm_ns and since_ns + ROUNDS * ROUND_NS < stop_ns and is_sound:
+        if is_judged and is_up and is_sound and since_ns + ROUNDS * every_ns < stop_ns:
             found.add(
                 f"{log.name} keeps its segment {log.log_min}, all of which was old"
                 f" {(stop_ns - since_ns) / 1e9:.1f} s before it was stopped",

@@ -21,6 +21,8 @@ TICK_NS = 2 * MS
 """Times of records are whole milliseconds of a wall clock."""
 USUAL_NS = 1_000_000_000
 """Half of the calls are not later than this; one that waited for the wrong level is."""
+TRIPS = 3
+"""Over a slow network, of so many trips more."""
 MANY_CALLS = 5
 """Of which half is taken."""
 FIRST_LEVEL = 3
@@ -129,7 +131,8 @@ def late_calls(case: Case, found: Findings) -> int:
                 )
     for attempt, times in sorted(by_attempt.items()):
         middle_ns = sorted(times)[len(times) // 2]
-        is_usual = len(times) >= MANY_CALLS and middle_ns > USUAL_NS
+        usual_ns = USUAL_NS + TRIPS * evidence.record.facts.get("link_ns", 0)
+        is_usual = len(times) >= MANY_CALLS and middle_ns > usual_ns
         if is_usual and evidence.record.backend == "sim":
             found.add(
                 f"half of {len(times)} messages came for the {attempt + 1}th time more than"

@@ -303,7 +303,9 @@ class Losses:
         assert message.end is not None
         for node in lineage.nodes:
             ends = lineage.ends[node]
-            if node == loss.turn.change.node or not ends.complete:
+            # A damaged end may be taken for one that was never written, and be cut off.
+            is_damaged = self._evidence.disks.was_damaged(node, message.invoked_ns)
+            if node == loss.turn.change.node or not ends.complete or is_damaged:
                 continue
             highest = ends.highest(message.invoked_ns, message.returned_ns)
             level = highest.durable if self._evidence.flushes else highest.written

@@ -159,19 +159,21 @@ def told_elsewhere(case: Case, found: Findings) -> int:
     ]
     topics = {evidence.history.topic(row) for row in rows}
     topics |= {SCHEDULE_TOPIC, *(f"%RETRY%{name}" for name in evidence.record.listeners)}
-    logs = {log.group: places_in(log.directory, sorted(topics)) for log in evidence.finals()}
+    logs = {log.group: log for log in evidence.finals()}
+    stand = {group: places_in(log.directory, sorted(topics)) for group, log in logs.items()}
     for row in rows:
-        places = logs.get(evidence.group_of(row.node), {}).get(row.value)
-        if not places:
+        group, said = evidence.group_of(row.node), place_of(evidence, row)
+        places = stand.get(group, {}).get(row.value)
+        if not places or said.physical < logs[group].log_min:
             continue  # gone, or not to be known
         examined += 1
-        said = place_of(evidence, row)
         is_waiting = row.function == Function.TELL and row.operation > 0
         is_there = any(
             one.physical == said.physical if is_waiting else one == said for one in places
         )
         if not is_there:
-            excuse = records.lost(row, ENDLESS) or records.split(row, ENDLESS)
+            until_ns = row.returned_ns if row.returned_ns >= 0 else row.invoked_ns
+            excuse = records.lost(row, ENDLESS) or records.split(row, until_ns)
             verb = "acknowledged" if row.function == Function.TELL else "called for"
             found.add(
                 f"value {row.value} was {verb} at {said}, and is at {', '.join(map(str, places))}",

@@ -402,9 +402,20 @@ class Conductor:
         if reserved is not None:
             seconds = int(reserved) * 3600 / self.backend.wall_rate
             record.facts["retention_ns"] = round(seconds * 1e9)
+            record.facts["retention_round_ns"] = self._round_ns()
+        link = self.plan.weather
+        record.facts["link_ns"] = round((link.link_ms + link.link_jitter_ms) * 1e6)
         record.save(directory)
 
     # --- inside
+
+    def _round_ns(self) -> int:
+        """Between two rounds of retention, by the run's clock; 0 where it rests at some hours."""
+        settings = self.plan.shape.settings
+        hours = set(settings.get("deleteWhen", "04").replace(",", ";").split(";"))
+        if {hour.zfill(2) for hour in hours} < {f"{hour:02}" for hour in range(24)}:
+            return 0
+        return round(int(settings.get("cleanResourceInterval", "10000")) * 1e6)
 
     def _make_resolver(self, random: Random) -> Resolver:
         return Resolver(self.plan, self.members, random)

@@ -55,8 +55,12 @@ class Leave:
             self._permits.remove(permit)
 
     def of(self, node: str, reason: str) -> Permit | None:
-        """By which this node may have ended by itself just now."""
-        ours = (one for one in self._permits if node in one.nodes and reason.startswith(one.only))
+        """By which this node may have ended by itself just now: the newest."""
+        ours = (
+            one
+            for one in reversed(self._permits)
+            if node in one.nodes and reason.startswith(one.only)
+        )
         return next((one for one in ours if self._covers(one, node)), None)
 
     def _covers(self, permit: Permit, node: str) -> bool:

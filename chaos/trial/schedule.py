@@ -214,9 +214,10 @@ class Schedule:
 
     async def _fire(self, nursery: trio.Nursery, step: Step) -> None:
         """Carry a step out, let those that follow it follow, and undo it in its time."""
-        if step in self._waiting:
-            self._waiting.remove(step)
+        self._waits_no_more(step)
         if step.share < 1.0 and self._random.random() >= step.share:
+            for follower in self._followers.get(step.label, []) if step.label else []:
+                self._waits_no_more(follower)
             return
         held = await self.begin(step)
         if held is None:
@@ -237,6 +238,10 @@ class Schedule:
         if step.for_s is not None and done.undo is not None:
             await trio.sleep(step.for_s)
             await self.end(held)
+
+    def _waits_no_more(self, step: Step) -> None:
+        """Its time has come, or it was drawn that it never does."""
+        self._waiting = [one for one in self._waiting if one is not step]
 
     async def begin(self, step: Step, *, by_hand: bool = False) -> Held | None:
         """Carry a step out and note it; None when it hit nobody."""

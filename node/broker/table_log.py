@@ -105,6 +105,8 @@ class TableLog:
         """Of the last record that was put."""
         self._behind_since = -inf
         """When the oldest record was put, on trio's clock, that may not be confirmed."""
+        self._unfit = 0
+        """Rises with each row that no record takes: it is in this node's tables only."""
         self._roles = 0
         """Rises whenever this node leads no more."""
         self.deleted: dict[str, None] = {}
@@ -190,7 +192,11 @@ class TableLog:
                 if halves is not None:
                     waiting[:1] = halves
                     continue
-                self._world.log.error("tables.not_in_log", error=str(exc))
+                self._world.log.error("tables.not_in_log", error=str(exc), rows=_names(rows))
+                if isinstance(exc, MessageRejected):
+                    self._unfit += 1  # whoever asked for it is told, and others go on
+                    waiting.pop(0)
+                    continue
                 for rest in waiting:
                     self._note_again(rest)
                 return
@@ -209,11 +215,11 @@ class TableLog:
         `ConfigFileError` if this node does not lead all the while; not if it does not now."""
         if self._config.is_slave:
             return trio.lowlevel.checkpoint
-        return partial(self._settle, self._roles)
+        return partial(self._settle, self._roles, self._unfit)
 
-    async def _settle(self, roles: int) -> None:
+    async def _settle(self, roles: int, unfit: int) -> None:
         self.put()
-        if roles == self._roles and not any(self._noted):
+        if roles == self._roles and not any(self._noted) and unfit == self._unfit:
             with trio.move_on_after(self._config.slave_timeout_ms / 1000):
                 await self._acknowledged.wait_for(self._end)
                 if roles == self._roles:
@@ -237,7 +243,7 @@ class TableLog:
 
     async def _remove(self, topic: str, at: int, offsets: dict[tuple[str, int], int]) -> None:
         roles, removal = self._roles, self._store.removal
-        await self._settle(roles)
+        await self._settle(roles, self._unfit)
         with trio.move_on_after(self._config.slave_timeout_ms / 1000):
             await self._store.dispatched.wait_for(at)
         if self._store.dispatched.value < at:
@@ -369,6 +375,10 @@ class TableLog:
         self._locks.apply(locks)
         for entry in modes:
             self._modes.put(entry)
+
+
+def _names(rows: dict[str, Any]) -> list[str]:
+    return [f"{kind} {name}" for kind, some in rows.items() for name in some][:ROWS]
 
 
 def _halves(rows: dict[str, Any]) -> list[dict[str, Any]] | None:

@@ -123,6 +123,13 @@ def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None
             for name in names:
                 nursery.start_soon(admin.create_topic, name)
 
+    async def too_large(world: World) -> None:
+        """Whoever asks for a row that no record takes is told so, and nobody else."""
+        big = SubscriptionGroupConfig(group_name="big", attributes={"a": "x" * 2000})
+        async with Admin(world, nameservers=NAMESERVER) as admin:
+            with pytest.raises(RequestRefused, match="not confirmed by enough replicas"):
+                await admin.create_group(big)
+
     def commit(offsets: Offsets) -> None:
         for queue in range(500):
             offsets.commit("cg", names[0], queue, 0)
@@ -132,6 +139,7 @@ def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None
             store = replace(group.config(name).store, max_message_size=1024)
             group.start(name, store=store)
         leader = ready(group)
+        group.run_program(too_large)
         group.run_program(make)
         group.simulation.process(leader).call(commit, group.nodes[leader].tables.offsets)
         group.simulation.run(1)

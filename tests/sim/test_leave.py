@@ -63,6 +63,13 @@ def test_such_an_end_stands_in_the_ledger() -> None:
     assert causes == ["disk b1 eio-fsync once for 1s as hurt"]
 
 
+def test_the_newest_fault_is_named() -> None:
+    judgement = run_plan(plan_of("at 500ms disk b1 eio-read for 300ms", *SICK)).judgement
+    assert judgement is not None
+    causes = [excuse.cause for excuse, covered in judgement.ledger.items() if "C1" in covered]
+    assert causes == ["disk b1 eio-fsync once for 1s as hurt"]
+
+
 def test_an_armed_point_that_is_met_is_no_end_by_itself() -> None:
     judgement = run_plan(plan_of(*ARMED)).judgement
     assert judgement is not None

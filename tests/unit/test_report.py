@@ -121,7 +121,8 @@ def test_steps_that_never_came_about_are_named(tmp_path: Path) -> None:
     never = "when acked>99999999 kill leader for 1s as k"
     after = "after k+1s powercut follower:any for 1s"
     vain = "at 3s crash b1 at mark store.retention_removed within 2s as c"
-    steps = (never, after, vain, "after c+1s kill b2", "at 4s kill b2 with p=1e-9")
+    drawn = "at 4s kill b2 with p=1e-9 as d", "after d+1s restart b2"
+    steps = (never, after, vain, "after c+1s kill b2", *drawn)
     wanted = replace(plan(), steps=tuple(map(parse_step, steps)))
     outcome = run_plan(wanted, Options(), directory=tmp_path / "run")
     assert outcome.record is not None

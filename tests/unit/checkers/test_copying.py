@@ -35,6 +35,18 @@ def test_half_of_a_masters_writes(
     assert (result.verdict, result.examined) == (verdict, 2 * count)
 
 
+def test_over_a_slow_network_copies_take_longer(tmp_path: Path) -> None:
+    run = RunMaker(tmp_path / "run")
+    run.record.calm_ns, run.trace = 30 * SECOND, Trace()
+    run.record.facts["link_ns"] = 600 * MS
+    for node in run.nodes:
+        run.trace.node(node).add(SECOND, 1000, 1000)
+        for number in range(WRITES):
+            at_ns = (60 + number) * SECOND + (0 if node == "b1" else 1200 * MS)
+            run.trace.node(node).add(at_ns, 2000 + number, 2000 + number)
+    assert run.judge(only=["R10"]).result("R10").verdict is Verdict.OK
+
+
 def test_before_the_calm_nothing_is_late(tmp_path: Path) -> None:
     run = RunMaker(tmp_path / "run")
     run.record.calm_ns = 0

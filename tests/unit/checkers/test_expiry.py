@@ -1,11 +1,15 @@
 """S24, and what may be missing where retention is on."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rocketbed.chaos.checkers.result import Verdict
 from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, spec_of
+
+FIRST_SEGMENT = 18
+"""Messages in it."""
 
 
 @pytest.fixture
@@ -49,16 +53,43 @@ def test_nothing_deleted(run: RunMaker, reserved_s: int, stop_s: int, verdict: V
 
 
 @pytest.mark.parametrize(
-    ("calm_s", "up_s", "finds"), [(60, 0, True), (0, 0, False), (80, 0, False), (60, 80, False)]
+    ("calm_s", "round_s", "event", "finds"),
+    [
+        (60, 1, ("start", 0), True),
+        (0, 1, ("start", 0), False),
+        (80, 1, ("start", 0), False),
+        (60, 1, ("start", 80), False),
+        (60, 1, ("exit", 61), False),
+        (60, 10, ("start", 0), False),
+        (60, 0, ("start", 0), False),  # it rests at some hours
+        (60, 1, ("clock", 20), False),
+    ],
 )
 def test_in_the_calm_every_node_deletes_what_is_old(
-    run: RunMaker, calm_s: int, up_s: int, finds: bool
+    run: RunMaker, calm_s: int, round_s: int, event: tuple[str, int], finds: bool
 ) -> None:
     """Its first segment is old at 10 s, and nodes are stopped at 95 s."""
     run.record.calm_ns, run.record.stop_ns = calm_s * SECOND, 95 * SECOND
+    run.record.facts["retention_round_ns"] = round_s * SECOND
     run.specs += [spec_of(COUNT + number) for number in range(20)]
     run.sends += [Sent(COUNT + number) for number in range(20)]
+    what, at_s = event
     for node in run.nodes:
-        run.event(up_s * SECOND, node, "start", role="SLAVE", id=1)
+        if what == "clock":
+            run.strike(at_s * SECOND, node, "clock")
+        else:
+            run.event(at_s * SECOND, node, what, role="SLAVE", id=1)
     result = run.judge(only=["S24"]).result("S24")
     assert result.found == (len(run.nodes) if finds else 0)
+
+
+def test_a_segment_is_old_when_what_stands_behind_it_is(run: RunMaker) -> None:
+    """For half a minute nothing was written."""
+    run.record.calm_ns, run.record.stop_ns = 60 * SECOND, 95 * SECOND
+    run.record.facts["retention_round_ns"] = SECOND
+    run.specs += [spec_of(COUNT + number) for number in range(20)]
+    run.sends += [Sent(COUNT + number) for number in range(20)]
+    for number, sent in enumerate(run.sends):
+        if number >= FIRST_SEGMENT:
+            run.sends[number] = replace(sent, invoked_ns=70 * SECOND, returned_ns=70 * SECOND)
+    assert run.judge(only=["S24"]).result("S24").found == 0

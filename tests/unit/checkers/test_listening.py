@@ -553,10 +553,18 @@ def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) 
         (2, {"physical_offset": 1}, True),
     ],
 )
+@pytest.mark.parametrize("later_double", [False, True])
 @pytest.mark.parametrize("function", [Function.TELL, Function.HEAR])
 def test_messages_are_told_where_they_stand(
-    run: RunMaker, function: Function, level: int, changed: dict[str, int], is_found: bool
+    run: RunMaker,
+    function: Function,
+    level: int,
+    changed: dict[str, int],
+    is_found: bool,
+    later_double: bool,
 ) -> None:
+    if later_double:
+        run.strike(TOLD_NS + 9 * SECOND, "b3", "double", for_s=1.0)
     run.specs.append(spec_of(VALUE, topic=TOLD, queue_id=0, queue_offset=7))
     is_waiting = function == Function.TELL and level
 

@@ -267,10 +267,14 @@ def test_a_new_disk_loses_all_once_the_slaves_that_hold_it_are_emptied(
     ],
 )
 @pytest.mark.parametrize("lag", [0, COUNT])
+@pytest.mark.parametrize("is_damaged", [False, True])
 def test_the_power_cut_of_a_master_takes_no_copies_of_slaves(
-    bound: Bound, promise: Promise, is_allowed: bool, lag: int
+    bound: Bound, promise: Promise, is_allowed: bool, lag: int, is_damaged: bool
 ) -> None:
+    """What was damaged there may be taken for an end that was never written."""
     bound.run.record.promise = promise
+    if is_damaged:
+        bound.run.event(CUT_NS - 9 * MS, "b2", "damaged", hit="zeros", kind="cut", untold=False)
     bound.writes("b1", durable=20)
     bound.writes("b2", lag=lag)
     bound.run.strike(CUT_NS, "b1", "powercut", written=bound.ends[-1], durable=bound.ends[19])
@@ -278,7 +282,7 @@ def test_the_power_cut_of_a_master_takes_no_copies_of_slaves(
     bound.back("b1", messages=20)
     bound.survive(20)
     judgement = bound.judge()
-    assert ("A1" in found(judgement)) == (not is_allowed and not lag)
+    assert ("A1" in found(judgement)) == (not is_allowed and not lag and not is_damaged)
 
 
 def promote(bound: Bound, node: str, *, messages: int) -> None:

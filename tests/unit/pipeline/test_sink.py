@@ -342,7 +342,11 @@ def test_a_body_that_is_still_packed_is_refused(codec: Codec) -> None:
     with pytest.raises(SinkError, match="decompress=true"):
         messages({"body": [packed], "sys_flag": [flag]}, given)
     # One that its program had packed before the client did it once more.
-    told = {"body": [packed], "sys_flag": [flag], "body_length": [len(packed) + 1]}
+    told: dict[str, list[Any]] = {
+        "body": [packed],
+        "sys_flag": [flag],
+        "body_length": [len(packed) + 1],
+    }
     (own,) = messages(told, given)
     assert own.body == packed
     with pytest.raises(SinkError, match="decompress=true"):
