@@ -30,7 +30,13 @@ from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema, canonical
 from rocketbed.pipeline.sink.keys import TRANSACTION
-from rocketbed.pipeline.sink.markers import BadMarker, committed, jobs_of, marker_topic
+from rocketbed.pipeline.sink.markers import (
+    BadMarker,
+    committed,
+    jobs_of,
+    marker_topic,
+    tell_expired,
+)
 from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
 
 if TYPE_CHECKING:
@@ -200,15 +206,23 @@ def _of_store(replica: Replica, end: int, options: Options) -> dict[str, Runs]:
 
 def _queued(directory: StoreDirectory, topic: str, end: int) -> list[bytes]:
     """Bodies of the markers in a queue. Raises `BadMarker` for one that cannot be read."""
-    found = []
+    found: list[bytes] = []
+    expired = 0
     for unit in directory.queues[topic, 0].units():
         if unit.offset >= end:
             break
+        if not found and unit.offset < directory.log.min_offset:
+            expired = unit.slot + 1
+            continue
+        if not found and unit.slot:
+            expired = unit.slot
         record = directory.log.record_at(unit.offset, unit.size)
         body = unpack_body(record.body, record.sys_flag) if isinstance(record, Record) else None
         if body is None or not isinstance(record, Record) or judge_body_crc(record):
             raise _damaged(directory.root, topic, unit.offset)
         found.append(body)
+    if expired:
+        tell_expired(topic, expired, directory.root)
     return found
 
 

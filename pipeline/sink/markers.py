@@ -11,12 +11,15 @@ first in the queue counts. The topic has one queue on one broker, so that there 
 """
 
 import json
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.sink.runs import Runs
+
+logger = logging.getLogger("rocketbed.pipeline")
 
 TOPIC_PREFIX: Final = "RB_TXN_"
 RUNS_MAX: Final = 20_000
@@ -149,3 +152,14 @@ def jobs_of(topics: Iterable[str]) -> Iterator[str]:
     for topic in topics:
         if topic.startswith(TOPIC_PREFIX) and len(topic) > len(TOPIC_PREFIX):
             yield topic.removeprefix(TOPIC_PREFIX)
+
+
+def tell_expired(topic: str, count: int, where: str) -> None:
+    """Warn that the first markers of a topic are gone, as old messages are; what they counted may
+    be there, on a broker that keeps more."""
+    logger.warning(
+        "%s: the first %d markers of %s have expired: rows that they alone count are left out",
+        where,
+        count,
+        topic,
+    )

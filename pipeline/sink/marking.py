@@ -11,12 +11,14 @@ from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.sink.markers import (
     Committed,
     decode_part,
     encode_marker,
     jobs_of,
     marker_topic,
+    tell_expired,
 )
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.pipeline.sink.runs import Runs
@@ -82,6 +84,8 @@ async def read_markers(log: WireLog, topics: Sequence[str]) -> dict[str, Runs]:
         queue = await _queue(log, job)
         if queue is not None:
             bounds = await log.bounds(queue)
+            if bounds.first:
+                tell_expired(queue.topic, bounds.first, f"broker {queue.broker_name}")
             for body in await _bodies(log, queue, bounds.first, bounds.end):
                 state.add(decode_part(body, job))
         found[job] = state.runs()
@@ -111,14 +115,19 @@ async def _bodies(log: WireLog, queue: MessageQueue, begin: int, end: int) -> li
     offset = begin
     while offset < end:
         pulled = await log.pull(queue, offset, count=min(end - offset, STEP))
-        if not pulled.records and pulled.next_offset <= offset:
-            raise WireError(f"markers of {queue.topic} from {offset} to {end} cannot be read")
         try:
             messages = decode_messages(pulled.records)
         except ProtocolError as exc:
             raise WireError(f"marker topic {queue.topic} at {offset}: {exc}") from exc
+        given = [message.queue_offset for message in messages]
+        if not given or given != list(range(offset, offset + len(given))):
+            raise WireError(
+                f"markers of {queue.topic}: for those from {offset} to {end - 1} its broker gives"
+                f" {given[:3] or 'none'}: they are being deleted, or its store is damaged",
+                Condition.DATA_LOSS,
+            )
         found += [message.body for message in messages if message.queue_offset < end]
-        offset = pulled.next_offset
+        offset += len(given)
     return found
 
 

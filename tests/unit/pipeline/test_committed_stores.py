@@ -3,7 +3,9 @@
 import json
 import pickle
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
@@ -12,16 +14,19 @@ from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.sink.committed import marked_runs
 from rocketbed.pipeline.sink.markers import BadMarker, encode_marker, marker_topic
+from rocketbed.pipeline.sink.marking import _bodies
 from rocketbed.pipeline.sink.runs import Place, Runs
 from rocketbed.pipeline.source import CommittedReader
-from tests.support.logs import Log, Message
+from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog
+from rocketbed.wire.bodies import MessageQueue
+from tests.support.logs import SEGMENT, Log, Message
 
 TOPIC = marker_topic("job")
 
 
-def store(tmp_path: Path) -> Log:
+def store(tmp_path: Path, segment: int = SEGMENT) -> Log:
     """Two batches of ten messages; a marker for each."""
-    log = Log(tmp_path / "store")
+    log = Log(tmp_path / "store", segment)
     row = Message(properties="RB_TXN\x01job\x02")
     marks = []
     for batch in range(2):
@@ -73,6 +78,49 @@ def test_markers_whose_queue_is_lost_are_found_in_the_log(
     log.flip(log.offsets[10] + 90)
     with pytest.raises(BadMarker, match=f"the marker of {TOPIC} at physical offset"):
         marked(log)
+
+
+def test_markers_that_have_expired_are_told_and_hide_no_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were taken for damaged, so that nothing could be read any more."""
+    log = store(tmp_path, segment=2048)
+    assert log.offsets[10] < 2048 < log.offsets[-1]
+    assert marked(log) == 20
+    assert not caplog.text
+    for at in range(0, log.offsets[-1] // 2048 * 2048, 2048):
+        log.path(at).unlink()
+    assert marked(log) == 10
+    assert f"the first 1 markers of {TOPIC} have expired" in caplog.text
+
+
+class Answers:
+    """A broker of markers that gives what it is told to, and where to go on."""
+
+    def __init__(self, numbers: Sequence[int], step: int) -> None:
+        self.numbers, self.step = numbers, step
+
+    async def pull(self, queue: MessageQueue, offset: int, *, count: int) -> RawPull:
+        messages = [Message(topic=TOPIC, body=b"%d" % one) for one in self.numbers]
+        records = [one.encode(9, at) for one, at in zip(messages, self.numbers, strict=True)]
+        following = offset + self.step
+        data = b"".join(records)
+        return RawPull(records=data, next_offset=following, first=0, end=4, broker_id=0)
+
+
+@pytest.mark.parametrize("step", [-1, 0, 1, 4])
+@pytest.mark.parametrize("numbers", [(), (1,), (0, 2), (0, 0)])
+async def test_a_broker_that_leaves_markers_out_is_not_believed(
+    numbers: Sequence[int], step: int
+) -> None:
+    """It was asked again without end, or what it left out counted for nothing."""
+    log = cast(WireLog, Answers(numbers, step))
+    queue = MessageQueue(topic=TOPIC, broker_name="b", queue_id=0)
+    with pytest.raises(WireError, match=r"its broker gives (none|\[)"):
+        await _bodies(log, queue, 0, 4)
+    assert await _bodies(cast(WireLog, Answers((0, 1, 2, 3), step)), queue, 0, 4) == [
+        b"0", b"1", b"2", b"3",
+    ]  # fmt: skip
 
 
 def test_without_any_queues_nobody_can_tell(tmp_path: Path) -> None:
