@@ -196,7 +196,7 @@ TABLE: Final = (
     Option(
         "startingOffsets", read_starting, "`earliest`",
         "where a stream without a checkpoint, or a batch read over `endpoints`, starts: `earliest`,"
-        " `latest`, JSON",
+        " `latest` (a stream only), JSON",
     ),
     Option(
         "startingTimestamp", time_in_ms, "",
@@ -377,7 +377,21 @@ def _problem(name: str, option: Option | None, asked: str) -> str:
     )
 
 
+OF_KAFKA: Final = {
+    "kafka.bootstrap.servers": "endpoints",
+    "subscribe": "topics",
+    "subscribepattern": "topicsPattern",
+    "maxoffsetspertrigger": "maxRowsPerTrigger",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingtimestamp": "endTimestamp",
+    "maxrecordsperpartition": "splitBytes",
+}
+"""Options of Spark's source for Kafka, in lower case, and ours (docs/pipeline.md)."""
+
+
 def _nearest(name: str, valid: list[str]) -> str:
+    if (ours := OF_KAFKA.get(name.lower(), "")) in valid:
+        return f" (what Kafka's source calls so is {ours} here)"
     by_lower = {one.lower(): one for one in valid}
     found = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
     return f" (is {by_lower[found[0]]} meant?)" if found else ""

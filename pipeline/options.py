@@ -74,6 +74,10 @@ class Options:
         options = cls(fs=settings, **{_attribute(name): value for name, value in values.items()})
         if uses == (Use.STREAM,) and options.view != "records":
             raise OptionError(f"a stream supports only view=records, not {options.view}")
+        if uses == (Use.BATCH,) and options.starting_offsets.strip().lower() == "latest":
+            raise OptionError(
+                "startingOffsets=latest leaves a batch nothing to read: it is for streams"
+            )
         return options
 
     def __post_init__(self) -> None:

@@ -164,6 +164,9 @@ def test_secrets_are_not_shown() -> None:
         ("columnNameOfCorruptRecord", "Topic", "a name that no other column has"),
         ("startingOffsets", "banana", "='banana': expected earliest, latest, or JSON"),
         ("startingOffsets", "17", "earliest, latest, or JSON"),
+        ("maxOffsetsPerTrigger", "7", "unknown option .* Kafka's source calls so is maxRowsPerT"),
+        ("kafka.bootstrap.servers", "h:1", "Kafka's source calls so is endpoints here"),
+        ("subscribe", "T", "Kafka's source calls so is topics here"),
         ("pahts", "/x", r"unknown option pahts \(is path meant"),
     ],
 )
@@ -179,3 +182,10 @@ def test_a_range_that_ends_before_it_begins(what: str) -> None:
     with pytest.raises(OptionError, match="is after"):
         Options.parse({f"start{what}": "7", f"end{what}": "6"})
     Options.parse({f"start{what}": "7", f"end{what}": "7"})
+
+
+def test_a_batch_cannot_begin_at_the_end() -> None:
+    given = {"endpoints": "h:1", "startingOffsets": "latest"}
+    assert Options.parse(given, Use.STREAM).starting_offsets == "latest"
+    with pytest.raises(OptionError, match="leaves a batch nothing to read"):
+        Options.parse(given, Use.BATCH)
