@@ -40,8 +40,8 @@ class Given:
         self._struck = faults(evidence)
         self._given, self._held = commits_of(evidence), holders(evidence)
         self._said = {place: {one.offset for one in some} for place, some in self._given.items()}
-        ends = violent_ends(evidence, case.losses)
-        self._kept = kept_commits(evidence, ends, self._back, by_node=True)
+        self._ends = violent_ends(evidence, case.losses)
+        self._kept = kept_commits(evidence, self._ends, self._back, by_node=True)
 
     def places(self, number: int) -> Iterator[tuple[int, int]]:
         """Group and queue of each position that a node, by its number, had to keep once."""
@@ -98,6 +98,12 @@ class Given:
         """The step that kept a node from writing its tables between two times."""
         return no_disk(self._struck, node, at, time_ns)
 
+    def held_up_before_an_end(self, node: str, at: int, time_ns: int) -> Excuse | None:
+        """The same of a node that was killed between two times."""
+        ends = self._ends[self._case.evidence.group_of_name(node)]
+        between = (end for end in ends if at < end <= time_ns)
+        return next(filter(None, (self.held_up(node, at, end) for end in between)), None)
+
     def held_up(self, node: str, at: int, time_ns: int) -> Excuse | None:
         """The step that kept a node from running, so that it comes to write so much later."""
         for one in self._struck:
@@ -134,6 +140,7 @@ def forgotten_positions(case: Case, found: Findings) -> int:
             example = evidence.example(row, text, value=None, distance=committed - offset)
             excuse = given.excuse(group, queue, row.node, at, time_ns, offset)
             excuse = excuse or given.unwritten(evidence.node(row), at, time_ns)
+            excuse = excuse or given.held_up_before_an_end(evidence.node(row), at, time_ns)
             found.add(example, excuse=excuse)
     if not examined:
         raise NotApplicable("no position was read of a node that had been given it long before")

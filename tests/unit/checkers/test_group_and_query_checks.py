@@ -278,6 +278,16 @@ def forgotten_by_a_kill(run: RunMaker) -> None:
     run.event(75 * SECOND, "b1", "start", id=0)
 
 
+def forgotten_by_a_kill_after_a_pause(run: RunMaker, *, at_s: int = 52) -> None:
+    """It had no time to save its tables."""
+    forgotten_by_a_kill(run)
+    run.strike(at_s * SECOND, "b1", "pause", for_s=7.0)
+
+
+def forgotten_by_a_kill_before_a_pause(run: RunMaker) -> None:
+    forgotten_by_a_kill_after_a_pause(run, at_s=62)
+
+
 def forgotten_by_a_kill_at_once(run: RunMaker) -> None:
     forgotten(run)
     run.event(54 * SECOND, "b1", "exit", cause="kill")
@@ -598,6 +608,8 @@ CASES: list[tuple[Change, set[str]]] = [
     (committed_less_since, {"A24"}),
     (forgotten_after_another_member_left, {"A24", "A35", "A37"}),
     (forgotten_by_a_kill, {"A24", "A35"}),
+    (forgotten_by_a_kill_after_a_pause, set()),
+    (forgotten_by_a_kill_before_a_pause, {"A35"}),
     (forgotten_by_a_kill_at_once, set()),
     (forgotten_by_a_kill_before_the_answer_came, set()),
     (not_known_to_its_slave, {"A24"}),
