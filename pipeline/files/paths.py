@@ -132,8 +132,9 @@ def _matching(storage: Storage, directory: str, parts: Sequence[str]) -> Iterato
     if not part or not _PATTERN & set(part):
         yield from _matching(storage, f"{directory}/{part}" if part else directory, rest)
         return
+    pattern = part.replace("[^", "[!")  # as Hadoop's, and Spark's, say it
     for name in storage.folders(directory or "/"):
-        if fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
+        if fnmatchcase(name, pattern) and (part.startswith(".") or not name.startswith(".")):
             yield from _matching(storage, f"{directory}/{name}", rest)
 
 

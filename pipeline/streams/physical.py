@@ -368,7 +368,7 @@ class PhysicalLog:
                     fail_on_data_loss=self.options.fail_on_data_loss,
                     overdue=True,
                 )
-                able = kept
+                able = sorted(kept, key=lambda view: view.first)  # who has most of it
                 break
             time.sleep(LOOK_S)
         if not able:
@@ -399,7 +399,7 @@ def read_part(
     The rows of a stretch are the same on every replica and come in the same order, so what was
     given already is passed over. Raises `DataLost` when no replica is left.
     """
-    given = 0
+    given, strictly = 0, replace(options, fail_on_data_loss=True)
     replicas = (part.split.replica, *part.others)
     for number, replica in enumerate(replicas):
         is_last = number + 1 == len(replicas)
@@ -407,7 +407,8 @@ def read_part(
             splits = [part.split] if number == 0 else _same_stretch(part.split, replica)
             skipped = 0
             for split in splits:
-                for batch in batches(split, columns, options):
+                # What this one has lost another may have.
+                for batch in batches(split, columns, options if is_last else strictly):
                     passed = min(given - skipped, batch.num_rows)
                     skipped += passed
                     if passed < batch.num_rows:

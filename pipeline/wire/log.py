@@ -9,6 +9,7 @@ long as its shortest copy on the members that answer; a slave that is away is no
 master is lost while a slave is away, what only the master had may be gone although it was read.
 """
 
+import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -96,6 +97,9 @@ class TopicGone(WireError):
     condition = Condition.UNKNOWN_TOPIC
 
 
+LOG: Final = logging.getLogger("rocketbed.pipeline.wire")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawPull:
     records: bytes
@@ -115,6 +119,8 @@ class WireLog:
         """`limit_s`: how long a broker, a nameserver or a topic may be away."""
         self._session = Session(None, nameservers)
         self._limit_s = limit_s
+        self._told: set[str] = set()
+        """Topics of which queues that cannot be read were told."""
         self._suggested: dict[MessageQueue, int] = {}
         self._damaged: dict[MessageQueue, None] = {}
         """Queues of which something was refused for the whole limit: they are tried shortly."""
@@ -180,7 +186,16 @@ class WireLog:
         """All queues of a topic that can be read. Raises `WireError`, `TopicGone`."""
 
         async def ask() -> tuple[MessageQueue, ...]:
-            return (await self._session.routes.get(topic)).readable
+            route = await self._session.routes.get(topic)
+            hidden = [one for one in route.ordered if one not in set(route.readable)]
+            if hidden and topic not in self._told:
+                self._told.add(topic)
+                LOG.warning(
+                    "wire.not_readable topic %s: by its route %d queues, %s the first, may be"
+                    " written and not read: their messages are left out",
+                    *(topic, len(hidden), describe(hidden[0])),
+                )
+            return route.readable
 
         return await self._patiently(f"route of topic {topic}", topic, ask)
 
