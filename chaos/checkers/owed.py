@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import faults
+from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import SECOND_NS
 from rocketbed.chaos.checkers.keys import OFFSET_BITS
 from rocketbed.chaos.checkers.lineage import Lineage
@@ -12,6 +14,7 @@ from rocketbed.chaos.checkers.logs import places_in
 from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import UNKNOWN, Function, Outcome, Row
 from rocketbed.inspect.properties import SCHEDULE_TOPIC
+from rocketbed.wire.command import ResponseCode
 
 HINDERS = frozenset({"partition", "isolate", "link", "reset", "pause", "swizzle", "cpu", "disk"})
 """Steps that may keep an answer, or what it waits for, from who waits for it."""
@@ -21,37 +24,48 @@ BACK_NS = 3 * SECOND_NS
 """How long after its start a node may not report what it holds."""
 ANSWER_NS = SECOND_NS
 """So long after every node of its group has a message its send is answered."""
+SAFE_NS = SECOND_NS // 2
+"""And so long after it nobody answers any more that it is not safe: a time-out is a second."""
 
 
 @check("L11 answers owed", "sends", severity=Severity.LIVENESS)
 def answers_owed(case: Case, found: Findings) -> int:
     """L11: a send is answered, under faults too, whose message every node of its group holds as
-    promised a second before its client gives up.
+    promised a second before its client gives up; none is answered as not safe half a second after
+    that, or sooner than a broker has to wait for its slaves and its disk.
 
     Judged in simulation, where each write and each sync was seen, under one lone master, of
-    messages that are there at the end. Excused by a step that may have kept an answer of the
-    group's nodes from a client, until a second after it, and by a node that was down.
+    messages that are there at the end. Nodes that stay down in the calm phase are not waited for
+    where the others are as many as was promised. Excused by a step that may have kept an answer of
+    the group's nodes from a client, until a second after it, and by a node that was down.
     """
     evidence, losses = case.evidence, case.losses
     if evidence.record.backend != "sim" or evidence.foreign:
         raise NotApplicable("how long an answer takes is a machine's, which may be busy")
-    examined = len(evidence.rows((Function.SEND, Function.TELL)))
+    rows = evidence.rows((Function.SEND, Function.TELL))
+    examined = int((rows.column("outcome") == Outcome.OK).sum())
     seen: dict[int, int] = {}
-    for rows in (evidence.sends, evidence.rows((Function.TELL,))):
-        for process, at_ns in zip(rows.column("process"), rows.column("invoked_ns"), strict=True):
-            seen[int(process)] = max(int(at_ns), seen.get(int(process), 0))
+    for process, at_ns in zip(rows.column("process"), rows.column("invoked_ns"), strict=True):
+        seen[int(process)] = max(int(at_ns), seen.get(int(process), 0))
     hindered: dict[tuple[int, str], list[Excuse]] = {}
     for row, group, end in (*_sent(case), *_told(case)):
         end_ns = seen[row.process] if row.returned_ns == UNKNOWN else row.returned_ns
-        lineage, by_ns = losses.lineages[group], end_ns - ANSWER_NS
-        if row.status >= 0 or by_ns <= row.invoked_ns:
+        taken_ns, lineage = end_ns - row.invoked_ns, losses.lineages[group]
+        is_weak = row.outcome == Outcome.WEAK
+        by_ns = end_ns - (SAFE_NS if is_weak else ANSWER_NS)
+        if row.status >= 0 and not is_weak:
             continue
-        if not _is_everywhere(case, lineage, end, row.invoked_ns, by_ns):
+        if is_weak and _is_too_soon(case, lineage, row):
+            owed = "was told to have waited too long for slaves or disk"
+        elif by_ns > row.invoked_ns and _is_everywhere(case, lineage, end, row.invoked_ns, by_ns):
+            owed = "was at every node by then, and its send "
+            owed += "was told that it is not safe" if is_weak else "got no answer"
+        else:
             continue
-        text = f"value {row.value} was at every node by then, and its send got no answer for"
-        text += f" {(end_ns - row.invoked_ns) / 1e9:.1f} s"
+        examined += 1
         is_sent = row.function == Function.SEND
         operation = row.operation if is_sent else None
+        text = f"value {row.value} {owed} after {taken_ns / 1e9:.1f} s"
         example = evidence.example(row, text, operation=operation, time_ns=row.invoked_ns)
         clients = "producer" if is_sent else "teller"
         excuses = hindered.get((group, clients))
@@ -60,19 +74,31 @@ def answers_owed(case: Case, found: Findings) -> int:
         near = (one for one in excuses if one.begin_ns <= end_ns and row.invoked_ns <= one.end_ns)
         found.add(example, excuse=next(near, None))
     if not examined:
-        raise NotApplicable("nothing was sent that asked for an answer")
+        raise NotApplicable("nothing was sent that was answered, or that an answer is owed for")
     return examined
 
 
+def _is_too_soon(case: Case, lineage: Lineage, row: Row) -> bool:
+    """Whether a broker cannot have waited as long as it says: one that leads no more gives up."""
+    evidence = case.evidence
+    if row.status not in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT):
+        return False
+    if row.returned_ns - row.invoked_ns >= evidence.record.facts.get("patience_ns", 0):
+        return False
+    until_ns = row.returned_ns + ANSWER_NS
+    return not evidence.elects or lineage.era(row.invoked_ns) is lineage.era(until_ns)
+
+
 def _sent(case: Case) -> Iterator[tuple[Row, int, int]]:
-    """Sends that nobody answered and whose message is there, its group, and where it ends."""
+    """Sends that nobody answered, or not as safe, and whose message is there, its group, and where
+    it ends."""
     evidence, losses, stored = case.evidence, case.losses, case.evidence.stored
     sends = evidence.sends
     kinds, outcomes = sends.column("function"), sends.column("outcome")
     places = passes.lookup(sends.column("value"), stored.values, stored.keys, -1)
     columns = (map(int, column) for column in (kinds, outcomes, places))
     for number, (kind, outcome, key) in enumerate(zip(*columns, strict=True)):
-        if kind == Function.SEND and outcome == Outcome.INFO and key >= 0:
+        if kind == Function.SEND and outcome in (Outcome.INFO, Outcome.WEAK) and key >= 0:
             end = losses.sent[number].end
             if end is not None:
                 yield sends.row(number), evidence.queues.names[key >> OFFSET_BITS].group, end
@@ -82,7 +108,7 @@ def _told(case: Case) -> Iterator[tuple[Row, int, int]]:
     """The same of what was sent to listeners, where it stands first; ends are those of records, so
     whoever has the first byte has it all."""
     evidence = case.evidence
-    rows = list(evidence.rows((Function.TELL,), Outcome.INFO).each())
+    rows = list(evidence.rows((Function.TELL,), Outcome.INFO, Outcome.WEAK).each())
     topics = sorted({SCHEDULE_TOPIC, *map(evidence.history.topic, rows)})
     for log in evidence.finals() if rows else ():
         places = places_in(log.directory, topics)
@@ -99,12 +125,44 @@ def _is_everywhere(case: Case, lineage: Lineage, end: int, begin_ns: int, time_n
         return False
     if any(begin <= time_ns and begin_ns <= until for begin, until, _ in evidence.splits):
         return False
+    away = _away(case, lineage, begin_ns, time_ns)
+    if away and len(lineage.nodes) - len(away) < evidence.record.promise.copies:
+        return False
     for node in lineage.nodes:
         ends = lineage.ends[node]
         level = ends.at(time_ns).durable if evidence.flushes else ends.at(time_ns).written
+        if node in away:
+            continue
         if not ends.complete or lineage.held(node, time_ns, level) < end:
             return False
     return True
+
+
+def _away(case: Case, lineage: Lineage, begin_ns: int, time_ns: int) -> set[str]:
+    """Nodes that were down in the calm phase from long before a time until after it."""
+    return {
+        node
+        for node, since_ns, until_ns in _downs(case, lineage)
+        if _missed_ns(case, since_ns) <= begin_ns and time_ns <= until_ns
+    }
+
+
+def _missed_ns(case: Case, since_ns: int) -> int:
+    """From when on a node that ended goes unmissed; never without a calm phase."""
+    calm_ns = case.evidence.record.calm_ns
+    return max(since_ns + HALF_OPEN_NS, calm_ns + BACK_NS) if calm_ns else ENDLESS
+
+
+def _downs(case: Case, lineage: Lineage) -> Iterator[tuple[str, int, int]]:
+    """Nodes of a group that were down, from when, until when."""
+    down: dict[str, int] = dict.fromkeys(lineage.nodes, 0)
+    for event in case.evidence.events(Function.NODE, "exit", "start"):
+        if event.what == "exit" and event.node in lineage.nodes:
+            down[event.node] = event.time_ns
+        elif event.node in down:
+            yield event.node, down.pop(event.node), event.time_ns
+    for node, since_ns in down.items():
+        yield node, since_ns, ENDLESS
 
 
 def _hindrances(case: Case, lineage: Lineage, clients: str) -> list[Excuse]:
@@ -116,12 +174,10 @@ def _hindrances(case: Case, lineage: Lineage, clients: str) -> list[Excuse]:
         is_near = of_clients or words.intersection(lineage.nodes)
         if is_near and (one.verb in HINDERS or of_clients):
             found.append(Excuse(one.step, one.begin_ns, one.end_ns + SETTLE_NS))
-    down: dict[str, int] = dict.fromkeys(lineage.nodes, 0)
-    for event in case.evidence.events(Function.NODE, "exit", "start"):
-        if event.what == "exit" and event.node in lineage.nodes:
-            down[event.node] = event.time_ns
-        elif event.node in down:
-            begin_ns = down.pop(event.node)
-            found.append(Excuse(f"{event.node} was down", begin_ns, event.time_ns + BACK_NS))
-    found += [case.evidence.excuse(f"{node} was down", at) for node, at in down.items()]
+    for node, since_ns, until_ns in _downs(case, lineage):
+        cause, missed_ns = f"{node} was down", _missed_ns(case, since_ns)
+        until = min(until_ns, missed_ns, case.evidence.record.end_ns)
+        found.append(Excuse(cause, since_ns, until + BACK_NS))
+        if missed_ns < until_ns < ENDLESS:
+            found.append(Excuse(cause, until_ns, until_ns + BACK_NS))
     return found

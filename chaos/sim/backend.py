@@ -395,6 +395,11 @@ class SimBackend:
     async def collect(self, directory: Path) -> Collected:
         collected = self._recorder.collect(directory)
         collected.facts["elects"] = self.elects
+        waits = [
+            min(one.slave_timeout_ms, one.store.sync_flush_timeout_ms)
+            for one in self._configs.values()
+        ]
+        collected.facts["patience_ns"] = min(waits, default=0) * 1_000_000
         return collected
 
     # --- inside

@@ -79,6 +79,7 @@ class Sent:
     returned_ns: int | None = None
     operation: int | None = None
     body: bytes | None = None
+    status: int = -1
 
 
 @dataclass
@@ -257,6 +258,7 @@ class RunMaker:
                 invoked_ns=begun,
                 returned_ns=begun + 5 * MS if send.returned_ns is None else send.returned_ns,
                 outcome=send.outcome,
+                status=send.status,
                 queue_offset=truth[1] if send.queue_offset is None else send.queue_offset,
                 physical_offset=truth[2] if send.physical is None else send.physical,
                 length=len(body),

@@ -158,6 +158,27 @@ def test_what_is_asked_in_the_calm_phase_is_answered_soon(
     assert results(judgement)["L10"].examined >= SENT - 100
 
 
+@pytest.mark.parametrize(
+    ("outcome", "status", "is_found"),
+    [
+        (Outcome.FAIL, ResponseCode.SYSTEM_BUSY, False),
+        (Outcome.INFO, -1, True),
+        (Outcome.WEAK, ResponseCode.FLUSH_SLAVE_TIMEOUT, True),
+    ],
+)
+def test_what_is_told_in_bursts_may_be_refused_only(
+    maker: RunMaker, outcome: Outcome, status: int, is_found: bool
+) -> None:
+    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+        times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + MS}
+        for number in range(10):
+            is_bad = {"outcome": outcome, "status": status} if number == 0 else {}
+            yield ids.row(Function.TELL, process=2, queue=0, **is_bad, **times)
+
+    maker.rows.append(rows)
+    assert found(maker.judge(only=("L10",))) == ({"L10"} if is_found else set())
+
+
 def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> None:
     def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + 4000 * MS}

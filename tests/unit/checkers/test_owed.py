@@ -9,12 +9,13 @@ import pytest
 from rocketbed.chaos.history import Outcome
 from rocketbed.chaos.record import Promise
 from rocketbed.chaos.trace import Trace
+from rocketbed.wire.command import ResponseCode
 from tests.support.run_maker import MS, NODES, SECOND, RunMaker, results
 
 Change = Callable[[RunMaker], None]
 VALUE = 8
-SENT_NS = 10 * SECOND
-HELD_NS = 11 * SECOND
+SENT_NS = 80 * SECOND
+HELD_NS = 81 * SECOND
 """When the last node has it on disk."""
 END = 1 << 20
 
@@ -49,7 +50,7 @@ def given_up_soon(run: RunMaker) -> None:
 def never_ended_though_its_client_went_on(run: RunMaker) -> None:
     run.sends[VALUE] = replace(run.sends[VALUE], returned_ns=-1)
     last = run.sends[-1]
-    run.sends[-1] = replace(last, invoked_ns=20 * SECOND, returned_ns=20 * SECOND + MS)
+    run.sends[-1] = replace(last, invoked_ns=90 * SECOND, returned_ns=90 * SECOND + MS)
 
 
 def never_ended_with_its_client(run: RunMaker) -> None:
@@ -85,6 +86,55 @@ def while_producers_were_paused(run: RunMaker) -> None:
     run.strike(SENT_NS, "", "pause", targets=["producer-1"], for_s=2)
 
 
+def is_weak(run: RunMaker, after_ns: int, status: int) -> None:
+    sent = run.sends[VALUE]
+    run.sends[VALUE] = replace(
+        sent, outcome=Outcome.WEAK, status=status, returned_ns=sent.invoked_ns + after_ns
+    )
+    run.record.facts["patience_ns"] = SECOND
+
+
+def told_unsafe_though_everywhere(run: RunMaker) -> None:
+    is_weak(run, 2 * SECOND, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+
+def told_unsafe_as_it_came(run: RunMaker) -> None:
+    is_weak(run, SECOND + 300 * MS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+
+def given_up_at_once(run: RunMaker) -> None:
+    is_weak(run, MS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+
+def given_up_as_another_leads(run: RunMaker) -> None:
+    given_up_at_once(run)
+    run.record.facts["elects"] = True
+    run.event(SENT_NS + MS, "b2", "promote", former="b1", written=0, epoch=2)
+
+
+def power_is_off(run: RunMaker, *, copies: int = 2) -> None:
+    """Since 20 s before the calm phase, for 50 s of it."""
+    assert run.trace is not None
+    run.trace.nodes.pop("b3")
+    run.trace.node("b3").add(0, 0, 0)
+    run.event(SENT_NS - 70 * SECOND, "b3", "exit", cause="powercut")
+    run.record.calm_ns = SENT_NS - 50 * SECOND
+    run.record.promise = replace(run.record.promise, copies=copies)
+
+
+def while_the_core_is_alive(run: RunMaker) -> None:
+    power_is_off(run)
+
+
+def while_less_than_the_core_is_alive(run: RunMaker) -> None:
+    power_is_off(run, copies=3)
+
+
+def soon_after_the_core_is_alone(run: RunMaker) -> None:
+    power_is_off(run)
+    run.record.calm_ns = SENT_NS - SECOND
+
+
 def while_a_slave_was_down(run: RunMaker) -> None:
     run.event(SENT_NS + SECOND, "b3", "exit", cause="kill")
     run.event(SENT_NS + 2 * SECOND, "b3", "start", id=2)
@@ -103,6 +153,13 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (while_a_clock_jumped, (1, 0)),
     (while_producers_were_paused, (0, 1)),
     (while_a_slave_was_down, (0, 1)),
+    (told_unsafe_though_everywhere, (1, 0)),
+    (told_unsafe_as_it_came, (0, 0)),
+    (given_up_at_once, (1, 0)),
+    (given_up_as_another_leads, (0, 0)),
+    (while_the_core_is_alive, (1, 0)),
+    (while_less_than_the_core_is_alive, (0, 0)),
+    (soon_after_the_core_is_alone, (0, 0)),
 ]
 
 
