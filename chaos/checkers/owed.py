@@ -55,7 +55,8 @@ def answers_owed(case: Case, found: Findings) -> int:
         by_ns = end_ns - (SAFE_NS if is_weak else ANSWER_NS)
         if row.status >= 0 and not is_weak:
             continue
-        if is_weak and _is_too_soon(case, lineage, row):
+        is_too_soon = is_weak and _is_too_soon(case, lineage, row)
+        if is_too_soon:
             owed = "was told to have waited too long for slaves or disk"
         elif by_ns > row.invoked_ns and _is_everywhere(case, lineage, end, row.invoked_ns, by_ns):
             owed = "was at every node by then, and its send "
@@ -72,7 +73,7 @@ def answers_owed(case: Case, found: Findings) -> int:
         if excuses is None:
             excuses = hindered[group, clients] = _hindrances(case, lineage, clients)
         near = (one for one in excuses if one.begin_ns <= end_ns and row.invoked_ns <= one.end_ns)
-        found.add(example, excuse=next(near, None))
+        found.add(example, excuse=None if is_too_soon else next(near, None))
     if not examined:
         raise NotApplicable("nothing was sent that was answered, or that an answer is owed for")
     return examined

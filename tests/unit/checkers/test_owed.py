@@ -106,6 +106,11 @@ def given_up_at_once(run: RunMaker) -> None:
     is_weak(run, MS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
 
+def given_up_at_once_near_a_partition(run: RunMaker) -> None:
+    given_up_at_once(run)
+    behind_a_partition(run)
+
+
 def given_up_as_another_leads(run: RunMaker) -> None:
     given_up_at_once(run)
     run.record.facts["elects"] = True
@@ -156,6 +161,7 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (told_unsafe_though_everywhere, (1, 0)),
     (told_unsafe_as_it_came, (0, 0)),
     (given_up_at_once, (1, 0)),
+    (given_up_at_once_near_a_partition, (1, 0)),
     (given_up_as_another_leads, (0, 0)),
     (while_the_core_is_alive, (1, 0)),
     (while_less_than_the_core_is_alive, (0, 0)),
