@@ -16,7 +16,7 @@ from rocketbed.chaos.history import (
     read_history,
 )
 from rocketbed.chaos.hunt.alteration import Alteration, replace_rows
-from rocketbed.chaos.hunt.alterations_told import TOLD
+from rocketbed.chaos.hunt.alterations_told import TOLD, UNSAFE
 from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
 
 BEYOND: Final = 1_000_000
@@ -345,6 +345,11 @@ ALTERATIONS: Final = (
         "refused-stored",
         "a refused message is there",
         lambda: _first(SENT_OK, lambda row: row._replace(outcome=Outcome.FAIL)),
+    ),
+    _change(
+        "acknowledged-unsafe",
+        "a send was told at once that slaves had not answered in time",
+        lambda: _first(SENT_OK, lambda row: row._replace(**UNSAFE)),
     ),
     _change(
         "position-beyond",

@@ -9,10 +9,12 @@ from typing import Final
 from rocketbed.chaos.history import Function, Outcome, Row
 from rocketbed.chaos.hunt.alteration import Alteration, replace_rows
 from rocketbed.chaos.record import RunRecord
+from rocketbed.wire.command import ResponseCode
 
 LATE_NS: Final = 20 * 10**9
 TIMEOUT_NS: Final = 3 * 10**9
 OTHER_PLACE: Final = 1000
+UNSAFE: Final = {"outcome": Outcome.WEAK, "status": int(ResponseCode.FLUSH_SLAVE_TIMEOUT)}
 Replace = Callable[[list[Row], RunRecord], Iterable[Row]]
 """All rows that are to be there instead of all rows."""
 
@@ -72,10 +74,10 @@ def _refused(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
         yield row._replace(outcome=Outcome.FAIL) if is_told else row
 
 
-def _unanswered(rows: list[Row], record: RunRecord) -> Iterable[Row]:
+def _calm(change: dict[str, int], rows: list[Row], record: RunRecord) -> Iterable[Row]:
     for row in rows:
         is_meant = row.function == Function.TELL and row.invoked_ns > record.calm_ns
-        yield row._replace(outcome=Outcome.INFO) if is_meant else row
+        yield row._replace(**change) if is_meant else row
 
 
 def _unanswered_in_storm(rows: list[Row], record: RunRecord) -> Iterable[Row]:
@@ -122,7 +124,12 @@ TOLD: Final = tuple(
             partial(_elsewhere, Function.TELL),
         ),
         ("told-refused", "sends to listeners were refused", _refused),
-        ("told-unanswered", "in calm no send to listeners was answered", _unanswered),
+        (
+            "told-unanswered",
+            "in calm no send to listeners was answered",
+            partial(_calm, {"outcome": Outcome.INFO}),
+        ),
+        ("told-unsafe", "in calm no send to listeners was said to be safe", partial(_calm, UNSAFE)),
         (
             "told-timed-out",
             "in the storm every third send to listeners timed out",

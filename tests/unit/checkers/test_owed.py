@@ -89,7 +89,7 @@ def while_producers_were_paused(run: RunMaker) -> None:
 def is_weak(run: RunMaker, after_ns: int, status: int) -> None:
     sent = run.sends[VALUE]
     run.sends[VALUE] = replace(
-        sent, outcome=Outcome.WEAK, status=status, returned_ns=sent.invoked_ns + after_ns
+        sent, outcome=Outcome.WEAK, status=status, returned_ns=SENT_NS + after_ns
     )
     run.record.facts["patience_ns"] = SECOND
 
