@@ -155,6 +155,8 @@ class Member:
         finally:
             if self.follower is not None and self.follower.lacked_room:
                 self._history_lacks = True
+            if self.leader is not None:
+                self._world.log.info("member.leads_no_more", epoch=entry.epoch)
             self.leader = self.follower = None
             self.on_role()
             for scope in list(self._links):
@@ -167,7 +169,7 @@ class Member:
             except (RemotingError, ReplicationError) as exc:
                 if told != str(exc):
                     told = str(exc)
-                    self._world.log.info("member.leads_no_more", epoch=entry.epoch, reason=told)
+                    self._world.log.info("member.cannot_lead_again", epoch=entry.epoch, reason=told)
             with trio.move_on_after(AGAIN_S):
                 await changed.wait()
 

@@ -7,7 +7,7 @@ from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.evidence import SECOND_NS
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS
 from rocketbed.chaos.checkers.lineage import Lineage
 from rocketbed.chaos.checkers.logs import places_in
@@ -55,7 +55,7 @@ def answers_owed(case: Case, found: Findings) -> int:
         by_ns = end_ns - (SAFE_NS if is_weak else ANSWER_NS)
         if row.status >= 0 and not is_weak:
             continue
-        is_too_soon = is_weak and _is_too_soon(case, lineage, row)
+        is_too_soon = is_weak and _is_too_soon(evidence, lineage, row)
         if is_too_soon:
             owed = "was told to have waited too long for slaves or disk"
         elif by_ns > row.invoked_ns and _is_everywhere(case, lineage, end, row.invoked_ns, by_ns):
@@ -79,15 +79,14 @@ def answers_owed(case: Case, found: Findings) -> int:
     return examined
 
 
-def _is_too_soon(case: Case, lineage: Lineage, row: Row) -> bool:
+def _is_too_soon(evidence: Evidence, lineage: Lineage, row: Row) -> bool:
     """Whether a broker cannot have waited as long as it says: one that leads no more gives up."""
-    evidence = case.evidence
     if row.status not in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT):
         return False
     if row.returned_ns - row.invoked_ns >= evidence.record.facts.get("patience_ns", 0):
         return False
-    until_ns = row.returned_ns + ANSWER_NS
-    return not evidence.elects or lineage.era(row.invoked_ns) is lineage.era(until_ns)
+    ended = (one for one in evidence.events(Function.NODE, "led") if one.node in lineage.nodes)
+    return not any(row.invoked_ns <= one.time_ns <= row.returned_ns for one in ended)
 
 
 def _sent(case: Case) -> Iterator[tuple[Row, int, int]]:

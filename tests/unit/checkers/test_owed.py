@@ -111,10 +111,9 @@ def given_up_at_once_near_a_partition(run: RunMaker) -> None:
     behind_a_partition(run)
 
 
-def given_up_as_another_leads(run: RunMaker) -> None:
+def given_up_as_it_leads_no_more(run: RunMaker) -> None:
     given_up_at_once(run)
-    run.record.facts["elects"] = True
-    run.event(SENT_NS + MS, "b2", "promote", former="b1", written=0, epoch=2)
+    run.event(SENT_NS + MS, "b1", "led")
 
 
 def power_is_off(run: RunMaker, *, copies: int = 2) -> None:
@@ -162,7 +161,7 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (told_unsafe_as_it_came, (0, 0)),
     (given_up_at_once, (1, 0)),
     (given_up_at_once_near_a_partition, (1, 0)),
-    (given_up_as_another_leads, (0, 0)),
+    (given_up_as_it_leads_no_more, (0, 0)),
     (while_the_core_is_alive, (1, 0)),
     (while_less_than_the_core_is_alive, (0, 0)),
     (soon_after_the_core_is_alone, (0, 0)),
