@@ -41,6 +41,10 @@ ODD_S = 0.5
 """Least time between two copies of the tables for the sake of odd queue offsets: those of a
 RocketMQ master tell of no deletion, so each message may be odd."""
 
+REACH_S = 1.0
+"""How long what was deleted is waited for; of a log that takes longer to copy only its part that
+is there is looked through."""
+
 
 class StoreCutter:
     """Cuts the store's log (`replication.api.LogCutter`)."""
@@ -121,6 +125,10 @@ class CopiedTables:
             # A master's positions have none of a deleted topic. Ours would have them again after a
             # power loss, and groups would be led past what was sent since (seed 859729).
             await self._tables.offsets.save()
+        # Of a log that is just being copied: to make queues again for the part that is there, and
+        # once more for the rest, leaves the deletion unknown for seconds (seed 1299045).
+        with trio.move_on_after(REACH_S):
+            await self._store.dispatched.wait_for(max(deletions.values()))
         await self._store.removal.learn_deletions(deletions)
         self._deletions = deletions
 

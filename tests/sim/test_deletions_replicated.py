@@ -7,9 +7,12 @@ the new messages. It learns of it with the master's tables.
 import errno
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from rocketbed.chaos.cluster.ends import KnownEnd, missing_in
 from rocketbed.chaos.cluster.plan import ClusterMember
@@ -20,6 +23,7 @@ from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.client.consumer import Consumer
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.rebuild import rebuild, rebuild_in_place
+from rocketbed.node.replication import CopiedTables
 from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.client import dial
@@ -344,6 +348,23 @@ def test_a_deletion_that_the_log_has_not_reached(made: tuple[bytes, int, int]) -
             await append(store, log[:end])
             await store.removal.learn_deletions({"T": at})
             assert store.removal.deletions().get("T", 0) <= store.dispatched.value
+        return bodies(store)
+
+    assert session(work, config=SLAVE).value == expected(12)
+
+
+def test_a_deletion_that_the_log_reaches_soon(made: tuple[bytes, int, int]) -> None:
+    """A slave that begins with nothing is told of it before it has the log (seed 1299045)."""
+    log, at, _ = made
+
+    async def work(store: MessageStore) -> list[str]:
+        offsets = SimpleNamespace(save=trio.lowlevel.checkpoint)
+        node: Any = SimpleNamespace(config_dir="", offsets=offsets)
+        tables = CopiedTables(node, node, store, node)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tables.learn_deletions, {"T": at})
+            await trio.testing.wait_all_tasks_blocked()
+            await append(store, log)
         return bodies(store)
 
     assert session(work, config=SLAVE).value == expected(12)
