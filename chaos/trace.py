@@ -5,10 +5,12 @@ trial. So the layer below it keeps the record: the simulated disk at every chang
 library at every sync of a real one. Source: chaos.md 2.2 no. 3, 2.3.
 
 A trace file is one msgpack map: node -> [complete, times, written, durable], the three of equal
-length, times never falling, in nanoseconds of the run's clock.
+length, times never falling, in nanoseconds of the run's clock; behind it four bytes of CRC-32, big
+endian.
 """
 
 import os
+import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgpack
+
+CRC_SIZE = 4
 
 
 class Ends(NamedTuple):
@@ -76,15 +80,20 @@ class Trace:
             name: [node.complete, list(node.times), list(node.written), list(node.durable)]
             for name, node in self.nodes.items()
         }
+        data: bytes = msgpack.packb(rows)
         with open(path, "wb") as file:
-            file.write(msgpack.packb(rows))
+            file.write(data + zlib.crc32(data).to_bytes(CRC_SIZE))
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
     """Read a trace file. Raises `OSError`, `ValueError` for one that is none."""
     with open(path, "rb") as file:
+        text = file.read()
+        data, crc = text[:-CRC_SIZE], text[-CRC_SIZE:]
         try:
-            rows = msgpack.unpackb(file.read())
+            if zlib.crc32(data).to_bytes(CRC_SIZE) != crc:
+                raise ValueError("its checksum is another")
+            rows = msgpack.unpackb(data)
             nodes = {
                 name: NodeTrace(
                     complete, array("q", times), array("q", written), array("q", durable)

@@ -43,7 +43,7 @@ def answers_owed(case: Case, found: Findings) -> int:
     if evidence.record.backend != "sim" or evidence.foreign:
         raise NotApplicable("how long an answer takes is a machine's, which may be busy")
     rows = evidence.rows((Function.SEND, Function.TELL))
-    examined = int((rows.column("outcome") == Outcome.OK).sum())
+    examined = len(evidence.rows((Function.SEND, Function.TELL), Outcome.OK))
     seen: dict[int, int] = {}
     for process, at_ns in zip(rows.column("process"), rows.column("invoked_ns"), strict=True):
         seen[int(process)] = max(int(at_ns), seen.get(int(process), 0))

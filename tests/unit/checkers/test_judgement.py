@@ -11,6 +11,7 @@ from rocketbed.chaos.checkers.judgement import RunVerdict, decide, judge_run
 from rocketbed.chaos.checkers.result import Severity, Verdict, judged, not_applicable, not_run
 from rocketbed.chaos.history import HistoryWriter, read_history
 from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, Crash, Stall
+from rocketbed.chaos.trace import Trace, read_trace
 from tests.support.plain_passes import form
 from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, found, results
 
@@ -123,6 +124,21 @@ def test_a_master_nobody_knows_is_not_a_pass(run: RunMaker) -> None:
 def test_a_trace_that_is_none_is_not_a_pass(run: RunMaker) -> None:
     run.write()
     (run.path / TRACE_FILE).write_bytes(b"nonsense")
+    assert str(judge_run(run.path).verdict) == "unknown"
+
+
+def test_a_trace_with_a_flipped_bit_is_not_a_pass(run: RunMaker) -> None:
+    run.trace = Trace()
+    run.trace.node("b1").add(1, 200, 100)
+    run.write()
+    path = run.path / TRACE_FILE
+    data = path.read_bytes()
+    assert read_trace(path).node("b1").at(1) == (200, 100)
+    for at in range(8 * len(data)):
+        whole = int.from_bytes(data) ^ 1 << at
+        path.write_bytes(whole.to_bytes(len(data)))
+        with pytest.raises(ValueError, match="checksum"):
+            read_trace(path)
     assert str(judge_run(run.path).verdict) == "unknown"
 
 
