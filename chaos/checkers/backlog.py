@@ -102,7 +102,8 @@ def late_deliveries(case: Case, found: Findings) -> int:
     Late: a client that lost a machine without a word waits for its answer until it times out. A
     pull that is held and not woken ends after 5 s, so the limit is below that. Where time is a
     machine's, which may be busy, it is a figure only. A member that has gone back is given what it
-    had before, and new ones only then (seed 851118): its time counts from the last of those.
+    had before, and new ones only then (seed 851118): its time counts from the last of those. One
+    that waits for its own commits takes nothing meanwhile (seed 1300031); how long, L10 says.
     """
     evidence = case.evidence
     calm_ns, sends = evidence.record.calm_ns, evidence.acknowledged
@@ -120,6 +121,9 @@ def late_deliveries(case: Case, found: Findings) -> int:
                 excuse = None
                 if 0 <= went <= last and came_ns - last <= LATE_NS:
                     excuse = evidence.excuse(f"{who} read again, having gone back", went, last)
+                elif delay - _committing(case, rows, came_ns, delay) <= LATE_NS:
+                    cause = f"{who} waited for its commits"
+                    excuse = evidence.excuse(cause, came_ns - delay, came_ns)
                 found.add(example_of(evidence, sent.row(at), text, delay), excuse=excuse)
     if not delays:
         raise NotApplicable(f"nothing was delivered {HALF_OPEN_NS / 1e9:g} s after the faults")
@@ -184,6 +188,17 @@ def _read_again(case: Case, who: str, rows: Rows) -> tuple[list[int], list[int]]
             again.append(int(time_ns))
         known.add(int(value))
     return back, again
+
+
+def _committing(case: Case, rows: Rows, came_ns: int, delay: int) -> int:
+    """How long who was handed something waited for its commits in the time before that, ns."""
+    takers = {row.process for row in rows.each() if row.returned_ns == came_ns}
+    waited, until_ns = 0, came_ns - delay
+    for row in case.evidence.rows((Function.COMMIT_OFFSET,)).each():
+        if row.process in takers and until_ns < row.returned_ns <= came_ns:
+            waited += row.returned_ns - max(row.invoked_ns, until_ns)
+            until_ns = row.returned_ns
+    return waited
 
 
 def _last(times: list[int], time_ns: int) -> int:

@@ -7,6 +7,7 @@ from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.events import step_of, targets_of
 from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS
 from rocketbed.chaos.checkers.lineage import Lineage
@@ -174,6 +175,11 @@ def _hindrances(case: Case, lineage: Lineage, clients: str) -> list[Excuse]:
         is_near = of_clients or words.intersection(lineage.nodes)
         if is_near and (one.verb in HINDERS or of_clients):
             found.append(Excuse(one.step, one.begin_ns, one.end_ns + SETTLE_NS))
+    for event in case.evidence.events(Function.NEMESIS):
+        # A node that is being stopped goes on for a while, without its links (seed 1300065).
+        begun_ns = int(event.fields.get("began_ns", event.time_ns))
+        if begun_ns < event.time_ns and set(targets_of(event)).intersection(lineage.nodes):
+            found.append(Excuse(step_of(event), begun_ns, event.time_ns + SETTLE_NS))
     for node, since_ns, until_ns in _downs(case, lineage):
         cause, missed_ns = f"{node} was down", _missed_ns(case, since_ns)
         until = min(until_ns, missed_ns, case.evidence.record.end_ns)

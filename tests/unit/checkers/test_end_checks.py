@@ -1,7 +1,7 @@
 """What readers and tables have to have at the end: A4l, A22, A30, A31, S21."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +34,8 @@ Change = Callable[[RunMaker], None]
 END = COUNT // 2
 """Of each queue."""
 FOLLOWER = 7
+
+PROCESS = 5
 
 
 @pytest.fixture
@@ -295,6 +297,34 @@ def test_who_went_back_is_given_what_is_new_behind_that(
         went = {"process": 5, "queue": 0, "operation": GROUP, "queue_offset": 0}
         times_of = {"invoked_ns": back_ns, "returned_ns": back_ns}
         return [*got, ids.row(Function.RESET_OFFSET, **went, **times_of)]
+
+    run.rows[:] = [rows]
+    run.record.followers = {}
+    result = results(run.judge(only=["A32"]))["A32"]
+    assert (result.found, result.allowed_found) == wanted
+
+
+@pytest.mark.parametrize(
+    ("process", "commits_s", "wanted"),
+    [
+        (PROCESS, [(71, 74), (71, 74.5)], (0, 1)),
+        (PROCESS, [(71, 72), (73, 74)], (0, 1)),
+        (PROCESS, [(71, 71.9), (74.8, 75.1)], (1, 0)),
+        (PROCESS, [(60, 70), (76, 80)], (1, 0)),
+        (PROCESS + 1, [(71, 75)], (1, 0)),
+    ],
+)
+def test_who_waits_for_its_commits_is_given_nothing_meanwhile(
+    run: RunMaker, process: int, commits_s: list[tuple[float, float]], wanted: tuple[int, int]
+) -> None:
+    run.record.calm_ns, run.delivered, last = 1, [], run.sends[-1]
+    run.sends[-1] = replace(last, invoked_ns=70 * SECOND, returned_ns=70 * SECOND)
+
+    def rows(_run: RunMaker, _made: Made, ids: Ids) -> Iterator[Row]:
+        for begin_s, end_s in commits_s:
+            times = {"invoked_ns": int(begin_s * SECOND), "returned_ns": int(end_s * SECOND)}
+            yield ids.row(Function.COMMIT_OFFSET, process=process, operation=GROUP, **times)
+        yield ids.deliver(COUNT - 1, 1, 11, 75 * SECOND, process=PROCESS)
 
     run.rows[:] = [rows]
     run.record.followers = {}

@@ -86,6 +86,12 @@ def while_producers_were_paused(run: RunMaker) -> None:
     run.strike(SENT_NS, "", "pause", targets=["producer-1"], for_s=2)
 
 
+def while_a_slave_was_being_stopped(run: RunMaker) -> None:
+    begun_ns, end_ns = SENT_NS + SECOND, SENT_NS + 9 * SECOND
+    run.strike(end_ns, "b3", "stop", targets=["b3"], step="stop b3", began_ns=begun_ns)
+    run.event(end_ns, "b3", "exit", cause="stop")
+
+
 def is_weak(run: RunMaker, after_ns: int, status: int) -> None:
     sent = run.sends[VALUE]
     run.sends[VALUE] = replace(
@@ -157,6 +163,7 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (while_a_clock_jumped, (1, 0)),
     (while_producers_were_paused, (0, 1)),
     (while_a_slave_was_down, (0, 1)),
+    (while_a_slave_was_being_stopped, (0, 1)),
     (told_unsafe_though_everywhere, (1, 0)),
     (told_unsafe_as_it_came, (0, 0)),
     (given_up_at_once, (1, 0)),
