@@ -1,6 +1,8 @@
 """Are sends answered whose messages are where they were promised to be? (chaos.md 2.8)"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS
@@ -8,7 +10,7 @@ from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import step_of, targets_of
-from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
+from rocketbed.chaos.checkers.evidence import SECOND_NS
 from rocketbed.chaos.checkers.keys import OFFSET_BITS
 from rocketbed.chaos.checkers.lineage import Lineage
 from rocketbed.chaos.checkers.logs import places_in
@@ -48,18 +50,18 @@ def answers_owed(case: Case, found: Findings) -> int:
     seen: dict[int, int] = {}
     for process, at_ns in zip(rows.column("process"), rows.column("invoked_ns"), strict=True):
         seen[int(process)] = max(int(at_ns), seen.get(int(process), 0))
-    hindered: dict[tuple[int, str], list[Excuse]] = {}
-    for row, group, end in (*_sent(case), *_told(case)):
+    groups = [_Group(case, lineage) for lineage in losses.lineages]
+    for row, number, end in (*_sent(case), *_told(case)):
         end_ns = seen[row.process] if row.returned_ns == UNKNOWN else row.returned_ns
-        taken_ns, lineage = end_ns - row.invoked_ns, losses.lineages[group]
+        taken_ns, group = end_ns - row.invoked_ns, groups[number]
         is_weak = row.outcome == Outcome.WEAK
         by_ns = end_ns - (SAFE_NS if is_weak else ANSWER_NS)
         if row.status >= 0 and not is_weak:
             continue
-        is_too_soon = is_weak and _is_too_soon(evidence, lineage, row)
+        is_too_soon = is_weak and group.is_too_soon(row)
         if is_too_soon:
             owed = "was told to have waited too long for slaves or disk"
-        elif by_ns > row.invoked_ns and _is_everywhere(case, lineage, end, row.invoked_ns, by_ns):
+        elif by_ns > row.invoked_ns and group.is_everywhere(end, row.invoked_ns, by_ns):
             owed = "was at every node by then, and its send "
             owed += "was told that it is not safe" if is_weak else "got no answer"
         else:
@@ -69,10 +71,7 @@ def answers_owed(case: Case, found: Findings) -> int:
         operation = row.operation if is_sent else None
         text = f"value {row.value} {owed} after {taken_ns / 1e9:.1f} s"
         example = evidence.example(row, text, operation=operation, time_ns=row.invoked_ns)
-        clients = "producer" if is_sent else "teller"
-        excuses = hindered.get((group, clients))
-        if excuses is None:
-            excuses = hindered[group, clients] = _hindrances(case, lineage, clients)
+        excuses = group.of_producers if is_sent else group.of_tellers
         near = (one for one in excuses if one.begin_ns <= end_ns and row.invoked_ns <= one.end_ns)
         found.add(example, excuse=None if is_too_soon else next(near, None))
     if not examined:
@@ -80,14 +79,101 @@ def answers_owed(case: Case, found: Findings) -> int:
     return examined
 
 
-def _is_too_soon(evidence: Evidence, lineage: Lineage, row: Row) -> bool:
-    """Whether a broker cannot have waited as long as it says: one that leads no more gives up."""
-    if row.status not in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT):
-        return False
-    if row.returned_ns - row.invoked_ns >= evidence.record.facts.get("patience_ns", 0):
-        return False
-    ended = (one for one in evidence.events(Function.NODE, "led") if one.node in lineage.nodes)
-    return not any(row.invoked_ns <= one.time_ns <= row.returned_ns for one in ended)
+@dataclass
+class _Group:
+    """A group of brokers, and what was looked up of it once."""
+
+    case: Case
+    lineage: Lineage
+
+    @cached_property
+    def downs(self) -> list[tuple[str, int, int]]:
+        """Nodes that were down, from when, until when."""
+        found: list[tuple[str, int, int]] = []
+        down: dict[str, int] = dict.fromkeys(self.lineage.nodes, 0)
+        for event in self.case.evidence.events(Function.NODE, "exit", "start"):
+            if event.what == "exit" and event.node in self.lineage.nodes:
+                down[event.node] = event.time_ns
+            elif event.node in down:
+                found.append((event.node, down.pop(event.node), event.time_ns))
+        return [*found, *((node, since_ns, ENDLESS) for node, since_ns in down.items())]
+
+    @cached_property
+    def led(self) -> list[int]:
+        """When a node of it gave up its lead."""
+        events = self.case.evidence.events(Function.NODE, "led")
+        return [one.time_ns for one in events if one.node in self.lineage.nodes]
+
+    @cached_property
+    def of_producers(self) -> list[Excuse]:
+        return list(self._hindrances("producer"))
+
+    @cached_property
+    def of_tellers(self) -> list[Excuse]:
+        return list(self._hindrances("teller"))
+
+    def is_too_soon(self, row: Row) -> bool:
+        """Whether a broker cannot have waited as long as it says: one that leads no more gives
+        up."""
+        if row.status not in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT):
+            return False
+        if row.returned_ns - row.invoked_ns >= self.case.evidence.record.facts.get(
+            "patience_ns", 0
+        ):
+            return False
+        return not any(row.invoked_ns <= time_ns <= row.returned_ns for time_ns in self.led)
+
+    def is_everywhere(self, end: int, begin_ns: int, time_ns: int) -> bool:
+        """Whether each node holds what its lone master has up to `end`, by then."""
+        evidence, lineage = self.case.evidence, self.lineage
+        if lineage.era(begin_ns) is not lineage.era(time_ns + ANSWER_NS):
+            return False
+        if any(begin <= time_ns and begin_ns <= until for begin, until, _ in evidence.splits):
+            return False
+        away = self._away(begin_ns, time_ns)
+        if away and len(lineage.nodes) - len(away) < evidence.record.promise.copies:
+            return False
+        for node in lineage.nodes:
+            if node in away:
+                continue
+            ends = lineage.ends[node]
+            level = ends.at(time_ns).durable if evidence.flushes else ends.at(time_ns).written
+            if not ends.complete or lineage.held(node, time_ns, level) < end:
+                return False
+        return True
+
+    def _away(self, begin_ns: int, time_ns: int) -> set[str]:
+        """Nodes that were down in the calm phase from long before a time until after it."""
+        return {
+            node
+            for node, since_ns, until_ns in self.downs
+            if self._missed_ns(since_ns) <= begin_ns and time_ns <= until_ns
+        }
+
+    def _missed_ns(self, since_ns: int) -> int:
+        """From when on a node that ended goes unmissed; never without a calm phase."""
+        calm_ns = self.case.evidence.record.calm_ns
+        return max(since_ns + HALF_OPEN_NS, calm_ns + BACK_NS) if calm_ns else ENDLESS
+
+    def _hindrances(self, clients: str) -> Iterator[Excuse]:
+        """What may have kept answers from clients: steps, and nodes that were down."""
+        evidence, nodes = self.case.evidence, self.lineage.nodes
+        for one in faults(evidence):
+            words = {*one.targets, *one.step.replace(",", " ").split()}
+            of_clients = any(word.startswith(clients) for word in words)
+            if of_clients or (words.intersection(nodes) and one.verb in HINDERS):
+                yield Excuse(one.step, one.begin_ns, one.end_ns + SETTLE_NS)
+        for event in evidence.events(Function.NEMESIS):
+            # A node that is being stopped goes on for a while, without its links (seed 1300065).
+            begun_ns = int(event.fields.get("began_ns", event.time_ns))
+            if begun_ns < event.time_ns and set(targets_of(event)).intersection(nodes):
+                yield Excuse(step_of(event), begun_ns, event.time_ns + SETTLE_NS)
+        for node, since_ns, until_ns in self.downs:
+            cause, missed_ns = f"{node} was down", self._missed_ns(since_ns)
+            until = min(until_ns, missed_ns, evidence.record.end_ns)
+            yield Excuse(cause, since_ns, until + BACK_NS)
+            if missed_ns < until_ns < ENDLESS:
+                yield Excuse(cause, until_ns, until_ns + BACK_NS)
 
 
 def _sent(case: Case) -> Iterator[tuple[Row, int, int]]:
@@ -117,73 +203,3 @@ def _told(case: Case) -> Iterator[tuple[Row, int, int]]:
             if row.value in places:
                 first = min(place.physical for place in places[row.value])
                 yield row, log.group, first + 1
-
-
-def _is_everywhere(case: Case, lineage: Lineage, end: int, begin_ns: int, time_ns: int) -> bool:
-    """Whether each node of a group holds what its lone master has up to `end`, by then."""
-    evidence = case.evidence
-    if lineage.era(begin_ns) is not lineage.era(time_ns + ANSWER_NS):
-        return False
-    if any(begin <= time_ns and begin_ns <= until for begin, until, _ in evidence.splits):
-        return False
-    away = _away(case, lineage, begin_ns, time_ns)
-    if away and len(lineage.nodes) - len(away) < evidence.record.promise.copies:
-        return False
-    for node in lineage.nodes:
-        ends = lineage.ends[node]
-        level = ends.at(time_ns).durable if evidence.flushes else ends.at(time_ns).written
-        if node in away:
-            continue
-        if not ends.complete or lineage.held(node, time_ns, level) < end:
-            return False
-    return True
-
-
-def _away(case: Case, lineage: Lineage, begin_ns: int, time_ns: int) -> set[str]:
-    """Nodes that were down in the calm phase from long before a time until after it."""
-    return {
-        node
-        for node, since_ns, until_ns in _downs(case, lineage)
-        if _missed_ns(case, since_ns) <= begin_ns and time_ns <= until_ns
-    }
-
-
-def _missed_ns(case: Case, since_ns: int) -> int:
-    """From when on a node that ended goes unmissed; never without a calm phase."""
-    calm_ns = case.evidence.record.calm_ns
-    return max(since_ns + HALF_OPEN_NS, calm_ns + BACK_NS) if calm_ns else ENDLESS
-
-
-def _downs(case: Case, lineage: Lineage) -> Iterator[tuple[str, int, int]]:
-    """Nodes of a group that were down, from when, until when."""
-    down: dict[str, int] = dict.fromkeys(lineage.nodes, 0)
-    for event in case.evidence.events(Function.NODE, "exit", "start"):
-        if event.what == "exit" and event.node in lineage.nodes:
-            down[event.node] = event.time_ns
-        elif event.node in down:
-            yield event.node, down.pop(event.node), event.time_ns
-    for node, since_ns in down.items():
-        yield node, since_ns, ENDLESS
-
-
-def _hindrances(case: Case, lineage: Lineage, clients: str) -> list[Excuse]:
-    """What may have kept answers of a group from clients: steps, and nodes that were down."""
-    found: list[Excuse] = []
-    for one in faults(case.evidence):
-        words = {*one.targets, *one.step.replace(",", " ").split()}
-        of_clients = any(word.startswith(clients) for word in words)
-        is_near = of_clients or words.intersection(lineage.nodes)
-        if is_near and (one.verb in HINDERS or of_clients):
-            found.append(Excuse(one.step, one.begin_ns, one.end_ns + SETTLE_NS))
-    for event in case.evidence.events(Function.NEMESIS):
-        # A node that is being stopped goes on for a while, without its links (seed 1300065).
-        begun_ns = int(event.fields.get("began_ns", event.time_ns))
-        if begun_ns < event.time_ns and set(targets_of(event)).intersection(lineage.nodes):
-            found.append(Excuse(step_of(event), begun_ns, event.time_ns + SETTLE_NS))
-    for node, since_ns, until_ns in _downs(case, lineage):
-        cause, missed_ns = f"{node} was down", _missed_ns(case, since_ns)
-        until = min(until_ns, missed_ns, case.evidence.record.end_ns)
-        found.append(Excuse(cause, since_ns, until + BACK_NS))
-        if missed_ns < until_ns < ENDLESS:
-            found.append(Excuse(cause, until_ns, until_ns + BACK_NS))
-    return found
