@@ -30,6 +30,7 @@ from rocketbed.pipeline.wire.kept import KeptLog
 from rocketbed.pipeline.wire.log import Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import QueueRange, Share, WirePlan, read_share, shared
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
+from rocketbed.pipeline.wire.times import place_of, stored_ms
 
 if TYPE_CHECKING:
     import pyarrow
@@ -196,8 +197,8 @@ class QueueLog:
             return bounds.longest
         at, why = bounds.first, "which is all that there is: nobody knows when that was"
         if 0 < mark.time_ms < time.time() * 1000 + CLOCK_MARGIN_MS:  # else a clock was wrong
-            at = await log.offset_at(seen.queues[name], mark.time_ms + 1)
-            at = max(min(at, bounds.longest), bounds.first)
+            queue, later_ms = seen.queues[name], mark.time_ms + 1
+            at = await place_of(log, queue, bounds.first, bounds.longest, later_ms)
             why = "the first that was stored later than the last one read"
         LOG.warning(
             "stream.anew %s has %d to %d, and goes on at %d, %s", name, *bounds[::2], at, why
@@ -306,7 +307,7 @@ class QueueLog:
         record = pulled.records[:size]
         if int.from_bytes(record[20:28], "big") >= at:
             return Mark(at)  # what was there has expired meanwhile, and a later one was given
-        return Mark(at, zlib.crc32(record) or 1, _store_ms(record)) if record else Mark(at)
+        return Mark(at, zlib.crc32(record) or 1, stored_ms(record)) if record else Mark(at)
 
     async def _rows_of(
         self,
@@ -399,12 +400,6 @@ class QueueLog:
 
         await together(ask, [name for name in changed if name in seen.bounds])
         return found
-
-
-def _store_ms(record: bytes) -> int:
-    """When it was stored: behind the sender's address, which may be a long one."""
-    at = 56 + 12 * bool(int.from_bytes(record[36:40], "big") & 0x10)
-    return max(int.from_bytes(record[at : at + 8], "big", signed=True), 0)
 
 
 def read_part(

@@ -21,6 +21,7 @@ from rocketbed.pipeline.streams.offsets import (
 )
 from rocketbed.pipeline.wire.log import TopicGone, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, together
+from rocketbed.pipeline.wire.times import place_of
 from rocketbed.wire.bodies import MessageQueue
 
 LOG: Final = logging.getLogger("rocketbed.pipeline")
@@ -130,8 +131,9 @@ class Cluster:
 
         async def ask(name: str) -> None:
             bounds = seen.bounds[name]
-            at = await log.offset_at(seen.queues[name], max(time_ms, 0))
-            found[name] = max(min(at, self.end(bounds)), bounds.first)
+            found[name] = await place_of(
+                log, seen.queues[name], bounds.first, self.end(bounds), time_ms
+            )
 
         await together(ask, seen.queues)
         return found

@@ -33,6 +33,7 @@ from rocketbed.pipeline.wire.cluster import Cluster
 from rocketbed.pipeline.wire.kept import kept_log
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
+from rocketbed.pipeline.wire.times import place_of
 from rocketbed.wire.bodies import MessageQueue
 
 if TYPE_CHECKING:
@@ -164,12 +165,11 @@ class WirePlan:
     async def _timed(self, log: WireLog, one: QueueRange) -> QueueRange:
         """A range without most of what was stored before and after the times."""
         start, end, wanted = one.start, one.end, self.wanted
+        find = partial(place_of, log, one.queue, start, end, margin_ms=CLOCK_MARGIN_MS)
         if wanted.start_ms is not None:
-            since = max(wanted.start_ms - CLOCK_MARGIN_MS, 0)
-            start = max(start, await log.offset_at(one.queue, since))
+            start = await find(wanted.start_ms - CLOCK_MARGIN_MS)
         if wanted.end_ms is not None:
-            until = max(wanted.end_ms + CLOCK_MARGIN_MS, 0)
-            end = min(end, await log.offset_at(one.queue, until))
+            end = await find(wanted.end_ms + CLOCK_MARGIN_MS, is_end=True)
         return QueueRange(one.queue, start, end)
 
 

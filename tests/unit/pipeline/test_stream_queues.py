@@ -18,11 +18,12 @@ from rocketbed.pipeline.streams.offsets import (
     queue_name,
     topic_of,
 )
-from rocketbed.pipeline.streams.queues import QueueLog, _store_ms
+from rocketbed.pipeline.streams.queues import QueueLog
 from rocketbed.pipeline.wire.cluster import Seen
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import QueueRange
 from rocketbed.pipeline.wire.questions import QueueBounds
+from rocketbed.pipeline.wire.times import stored_ms
 from rocketbed.wire.bodies import MessageQueue
 from tests.support.logs import Message
 
@@ -105,6 +106,10 @@ def test_where_a_shorter_queue_goes_on(
             assert (asked, time_ms, found is None) == (queue, 5001, False)
             return found or 0
 
+        async def pull(self, asked: MessageQueue, at: int, *, count: int) -> RawPull:
+            record = Message(store_ms=5000 + (at >= (found or 0))).encode(0, at)
+            return RawPull(records=record, next_offset=at + 1, first=2, end=10, broker_id=0)
+
     assert trio.run(log()._anew, cast(WireLog, Asked()), seen, NAME, mark) == goes_on
     assert words in caplog.text
 
@@ -126,7 +131,7 @@ def test_a_topic_that_was_the_only_one_of_its_broker_may_be_gone() -> None:
 def test_when_a_record_was_stored() -> None:
     for sys_flag in (0, 0x10, 0x30):
         record = Message(sys_flag=sys_flag, store_ms=1_795_173_432_123).encode(0, 0)
-        assert _store_ms(record) == 1_795_173_432_123
+        assert stored_ms(record) == 1_795_173_432_123
 
 
 def test_retention() -> None:

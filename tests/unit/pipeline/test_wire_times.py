@@ -1,0 +1,151 @@
+"""A broker's search by time, which one damaged store time can mislead; no broker is asked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import Mark
+from rocketbed.pipeline.streams.queues import QueueLog
+from rocketbed.pipeline.wire.cluster import Cluster, Seen
+from rocketbed.pipeline.wire.log import RawPull, Refused
+from rocketbed.pipeline.wire.plan import QueueRange, WirePlan
+from rocketbed.pipeline.wire.questions import QueueBounds
+from rocketbed.pipeline.wire.times import BESIDE
+from rocketbed.wire.bodies import MessageQueue
+from tests.support.logs import STORE_MS, Message
+
+QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)
+NAME = "a|T|0"
+HOUR = 3_600_000
+FAR = 10**10
+
+
+class Broker:
+    """One queue of messages, a second apart, that begins at `first`."""
+
+    def __init__(self, times: Sequence[int], first: int = 0, answer: int | None = None) -> None:
+        self.times, self.first, self.answer = times, first, answer
+        self.refused: set[int] = set()
+        self.pulled: list[tuple[int, int]] = []
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.times)
+
+    async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        if self.answer is not None:
+            return self.answer
+        low, high = 0, len(self.times)
+        while low < high:  # as brokers do
+            middle = (low + high) // 2
+            if self.times[middle] < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return self.first + low
+
+    async def pull(self, queue: MessageQueue, at: int, *, count: int) -> RawPull:
+        self.pulled.append((at, count))
+        stop = min(at + min(count, 2), self.end)  # large ones come a few at once
+        if self.refused & {*range(at, stop)}:
+            raise Refused("damaged")
+        records = (
+            Message(store_ms=self.times[one - self.first]).encode(7, one) for one in range(at, stop)
+        )
+        return RawPull(
+            records=b"".join(records), next_offset=stop, first=self.first, end=self.end, broker_id=0
+        )
+
+
+def damaged(times: Sequence[int], number: int, stored: int) -> list[int]:
+    return [*times[:number], stored, *times[number + 1 :]]
+
+
+TIMES = [STORE_MS + 1000 * number for number in range(400)]
+SPREAD = [STORE_MS + HOUR * number for number in range(400)]
+
+
+def timed(broker: Broker, **given: int) -> tuple[int, int]:
+    """What a batch reads of the queue."""
+    texts = {name: str(value) for name, value in given.items()}
+    plan = WirePlan.of(Options.parse({"endpoints": "h:1", **texts}))
+    log: Any = broker
+    found = trio.run(plan._timed, log, QueueRange(QUEUE, broker.first, broker.end))
+    return found.start, found.end
+
+
+def since(broker: Broker, time_ms: int) -> int:
+    """Where a stream begins."""
+    cluster = Cluster(Options.parse({"endpoints": "h:1", "topics": "T"}))
+    log: Any = broker
+    bounds = QueueBounds(broker.first, broker.end, broker.end)
+    return trio.run(cluster.since, log, Seen({NAME: QUEUE}, {NAME: bounds}), time_ms)[NAME]
+
+
+@pytest.mark.parametrize("stored", [0, STORE_MS + FAR])
+def test_one_damaged_time_leaves_nothing_out(stored: int) -> None:
+    """Half of the queue was left out, without a word."""
+    for number in range(100):
+        broker = Broker(damaged(TIMES[:100], number, stored), 5)
+        times = dict(enumerate(broker.times, 5))
+        for first_ms in (STORE_MS - HOUR, STORE_MS, STORE_MS + 50_000):
+            given = [at for at, ms in times.items() if ms >= first_ms and at != 5 + number]
+            assert timed(broker, startTimestamp=first_ms)[0] <= given[0]
+            assert since(broker, first_ms) <= given[0]
+        for end_ms in (STORE_MS + HOUR, STORE_MS + 50_000):
+            given = [at for at, ms in times.items() if ms < end_ms and at != 5 + number]
+            assert timed(broker, endTimestamp=end_ms)[1] > given[-1]
+
+
+@pytest.mark.parametrize("stored", [0, STORE_MS + FAR])
+def test_around_one_damaged_time_little_else_is_read(stored: int) -> None:
+    for number in range(0, 400, 7):
+        broker = Broker(damaged(SPREAD, number, stored))
+        for wanted in (0, 1, 57, 200, 201, 398, 399):
+            if wanted == number:
+                continue
+            wanted_ms = SPREAD[wanted]
+            start, end = timed(broker, startTimestamp=wanted_ms, endTimestamp=wanted_ms + 1)
+            assert start <= wanted < end
+            begin = since(broker, wanted_ms)
+            assert begin == wanted or (begin == number and wanted - BESIDE <= number < wanted)
+
+
+def test_a_search_that_is_contradicted_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert timed(Broker(SPREAD), startTimestamp=SPREAD[100], endTimestamp=SPREAD[200]) == (100, 201)
+    assert since(Broker(SPREAD), SPREAD[100] - 1) == 100
+    assert not caplog.records
+    broker = Broker(damaged(SPREAD, 200, 0))
+    assert since(broker, SPREAD[100]) == 100
+    assert len(broker.pulled) < 60
+    assert "wire.times queue 0 of topic T at a: the broker finds" in caplog.text
+
+
+@pytest.mark.parametrize("answer", [-1, 0, 399, 400, 10**9])
+def test_what_a_broker_answers_is_held_against_the_queue(answer: int) -> None:
+    """-1 was the end of a range, and a thousand millions the beginning of one."""
+    lies = Broker(TIMES, 100, answer)
+    assert timed(lies, endTimestamp=STORE_MS + FAR) == (100, 500)
+    start, end = timed(lies, startTimestamp=STORE_MS - HOUR)
+    assert (start, end) == (100, 500)
+    assert since(lies, STORE_MS + 7000) in {107, 100}
+    assert timed(lies, startTimestamp=STORE_MS + FAR)[1] == 500
+
+
+def test_what_cannot_be_looked_at_leaves_nothing_out() -> None:
+    broker = Broker(SPREAD, 0)
+    broker.refused = {97, 203}
+    given = {"startTimestamp": SPREAD[100], "endTimestamp": SPREAD[200]}
+    assert timed(broker, **given) == (0, 400)
+    assert since(broker, SPREAD[100]) == 0
+
+
+def test_a_queue_that_is_made_again_goes_on_where_it_should() -> None:
+    log: Any = Broker(damaged(SPREAD, 200, 0))
+    seen = Seen({NAME: QUEUE}, {NAME: QueueBounds(0, 400, 400)})
+    stream = QueueLog(Options.parse({"endpoints": "h:1", "topics": "T"}))
+    mark = Mark(405, 7, SPREAD[100])
+    assert trio.run(stream._anew, log, seen, NAME, mark) == 101
