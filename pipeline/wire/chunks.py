@@ -37,7 +37,8 @@ async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog
     """Answers from `start` on until there are bytes enough or the range is over."""
     found: list[RawPull] = []
     size, offset, stalled, step = 0, start, 0, 0
-    doubted = -1
+    begins: dict[int, int] = {}
+    """Where members that were asked for the offset begin, as they do not have it any more."""
     while offset < wanted.end and size < CHUNK_BYTES:
         try:
             answers = await _pulls(log, wanted, offset, step)
@@ -52,16 +53,12 @@ async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog
             continue
         for pulled in answers:
             lost = _lost(pulled, offset, wanted)
-            if lost and pulled.broker_id and doubted != offset:
-                doubted = offset  # a slave may keep less than its master
-                log.ask_master(wanted.queue)
-                break
-            if lost and options.fail_on_data_loss:
-                raise WireError(
-                    f"{describe(wanted.queue)}: messages {offset} to {lost} were deleted while "
-                    f"they were being read; failOnDataLoss=false continues after them",
-                    Condition.DATA_LOSS,
-                )
+            if lost:
+                begins[pulled.broker_id] = lost
+                passed = await _behind_deleted(log, wanted, offset, begins, options)
+                if passed is None:
+                    break
+                pulled = passed
             if not pulled.records and pulled.next_offset <= offset:
                 stalled += 1
                 if await _is_over(log, wanted, pulled, offset, stalled, options):
@@ -80,6 +77,7 @@ async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog
             size += len(pulled.records)
             step = pulled.next_offset - offset if pulled.records else 0
             offset = pulled.next_offset
+            begins = {}
     return found
 
 
@@ -108,6 +106,28 @@ async def _pulls(log: WireLog, wanted: "QueueRange", offset: int, step: int) -> 
 def _nothing(following: int) -> RawPull:
     """An answer that leaves out what is before an offset."""
     return RawPull(records=b"", next_offset=following, first=0, end=0, broker_id=0)
+
+
+async def _behind_deleted(
+    log: WireLog, wanted: "QueueRange", offset: int, begins: dict[int, int], options: Options
+) -> RawPull | None:
+    """An answer that leaves out what no member has any more; None: another member, which deletes by
+    itself, is asked from now on. Raises `WireError`."""
+    other = await log.another(wanted.queue, begins)
+    if other is not None:
+        begins[other] = wanted.end  # unless it answers
+        log.ask_member(wanted.queue, other)
+        return None
+    has_most = min(begins, key=lambda one: begins[one])
+    if options.fail_on_data_loss:
+        raise WireError(
+            f"{describe(wanted.queue)}: messages {offset} to {begins[has_most]} were deleted while "
+            f"they were being read, by all members that answer; failOnDataLoss=false continues "
+            f"after them",
+            Condition.DATA_LOSS,
+        )
+    log.ask_member(wanted.queue, has_most)
+    return _nothing(begins[has_most])
 
 
 async def _is_over(

@@ -12,7 +12,7 @@ master is lost while a slave is away, what only the master had may be gone altho
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -122,6 +122,8 @@ class WireLog:
         self._told: set[str] = set()
         """Topics of which queues that cannot be read were told."""
         self._suggested: dict[MessageQueue, int] = {}
+        self._asked: dict[MessageQueue, int] = {}
+        """Members that are asked, whatever answers suggest, as others have deleted more."""
         self._damaged: dict[MessageQueue, None] = {}
         """Queues of which something was refused for the whole limit: they are tried shortly."""
 
@@ -288,6 +290,21 @@ class WireLog:
     def ask_master(self, queue: MessageQueue) -> None:
         """Ask the master next, whatever the last answer suggested."""
         self._suggested.pop(queue, None)
+        self._asked.pop(queue, None)
+
+    def ask_member(self, queue: MessageQueue, broker_id: int) -> None:
+        """Ask this member from now on, as long as it answers."""
+        self._asked[queue] = broker_id
+
+    async def another(self, queue: MessageQueue, tried: Collection[int]) -> int | None:
+        """A member that was not tried, the master first. Raises `WireError`, `TopicGone`."""
+
+        async def ask() -> int | None:
+            route = await self._session.routes.get(queue.topic)
+            members = route.brokers.get(queue.broker_name, {})
+            return min((one for one in members if one not in tried), default=None)
+
+        return await self._patiently(f"members of {describe(queue)}", queue.topic, ask)
 
     async def pause(self, times: int) -> None:
         """Wait before the same question is asked once more, the longer the more often."""
@@ -339,8 +356,8 @@ class WireLog:
 
     async def _member(self, queue: MessageQueue, *, at_master: bool = False) -> tuple[int, Address]:
         route = await self._session.routes.get(queue.topic)
-        suggested = MASTER_ID if at_master else self._suggested.get(queue, MASTER_ID)
-        member = route.member(queue.broker_name, suggested)
+        wanted = self._asked.get(queue, self._suggested.get(queue, MASTER_ID))
+        member = route.member(queue.broker_name, MASTER_ID if at_master else wanted)
         if member is None:
             raise NoBroker(f"no broker serves {describe(queue)} now")
         return member
@@ -368,7 +385,7 @@ class WireLog:
         try:
             answer = await self._session.ask(address, command, timeout_s=ANSWER_S)
         except RemotingError:
-            self._suggested.pop(queue, None)
+            self.ask_master(queue)
             raise
         if answer.code not in PULL_OK:
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"

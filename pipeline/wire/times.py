@@ -40,6 +40,8 @@ async def place_of(
         return at
     try:
         beside = await _times(log, queue, max(at - BESIDE, low), min(at + BESIDE, high))
+        if not is_end and not any(other < at for other in beside):
+            raise Refused(f"the member that answers begins at {at}")  # another has what is before
         if all(
             ms < time_ms + margin_ms if other < at else ms >= time_ms - margin_ms
             for other, ms in beside.items()
@@ -91,7 +93,7 @@ async def _times(log: WireLog, queue: MessageQueue, start: int, end: int) -> dic
         records = pulled.records
         while size := int.from_bytes(records[:4], "big"):
             offset = int.from_bytes(records[20:28], "big")
-            if start <= offset < end:
+            if offset < end:
                 found[offset] = stored_ms(records)
             records = records[size:]
         if pulled.next_offset <= at:

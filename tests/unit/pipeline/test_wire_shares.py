@@ -1,6 +1,8 @@
 """How the queues of a live cluster are dealt out to tasks, and read by them."""
 
 import math
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from rocketbed.client.errors import RequestRefused
+from rocketbed.client.routes import Route
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss
@@ -15,8 +18,10 @@ from rocketbed.pipeline.wire import chunks
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, WirePlan, shared
 from rocketbed.pipeline.wire.questions import QueueBounds
+from rocketbed.remoting.errors import NotConnected
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.codes import ResponseCode
+from rocketbed.wire.command import Command, answer
 
 
 def ranges(*lengths: int) -> list[QueueRange]:
@@ -71,40 +76,95 @@ def test_a_place_that_is_not_there_is_told(
 
 
 class Members:
-    """A slave that lost the first half of a queue to retention, and a master that may be away."""
+    """A queue of which members lost the beginning to retention, each another one; some are away."""
 
-    def __init__(self, *, has_master: bool) -> None:
-        self.has_master = has_master
-        self.asked = 1
+    def __init__(self, firsts: dict[int, int], asked: int = 0, away: Sequence[int] = ()) -> None:
+        self.firsts, self.asked, self.away = firsts, asked, away
+        self.kept: int | None = None
 
     async def pull(self, queue: MessageQueue, at: int, count: int = 1) -> RawPull:
-        if self.asked:
-            records = b"s" * (100 - at) if at >= 50 else b""
-            after = 100 if records else 50
-            return RawPull(records=records, next_offset=after, first=50, end=100, broker_id=1)
-        return RawPull(records=b"m" * (100 - at), next_offset=100, first=0, end=100, broker_id=0)
+        member = self.asked if self.kept is None or self.kept in self.away else self.kept
+        first = self.firsts[member]
+        stop = min(at + 20, 100)
+        records = b"".join(bytes([member, number]) for number in range(at, stop))
+        return RawPull(
+            records=records if at >= first else b"",
+            next_offset=stop if at >= first else first,
+            first=first,
+            end=100,
+            broker_id=member,
+        )
 
-    def ask_master(self, queue: MessageQueue) -> None:
-        self.asked = 0 if self.has_master else 1
+    async def another(self, queue: MessageQueue, tried: Collection[int]) -> int | None:
+        return min(self.firsts.keys() - tried, default=None)
+
+    def ask_member(self, queue: MessageQueue, broker_id: int) -> None:
+        self.kept = broker_id
 
 
+@pytest.mark.parametrize(
+    ("members", "member", "first"),
+    [
+        (Members({0: 0, 1: 50}, asked=1), 0, 0),
+        (Members({0: 50, 1: 0}), 1, 0),
+        (Members({0: 50, 1: 70, 2: 0}), 2, 0),
+        (Members({0: 50}), 0, 50),
+        (Members({0: 0, 1: 50}, asked=1, away=[0]), 1, 50),
+        (Members({0: 70, 1: 50, 2: 60}), 1, 50),
+    ],
+    ids=["master has all", "slave", "last slave", "nobody", "who has it is away", "none has all"],
+)
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_slave_that_keeps_less_than_its_master_loses_nothing(fails: str) -> None:
-    """It was an error, or what the master has was passed over."""
+def test_what_one_member_has_deleted_another_is_asked_for(
+    members: Members, member: int, first: int, fails: str
+) -> None:
+    """It was an error, or what others have was passed over."""
     options = Options.parse({"endpoints": "h:1", "failOnDataLoss": fails})
     queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
-    wanted = QueueRange(queue, 0, 100)
+    log: Any = members
+    members.kept = None
 
-    def chunk(members: Members) -> list[RawPull]:
-        log: Any = members
-        return trio.run(chunks.chunk, options, wanted, 0, log)
+    def chunk() -> list[RawPull]:
+        return trio.run(chunks.chunk, options, QueueRange(queue, 0, 100), 0, log)
 
-    assert [len(one.records) for one in chunk(Members(has_master=True))] == [100]
-    if fails == "true":
+    if first and fails == "true":
         with pytest.raises(WireError, match="messages 0 to 50 were deleted"):
-            chunk(Members(has_master=False))
-    else:
-        assert sum(len(one.records) for one in chunk(Members(has_master=False))) == 50
+            chunk()
+        return
+    given = b"".join(one.records for one in chunk())
+    assert given == b"".join(bytes([member, number]) for number in range(first, 100))
+
+
+def test_a_member_that_is_asked_stays_so_until_it_does_not_answer() -> None:
+    queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
+    members = {number: ("h", number) for number in (0, 1, 2)}
+    route = Route(topic="T", brokers={"a": members}, writable=(), ordered=(), readable=(queue,))
+    asked: list[int] = []
+
+    async def get(topic: str) -> Route:
+        return route
+
+    async def ask(address: tuple[str, int], command: Command, timeout_s: float) -> Command:
+        asked.append(address[1])
+        if len(asked) == 3:
+            raise NotConnected("gone")
+        fields = {"suggestWhichBrokerId": 0, "nextBeginOffset": 9, "minOffset": 0, "maxOffset": 9}
+        texts = {name: str(value) for name, value in fields.items()}
+        return answer(command, ResponseCode.PULL_NOT_FOUND, None, texts)
+
+    async def questions() -> list[int | None]:
+        log = WireLog("127.0.0.1:1")
+        routes = SimpleNamespace(get=get, distrust=lambda *_, **__: None)
+        log._session = SimpleNamespace(routes=routes, ask=ask)  # type: ignore[assignment]
+        others = [await log.another(queue, tried) for tried in ((), (0,), (0, 1, 2))]
+        log.ask_member(queue, 2)
+        for _ in range(3):
+            await log.pull(queue, 0)
+        return others
+
+    found = trio.run(questions, clock=MockClock(autojump_threshold=0))
+    assert found == [0, 1, None]
+    assert asked == [2, 2, 2, 0]
 
 
 class Backwards:

@@ -29,6 +29,7 @@ class Broker:
     def __init__(self, times: Sequence[int], first: int = 0, answer: int | None = None) -> None:
         self.times, self.first, self.answer = times, first, answer
         self.refused: set[int] = set()
+        self.has_from = first
         self.pulled: list[tuple[int, int]] = []
 
     @property
@@ -45,10 +46,14 @@ class Broker:
                 low = middle + 1
             else:
                 high = middle
-        return self.first + low
+        return max(self.first + low, self.has_from)
 
     async def pull(self, queue: MessageQueue, at: int, *, count: int) -> RawPull:
         self.pulled.append((at, count))
+        if at < self.has_from:
+            return RawPull(
+                records=b"", next_offset=self.has_from, first=self.has_from, end=0, broker_id=0
+            )
         stop = min(at + min(count, 2), self.end)  # large ones come a few at once
         if self.refused & {*range(at, stop)}:
             raise Refused("damaged")
@@ -141,6 +146,16 @@ def test_what_cannot_be_looked_at_leaves_nothing_out() -> None:
     given = {"startTimestamp": SPREAD[100], "endTimestamp": SPREAD[200]}
     assert timed(broker, **given) == (0, 400)
     assert since(broker, SPREAD[100]) == 0
+
+
+def test_what_a_master_has_deleted_before_its_slave_is_asked_for() -> None:
+    """Its search can only find what it has."""
+    broker = Broker(SPREAD)
+    broker.has_from = 200
+    assert timed(broker, startTimestamp=SPREAD[100]) == (0, 400)
+    assert timed(broker, endTimestamp=SPREAD[100])[1] >= 100
+    assert since(broker, SPREAD[100]) == 0
+    assert timed(broker, startTimestamp=SPREAD[300]) == (300, 400)
 
 
 def test_a_queue_that_is_made_again_goes_on_where_it_should() -> None:
