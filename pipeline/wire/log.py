@@ -31,7 +31,7 @@ from rocketbed.pipeline.wire.questions import (
     number,
     together,
 )
-from rocketbed.remoting.errors import RemotingError
+from rocketbed.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from rocketbed.wire.bodies import ClusterInfo, MessageQueue, TopicList
 from rocketbed.wire.codes import ResponseCode
 from rocketbed.wire.command import RequestCode, request
@@ -262,14 +262,19 @@ class WireLog:
 
     async def pull(self, queue: MessageQueue, offset: int, *, count: int = PULL_COUNT) -> RawPull:
         """Pull once, without waiting for new messages. Raises `WireError`, `TopicGone`."""
-        is_refused = False
+        is_refused, answer_s = False, ANSWER_S
 
         async def ask() -> RawPull:
-            nonlocal is_refused
+            nonlocal is_refused, answer_s
             try:
-                return await self._pull(queue, offset, count, at_master=is_refused)
+                return await self._pull(
+                    queue, offset, count, at_master=is_refused, answer_s=answer_s
+                )
             except RequestRefused:
                 is_refused = True  # the master may have it whole
+                raise
+            except (RequestTimeout, ConnectionLost):
+                answer_s *= 2  # megabytes take long on a slow way
                 raise
 
         try:
@@ -363,7 +368,7 @@ class WireLog:
         return member
 
     async def _pull(
-        self, queue: MessageQueue, offset: int, count: int, *, at_master: bool
+        self, queue: MessageQueue, offset: int, count: int, *, at_master: bool, answer_s: float
     ) -> RawPull:
         broker_id, address = await self._member(queue, at_master=at_master)
         header = PullMessageRequest(
@@ -383,7 +388,7 @@ class WireLog:
         )
         command = request(RequestCode.PULL_MESSAGE, header.encode())
         try:
-            answer = await self._session.ask(address, command, timeout_s=ANSWER_S)
+            answer = await self._session.ask(address, command, timeout_s=answer_s)
         except RemotingError:
             self.ask_master(queue)
             raise

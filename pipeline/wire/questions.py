@@ -20,7 +20,7 @@ from rocketbed.world.api import Address
 T = TypeVar("T")
 
 ANSWER_S: Final = 5.0
-"""For one request; then it is tried again."""
+"""For one request; then it is tried again, a pull twice as long."""
 AT_ONCE: Final = 16
 """Questions to a cluster under way at once."""
 

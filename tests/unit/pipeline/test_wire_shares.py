@@ -18,7 +18,7 @@ from rocketbed.pipeline.wire import chunks
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, WirePlan, shared
 from rocketbed.pipeline.wire.questions import QueueBounds
-from rocketbed.remoting.errors import NotConnected
+from rocketbed.remoting.errors import NotConnected, RequestTimeout
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.codes import ResponseCode
 from rocketbed.wire.command import Command, answer
@@ -257,7 +257,7 @@ def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
     asked: list[bool] = []
 
     class Log(WireLog):
-        async def _pull(self, *_: object, at_master: bool) -> RawPull:
+        async def _pull(self, *_: object, at_master: bool, answer_s: float) -> RawPull:
             asked.append(at_master)
             if not at_master:
                 raise RequestRefused("queue", "broker", ResponseCode.SYSTEM_ERROR, "damaged")
@@ -268,6 +268,28 @@ def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
     clock = MockClock(autojump_threshold=0)
     assert trio.run(log.pull, queue, 0, clock=clock).records == b"m"
     assert asked == [False, True]
+
+
+def test_an_answer_that_takes_long_is_waited_for_the_longer_the_more_often() -> None:
+    """What took over five seconds was asked for again until the limit, and never read."""
+    given: list[float] = []
+
+    class Slow(WireLog):
+        async def _pull(self, *_: object, at_master: bool, answer_s: float) -> RawPull:
+            given.append(answer_s)
+            with trio.move_on_after(answer_s):
+                await trio.sleep(12)
+                return RawPull(records=b"m", next_offset=1, first=0, end=1, broker_id=0)
+            raise RequestTimeout("no answer")
+
+    queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
+    clock = MockClock(autojump_threshold=0)
+    log = Slow("127.0.0.1:1", limit_s=60.0)
+    assert trio.run(log.pull, queue, 0, clock=clock).records == b"m"
+    assert given == [5.0, 10.0, 20.0]
+    log = Slow("127.0.0.1:1", limit_s=20.0)
+    with pytest.raises(WireError, match="at 0: after 20 s still"):
+        trio.run(log.pull, queue, 0, clock=MockClock(autojump_threshold=0))
 
 
 class Shorter(Damaged):
