@@ -45,7 +45,9 @@ class Condition(Enum):
     ILLEGAL_ROW = "a row that cannot be a message"
     NOT_WRITTEN = "rows, or the marker of their batch, were not accepted in time"
     OTHER_BUILD = "an executor has another rocketbed than the driver, which planned its task"
-    BAD_MARKER = "a marker topic holds something else, so nobody knows what is committed"
+    BAD_MARKER = (
+        "a marker topic holds something else, or is not one, so nobody knows what is committed"
+    )
 
     def __str__(self) -> str:
         return f"ROCKETBED_{self.name}"

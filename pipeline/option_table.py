@@ -206,7 +206,7 @@ TABLE: Final = (
     Option(
         "endingOffsets", read_ending, "`latest`",
         "where a batch read over `endpoints` ends: `latest`, or JSON; then queues that it does not"
-        " name are not read", BATCH,
+        " name are not read: with `{}` none", BATCH,
     ),
     Option(
         "maxBytesPerTrigger", read_number(1), "",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from rocketbed.pipeline.files.reading import Plan
+    from rocketbed.pipeline.sink.committed import Marked
     from rocketbed.pipeline.wire.plan import WirePlan
 
 
@@ -138,7 +139,7 @@ class CommittedReader(Reader):
     def __init__(self, schema: "StructType", options: Options) -> None:
         super().__init__(schema, options)
         self.options = options
-        self.marked: dict[str, list[list[Any]]] | None = None
+        self.marked: Marked | None = None
         self.why: PipelineError | OSError | None = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ stores of all. A batch whose marker is not there does not count.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -61,29 +61,44 @@ class CommittedPart:
     """A part of a read, and what counts of each job."""
 
     split: Any
-    runs: Mapping[str, list[list[Any]]]
+    runs: "Marked"
 
 
-def marked_runs(options: Options) -> dict[str, list[list[Any]]]:
-    """What counts of each job now, as `Runs.as_json`; by the job's id.
+Marked = Mapping[str, list[list[Any]] | None]
+"""What counts of each job, as `Runs.as_json`; None: nobody can tell."""
+
+
+def marked_runs(options: Options) -> Marked:
+    """What counts of each job now, by the job's id.
 
     Raises `BadMarker`, `WireError`, `NotAStore`.
     """
+    found: Mapping[str, Runs | None]
     found = _of_cluster(options) if options.endpoints else _of_stores(options)
-    return {job: _within(runs, options.topics).as_json() for job, runs in found.items()}
+    return {
+        job: None if runs is None else _within(runs, options.topics).as_json()
+        for job, runs in found.items()
+    }
 
 
 def read_committed(
     plan: ReadPlan, part: CommittedPart, schema: pyarrow.Schema, corrupt_column: str
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of a part that count."""
-    lookup = Lookup({job: Runs.from_json(rows) for job, rows in part.runs.items()})
+    """The rows of a part that count. Raises `BadMarker` for one of which nobody can tell."""
+    known = {job: rows for job, rows in part.runs.items() if rows is not None}
+    lookup = Lookup({job: Runs.from_json(rows) for job, rows in known.items()})
     unknown: set[str] = set()
     names = {canonical(name, corrupt_column): name for name in schema.names}
     added = [item for item in arrow_schema("records", COLUMNS) if item.name not in names]
     for batch in plan.read(part.split, pyarrow.schema([*schema, *added])):
         columns = {name: batch[names.get(name, name)] for name in COLUMNS}
         mask = counting(columns, lookup, unknown)
+        if strange := sorted(unknown & part.runs.keys()):
+            raise BadMarker(
+                f"topic {marker_topic(strange[0])} has not one queue, as markers' topics have, so"
+                f" nobody can say what is committed of job {strange[0]}, of which there are rows:"
+                f" it was not made by a writer"
+            )
         kept = pyarrow.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
         if not mask.all():
             kept = kept.filter(pyarrow.array(mask))
@@ -118,28 +133,28 @@ def counting(
     return mask
 
 
-def _of_cluster(options: Options) -> dict[str, Runs]:
+def _of_cluster(options: Options) -> dict[str, Runs | None]:
     import trio
 
     from rocketbed.pipeline.sink.marking import read_markers
     from rocketbed.pipeline.wire.log import WireLog
 
-    async def ask() -> dict[str, Runs]:
+    async def ask() -> dict[str, Runs | None]:
         async with WireLog(options.endpoints, limit_s=options.limit_s) as log:
             found = await read_markers(log, await log.topics())
-            await _await_brokers(log, found, options)
+            await _await_brokers(log, [runs for runs in found.values() if runs], options)
             return found
 
     return trio.run(ask)
 
 
-async def _await_brokers(log: "WireLog", found: Mapping[str, Runs], options: Options) -> None:
+async def _await_brokers(log: "WireLog", found: Sequence[Runs], options: Options) -> None:
     """A broker that is away is on no route, so nothing else would say that a part of what counts
     is missing. Raises `WireError`, unless failOnDataLoss=false."""
     from rocketbed.pipeline.wire.log import WireError
 
     wanted = Wanted.of(options)
-    places = (place for runs in found.values() for place in runs.places())
+    places = (place for runs in found for place in runs.places())
     names = sorted({place.broker for place in places if wanted.has_topic(place.topic)})
     if options.brokers:
         names = [name for name in names if name in options.brokers]

@@ -13,6 +13,7 @@ from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.sink.markers import (
+    BadMarker,
     Committed,
     decode_part,
     encode_marker,
@@ -76,12 +77,17 @@ async def write_marker(options: SinkOptions, job: str, batch: int, runs: Runs) -
                 await trio.sleep(PAUSE_S)
 
 
-async def read_markers(log: WireLog, topics: Sequence[str]) -> dict[str, Runs]:
-    """What counts of each job that has a marker topic among these. Raises `PipelineError`."""
-    found: dict[str, Runs] = {}
+async def read_markers(log: WireLog, topics: Sequence[str]) -> dict[str, Runs | None]:
+    """What counts of each job that has a marker topic among these; None: nobody can tell, as the
+    topic is another one. Raises `PipelineError`."""
+    found: dict[str, Runs | None] = {}
     for job in jobs_of(topics):
         state = Committed(job)
-        queue = await _queue(log, job)
+        try:
+            queue = await _queue(log, job)
+        except BadMarker:
+            found[job] = None
+            continue
         if queue is not None:
             bounds = await log.bounds(queue)
             if bounds.first:
@@ -96,13 +102,13 @@ async def read_markers(log: WireLog, topics: Sequence[str]) -> dict[str, Runs]:
 
 
 async def _queue(log: WireLog, job: str) -> MessageQueue | None:
-    """The one queue of a job's markers; None when there is none yet."""
+    """The one queue of a job's markers; None when there is none yet. Raises `BadMarker`."""
     topic = marker_topic(job)
     if not await log.has_topic(topic):
         return None
     queues = await log.queues(topic)
     if len(queues) != 1:
-        raise WireError(
+        raise BadMarker(
             f"marker topic {topic} has {len(queues)} queues, not 1: it was not created by this "
             f"writer, so the order of markers is unknown"
         )
@@ -113,8 +119,15 @@ async def _bodies(log: WireLog, queue: MessageQueue, begin: int, end: int) -> li
     """Bodies of the messages in [begin, end) of a queue."""
     found: list[bytes] = []
     offset = begin
+    tried: set[int] = set()
     while offset < end:
         pulled = await log.pull(queue, offset, count=min(end - offset, STEP))
+        if pulled.first > offset and not pulled.records:  # each member deletes by itself
+            tried.add(pulled.broker_id)
+            if (other := await log.another(queue, tried)) is not None:
+                tried.add(other)
+                log.ask_member(queue, other)
+                continue
         try:
             messages = decode_messages(pulled.records)
         except ProtocolError as exc:

@@ -3,21 +3,25 @@
 import json
 import pickle
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
+import pyarrow
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.sink.committed import marked_runs
+from rocketbed.pipeline.schema import arrow_schema
+from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs, read_committed
 from rocketbed.pipeline.sink.markers import BadMarker, encode_marker, marker_topic
-from rocketbed.pipeline.sink.marking import _bodies
+from rocketbed.pipeline.sink.marking import _bodies, _queue, read_markers
 from rocketbed.pipeline.sink.runs import Place, Runs
 from rocketbed.pipeline.source import CommittedReader
 from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog
+from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
 from tests.support.logs import SEGMENT, Log, Message
 
@@ -43,7 +47,7 @@ def store(tmp_path: Path, segment: int = SEGMENT) -> Log:
 
 def marked(log: Log, broker: str = "broker-a", **given: str) -> int:
     found = marked_runs(Options.parse({"path": f"{broker}/0={log.root}", **given}))
-    return sum(count for rows in found.values() for row in rows for _, count in row[-1])
+    return sum(count for rows in found.values() for row in rows or () for _, count in row[-1])
 
 
 def test_what_is_marked(tmp_path: Path) -> None:
@@ -121,6 +125,85 @@ async def test_a_broker_that_leaves_markers_out_is_not_believed(
     assert await _bodies(cast(WireLog, Answers((0, 1, 2, 3), step)), queue, 0, 4) == [
         b"0", b"1", b"2", b"3",
     ]  # fmt: skip
+
+
+class Cluster(WireLog):
+    """Markers of one job in a topic with one queue, and somebody's topic with four."""
+
+    def __init__(self, marker: bytes) -> None:
+        self.marker = marker
+        self.own: list[int] = [0]
+        """Members that have the marker; the master is asked first."""
+        self.asked = 0
+
+    async def has_topic(self, topic: str) -> bool:
+        return True
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        count = 1 if topic == TOPIC else 4
+        return tuple(MessageQueue(topic=topic, broker_name="b", queue_id=n) for n in range(count))
+
+    async def bounds(self, queue: MessageQueue) -> QueueBounds:
+        return QueueBounds(0, 1, 1)
+
+    async def pull(self, queue: MessageQueue, offset: int, *, count: int = 1) -> RawPull:
+        record, asked = Message(topic=TOPIC, body=self.marker).encode(9, 0), self.asked
+        if asked in self.own:
+            return RawPull(records=record, next_offset=1, first=0, end=1, broker_id=asked)
+        return RawPull(records=b"", next_offset=1, first=1, end=1, broker_id=asked)
+
+    async def another(self, queue: MessageQueue, tried: Collection[int]) -> int | None:
+        return min({0, 1} - {*tried}, default=None)
+
+    def ask_member(self, queue: MessageQueue, broker_id: int) -> None:
+        self.asked = broker_id
+
+
+def encoded() -> bytes:
+    runs = Runs()
+    runs.add(Place("T", "b", 0), 0, 2)
+    (body,) = encode_marker("job", 0, "one", runs)
+    return body
+
+
+async def test_a_topic_that_is_called_as_markers_are_stops_only_who_meets_its_job() -> None:
+    """Every read with onlyCommitted failed, as if a broker were away."""
+    other = marker_topic("x")
+    found = await read_markers(Cluster(encoded()), [TOPIC, other, "T"])
+    marked = {job: None if runs is None else runs.as_json() for job, runs in found.items()}
+    assert marked == {"job": [["T", "b", 0, [[0, 2]]]], "x": None}
+
+    def committed(*jobs: str) -> list[int]:
+        rows = {
+            "queue_offset": list(range(len(jobs))),
+            "broker": ["b"] * len(jobs),
+            "topic": ["T"] * len(jobs),
+            "queue_id": [0] * len(jobs),
+            "properties": [f"RB_TXN\x01{job}\x02" for job in jobs],
+        }
+        plan = SimpleNamespace(read=lambda *_: iter([pyarrow.RecordBatch.from_pydict(rows)]))
+        schema = arrow_schema("records", ["queue_offset"])
+        batches = read_committed(plan, CommittedPart(None, marked), schema, "_corrupt")
+        return [row for batch in batches for row in batch.column(0).to_pylist()]
+
+    assert committed("job", "job", "job") == [0, 1]
+    with pytest.raises(BadMarker, match=f"topic {other} has not one queue, as markers' topics"):
+        committed("job", "x")
+    log = Cluster(b"")
+    with pytest.raises(BadMarker, match="has 4 queues, not 1"):
+        await _queue(log, "x")
+
+
+@pytest.mark.parametrize("own", [[0, 1], [1], []])
+async def test_markers_that_the_master_has_deleted_are_asked_of_its_slave(own: list[int]) -> None:
+    log = Cluster(encoded())
+    log.own = own
+    queue = MessageQueue(topic=TOPIC, broker_name="b", queue_id=0)
+    if own:
+        assert await _bodies(log, queue, 0, 1) == [encoded()]
+    else:
+        with pytest.raises(WireError, match="its broker gives none"):
+            await _bodies(log, queue, 0, 1)
 
 
 def test_without_any_queues_nobody_can_tell(tmp_path: Path) -> None:
