@@ -1,7 +1,8 @@
 """The option `path`: which stores it means, and what they are called.
 
-Pieces are separated by commas. Each is a directory, a pattern (`*`, `?`, `[...]`) that directories
-with a commit log match, or a file that lists pieces, one a line; local, or behind a scheme.
+Pieces are separated by commas. Each is a directory, a pattern (`*`, `?`, `[...]`, `{a,b}`) that
+directories with a commit log match, or a file that lists pieces, one a line; local, or behind a
+scheme.
 """
 
 import os
@@ -26,6 +27,8 @@ _UNFIT: Final = re.compile("[,=/]")
 """What cannot be in a name before an equals sign."""
 _REMARK: Final = re.compile(r"(^|\s)#.*")
 _PATTERN: Final = frozenset("*?[")
+_CHOICE: Final = re.compile(r"\{([^{}]*)\}")
+"""`{a,b}`, the innermost first."""
 
 
 def parse_paths(text: str, settings: Settings = (), *, is_once: bool = False) -> list[Replica]:
@@ -104,15 +107,12 @@ def _name(piece: str) -> tuple[str | None, str]:
 def _expanded(root: str, settings: Settings, seen: dict[str, list[Entry]] | None) -> list[str]:
     """The stores that a pattern means; a root that is none as it is. Raises `NotAStore`."""
     storage = storage_of(root, settings, seen)
-    if not _PATTERN & set(root) or storage.is_dir(root):
+    choices = _choices(root)
+    if not (_PATTERN & set(root) or choices != [root]) or storage.is_dir(root):
         return [root]
-    scheme, separator, rest = root.rpartition("://")
-    start, *parts = rest.split("/")
-    if separator:
-        start = f"{scheme}://{start}"
-    elif start:
-        start, parts = ".", [start, *parts]
-    found = list(_matching(storage, start, parts))
+    found = _found(storage, root)  # a directory may be called `{a,b}`
+    if not found and choices != [root]:
+        found = [*dict.fromkeys(chain(*(_found(storage, one) for one in choices)))]
     is_store = spread(
         lambda one: storage.is_dir(f"{one}/commitlog"), found, is_local=storage.is_local
     )
@@ -121,6 +121,29 @@ def _expanded(root: str, settings: Settings, seen: dict[str, list[Entry]] | None
         told = f"{len(found)} directories match, none has a commitlog" if found else "none is there"
         raise NotAStore(f"path {root}: no store directory matches: {told}")
     return stores
+
+
+def _choices(pattern: str) -> list[str]:
+    """The patterns that one with `{a,b}` in it means."""
+    choice = _CHOICE.search(pattern)
+    if choice is None:
+        return [pattern]
+    before, behind = pattern[: choice.start()], pattern[choice.end() :]
+    found = (_choices(f"{before}{one}{behind}") for one in choice[1].split(","))
+    return [*dict.fromkeys(chain(*found))]
+
+
+def _found(storage: Storage, pattern: str) -> list[str]:
+    """Directories that match a pattern."""
+    if not _PATTERN & set(pattern):
+        return [pattern] if storage.is_dir(pattern) else []
+    scheme, separator, rest = pattern.rpartition("://")
+    start, *parts = rest.split("/")
+    if separator:
+        start = f"{scheme}://{start}"
+    elif start:
+        start, parts = ".", [start, *parts]
+    return list(_matching(storage, start, parts))
 
 
 def _matching(storage: Storage, directory: str, parts: Sequence[str]) -> Iterator[str]:
@@ -158,7 +181,11 @@ def _pieces(text: str, near: str) -> Iterator[str]:
     while pieces:
         joined = ((length, ",".join(pieces[:length])) for length in range(len(pieces), 0, -1))
         there = ((length, _as_there(piece, near)) for length, piece in joined)
-        length, found = next((one for one in there if one[1]), (1, pieces[0].strip()))
+        length, found = next((one for one in there if one[1]), (0, ""))
+        if not length:  # a comma within `{a,b}` separates no pieces
+            starts = ((n, ",".join(pieces[:n]).strip()) for n in range(1, len(pieces) + 1))
+            whole = (one for one in starts if one[1].count("{") <= one[1].count("}"))
+            length, found = next(whole, (1, pieces[0].strip()))
         del pieces[:length]
         if found:
             yield found

@@ -249,3 +249,36 @@ def test_names_that_fit_and_are_the_same_then_are_told_apart(tmp_path: Path) -> 
     assert names("x/store", "x /store") == ["x-store", "x -store"]
     found = parse_paths(f"sp-2={tmp_path}/x/store,{tmp_path}/sp,{tmp_path}/sp ")
     assert [one.broker for one in found] == ["sp-2", "sp", "sp-3"]
+
+
+def test_patterns_are_hadoops(tmp_path: Path) -> None:
+    """`[^a]` was a or the sign itself, and `{a,b}` two directories, `{a` and `b}`."""
+    stores(tmp_path, "a/store", "b/store", "c/old", "{x}/store", "{q,r}/store", "d,e/store")
+
+    def found(*paths: str) -> list[str]:
+        return [one.root for one in parse_paths(",".join(f"{tmp_path}/{one}" for one in paths))]
+
+    def at(*names: str) -> list[str]:
+        return [f"{tmp_path}/{name}" for name in names]
+
+    assert found("[^a]/store") == found("[!a]/store") == at("b/store")
+    assert found("{a,b}/store") == at("a/store", "b/store")
+    assert found("{a,b}/store", "c/old") == at("a/store", "b/store", "c/old")
+    assert found("{a/store,c/old}") == at("a/store", "c/old")
+    assert found("{a,{b,c}}/{store,old}") == at("a/store", "b/store", "c/old")
+    assert found("{b,nothing,a}/st?re") == at("b/store", "a/store")
+    assert found("{[ab],c}/*", "d,e/store") == at("a/store", "b/store", "c/old", "d,e/store")
+    assert found("{a}/store") == at("a/store")
+    # What is there as it is written counts.
+    assert found("{x}/store", "{q,r}/store") == at("{x}/store", "{q,r}/store")
+    assert found("{x}/*", "{q,r}/st*") == at("{x}/store", "{q,r}/store")
+    (one,) = parse_paths(f"n/0={tmp_path}/{{a,nothing}}/store")
+    assert one[:3] == ("n", "0", f"{tmp_path}/a/store")
+    assert [each.root for each in parse_paths(f"file:{tmp_path}/{{a,b}}/store")] == at(
+        "a/store", "b/store"
+    )
+    with pytest.raises(NotAStore, match=r"\{y,z\}/store: no store directory matches: none is"):
+        found("{y,z}/store")
+    for broken in ("{a,b/store", "a}/store"):
+        with pytest.raises(NotAStore, match="is no store directory: no such directory"):
+            rows(f"{tmp_path}/{broken}")
