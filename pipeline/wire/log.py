@@ -20,7 +20,7 @@ from typing import Final, Self, TypeVar
 import trio
 
 from rocketbed.client.errors import ClientError, NoBroker, NoNameserver, NoRoute, RequestRefused
-from rocketbed.client.routes import MASTER_ID
+from rocketbed.client.routes import MASTER_ID, Route
 from rocketbed.client.session import Session
 from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.wire.questions import (
@@ -188,16 +188,7 @@ class WireLog:
         """All queues of a topic that can be read. Raises `WireError`, `TopicGone`."""
 
         async def ask() -> tuple[MessageQueue, ...]:
-            route = await self._session.routes.get(topic)
-            hidden = [one for one in route.ordered if one not in set(route.readable)]
-            if hidden and topic not in self._told:
-                self._told.add(topic)
-                LOG.warning(
-                    "wire.not_readable topic %s: by its route %d queues, %s the first, may be"
-                    " written and not read: their messages are left out",
-                    *(topic, len(hidden), describe(hidden[0])),
-                )
-            return route.readable
+            return self._readable(await self._session.routes.get(topic))
 
         return await self._patiently(f"route of topic {topic}", topic, ask)
 
@@ -206,7 +197,7 @@ class WireLog:
 
         async def ask() -> tuple[MessageQueue, ...]:
             try:
-                return (await self._session.routes.get(topic)).readable
+                return self._readable(await self._session.routes.get(topic))
             except NoRoute:
                 return ()
 
@@ -316,6 +307,19 @@ class WireLog:
         await trio.sleep(min(PAUSE_S * 2**times, PAUSE_MAX_S))
 
     # --- inside
+
+    def _readable(self, route: Route) -> tuple[MessageQueue, ...]:
+        """Queues that can be read; of others it is told, once a topic."""
+        readable = {*route.readable}
+        hidden = [one for one in route.ordered if one not in readable]
+        if hidden and route.topic not in self._told:
+            self._told.add(route.topic)
+            LOG.warning(
+                "wire.not_readable topic %s: by its route %d queues, %s the first, may be"
+                " written and not read: their messages are left out",
+                *(route.topic, len(hidden), describe(hidden[0])),
+            )
+        return route.readable
 
     async def _patiently(
         self,

@@ -321,6 +321,47 @@ def test_a_replica_that_vanishes_while_it_is_read(
         read(replace(part, others=()))
 
 
+@pytest.mark.parametrize("loses", ["true", "false"])
+def test_what_one_replica_has_lost_since_the_plan_the_next_one_has(
+    tmp_path: Path, loses: str
+) -> None:
+    """Who allows loss got a gap, though the second one had all of it."""
+    stream = log(two_replicas(tmp_path, [200, 200]), failOnDataLoss=loses)
+    offsets = write_log(tmp_path / "whole", SPECS, segment=SEGMENT)
+    start = stream.initial()
+    stop = end(stream, start)
+    parts = stream.plan(start, stop)
+
+    def found() -> list[int]:
+        columns = ["physical_offset"]
+        read = (batch for one in parts for batch in read_part(one, columns, stream.options))
+        return [at for batch in read for at in batch.column(0).to_pylist()]
+
+    lost = f"commitlog/{2 * SEGMENT:020d}"
+    (tmp_path / "0" / lost).unlink()
+    assert found() == offsets
+    (tmp_path / "1" / lost).unlink()
+    if loses == "true":
+        with pytest.raises(DataLost):
+            found()
+    else:
+        gap = 2 * SEGMENT  # a row with the reason `missing_segment`
+        assert found() == sorted([gap, *(at for at in offsets if at // SEGMENT != 2)])
+
+
+def test_where_all_replicas_have_lost_the_beginning_the_longest_rest_is_read(
+    tmp_path: Path,
+) -> None:
+    """It was that of the first one that is listed."""
+    offsets = write_log(tmp_path / "whole", SPECS, segment=SEGMENT)
+    loose = log(two_replicas(tmp_path, [200, 200, 200]), failOnDataLoss="false")
+    start = loose.initial()
+    stop = end(loose, start)
+    for name, count in (("0", 4), ("1", 1), ("2", 3)):
+        retained(tmp_path / name, count)
+    assert [at for _, at in rows(loose, start, stop)] == [at for at in offsets if at >= SEGMENT]
+
+
 @pytest.mark.parametrize("name", ["clean", "killed"])
 def test_a_real_brokers_store(tmp_path: Path, name: str) -> None:
     """Small batches of it have the records that its manifest lists, each once."""

@@ -135,6 +135,33 @@ def test_what_one_member_has_deleted_another_is_asked_for(
     assert given == b"".join(bytes([member, number]) for number in range(first, 100))
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_queues_that_may_not_be_read_are_told_once_a_topic(
+    is_named: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their messages were left out without a word, as while a topic is scaled."""
+
+    async def get(topic: str) -> Route:
+        queues = tuple(MessageQueue(topic=topic, broker_name="a", queue_id=n) for n in range(4))
+        count = {"T": 1, "U": 0, "all": 4}[topic]
+        members = {"a": {0: ("h", 0)}}
+        return Route(
+            topic=topic, brokers=members, writable=queues, ordered=queues, readable=queues[:count]
+        )
+
+    async def read() -> list[int]:
+        log = WireLog("127.0.0.1:1")
+        log._session = SimpleNamespace(routes=SimpleNamespace(get=get))  # type: ignore[assignment]
+        ask = log.queues if is_named else log.queues_now
+        return [len(await ask(topic)) for topic in ("T", "U", "all", "T", "U")]
+
+    assert trio.run(read) == [1, 0, 4, 1, 0]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "wire.not_readable topic T: by its route 3 queues, queue 1 of topic T at a" in told[0]
+    assert "topic U: by its route 4 queues, queue 0 of topic U at a the first" in told[1]
+
+
 def test_a_member_that_is_asked_stays_so_until_it_does_not_answer() -> None:
     queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
     members = {number: ("h", number) for number in (0, 1, 2)}
