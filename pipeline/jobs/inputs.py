@@ -75,6 +75,29 @@ def broker_logs(settings: JobSettings) -> list[BrokerLog]:
     return [_broker_log(name, replicas) for name, replicas in sorted(by_broker.items())]
 
 
+def distinct_logs(settings: JobSettings) -> list[BrokerLog]:
+    """The same for jobs that count. Raises `WrongUsage` also where two brokers have one log, known
+    by what is before its end: copies that were not named as replicas would count twice."""
+    from rocketbed.pipeline.streams.replicas import mark_at, marks_at
+
+    logs = broker_logs(settings)
+    if len(logs) == 1:
+        return logs
+    marks = {log.broker: mark_at(log.replicas[0].replica, log.end).crc for log in logs}
+    for log in logs:
+        replica = log.replicas[0].replica
+        others = [one for one in logs if one is not log and log.start < one.end <= log.end]
+        found = marks_at(replica, [one.end for one in others])
+        for other, mark in zip(others, found, strict=True):
+            if mark.crc and mark.crc == marks[other.broker]:
+                roots = other.replicas[0].replica.root, replica.root
+                raise WrongUsage(
+                    f"{roots[0]} and {roots[1]} have one log, and would count as two brokers: give"
+                    f" --store NAME/0={roots[0]} --store NAME/1={roots[1]}, or one of them"
+                )
+    return logs
+
+
 @contextmanager
 def live_log(settings: JobSettings, topics: Sequence[str]) -> "Iterator[QueueLog]":
     """The queues of the cluster that was named. Raises `WrongUsage`."""
@@ -108,7 +131,7 @@ def sources_now(
     """
     asked = settings.topic_options(topics)
     if not settings.endpoints:
-        logs = broker_logs(settings)
+        logs = distinct_logs(settings)
         note_inputs(report, logs)
         common = asked | {"mode": settings.mode}
         return [common | log.replicas[0].source | {"endOffset": str(log.end)} for log in logs]

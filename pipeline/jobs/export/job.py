@@ -23,7 +23,7 @@ from rocketbed.pipeline.jobs.export.writing import (
     partition_names,
     write_part,
 )
-from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+from rocketbed.pipeline.jobs.inputs import distinct_logs, note_inputs
 from rocketbed.pipeline.jobs.shared import check_shared
 
 
@@ -52,7 +52,7 @@ def export(job: Job, options: ExportOptions) -> None:
     form.check()
     topics = settings.topic_options(options.topics)
     settings.source_options()
-    logs = [] if settings.endpoints else broker_logs(settings)
+    logs = [] if settings.endpoints else distinct_logs(settings)
     note_inputs(job.report, logs)
     for finding in job.report.findings:
         if finding["id"] == "misnamed":

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
-from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+from rocketbed.pipeline.jobs.inputs import distinct_logs, note_inputs
 from rocketbed.pipeline.jobs.replay.send import COLUMNS, RESULT, Pace, send_task
 from rocketbed.pipeline.jobs.replay.target import (
     SYSTEM_TOPICS,
@@ -175,7 +175,7 @@ def _sources(job: Job, options: ReplayOptions) -> list[dict[str, str]]:
         if options.end_offset is not None:
             common["endOffset"] = str(options.end_offset)
         return [common | {"endpoints": job.settings.endpoints, "topics": ",".join(topics)}]
-    logs = broker_logs(job.settings)
+    logs = distinct_logs(job.settings)
     note_inputs(job.report, logs)
     found = []
     for log in logs:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rocketbed.pipeline.errors import EXIT_FINDING, Unwritable
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.export.writing import exported_columns
-from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+from rocketbed.pipeline.jobs.inputs import distinct_logs, note_inputs
 from rocketbed.pipeline.jobs.shared import check_shared
 from rocketbed.pipeline.jobs.tail.lines import bad_range, json_line, text_line
 from rocketbed.pipeline.jobs.tail.told import COUNTED, UNREADABLE, Told
@@ -206,7 +206,7 @@ def _source(job: Job, options: TailOptions) -> dict[str, str]:
         from rocketbed.pipeline.option_table import OptionError
         from rocketbed.pipeline.options import Options
 
-        logs = broker_logs(settings)
+        logs = distinct_logs(settings)
         note_inputs(job.report, logs)  # a stream would wait for a missing store
         try:
             pattern = Options.parse(source).topics_pattern

@@ -115,7 +115,7 @@ _READING: dict[str, Callable[[Any], Any]] = {
         "--store",
         multiple=True,
         metavar="[BROKER/REPLICA=]DIR",
-        help="A store directory; repeat for each replica.",
+        help="A store directory; repeat for each replica, each with its names.",
     ),
     "endpoints": click.option(
         "--endpoints", metavar="HOST:PORT,...", help="Nameservers of a live cluster."

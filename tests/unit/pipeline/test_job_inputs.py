@@ -1,0 +1,68 @@
+"""Which stores a job reads as which brokers."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rocketbed.pipeline.jobs.audit.job import AuditOptions, audit
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
+from rocketbed.pipeline.jobs.export.job import ExportOptions, export
+from rocketbed.pipeline.jobs.inputs import broker_logs, distinct_logs
+from rocketbed.pipeline.jobs.replay.job import ReplayOptions, _sources
+from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
+from tests.support.logs import SEGMENT, STORE_MS, Log, Message
+
+
+def store(root: Path, count: int, since_ms: int = STORE_MS) -> str:
+    messages = [Message(store_ms=since_ms + number, body=b"m" * 200) for number in range(count)]
+    return str(Log(root).append(messages).root)
+
+
+def settings(*stores: str) -> JobSettings:
+    return JobSettings(stores=stores)
+
+
+@pytest.mark.parametrize("kept", [0, SEGMENT])
+@pytest.mark.parametrize("longer", [0, 1, 30])
+def test_copies_of_one_log_are_not_taken_for_two_brokers(
+    tmp_path: Path, longer: int, kept: int
+) -> None:
+    """Every message counted twice, and the audit said GOOD."""
+    one, two = store(tmp_path / "r0/store", 40), store(tmp_path / "r1/store", 40 + longer)
+    for at in range(0, kept, SEGMENT):
+        Path(two, "commitlog", f"{at:020d}").unlink()
+    told = r"r[01]/store and .*r[01]/store have one log, .* --store NAME/0=.*/store --store NAME/1="
+    for given in ((one, two), (two, one), (f"a/0={one}", f"b/0={two}")):
+        with pytest.raises(WrongUsage, match=told):
+            distinct_logs(settings(*given))
+        assert len(broker_logs(settings(*given))) == 2
+    (log,) = distinct_logs(settings(f"a/0={one}", f"a/1={two}"))
+    assert len(log.replicas) == 2
+
+
+def test_logs_of_two_brokers_are_two(tmp_path: Path) -> None:
+    one, two = store(tmp_path / "a", 40), store(tmp_path / "b", 40, STORE_MS + 1)
+    empty = str(Log(tmp_path / "c").root)
+    Path(empty, "commitlog").mkdir(exist_ok=True, parents=True)
+    shutil.copytree(empty, tmp_path / "d")
+    found = distinct_logs(settings(one, two, empty, str(tmp_path / "d")))
+    assert [log.broker for log in found] == ["a", "b", "c", "d"]
+
+
+def test_jobs_that_count_refuse_copies(tmp_path: Path) -> None:
+    copies = store(tmp_path / "r0/store", 4), store(tmp_path / "r1/store", 4)
+    out = tmp_path / "out"
+
+    def job(name: str) -> Job:
+        return Job(name, JobSettings(stores=copies, out=out))
+
+    for run in (
+        lambda: audit(job("audit"), AuditOptions()),
+        lambda: export(job("export"), ExportOptions()),
+        lambda: tail(job("tail"), TailOptions(), print),
+        lambda: _sources(job("replay"), ReplayOptions(target="h:1")),
+    ):
+        with pytest.raises(WrongUsage, match="have one log"):
+            run()
+    assert not out.exists()
