@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 ANSWER_S: Final = 5.0
 """For one request; then it is tried again, a pull twice as long."""
+SHARED: Final = "%LMQ%"
+"""Queues of such topics hold records of other topics."""
 AT_ONCE: Final = 16
 """Questions to a cluster under way at once."""
 

@@ -25,14 +25,12 @@ from rocketbed.pipeline.files.splits import Replica, Split
 from rocketbed.pipeline.files.walk import Positions, walk
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.wire.log import WireError
-from rocketbed.pipeline.wire.questions import describe
+from rocketbed.pipeline.wire.questions import SHARED, describe
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.message import INNER_BATCH
 
 LOG: Final = logging.getLogger("rocketbed.pipeline")
 ANY: Final = 1 << 62
-_SHARED: Final = "%LMQ%"
-"""Queues of such topics hold records of other topics."""
 _DIGITS_MAX: Final = 9
 """Of how many messages a record holds."""
 _PHYSICAL_AT: Final = 28
@@ -96,7 +94,7 @@ class WireDecoder(Decoder):
                 break
             offsets = frame.field("queue_offset")
             self._check(frame, offsets, start, following)
-            is_shared = self._queue.topic.startswith(_SHARED)
+            is_shared = self._queue.topic.startswith(SHARED)
             self.behind = ANY if is_shared else int(offsets[-1]) + 1
             self._range = start, end
             is_cut = self._opens & (frame.sys_flags & INNER_BATCH != 0)
@@ -123,7 +121,7 @@ class WireDecoder(Decoder):
         """Records have to say that they are of this queue, each the one behind the one before: a
         unit, or the record that it leads to, may be damaged, and others be gone. Raises
         `WireError`."""
-        if self._queue.topic.startswith(_SHARED):
+        if self._queue.topic.startswith(SHARED):
             return
         name = numpy.frombuffer(self._queue.topic.encode(), numpy.uint8)
         data = numpy.frombuffer(frame.data, numpy.uint8)

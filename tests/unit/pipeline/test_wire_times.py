@@ -30,6 +30,10 @@ class Broker:
         self.times, self.first, self.answer = times, first, answer
         self.refused: set[int] = set()
         self.has_from = first
+        self.step = 1
+        """Messages in a record, all of one time; a record is given whole."""
+        self.own_first = 0
+        """Of the first record, where it says that it is."""
         self.pulled: list[tuple[int, int]] = []
 
     @property
@@ -54,11 +58,13 @@ class Broker:
             return RawPull(
                 records=b"", next_offset=self.has_from, first=self.has_from, end=0, broker_id=0
             )
-        stop = min(at + min(count, 2), self.end)  # large ones come a few at once
+        at -= (at - self.first) % self.step
+        stop = min(at + self.step * min(count, 2), self.end)  # large ones come a few at once
         if self.refused & {*range(at, stop)}:
             raise Refused("damaged")
         records = (
-            Message(store_ms=self.times[one - self.first]).encode(7, one) for one in range(at, stop)
+            Message(store_ms=self.times[one - self.first]).encode(7, one + self.own_first)
+            for one in range(at, stop, self.step)
         )
         return RawPull(
             records=b"".join(records), next_offset=stop, first=self.first, end=self.end, broker_id=0
@@ -156,6 +162,35 @@ def test_what_a_master_has_deleted_before_its_slave_is_asked_for() -> None:
     assert timed(broker, endTimestamp=SPREAD[100])[1] >= 100
     assert since(broker, SPREAD[100]) == 0
     assert timed(broker, startTimestamp=SPREAD[300]) == (300, 400)
+
+
+@pytest.mark.parametrize("stored", [0, STORE_MS + FAR])
+def test_records_of_several_messages(stored: int) -> None:
+    times = [ms for ms in SPREAD[:40] for _ in range(10)]
+    for number in range(40):
+        given = [*times[: number * 10], *[stored] * 10, *times[number * 10 + 10 :]]
+        broker = Broker(given, 5)
+        broker.step = 10
+        for wanted in (7, 20, 33):
+            start, end = timed(
+                broker, startTimestamp=SPREAD[wanted], endTimestamp=SPREAD[wanted] + 1
+            )
+            begin = since(broker, SPREAD[wanted])
+            if wanted != number:
+                assert start - 5 <= wanted * 10 <= wanted * 10 + 9 < end - 5
+                assert begin - 5 <= wanted * 10
+
+
+def test_queues_that_hold_records_of_other_topics_are_as_the_broker_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where their records are in the queue they do not say."""
+    shared = MessageQueue(topic="%LMQ%T", broker_name="a", queue_id=0)
+    monkeypatch.setitem(globals(), "QUEUE", shared)
+    broker = Broker(SPREAD)
+    broker.own_first = -3
+    assert timed(broker, startTimestamp=SPREAD[100], endTimestamp=SPREAD[200]) == (100, 201)
+    assert broker.pulled == []
 
 
 def test_a_queue_that_is_made_again_goes_on_where_it_should() -> None:
