@@ -369,6 +369,10 @@ class PhysicalLog:
                     overdue=True,
                 )
                 able = sorted(kept, key=lambda view: view.first)  # who has most of it
+                for view in able[:1]:
+                    LOG.warning(
+                        "stream.data_lost broker=%s from=%d to=%d", name, begin.at, view.first
+                    )
                 break
             time.sleep(LOOK_S)
         if not able:

@@ -350,9 +350,9 @@ def test_what_one_replica_has_lost_since_the_plan_the_next_one_has(
 
 
 def test_where_all_replicas_have_lost_the_beginning_the_longest_rest_is_read(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was that of the first one that is listed."""
+    """It was that of the first one that is listed, without a word."""
     offsets = write_log(tmp_path / "whole", SPECS, segment=SEGMENT)
     loose = log(two_replicas(tmp_path, [200, 200, 200]), failOnDataLoss="false")
     start = loose.initial()
@@ -360,6 +360,7 @@ def test_where_all_replicas_have_lost_the_beginning_the_longest_rest_is_read(
     for name, count in (("0", 4), ("1", 1), ("2", 3)):
         retained(tmp_path / name, count)
     assert [at for _, at in rows(loose, start, stop)] == [at for at in offsets if at >= SEGMENT]
+    assert f"stream.data_lost broker=a from=0 to={SEGMENT}" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
