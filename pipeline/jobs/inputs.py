@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rocketbed.pipeline.errors import EXIT_FINDING
 from rocketbed.pipeline.jobs.common import JobSettings, WrongUsage
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rocketbed.pipeline.files.splits import Replica
     from rocketbed.pipeline.streams.queues import QueueLog
     from rocketbed.pipeline.wire.cluster import Seen
+
+COMPARED_MAX: Final = 16
+"""So many logs are compared two by two, a read each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +80,28 @@ def broker_logs(settings: JobSettings) -> list[BrokerLog]:
 
 def distinct_logs(settings: JobSettings) -> list[BrokerLog]:
     """The same for jobs that count. Raises `WrongUsage` also where two brokers have one log, known
-    by what is before its end: copies that were not named as replicas would count twice."""
+    by what is before its end: copies that were not named as replicas would count twice. Of many
+    logs only those that end at one byte are compared."""
+    from rocketbed.pipeline.streams.offsets import Mark
     from rocketbed.pipeline.streams.replicas import mark_at, marks_at
 
     logs = broker_logs(settings)
-    if len(logs) == 1:
-        return logs
-    marks = {log.broker: mark_at(log.replicas[0].replica, log.end).crc for log in logs}
+    few, ends = len(logs) <= COMPARED_MAX, dict[str, Mark]()
     for log in logs:
         replica = log.replicas[0].replica
         others = [one for one in logs if one is not log and log.start < one.end <= log.end]
-        found = marks_at(replica, [one.end for one in others])
-        for other, mark in zip(others, found, strict=True):
-            if mark.crc and mark.crc == marks[other.broker]:
-                roots = other.replicas[0].replica.root, replica.root
+        others = [one for one in others if few or one.end == log.end]
+        for other, mark in zip(
+            others, marks_at(replica, [one.end for one in others]) if others else (), strict=True
+        ):
+            theirs = other.replicas[0].replica
+            if other.broker not in ends:
+                ends[other.broker] = mark_at(theirs, other.end)
+            if mark.crc and mark == ends[other.broker]:
                 raise WrongUsage(
-                    f"{roots[0]} and {roots[1]} have one log, and would count as two brokers: give"
-                    f" --store NAME/0={roots[0]} --store NAME/1={roots[1]}, or one of them"
+                    f"{theirs.root} and {replica.root} have one log, and would count as two"
+                    f" brokers: give --store NAME/0={theirs.root} --store NAME/1={replica.root},"
+                    f" or one of them"
                 )
     return logs
 

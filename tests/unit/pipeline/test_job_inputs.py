@@ -8,7 +8,7 @@ import pytest
 from rocketbed.pipeline.jobs.audit.job import AuditOptions, audit
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.export.job import ExportOptions, export
-from rocketbed.pipeline.jobs.inputs import broker_logs, distinct_logs
+from rocketbed.pipeline.jobs.inputs import COMPARED_MAX, broker_logs, distinct_logs
 from rocketbed.pipeline.jobs.replay.job import ReplayOptions, _sources
 from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
 from tests.support.logs import SEGMENT, STORE_MS, Log, Message
@@ -48,6 +48,16 @@ def test_logs_of_two_brokers_are_two(tmp_path: Path) -> None:
     shutil.copytree(empty, tmp_path / "d")
     found = distinct_logs(settings(one, two, empty, str(tmp_path / "d")))
     assert [log.broker for log in found] == ["a", "b", "c", "d"]
+
+
+def test_of_many_logs_those_that_end_together_are_compared(tmp_path: Path) -> None:
+    """Two by two would be a read of each for each: 40,000 for 200 brokers."""
+    roots = [store(tmp_path / f"b{at}", 1 + at, STORE_MS + at) for at in range(COMPARED_MAX)]
+    equal = store(tmp_path / "equal", 2, STORE_MS + 1)
+    longer = store(tmp_path / "longer", 3, STORE_MS + 1)
+    assert len(distinct_logs(settings(*roots, longer))) == COMPARED_MAX + 1
+    with pytest.raises(WrongUsage, match=r"/(b1|equal) and .*/(b1|equal) have one log"):
+        distinct_logs(settings(*roots, equal))
 
 
 def test_jobs_that_count_refuse_copies(tmp_path: Path) -> None:
