@@ -29,6 +29,8 @@ ANSWER_NS = SECOND_NS
 """So long after every node of its group has a message its send is answered."""
 SAFE_NS = SECOND_NS // 2
 """And so long after it nobody answers any more that it is not safe: a time-out is a second."""
+TRIPS = 2
+"""Over a slow network so many trips sooner: the slave's report and the answer."""
 
 
 @check("L11 answers owed", "sends", severity=Severity.LIVENESS)
@@ -50,12 +52,13 @@ def answers_owed(case: Case, found: Findings) -> int:
     seen: dict[int, int] = {}
     for process, at_ns in zip(rows.column("process"), rows.column("invoked_ns"), strict=True):
         seen[int(process)] = max(int(at_ns), seen.get(int(process), 0))
+    trips_ns = TRIPS * evidence.record.facts.get("link_ns", 0)
     groups = [_Group(case, lineage) for lineage in losses.lineages]
     for row, number, end in (*_sent(case), *_told(case)):
         end_ns = seen[row.process] if row.returned_ns == UNKNOWN else row.returned_ns
         taken_ns, group = end_ns - row.invoked_ns, groups[number]
         is_weak = row.outcome == Outcome.WEAK
-        by_ns = end_ns - (SAFE_NS if is_weak else ANSWER_NS)
+        by_ns = end_ns - (SAFE_NS if is_weak else ANSWER_NS) - trips_ns
         if row.status >= 0 and not is_weak:
             continue
         is_too_soon = is_weak and group.is_too_soon(row)

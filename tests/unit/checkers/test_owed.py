@@ -108,6 +108,11 @@ def told_unsafe_as_it_came(run: RunMaker) -> None:
     is_weak(run, SECOND + 300 * MS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
 
+def told_unsafe_over_a_slow_network(run: RunMaker) -> None:
+    told_unsafe_though_everywhere(run)
+    run.record.facts["link_ns"] = 300 * MS
+
+
 def given_up_at_once(run: RunMaker) -> None:
     is_weak(run, MS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
@@ -166,6 +171,7 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (while_a_slave_was_being_stopped, (0, 1)),
     (told_unsafe_though_everywhere, (1, 0)),
     (told_unsafe_as_it_came, (0, 0)),
+    (told_unsafe_over_a_slow_network, (0, 0)),
     (given_up_at_once, (1, 0)),
     (given_up_at_once_near_a_partition, (1, 0)),
     (given_up_as_it_leads_no_more, (0, 0)),
