@@ -140,7 +140,8 @@ def delays_under_faults(case: Case, found: Findings) -> int:
     until_ns, sends = evidence.record.calm_ns + HALF_OPEN_NS, evidence.acknowledged
     limits = passes.column([until_ns] * len(sends))
     sent = sends.at(passes.below(sends.column("returned_ns"), limits))
-    delays = [delay for _, rows in _readers(case) for _, _, delay in _delays(sent, rows)]
+    every = (one for _, rows in _readers(case) for one in _delays(sent, rows))
+    delays = [max(delay, 0) for _, _, delay in every]  # readers may be told sooner than senders
     if not delays:
         raise NotApplicable("nothing that was acknowledged under faults came to anybody")
     found.figures = spread("delay", delays)

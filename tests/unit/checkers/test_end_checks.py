@@ -280,6 +280,15 @@ def test_how_late_readers_were_under_faults_is_a_figure(run: RunMaker) -> None:
     assert result.figures["delay_max_ms"] == 9000
 
 
+def test_what_came_before_its_acknowledgement_was_not_late(run: RunMaker) -> None:
+    run.record.calm_ns, run.record.consumer_groups = 50 * SECOND, {}
+    run.sends[:] = [replace(one, invoked_ns=SECOND, returned_ns=9 * SECOND) for one in run.sends]
+    run.rows.clear()
+    follow(run, range(COUNT), 2 * SECOND)
+    figures = results(run.judge(only=["A32d"]))["A32d"].figures
+    assert figures["delay_p50_ms"] == figures["delay_max_ms"] == 0
+
+
 @pytest.mark.parametrize(
     ("back_s", "again_s", "wanted"), [(71, 75, (0, 1)), (71, 71.5, (1, 0)), (99, 75, (1, 0))]
 )
