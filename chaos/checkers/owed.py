@@ -118,11 +118,9 @@ class _Group:
     def is_too_soon(self, row: Row) -> bool:
         """Whether a broker cannot have waited as long as it says: one that leads no more gives
         up."""
-        if row.status not in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT):
-            return False
-        if row.returned_ns - row.invoked_ns >= self.case.evidence.record.facts.get(
-            "patience_ns", 0
-        ):
+        patience = self.case.evidence.record.facts.get("patience_ns", {})
+        least_ns = {int(ResponseCode[name]): ns for name, ns in patience.items()}
+        if row.returned_ns - row.invoked_ns >= least_ns.get(row.status, 0):
             return False
         return not any(row.invoked_ns <= time_ns <= row.returned_ns for time_ns in self.led)
 

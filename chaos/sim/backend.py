@@ -44,6 +44,7 @@ from rocketbed.replication.register.cas import CasBroken, Versioned
 from rocketbed.replication.register.form import loaded
 from rocketbed.routing.config import NameserverConfig
 from rocketbed.routing.nameserver import Nameserver
+from rocketbed.wire.command import ResponseCode
 from rocketbed.world.api import Address, World
 
 T = TypeVar("T")
@@ -54,6 +55,8 @@ HARNESS: Final = "harness"
 ELECTION_LOOK_S: Final = 0.1
 TWIN_S: Final = 30.0
 """A second process on a store has said by then that the directory is taken."""
+NEVER_NS: Final = 1 << 62
+"""In which a node says what ours does not."""
 SETTINGS: Final = {
     "mappedFileSizeConsumeQueue": "6000",
     "maxHashSlotNum": "100",
@@ -395,12 +398,15 @@ class SimBackend:
     async def collect(self, directory: Path) -> Collected:
         collected = self._recorder.collect(directory)
         collected.facts["elects"] = self.elects
-        waits_ms = (
-            min(one.slave_timeout_ms, one.store.sync_flush_timeout_ms)
-            for one in self._configs.values()
-        )
-        # Clocks may run fast (`clock NODE drift`).
-        collected.facts["patience_ns"] = min(waits_ms, default=0) * 1_000_000 // 2
+        configs = self._configs.values()
+        waits_ms = {
+            ResponseCode.FLUSH_DISK_TIMEOUT: [one.store.sync_flush_timeout_ms for one in configs],
+            ResponseCode.FLUSH_SLAVE_TIMEOUT: [one.slave_timeout_ms for one in configs],
+        }
+        # Half of it, as clocks may run fast (`clock NODE drift`).
+        collected.facts["patience_ns"] = {
+            code.name: min(some, default=0) * 500_000 for code, some in waits_ms.items()
+        } | {ResponseCode.SLAVE_NOT_AVAILABLE.name: NEVER_NS}
         return collected
 
     # --- inside

@@ -6,7 +6,7 @@ disk.
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -48,6 +48,7 @@ from rocketbed.world.api import World
 
 PAGE_MAX: Final = 2000
 """Rows of one page of a paged 21 or 201."""
+Fits = Callable[[str, str, dict[str, Any]], None]
 RemovalOf = Callable[[str], Callable[[], Awaitable[object]]]
 
 
@@ -89,6 +90,9 @@ class Admin:
         """Begins to destroy a topic's queues; what it returns does the rest."""
         self.give_up_removal: Callable[[str], bool] = lambda _: True
         """After an error; whether the topic's queues stay."""
+        self.fits: Fits = lambda *_: None
+        """Refuses a row, by its table and name, that would not come to all replicas. Raises
+        `ConfigFileError`."""
         self.kept: Callable[[str], None] = lambda _: None
         """Is told of a topic whose queues stay, before it is there again."""
         self._deletions: dict[str, _Deletion] = {}
@@ -121,6 +125,7 @@ class Admin:
         problem = self._topic_problem(config)
         if problem is not None:
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
+        self.fits("topics", config.topic_name, config.to_json())
         self._topics.put(config)
         await self._topics.save()
         return answer(command)
@@ -132,6 +137,7 @@ class Admin:
             problem = self._topic_problem(config)
             if problem is not None:
                 return answer(command, ResponseCode.INVALID_PARAMETER, problem)
+            self.fits("topics", config.topic_name, config.to_json())
         for config in wanted:
             self._topics.put(config)
         await self._topics.save()
@@ -267,6 +273,8 @@ class Admin:
                     f"retryQueueNums of the consumer group {config.group_name} is"
                     f" {config.retry_queue_nums}; a topic has {QUEUES_MAX} queues at most"
                 )
+            self.fits("groups", config.group_name, config.to_json())
+        for config in configs:
             self._groups.put(config)
         await self._groups.save()
 

@@ -12,6 +12,7 @@ from rocketbed.client.allocate import Allocation, average, circle, consistent_ha
 from rocketbed.client.connections import Connections
 from rocketbed.client.nameservers import Nameservers
 from rocketbed.client.routes import Routes
+from rocketbed.node.broker.admin import Fits
 from rocketbed.node.broker.clients import BROADCASTING, Clients
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.request_modes import POP, PULL, RequestModes
@@ -56,6 +57,8 @@ class Assignments:
         self._groups = groups
         self._clients = clients
         self._modes = modes
+        self.fits: Fits = lambda *_: None
+        """As `Admin.fits`."""
         self._nursery: trio.Nursery | None = None
         self._routes: Routes | None = None
         """Made by the first question: most brokers are never asked."""
@@ -131,6 +134,7 @@ class Assignments:
         if entry.mode != PULL:
             remark = f"mode is PULL or POP, not {entry.mode}"
             return answer(command, ResponseCode.INVALID_PARAMETER, remark)
+        self.fits("modes", f"{entry.topic}@{entry.consumer_group}", entry.to_json())
         self._modes.put(entry)
         await self._modes.save()
         return answer(command)

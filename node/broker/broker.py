@@ -121,6 +121,7 @@ class Broker:
         self.handlers = self._make_handlers()
         """The table of the main port."""
         if self.table_log is not None:
+            self.admin.fits = self.assignments.fits = self.table_log.fits
             self.admin.removal = self.table_log.removal
             self.admin.give_up_removal = self.table_log.give_up_removal
             for code in (Code.LOCK_BATCH_MQ, Code.CLONE_GROUP_OFFSET):

@@ -25,6 +25,7 @@ from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.epochs import META_TOPIC
 from rocketbed.node.store.errors import CorruptRecord, MessageRejected, PutFailed, StoreError
+from rocketbed.node.store.run import Run
 from rocketbed.node.store.store import MessageStore
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import SubscriptionGroupConfig, TopicConfig
@@ -105,8 +106,6 @@ class TableLog:
         """Of the last record that was put."""
         self._behind_since = -inf
         """When the oldest record was put, on trio's clock, that may not be confirmed."""
-        self._unfit = 0
-        """Rises with each row that no record takes: it is in this node's tables only."""
         self._roles = 0
         """Rises whenever this node leads no more."""
         self.deleted: dict[str, None] = {}
@@ -171,20 +170,11 @@ class TableLog:
         waiting = self._rows()
         if self._acknowledged.value >= self._end:
             self._behind_since = trio.current_time()
+        unfit: list[dict[str, Any]] = []
         while waiting:
             rows = waiting[0]
-            run = self._store.begin()
             try:
-                run.add(
-                    META_TOPIC,
-                    0,
-                    orjson.dumps(rows, option=orjson.OPT_NON_STR_KEYS),
-                    b"",
-                    flag=0,
-                    sys_flag=0,
-                    born_ms=run.now_ms,
-                    born_host=self._store.store_host_bytes,
-                )
+                run = self._record(rows)
                 self._store.commit(run)
             except (MessageRejected, PutFailed) as exc:
                 # A small maxMessageSize, or segment, takes fewer of them at a time.
@@ -194,14 +184,41 @@ class TableLog:
                     continue
                 self._world.log.error("tables.not_in_log", error=str(exc), rows=_names(rows))
                 if isinstance(exc, MessageRejected):
-                    self._unfit += 1  # whoever asked for it is told, and others go on
-                    waiting.pop(0)
+                    unfit.append(waiting.pop(0))  # it was not asked for: `fits`
                     continue
-                for rest in waiting:
-                    self._note_again(rest)
-                return
+                break
             waiting.pop(0)
             self._end = run.end
+        for rest in (*waiting, *unfit):
+            self._note_again(rest)
+
+    def fits(self, kind: str, name: str, row: dict[str, Any]) -> None:
+        """Raises `ConfigFileError` for a row that no record takes: before it is in a table, from
+        where it would come to no other replica."""
+        if self._config.is_slave:
+            return
+        try:
+            self._record({kind: {name: row}})
+        except MessageRejected as exc:
+            raise ConfigFileError(
+                f"the row of {name} is too large for the log, in which it comes to the other"
+                f" replicas: {exc}"
+            ) from exc
+
+    def _record(self, rows: dict[str, Any]) -> Run:
+        """A record of rows, to be committed. Raises `MessageRejected`."""
+        run = self._store.begin()
+        run.add(
+            META_TOPIC,
+            0,
+            orjson.dumps(rows, option=orjson.OPT_NON_STR_KEYS),
+            b"",
+            flag=0,
+            sys_flag=0,
+            born_ms=run.now_ms,
+            born_host=self._store.store_host_bytes,
+        )
+        return run
 
     @property
     def is_behind(self) -> bool:
@@ -215,11 +232,11 @@ class TableLog:
         `ConfigFileError` if this node does not lead all the while; not if it does not now."""
         if self._config.is_slave:
             return trio.lowlevel.checkpoint
-        return partial(self._settle, self._roles, self._unfit)
+        return partial(self._settle, self._roles)
 
-    async def _settle(self, roles: int, unfit: int) -> None:
+    async def _settle(self, roles: int) -> None:
         self.put()
-        if roles == self._roles and not any(self._noted) and unfit == self._unfit:
+        if roles == self._roles and not any(self._noted):
             with trio.move_on_after(self._config.slave_timeout_ms / 1000):
                 await self._acknowledged.wait_for(self._end)
                 if roles == self._roles:
@@ -243,7 +260,7 @@ class TableLog:
 
     async def _remove(self, topic: str, at: int, offsets: dict[tuple[str, int], int]) -> None:
         roles, removal = self._roles, self._store.removal
-        await self._settle(roles, self._unfit)
+        await self._settle(roles)
         with trio.move_on_after(self._config.slave_timeout_ms / 1000):
             await self._store.dispatched.wait_for(at)
         if self._store.dispatched.value < at:

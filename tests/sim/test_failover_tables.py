@@ -126,9 +126,13 @@ def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None
     async def too_large(world: World) -> None:
         """Whoever asks for a row that no record takes is told so, and nobody else."""
         big = SubscriptionGroupConfig(group_name="big", attributes={"a": "x" * 2000})
-        async with Admin(world, nameservers=NAMESERVER) as admin:
-            with pytest.raises(RequestRefused, match="not confirmed by enough replicas"):
-                await admin.create_group(big)
+        small = [SubscriptionGroupConfig(group_name=f"small-{number}") for number in range(8)]
+        async with Admin(world, nameservers=NAMESERVER) as admin, trio.open_nursery() as nursery:
+            for config in small:
+                nursery.start_soon(admin.create_group, config)
+            for _ in range(2):
+                with pytest.raises(RequestRefused, match="row of big is too large for the log"):
+                    await admin.create_group(big)
 
     def commit(offsets: Offsets) -> None:
         for queue in range(500):
@@ -141,6 +145,7 @@ def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None
         leader = ready(group)
         group.run_program(too_large)
         group.run_program(make)
+        assert group.nodes[leader].tables.groups.get("big") is None
         group.simulation.process(leader).call(commit, group.nodes[leader].tables.offsets)
         group.simulation.run(1)
         tables = group.nodes[end(group, leader, "kill")].tables

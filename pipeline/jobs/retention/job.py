@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.pipeline.errors import EXIT_FINDING
 from rocketbed.pipeline.jobs.common import Job
-from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
+from rocketbed.pipeline.jobs.inputs import BrokerLog, distinct_logs, note_inputs
 from rocketbed.pipeline.jobs.retention.rules import SegmentUse, key_row, retention_row
 from rocketbed.pipeline.report import write_whole
 
@@ -55,7 +55,7 @@ class RetentionOptions:
 
 def retention(job: Job, options: RetentionOptions) -> None:
     """Make the tables. Raises `PipelineError`, `WrongUsage`, `OSError`."""
-    logs = broker_logs(job.settings)
+    logs = distinct_logs(job.settings)
     note_inputs(job.report, logs)
     now_ms = int(time.time() * 1000) if options.now_ms is None else options.now_ms
     job.spark  # noqa: B018 (its start is a phase of its own)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.history import Outcome
 from rocketbed.chaos.record import Promise
 from rocketbed.chaos.trace import Trace
@@ -97,7 +98,11 @@ def is_weak(run: RunMaker, after_ns: int, status: int) -> None:
     run.sends[VALUE] = replace(
         sent, outcome=Outcome.WEAK, status=status, returned_ns=SENT_NS + after_ns
     )
-    run.record.facts["patience_ns"] = SECOND
+    run.record.facts["patience_ns"] = {
+        "FLUSH_DISK_TIMEOUT": 2 * SECOND,
+        "FLUSH_SLAVE_TIMEOUT": SECOND // 2,
+        "SLAVE_NOT_AVAILABLE": ENDLESS,
+    }
 
 
 def told_unsafe_though_everywhere(run: RunMaker) -> None:
@@ -115,6 +120,18 @@ def told_unsafe_over_a_slow_network(run: RunMaker) -> None:
 
 def given_up_at_once(run: RunMaker) -> None:
     is_weak(run, MS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+
+def a_flush_given_up_soon(run: RunMaker) -> None:
+    is_weak(run, SECOND, ResponseCode.FLUSH_DISK_TIMEOUT)
+
+
+def slaves_given_up_by_then(run: RunMaker) -> None:
+    is_weak(run, SECOND, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+
+def what_is_never_said(run: RunMaker) -> None:
+    is_weak(run, SECOND, ResponseCode.SLAVE_NOT_AVAILABLE)
 
 
 def given_up_at_once_near_a_partition(run: RunMaker) -> None:
@@ -173,6 +190,9 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (told_unsafe_as_it_came, (0, 0)),
     (told_unsafe_over_a_slow_network, (0, 0)),
     (given_up_at_once, (1, 0)),
+    (a_flush_given_up_soon, (1, 0)),
+    (slaves_given_up_by_then, (0, 0)),
+    (what_is_never_said, (1, 0)),
     (given_up_at_once_near_a_partition, (1, 0)),
     (given_up_as_it_leads_no_more, (0, 0)),
     (while_the_core_is_alive, (1, 0)),

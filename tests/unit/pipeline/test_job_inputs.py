@@ -10,6 +10,7 @@ from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.export.job import ExportOptions, export
 from rocketbed.pipeline.jobs.inputs import COMPARED_MAX, broker_logs, distinct_logs
 from rocketbed.pipeline.jobs.replay.job import ReplayOptions, _sources
+from rocketbed.pipeline.jobs.retention.job import RetentionOptions, retention
 from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
 from tests.support.logs import SEGMENT, STORE_MS, Log, Message
 
@@ -72,6 +73,7 @@ def test_jobs_that_count_refuse_copies(tmp_path: Path) -> None:
         lambda: export(job("export"), ExportOptions()),
         lambda: tail(job("tail"), TailOptions(), print),
         lambda: _sources(job("replay"), ReplayOptions(target="h:1")),
+        lambda: retention(job("retention"), RetentionOptions()),
     ):
         with pytest.raises(WrongUsage, match="have one log"):
             run()
