@@ -118,7 +118,7 @@ class CopiedTables:
         """Make queues again whose messages came before their topic, which is of another type."""
         await self._store.removal.match_types()
 
-    async def learn_deletions(self, deletions: dict[str, int]) -> None:
+    async def learn_deletions(self, deletions: dict[str, int], is_due: Callable[[], bool]) -> None:
         """Make queues of topics that were deleted and made again on the master as they are there.
         Raises `StoreError`, `OSError`, `ConfigFileError`."""
         if deletions != self._deletions:
@@ -129,8 +129,9 @@ class CopiedTables:
         # once more for the rest, leaves the deletion unknown for seconds (seed 1299045).
         with trio.move_on_after(REACH_S):
             await self._store.dispatched.wait_for(max(deletions.values()))
-        await self._store.removal.learn_deletions(deletions)
-        self._deletions = deletions
+        if is_due():
+            await self._store.removal.learn_deletions(deletions)
+            self._deletions = deletions
 
 
 class Replication:

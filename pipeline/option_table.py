@@ -378,20 +378,23 @@ def _problem(name: str, option: Option | None, asked: str) -> str:
 
 
 OF_KAFKA: Final = {
-    "kafka.bootstrap.servers": "endpoints",
-    "subscribe": "topics",
-    "subscribepattern": "topicsPattern",
-    "maxoffsetspertrigger": "maxRowsPerTrigger",
-    "startingoffsetsbytimestamp": "startingTimestamp",
-    "endingtimestamp": "endTimestamp",
-    "maxrecordsperpartition": "splitBytes",
+    "kafka.bootstrap.servers": ("endpoints",),
+    "subscribe": ("topics",),
+    "subscribepattern": ("topicsPattern",),
+    "maxoffsetspertrigger": ("maxRowsPerTrigger",),
+    "startingoffsetsbytimestamp": ("startingTimestamp", "startTimestamp"),
+    "endingoffsetsbytimestamp": ("endTimestamp",),
+    "endingtimestamp": ("endTimestamp",),
+    "maxrecordsperpartition": ("minPartitions", "splitBytes"),
 }
-"""Options of Spark's source for Kafka, in lower case, and ours (docs/pipeline.md)."""
+"""Options of Spark's source for Kafka, in lower case, and ours (docs/pipeline.md), of which the
+first that is valid is meant."""
 
 
 def _nearest(name: str, valid: list[str]) -> str:
-    if (ours := OF_KAFKA.get(name.lower(), "")) in valid:
-        return f" (what Kafka's source calls so is {ours} here)"
+    for ours in OF_KAFKA.get(name.lower(), ()):
+        if ours in valid:
+            return f" (what Kafka's source calls so is {ours} here)"
     by_lower = {one.lower(): one for one in valid}
     found = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
     return f" (is {by_lower[found[0]]} meant?)" if found else ""

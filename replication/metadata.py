@@ -42,6 +42,7 @@ T = TypeVar("T")
 class _Copied:
     """What a master told beside its tables."""
 
+    master: Address
     texts: dict[str, bytes | None]
     """Of its files, by name."""
     deletions: dict[str, int]
@@ -88,9 +89,10 @@ class MetadataTarget(Protocol):
         `learn_deletions`."""
         ...
 
-    async def learn_deletions(self, deletions: dict[str, int]) -> None:
-        """Go by deletions of the master: topics, each with the end of the log at that moment.
-        Raises `RocketbedError`, `OSError`; called again at the next round, done or not."""
+    async def learn_deletions(self, deletions: dict[str, int], is_due: Callable[[], bool]) -> None:
+        """Go by deletions of the master: topics, each with the end of the log at that moment; as
+        long as `is_due`, since what comes after it may be another master's. Raises
+        `RocketbedError`, `OSError`; called again at the next round, done or not."""
         ...
 
 
@@ -181,19 +183,19 @@ class MetadataSync:
         host, port = master
         fallback = (host, port - FALLBACK_PORT_DISTANCE)
         try:
-            return await self._copy_from(master)
+            return await self._copy_from(master, master)
         except (RemotingError, MetadataRefused):
             if fallback[1] <= 0:
                 raise
-            return await self._copy_from(fallback)
+            return await self._copy_from(master, fallback)
 
-    async def _copy_from(self, address: Address) -> _Copied:
+    async def _copy_from(self, master: Address, address: Address) -> _Copied:
         connection = await dial(self._world, address)
         copied: _Copied | RocketbedError | OSError
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             try:
-                copied = await self._copy_all(connection)
+                copied = await self._copy_all(master, connection)
             except (RocketbedError, OSError) as exc:
                 copied = exc  # raised outside, since a nursery would wrap it in a group
             connection.close()
@@ -201,7 +203,7 @@ class MetadataSync:
             raise copied
         return copied
 
-    async def _copy_all(self, connection: Connection) -> _Copied:
+    async def _copy_all(self, master: Address, connection: Connection) -> _Copied:
         target = self._target
         body = await self._ask(connection, RequestCode.GET_ALL_TOPIC_CONFIG)
         if body is None:
@@ -232,7 +234,7 @@ class MetadataSync:
                 self._replace("groups", target.groups, groups)
         modes = await self._ask(connection, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
         texts = {"delayOffset.json": delays, "messageRequestMode.json": modes}
-        return _Copied(texts, topics.rb_deleted or {})
+        return _Copied(master, texts, topics.rb_deleted or {})
 
     async def _take_over_once(self, copied: _Copied) -> bool:
         target = self._target
@@ -242,7 +244,9 @@ class MetadataSync:
                 self._texts[name] = text
         await target.match_types()
         if copied.deletions:
-            await target.learn_deletions(copied.deletions)
+            await target.learn_deletions(
+                copied.deletions, lambda: copied.master == self.master and self.may_copy()
+            )
         return True
 
     async def _ask(self, connection: Connection, code: int) -> bytes | None:

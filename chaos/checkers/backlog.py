@@ -20,6 +20,8 @@ LATE_NS = 4_000_000_000
 """From the acknowledgement to a reader, without faults: less than a pull is held."""
 HALF_OPEN_NS = 25_000_000_000
 """After the last fault, when all that waited for an answer has given up."""
+TRIPS = 20
+"""Of syncs and ways over a link, for which a commit may wait, refused once or twice."""
 
 
 @check("A30 group backlog", "positions at the end", final=True, needs_history=False)
@@ -192,12 +194,15 @@ def _read_again(case: Case, who: str, rows: Rows) -> tuple[list[int], list[int]]
 
 
 def _committing(case: Case, rows: Rows, came_ns: int, delay: int) -> int:
-    """How long who was handed something waited for its commits in the time before that, ns."""
+    """How long who was handed something waited for its commits in the time before that, ns; of
+    each as long as slow disks and links let it take."""
     takers = {row.process for row in rows.each() if row.returned_ns == came_ns}
+    facts = case.evidence.record.facts
+    usual_ns = TRIPS * (facts.get("disk_ns", 0) + facts.get("link_ns", 0))
     waited, until_ns = 0, came_ns - delay
     for row in case.evidence.rows((Function.COMMIT_OFFSET,)).each():
         if row.process in takers and until_ns < row.returned_ns <= came_ns:
-            waited += row.returned_ns - max(row.invoked_ns, until_ns)
+            waited += min(row.returned_ns - max(row.invoked_ns, until_ns), usual_ns)
             until_ns = row.returned_ns
     return waited
 

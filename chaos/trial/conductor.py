@@ -403,8 +403,9 @@ class Conductor:
             seconds = int(reserved) * 3600 / self.backend.wall_rate
             record.facts["retention_ns"] = round(seconds * 1e9)
             record.facts["retention_round_ns"] = self._round_ns()
-        link = self.plan.weather
-        record.facts["link_ns"] = round((link.link_ms + link.link_jitter_ms) * 1e6)
+        weather = self.plan.weather
+        record.facts["link_ns"] = round((weather.link_ms + weather.link_jitter_ms) * 1e6)
+        record.facts["disk_ns"] = round(max(weather.disk_ms.values(), default=1.0) * 1e6)
         record.save(directory)
 
     # --- inside

@@ -130,10 +130,12 @@ class Reading:
         positions = self._due(process, consumer.positions())
         self.turns[process] += 1
         if self.turns[process] % 2:
-            moved = {queue: at for queue, at in positions.items() if at != last.get(queue)}
             async with trio.open_nursery() as nursery:
                 for queue in positions:
                     nursery.start_soon(self.read_back, consumer, process, group, queue)
+            # A queue that came meanwhile is stored too, where it began (seed 1302088).
+            self.committed[process] = now = consumer.positions()
+            moved = {queue: at for queue, at in now.items() if at != last.get(queue)}
             await self._commit_all(consumer, process, group, moved)
             return
         async with trio.open_nursery() as nursery:

@@ -46,6 +46,7 @@ logger = logging.getLogger("rocketbed.pipeline")
 
 COLUMNS: Final = ("broker", "topic", "queue_id", "queue_offset", "properties")
 """What it takes to tell whether a row counts."""
+_SCANNED: Final = ("topic", "physical_offset", "queue_offset", "body", "crc_ok")
 _JOB: Final = f"(?s)^(?:.*\\x02)?{TRANSACTION}\\x01(?P<job>[^\\x02]+)"
 
 
@@ -95,9 +96,9 @@ def read_committed(
         mask = counting(columns, lookup, unknown)
         if strange := sorted(unknown & part.runs.keys()):
             raise BadMarker(
-                f"topic {marker_topic(strange[0])} has not one queue, as markers' topics have, so"
-                f" nobody can say what is committed of job {strange[0]}, of which there are rows:"
-                f" it was not made by a writer"
+                f"topic {marker_topic(strange[0])} has more than one queue, or its first message is"
+                f" no marker: it was not made by a writer, so nobody can say what is committed of"
+                f" job {strange[0]}, of which there are rows"
             )
         kept = pyarrow.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
         if not mask.all():
@@ -169,16 +170,20 @@ async def _await_brokers(log: "WireLog", found: Sequence[Runs], options: Options
         logger.warning("wire.broker_away %s", what)
 
 
-def _of_stores(options: Options) -> dict[str, Runs]:
+def _of_stores(options: Options) -> dict[str, Runs | None]:
     """From one replica of each broker: what counts is what is confirmed, the same on all."""
     found: dict[str, Runs] = {}
+    strange: dict[str, None] = {}
     ends = read_ends(parse_paths(options.path, options.fs), options.read_uncommitted)
     seen: set[str] = set()
     for replica, end in ends:
         if replica.broker not in seen:
             seen.add(replica.broker)
             for job, runs in _of_store(replica, end, options).items():
-                found.setdefault(job, Runs()).update(runs)
+                if runs is None:
+                    strange[job] = None
+                else:
+                    found.setdefault(job, Runs()).update(runs)
     named = {place.broker for runs in found.values() for place, _ in runs.items()}
     if named and not named & seen:
         raise OptionError(
@@ -193,11 +198,11 @@ def _of_stores(options: Options) -> dict[str, Runs]:
             ", ".join(sorted(named - seen)),
             ", ".join(sorted(seen - named)),
         )
-    return found
+    return found | strange
 
 
-def _of_store(replica: Replica, end: int, options: Options) -> dict[str, Runs]:
-    """Raises `BadMarker` where nobody can tell what counts."""
+def _of_store(replica: Replica, end: int, options: Options) -> dict[str, Runs | None]:
+    """None: the topic is none of markers. Raises `BadMarker` where nobody can tell what counts."""
     need_local([replica.root], "onlyCommitted")
     try:
         directory = open_directory(replica.root)
@@ -210,54 +215,75 @@ def _of_store(replica: Replica, end: int, options: Options) -> dict[str, Runs]:
                 " build them again (rocketbed store rebuild)"
             )
         topics = {marker_topic(job): job for job in jobs_of(sorted(known_topics(replica)))}
-        lost = frozenset(topic for topic in topics if (topic, 0) not in directory.queues)
-        bodies = _scanned(replica, end, lost, options) if lost else {}
-        for topic in topics.keys() - lost:
-            bodies[topic] = _queued(directory, topic, end)
-        return {job: committed(job, bodies.get(topic, ())).runs() for topic, job in topics.items()}
+        many = {topic for topic, queue in directory.queues if queue}
+        bodies: dict[str, list[bytes]] = {}
+        behind: dict[str, int] = {}
+        for topic in topics.keys() - many:
+            bodies[topic], behind[topic] = _queued(directory, topic, end)
+        for topic, found in _scanned(replica, end, behind, options).items():
+            if not bodies[topic] and (expired := found[0][0]):
+                tell_expired(topic, expired, replica.root)
+            bodies[topic] += [body for _, body in found]
+        states = {topic: committed(job, bodies.get(topic, ())) for topic, job in topics.items()}
+        return {
+            job: None if topic in many or (state := states[topic]) is None else state.runs()
+            for topic, job in topics.items()
+        }
     finally:
         directory.close()
 
 
-def _queued(directory: StoreDirectory, topic: str, end: int) -> list[bytes]:
-    """Bodies of the markers in a queue. Raises `BadMarker` for one that cannot be read."""
+def _queued(directory: StoreDirectory, topic: str, end: int) -> tuple[list[bytes], int]:
+    """Bodies of the markers in a queue, as far as it is as its log is, and where the log goes on
+    behind them. Raises `BadMarker` for one that cannot be read."""
     found: list[bytes] = []
-    expired = 0
-    for unit in directory.queues[topic, 0].units():
-        if unit.offset >= end:
+    log, queue = directory.log, directory.queues.get((topic, 0))
+    expired, behind = 0, log.min_offset
+    for unit in queue.units() if queue is not None else ():
+        if not 0 <= unit.offset < end or unit.slot != expired + len(found):
             break
-        if not found and unit.offset < directory.log.min_offset:
+        if not found and unit.offset < log.min_offset:
             expired = unit.slot + 1
             continue
-        if not found and unit.slot:
-            expired = unit.slot
-        record = directory.log.record_at(unit.offset, unit.size)
+        record = log.record_at(unit.offset, unit.size)
         body = unpack_body(record.body, record.sys_flag) if isinstance(record, Record) else None
         if body is None or not isinstance(record, Record) or judge_body_crc(record):
             raise _damaged(directory.root, topic, unit.offset)
+        if (record.topic, record.queue_id, record.queue_offset) != (topic, 0, unit.slot):
+            break
         found.append(body)
+        behind = unit.offset + unit.size
     if expired:
         tell_expired(topic, expired, directory.root)
-    return found
+    return found, behind
 
 
 def _scanned(
-    replica: Replica, end: int, topics: frozenset[str], options: Options
-) -> dict[str, list[bytes]]:
-    """Bodies of markers whose queues are not there: all of the log is read for them."""
-    logger.warning(
-        "%s: no queue of %s, so its log is read for markers", replica.root, ", ".join(topics)
-    )
+    replica: Replica, end: int, behind: Mapping[str, int], options: Options
+) -> dict[str, list[tuple[int, bytes]]]:
+    """Markers behind those that queues have, by topic, each with its queue offset: a queue may have
+    been on disk later than the log, or not be there, and nothing in it says so."""
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    if not behind:
+        return found
     # The limits of the read are of its rows, not of the markers.
-    asked = Options(topics=topics, fail_on_data_loss=options.fail_on_data_loss)
-    found: dict[str, list[bytes]] = {}
-    for split in plan_splits([replica], end=end, durable=end):
-        for batch in batches(split, ["topic", "physical_offset", "body", "crc_ok"], asked):
-            for topic, offset, body, is_good in zip(*batch.to_pydict().values(), strict=True):
-                if topic in topics:
+    asked = Options(topics=frozenset(behind), fail_on_data_loss=options.fail_on_data_loss)
+    start = min(behind.values())
+    for split in plan_splits([replica], start=start, end=end, is_aligned=True, durable=end):
+        for batch in batches(split, _SCANNED, asked):
+            rows = zip(*(batch.column(name).to_pylist() for name in _SCANNED), strict=True)
+            for topic, offset, number, body, is_good in rows:
+                if topic in behind and offset >= behind[topic]:
                     if not is_good or body is None:
                         raise _damaged(replica.root, topic, offset)
-                    found.setdefault(topic, []).append(body)
+                    found.setdefault(topic, []).append((number, body))
+    for topic, some in found.items():
+        logger.warning(
+            "%s: the queue of %s lacks %d markers, which its log has",
+            replica.root,
+            topic,
+            len(some),
+        )
     return found
 
 

@@ -139,11 +139,17 @@ class Committed:
         return whole.merged()
 
 
-def committed(job: str, bodies: Iterable[bytes]) -> Committed:
-    """What the messages of a job's marker topic say, in the order of the queue."""
+def committed(job: str, bodies: Iterable[bytes]) -> Committed | None:
+    """What the messages of a job's marker topic say, in the order of the queue; None where the
+    first is no marker: the topic is another one. Raises `BadMarker`."""
     state = Committed(job)
-    for body in bodies:
-        state.add(decode_part(body, job))
+    for number, body in enumerate(bodies):
+        try:
+            state.add(decode_part(body, job))
+        except BadMarker:
+            if number == 0:
+                return None
+            raise
     return state
 
 

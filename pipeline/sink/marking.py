@@ -15,6 +15,7 @@ from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.sink.markers import (
     BadMarker,
     Committed,
+    committed,
     decode_part,
     encode_marker,
     jobs_of,
@@ -82,19 +83,19 @@ async def read_markers(log: WireLog, topics: Sequence[str]) -> dict[str, Runs | 
     topic is another one. Raises `PipelineError`."""
     found: dict[str, Runs | None] = {}
     for job in jobs_of(topics):
-        state = Committed(job)
         try:
             queue = await _queue(log, job)
         except BadMarker:
             found[job] = None
             continue
+        bodies: list[bytes] = []
         if queue is not None:
             bounds = await log.bounds(queue)
             if bounds.first:
                 tell_expired(queue.topic, bounds.first, f"broker {queue.broker_name}")
-            for body in await _bodies(log, queue, bounds.first, bounds.end):
-                state.add(decode_part(body, job))
-        found[job] = state.runs()
+            bodies = await _bodies(log, queue, bounds.first, bounds.end)
+        state = committed(job, bodies)
+        found[job] = None if state is None else state.runs()
     return found
 
 

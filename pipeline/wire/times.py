@@ -41,6 +41,8 @@ async def place_of(
         return at
     try:
         beside = await _beside(log, queue, low, high, at, BESIDE)
+        if is_end and not any(other >= at for other in beside):
+            raise Refused(f"the member that answers gives nothing from {at} on")
         if not is_end and not any(other < at for other in beside):
             raise Refused(f"the member that answers begins at {at}")  # another has what is before
         if all(

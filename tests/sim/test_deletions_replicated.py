@@ -353,21 +353,29 @@ def test_a_deletion_that_the_log_has_not_reached(made: tuple[bytes, int, int]) -
     assert session(work, config=SLAVE).value == expected(12)
 
 
-def test_a_deletion_that_the_log_reaches_soon(made: tuple[bytes, int, int]) -> None:
-    """A slave that begins with nothing is told of it before it has the log (seed 1299045)."""
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_deletion_that_the_log_reaches_soon(leaves: bool, made: tuple[bytes, int, int]) -> None:
+    """A slave that begins with nothing is told of it before it has the log (seed 1299045). What
+    comes from another master meanwhile is not what was deleted."""
     log, at, _ = made
 
-    async def work(store: MessageStore) -> list[str]:
+    async def work(store: MessageStore) -> tuple[list[str], dict[str, int]]:
         offsets = SimpleNamespace(save=trio.lowlevel.checkpoint)
         node: Any = SimpleNamespace(config_dir="", offsets=offsets)
-        tables = CopiedTables(node, node, store, node)
+        tables, masters = CopiedTables(node, node, store, node), ["b1"]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(tables.learn_deletions, {"T": at})
+            nursery.start_soon(tables.learn_deletions, {"T": at}, lambda: masters == ["b1"])
             await trio.testing.wait_all_tasks_blocked()
+            if leaves:
+                masters[:] = ["b3"]
             await append(store, log)
-        return bodies(store)
+        return bodies(store), store.removal.deletions()
 
-    assert session(work, config=SLAVE).value == expected(12)
+    found, deleted = session(work, config=SLAVE).value
+    if leaves:
+        assert (found[-10:], deleted) == (expected(10, "old"), {})
+    else:
+        assert (found, deleted) == (expected(12), {"T": at})
 
 
 def test_a_cut_below_a_deletion_takes_it_back(made: tuple[bytes, int, int]) -> None:

@@ -1,6 +1,7 @@
 """A slave's copies of topics, groups and offsets, from a master that is there or not."""
 
 import errno
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -67,7 +68,8 @@ class Target:
         self.matched += 1
         await self.gate.wait()
 
-    async def learn_deletions(self, deletions: dict[str, int]) -> None:
+    async def learn_deletions(self, deletions: dict[str, int], is_due: Callable[[], bool]) -> None:
+        assert is_due()
         self.deletions.append(deletions)
 
 

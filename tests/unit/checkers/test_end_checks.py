@@ -314,18 +314,24 @@ def test_who_went_back_is_given_what_is_new_behind_that(
 
 
 @pytest.mark.parametrize(
-    ("process", "commits_s", "wanted"),
+    ("process", "disk_ms", "commits_s", "wanted"),
     [
-        (PROCESS, [(71, 74), (71, 74.5)], (0, 1)),
-        (PROCESS, [(71, 72), (73, 74)], (0, 1)),
-        (PROCESS, [(71, 71.9), (74.8, 75.1)], (1, 0)),
-        (PROCESS, [(60, 70), (76, 80)], (1, 0)),
-        (PROCESS + 1, [(71, 75)], (1, 0)),
+        (PROCESS, 200, [(71, 74), (71, 74.5)], (0, 1)),
+        (PROCESS, 200, [(71, 72), (73, 74)], (0, 1)),
+        (PROCESS, 200, [(71, 71.9), (74.8, 75.1)], (1, 0)),
+        (PROCESS, 200, [(60, 70), (76, 80)], (1, 0)),
+        (PROCESS + 1, 200, [(71, 75)], (1, 0)),
+        (PROCESS, 1, [(71, 74), (71, 74.5)], (1, 0)),
     ],
 )
 def test_who_waits_for_its_commits_is_given_nothing_meanwhile(
-    run: RunMaker, process: int, commits_s: list[tuple[float, float]], wanted: tuple[int, int]
+    run: RunMaker,
+    process: int,
+    disk_ms: int,
+    commits_s: list[tuple[float, float]],
+    wanted: tuple[int, int],
 ) -> None:
+    run.record.facts["disk_ns"] = disk_ms * MS
     run.record.calm_ns, run.delivered, last = 1, [], run.sends[-1]
     run.sends[-1] = replace(last, invoked_ns=70 * SECOND, returned_ns=70 * SECOND)
 

@@ -1,8 +1,10 @@
 """`onlyCommitted` over store directories: which rows count, and what hides that."""
 
 import json
+import os
 import pickle
 import shutil
+import struct
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,12 +78,76 @@ def test_markers_whose_queue_is_lost_are_found_in_the_log(
     log = store(tmp_path)
     shutil.rmtree(log.root / "consumequeue" / TOPIC)
     assert marked(log) == 20
-    assert f"{log.root}: no queue of {TOPIC}, so its log is read for markers" in caplog.text
+    assert f"{log.root}: the queue of {TOPIC} lacks 2 markers, which its log has" in caplog.text
     limits = {"endOffset": "1", "endTimestamp": "1", "topicsPattern": "T", "decompress": "false"}
     assert marked(log, **limits) == 20  # of the rows
     log.flip(log.offsets[10] + 90)
     with pytest.raises(BadMarker, match=f"the marker of {TOPIC} at physical offset"):
         marked(log)
+
+
+UNIT = struct.Struct(">qiq")
+
+
+@pytest.mark.parametrize(
+    ("unit", "lacking"),
+    [
+        ((1, (0, 0, 0)), 1),
+        ((0, (0, 0, 0)), 2),
+        ((1, (-1, 300, 0)), 1),
+        ((0, (-1, 300, 0)), 2),
+        ((1, (1 << 40, 300, 0)), 1),
+        ((0, (1 << 40, 300, 0)), 2),
+    ],
+)
+def test_markers_whose_units_are_damaged_are_found_in_the_log(
+    unit: tuple[int, tuple[int, int, int]],
+    lacking: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A unit that points to nothing ended the queue, and rows were left out without a word."""
+    log = store(tmp_path)
+    with open(next((log.root / "consumequeue" / TOPIC / "0").iterdir()), "r+b") as file:
+        file.seek(UNIT.size * unit[0])
+        file.write(UNIT.pack(*unit[1]))
+    assert marked(log) == 20
+    assert f"the queue of {TOPIC} lacks {lacking} markers, which its log has" in caplog.text
+    assert "expired" not in caplog.text
+
+
+@pytest.mark.parametrize("size", [None, 0, 10, 20])
+def test_markers_whose_queue_is_short_are_found_in_the_log(
+    size: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a crash leaves it where the log was on disk, and the queue not yet."""
+    log = store(tmp_path)
+    path = next((log.root / "consumequeue" / TOPIC / "0").iterdir())
+    if size is None:
+        path.unlink()
+    else:
+        os.truncate(path, size)
+    assert marked(log) == 20
+    assert f"the queue of {TOPIC} lacks" in caplog.text
+
+
+def test_a_marker_that_another_units_place_has_is_found_at_its_own(tmp_path: Path) -> None:
+    log = store(tmp_path)
+    with open(next((log.root / "consumequeue" / TOPIC / "0").iterdir()), "r+b") as file:
+        first = file.read(UNIT.size)
+        file.write(first)
+    assert marked(log) == 20
+
+
+@pytest.mark.parametrize("queue", [0, 3])
+def test_a_store_may_have_a_topic_that_is_only_called_as_markers_are(
+    queue: int, tmp_path: Path
+) -> None:
+    log = store(tmp_path)
+    log.append([Message(topic=marker_topic("x"), queue_id=queue, body=b"hello")])
+    found = marked_runs(Options.parse({"path": f"broker-a/0={log.root}"}))
+    assert found["job"] is not None
+    assert found["x"] is None
 
 
 def test_markers_that_have_expired_are_told_and_hide_no_others(
@@ -187,7 +253,7 @@ async def test_a_topic_that_is_called_as_markers_are_stops_only_who_meets_its_jo
         return [row for batch in batches for row in batch.column(0).to_pylist()]
 
     assert committed("job", "job", "job") == [0, 1]
-    with pytest.raises(BadMarker, match=f"topic {other} has not one queue, as markers' topics"):
+    with pytest.raises(BadMarker, match=f"topic {other} has more than one queue, or its first"):
         committed("job", "x")
     log = Cluster(b"")
     with pytest.raises(BadMarker, match="has 4 queues, not 1"):

@@ -166,6 +166,8 @@ def test_secrets_are_not_shown() -> None:
         ("startingOffsets", "17", "earliest, latest, or JSON"),
         ("maxOffsetsPerTrigger", "7", "unknown option .* Kafka's source calls so is maxRowsPerT"),
         ("kafka.bootstrap.servers", "h:1", "Kafka's source calls so is endpoints here"),
+        ("endingOffsetsByTimestamp", "7", "Kafka's source calls so is endTimestamp here"),
+        ("maxRecordsPerPartition", "7", "Kafka's source calls so is minPartitions here"),
         ("subscribe", "T", "Kafka's source calls so is topics here"),
         ("pahts", "/x", r"unknown option pahts \(is path meant"),
     ],

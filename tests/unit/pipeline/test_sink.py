@@ -240,14 +240,19 @@ def test_a_batch_counts_when_its_marker_is_whole() -> None:
 def test_the_first_whole_marker_of_a_batch_counts() -> None:
     first = encode_marker("job", 0, "one", runs(1, 2))
     second = encode_marker("job", 0, "two", runs(7))
-    assert committed("job", [*first, *second]).runs().as_json() == runs(1, 2).merged().as_json()
+    one = committed("job", [*first, *second])
+    assert one is not None
+    assert one.runs().as_json() == runs(1, 2).merged().as_json()
     both = committed("job", [*first, *encode_marker("job", 1, "x", runs(9))])
+    assert both is not None
     assert both.batches == (0, 1)
     assert both.runs().count() == 3
 
 
 def test_a_batch_without_rows_is_marked_too() -> None:
-    assert committed("job", encode_marker("job", 0, "one", Runs())).has(0)
+    found = committed("job", encode_marker("job", 0, "one", Runs()))
+    assert found is not None
+    assert found.has(0)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +268,10 @@ def test_a_batch_without_rows_is_marked_too() -> None:
     ],
 )
 def test_what_is_no_marker_is_an_error(body: bytes) -> None:
+    marker = encode_marker("job", 0, "one", runs(1))
     with pytest.raises(BadMarker):
-        committed("job", [body])
+        committed("job", [*marker, body])
+    assert committed("job", [body, *marker]) is None
 
 
 @pytest.mark.parametrize(

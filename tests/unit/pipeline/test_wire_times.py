@@ -30,6 +30,8 @@ class Broker:
         self.times, self.first, self.answer = times, first, answer
         self.refused: set[int] = set()
         self.has_from = first
+        self.hollow_from = self.end
+        """From there on it gives nothing, and refuses nothing."""
         self.step = 1
         """Messages in a record, all of one time; a record is given whole."""
         self.own_first = 0
@@ -58,6 +60,10 @@ class Broker:
             return RawPull(
                 records=b"", next_offset=self.has_from, first=self.has_from, end=0, broker_id=0
             )
+        if at >= self.hollow_from:
+            return RawPull(
+                records=b"", next_offset=self.end, first=self.first, end=self.end, broker_id=0
+            )
         at -= (at - self.first) % self.step
         stop = min(at + self.step * min(count, 2), self.end)  # large ones come a few at once
         if self.refused & {*range(at, stop)}:
@@ -77,6 +83,14 @@ def damaged(times: Sequence[int], number: int, stored: int) -> list[int]:
 
 TIMES = [STORE_MS + 1000 * number for number in range(400)]
 SPREAD = [STORE_MS + HOUR * number for number in range(400)]
+
+
+def test_where_nothing_is_given_nothing_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """The read says then that it is not given what is there."""
+    broker = Broker(TIMES, answer=200)
+    broker.hollow_from = 200
+    assert timed(broker, endTimestamp=TIMES[-1] + FAR) == (0, 400)
+    assert "gives nothing from 200 on" in caplog.text
 
 
 def timed(broker: Broker, **given: int) -> tuple[int, int]:
