@@ -91,14 +91,19 @@ class _Group:
 
     @cached_property
     def downs(self) -> list[tuple[str, int, int]]:
-        """Nodes that were down, from when, until when."""
+        """Nodes that were down, or did not know their log yet, from when, until when."""
         found: list[tuple[str, int, int]] = []
         down: dict[str, int] = dict.fromkeys(self.lineage.nodes, 0)
-        for event in self.case.evidence.events(Function.NODE, "exit", "start"):
-            if event.what == "exit" and event.node in self.lineage.nodes:
-                down[event.node] = event.time_ns
-            elif event.node in down:
-                found.append((event.node, down.pop(event.node), event.time_ns))
+        started: dict[str, int] = {}
+        for event in self.case.evidence.events(Function.NODE, "exit", "start", "recovered"):
+            node, time_ns = event.node, event.time_ns
+            if event.what == "exit" and node in self.lineage.nodes:
+                down[node] = time_ns
+            elif event.what == "start" and node in down:
+                found.append((node, down.pop(node), time_ns))
+                started[node] = time_ns
+            elif event.what == "recovered" and node in started:
+                found.append((node, started.pop(node), time_ns))
         return [*found, *((node, since_ns, ENDLESS) for node, since_ns in down.items())]
 
     @cached_property
@@ -106,6 +111,15 @@ class _Group:
         """When a node of it gave up its lead."""
         events = self.case.evidence.events(Function.NODE, "led")
         return [one.time_ns for one in events if one.node in self.lineage.nodes]
+
+    @cached_property
+    def patience(self) -> dict[int, float]:
+        """By what it answers then, how long a node waits at least, ns; less where clocks drift."""
+        evidence = self.case.evidence
+        steps = map(step_of, evidence.events(Function.NEMESIS, "clock"))
+        share = 0.5 if any("drift" in step.split() for step in steps) else 0.9
+        told = evidence.record.facts.get("patience_ns", {})
+        return {int(ResponseCode[name]): share * ns for name, ns in told.items()}
 
     @cached_property
     def of_producers(self) -> list[Excuse]:
@@ -118,9 +132,7 @@ class _Group:
     def is_too_soon(self, row: Row) -> bool:
         """Whether a broker cannot have waited as long as it says: one that leads no more gives
         up."""
-        patience = self.case.evidence.record.facts.get("patience_ns", {})
-        least_ns = {int(ResponseCode[name]): ns for name, ns in patience.items()}
-        if row.returned_ns - row.invoked_ns >= least_ns.get(row.status, 0):
+        if row.returned_ns - row.invoked_ns >= self.patience.get(row.status, 0):
             return False
         return not any(row.invoked_ns <= time_ns <= row.returned_ns for time_ns in self.led)
 

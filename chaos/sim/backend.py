@@ -403,9 +403,8 @@ class SimBackend:
             ResponseCode.FLUSH_DISK_TIMEOUT: [one.store.sync_flush_timeout_ms for one in configs],
             ResponseCode.FLUSH_SLAVE_TIMEOUT: [one.slave_timeout_ms for one in configs],
         }
-        # Half of it, as clocks may run fast (`clock NODE drift`).
         collected.facts["patience_ns"] = {
-            code.name: min(some, default=0) * 500_000 for code, some in waits_ms.items()
+            code.name: min(some, default=0) * 1_000_000 for code, some in waits_ms.items()
         } | {ResponseCode.SLAVE_NOT_AVAILABLE.name: NEVER_NS}
         return collected
 

@@ -87,6 +87,12 @@ def while_producers_were_paused(run: RunMaker) -> None:
     run.strike(SENT_NS, "", "pause", targets=["producer-1"], for_s=2)
 
 
+def while_a_slave_looked_through_its_log(run: RunMaker) -> None:
+    run.event(SENT_NS - 60 * SECOND, "b3", "exit", cause="kill")
+    run.event(SENT_NS - 30 * SECOND, "b3", "start", id=2)
+    run.event(SENT_NS - SECOND, "b3", "recovered", end=0)
+
+
 def while_a_slave_was_being_stopped(run: RunMaker) -> None:
     begun_ns, end_ns = SENT_NS + SECOND, SENT_NS + 9 * SECOND
     run.strike(end_ns, "b3", "stop", targets=["b3"], step="stop b3", began_ns=begun_ns)
@@ -100,7 +106,7 @@ def is_weak(run: RunMaker, after_ns: int, status: int) -> None:
     )
     run.record.facts["patience_ns"] = {
         "FLUSH_DISK_TIMEOUT": 2 * SECOND,
-        "FLUSH_SLAVE_TIMEOUT": SECOND // 2,
+        "FLUSH_SLAVE_TIMEOUT": SECOND,
         "SLAVE_NOT_AVAILABLE": ENDLESS,
     }
 
@@ -128,6 +134,15 @@ def a_flush_given_up_soon(run: RunMaker) -> None:
 
 def slaves_given_up_by_then(run: RunMaker) -> None:
     is_weak(run, SECOND, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+
+def slaves_given_up_too_soon(run: RunMaker) -> None:
+    is_weak(run, SECOND // 2, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+
+def slaves_given_up_by_a_fast_clock(run: RunMaker) -> None:
+    slaves_given_up_too_soon(run)
+    run.strike(SECOND, "b1", "clock", targets=["b1"], step="clock b1 drift 1")
 
 
 def what_is_never_said(run: RunMaker) -> None:
@@ -185,6 +200,7 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (while_a_clock_jumped, (1, 0)),
     (while_producers_were_paused, (0, 1)),
     (while_a_slave_was_down, (0, 1)),
+    (while_a_slave_looked_through_its_log, (0, 1)),
     (while_a_slave_was_being_stopped, (0, 1)),
     (told_unsafe_though_everywhere, (1, 0)),
     (told_unsafe_as_it_came, (0, 0)),
@@ -192,6 +208,8 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (given_up_at_once, (1, 0)),
     (a_flush_given_up_soon, (1, 0)),
     (slaves_given_up_by_then, (0, 0)),
+    (slaves_given_up_too_soon, (1, 0)),
+    (slaves_given_up_by_a_fast_clock, (0, 0)),
     (what_is_never_said, (1, 0)),
     (given_up_at_once_near_a_partition, (1, 0)),
     (given_up_as_it_leads_no_more, (0, 0)),
