@@ -91,19 +91,14 @@ class _Group:
 
     @cached_property
     def downs(self) -> list[tuple[str, int, int]]:
-        """Nodes that were down, or did not know their log yet, from when, until when."""
+        """Nodes that were down, from when, until when."""
         found: list[tuple[str, int, int]] = []
         down: dict[str, int] = dict.fromkeys(self.lineage.nodes, 0)
-        started: dict[str, int] = {}
-        for event in self.case.evidence.events(Function.NODE, "exit", "start", "recovered"):
-            node, time_ns = event.node, event.time_ns
-            if event.what == "exit" and node in self.lineage.nodes:
-                down[node] = time_ns
-            elif event.what == "start" and node in down:
-                found.append((node, down.pop(node), time_ns))
-                started[node] = time_ns
-            elif event.what == "recovered" and node in started:
-                found.append((node, started.pop(node), time_ns))
+        for event in self.case.evidence.events(Function.NODE, "exit", "start"):
+            if event.what == "exit" and event.node in self.lineage.nodes:
+                down[event.node] = event.time_ns
+            elif event.node in down:
+                found.append((event.node, down.pop(event.node), event.time_ns))
         return [*found, *((node, since_ns, ENDLESS) for node, since_ns in down.items())]
 
     @cached_property
@@ -176,11 +171,20 @@ class _Group:
             of_clients = any(word.startswith(clients) for word in words)
             if of_clients or (words.intersection(nodes) and one.verb in HINDERS):
                 yield Excuse(one.step, one.begin_ns, one.end_ns + SETTLE_NS)
+        exits = [one for one in evidence.events(Function.NODE, "exit") if one.node in nodes]
         for event in evidence.events(Function.NEMESIS):
             # A node that is being stopped goes on for a while, without its links (seed 1300065).
             begun_ns = int(event.fields.get("began_ns", event.time_ns))
-            if begun_ns < event.time_ns and set(targets_of(event)).intersection(nodes):
+            ended = {one.node for one in exits if begun_ns < one.time_ns <= event.time_ns}
+            if ended.intersection(targets_of(event)):
                 yield Excuse(step_of(event), begun_ns, event.time_ns + SETTLE_NS)
+        started: dict[str, int] = {}
+        for event in evidence.events(Function.NODE, "start", "recovered"):
+            if event.what == "start" and event.node in nodes:
+                started[event.node] = event.time_ns
+            elif event.node in started:
+                cause = f"{event.node} looked through its log"
+                yield Excuse(cause, started.pop(event.node), event.time_ns + SETTLE_NS)
         for node, since_ns, until_ns in self.downs:
             cause, missed_ns = f"{node} was down", self._missed_ns(since_ns)
             until = min(until_ns, missed_ns, evidence.record.end_ns)
