@@ -99,6 +99,11 @@ def while_a_slave_was_being_stopped(run: RunMaker) -> None:
     run.strike(end_ns, "b3", "stop", targets=["b3"], step="stop b3", began_ns=begun_ns)
 
 
+def while_nodes_were_cut_off_one_by_one(run: RunMaker) -> None:
+    times = {"began_ns": SENT_NS + SECOND}
+    run.strike(SENT_NS + 9 * SECOND, "", "swizzle", targets=["b2"], step="swizzle b2", **times)
+
+
 def while_a_second_process_was_refused(run: RunMaker) -> None:
     begun_ns, end_ns = SENT_NS + SECOND, SENT_NS + 9 * SECOND
     run.strike(end_ns, "b3", "twin", targets=["b3"], step="twin b3", began_ns=begun_ns)
@@ -207,6 +212,7 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (while_a_slave_was_down, (0, 1)),
     (while_a_slave_looked_through_its_log, (0, 1)),
     (while_a_slave_was_being_stopped, (0, 1)),
+    (while_nodes_were_cut_off_one_by_one, (0, 1)),
     (while_a_second_process_was_refused, (1, 0)),
     (told_unsafe_though_everywhere, (1, 0)),
     (told_unsafe_as_it_came, (0, 0)),
