@@ -83,21 +83,23 @@ def distinct_logs(settings: JobSettings) -> list[BrokerLog]:
     by what is before its end: copies that were not named as replicas would count twice. Of many
     logs only those that end at one byte are compared."""
     from rocketbed.pipeline.streams.offsets import Mark
-    from rocketbed.pipeline.streams.replicas import mark_at, marks_at
+    from rocketbed.pipeline.streams.replicas import mark_at
 
     logs = broker_logs(settings)
-    few, ends = len(logs) <= COMPARED_MAX, dict[str, Mark]()
+    few = len(logs) <= COMPARED_MAX
+    own: dict[str, Mark] = {}
     for log in logs:
         replica = log.replicas[0].replica
-        others = [one for one in logs if one is not log and log.start < one.end <= log.end]
-        others = [one for one in others if few or one.end == log.end]
-        for other, mark in zip(
-            others, marks_at(replica, [one.end for one in others]) if others else (), strict=True
-        ):
+        for other in logs:
             theirs = other.replicas[0].replica
-            if other.broker not in ends:
-                ends[other.broker] = mark_at(theirs, other.end)
-            if mark.crc and mark == ends[other.broker]:
+            if other is log or not log.start < other.end <= log.end:
+                continue
+            if not few and other.end != log.end:
+                continue
+            if other.broker not in own:
+                own[other.broker] = mark_at(theirs, other.end)
+            mark = own[other.broker]
+            if mark.crc and mark == mark_at(replica, other.end):
                 raise WrongUsage(
                     f"{theirs.root} and {replica.root} have one log, and would count as two"
                     f" brokers: give --store NAME/0={theirs.root} --store NAME/1={replica.root},"

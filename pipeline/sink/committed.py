@@ -220,15 +220,15 @@ def _of_store(replica: Replica, end: int, options: Options) -> dict[str, Runs | 
         behind: dict[str, int] = {}
         for topic in topics.keys() - many:
             bodies[topic], behind[topic] = _queued(directory, topic, end)
-        for topic, found in _scanned(replica, end, behind, options).items():
-            if not bodies[topic] and (expired := found[0][0]):
+        for topic, scanned in _scanned(replica, end, behind, options).items():
+            if not bodies[topic] and (expired := scanned[0][0]):
                 tell_expired(topic, expired, replica.root)
-            bodies[topic] += [body for _, body in found]
-        states = {topic: committed(job, bodies.get(topic, ())) for topic, job in topics.items()}
-        return {
-            job: None if topic in many or (state := states[topic]) is None else state.runs()
-            for topic, job in topics.items()
-        }
+            bodies[topic] += [body for _, body in scanned]
+        found: dict[str, Runs | None] = dict.fromkeys(topics.values())
+        for topic, some in bodies.items():
+            state = committed(topics[topic], some)
+            found[topics[topic]] = None if state is None else state.runs()
+        return found
     finally:
         directory.close()
 

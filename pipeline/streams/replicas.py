@@ -10,7 +10,7 @@ are not listed.
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -71,14 +71,7 @@ class Standing:
 def mark_at(replica: Replica, position: int) -> Mark:
     """The mark of a position: its checksum covers up to 4 KiB before it, of the same log in any
     replica. 0 stands for "nothing there to compare". Raises `NotAStore`."""
-    (mark,) = marks_at(replica, [position])
-    return mark
-
-
-def marks_at(replica: Replica, positions: Iterable[int]) -> list[Mark]:
-    """The same of several positions. Raises `NotAStore`."""
-    files = log_files(replica)
-    return [Mark(at, _crc_before(replica.storage, files, at) or 0) for at in positions]
+    return Mark(position, _crc_before(replica.storage, log_files(replica), position) or 0)
 
 
 def first_offset(replica: Replica) -> int:
