@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rocketbed.chaos.history import Row, read_history, save_history
 from rocketbed.chaos.record import HISTORY_FILE, RunRecord
 
+BEYOND: Final = 1_000_000
+"""More than any value or offset of a run."""
 Alter = Callable[[Path, RunRecord], bool]
 """Alters a run's directory; whether there was anything to alter."""
 
