@@ -35,6 +35,8 @@ class FaultSpan:
     targets: list[str]
     begin_ns: int
     end_ns: int
+    asked_ns: int
+    """When it was begun with; it is noted when it is done, and some take long."""
 
 
 def faults(evidence: Evidence) -> list[FaultSpan]:
@@ -43,7 +45,9 @@ def faults(evidence: Evidence) -> list[FaultSpan]:
     for number, event in enumerate(evidence.history.events):
         if event.function == Function.NEMESIS and event.what not in ("heal", "struck"):
             step, end = step_of(event) or event.what, _end(evidence, number, event)
-            found.append(FaultSpan(step, event.what, targets_of(event), event.time_ns, end))
+            asked_ns = int(event.fields.get("began_ns", event.time_ns))
+            times = (event.time_ns, end, asked_ns)
+            found.append(FaultSpan(step, event.what, targets_of(event), *times))
     return found
 
 

@@ -9,7 +9,7 @@ from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.events import step_of, targets_of
+from rocketbed.chaos.checkers.events import step_of
 from rocketbed.chaos.checkers.evidence import SECOND_NS
 from rocketbed.chaos.checkers.keys import OFFSET_BITS
 from rocketbed.chaos.checkers.lineage import Lineage
@@ -166,21 +166,18 @@ class _Group:
     def _hindrances(self, clients: str) -> Iterator[Excuse]:
         """What may have kept answers from clients: steps, and nodes that were down."""
         evidence, nodes = self.case.evidence, self.lineage.nodes
+        exits = [one for one in evidence.events(Function.NODE, "exit") if one.node in nodes]
         for one in faults(evidence):
             words = {*one.targets, *one.step.replace(",", " ").split()}
             of_clients = any(word.startswith(clients) for word in words)
             if of_clients or (words.intersection(nodes) and one.verb in HINDERS):
-                yield Excuse(one.step, one.begin_ns, one.end_ns + SETTLE_NS)
-        exits = [one for one in evidence.events(Function.NODE, "exit") if one.node in nodes]
-        for event in evidence.events(Function.NEMESIS):
-            # A node that is being stopped goes on for a while, without its links (seed 1300065).
-            begun_ns = int(event.fields.get("began_ns", event.time_ns))
-            ended = {one.node for one in exits if begun_ns < one.time_ns <= event.time_ns}
-            hit = set(targets_of(event)).intersection(nodes)
-            # One that takes its time, as `swizzle`, is noted when it is over (route-storm, seed 6).
-            is_slow = event.what in HINDERS and begun_ns < event.time_ns
-            if hit and (is_slow or hit.intersection(ended)):
-                yield Excuse(step_of(event), begun_ns, event.time_ns + SETTLE_NS)
+                yield Excuse(one.step, one.asked_ns, one.end_ns + SETTLE_NS)
+            elif any(
+                exit_.node in one.targets and one.asked_ns < exit_.time_ns <= one.begin_ns
+                for exit_ in exits
+            ):
+                # A node that is being stopped goes on for a while, without its links.
+                yield Excuse(one.step, one.asked_ns, one.begin_ns + SETTLE_NS)
         started: dict[str, int] = {}
         for event in evidence.events(Function.NODE, "start", "recovered"):
             if event.what == "start" and event.node in nodes:

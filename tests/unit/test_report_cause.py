@@ -13,8 +13,8 @@ from rocketbed.chaos.trace import NodeTrace, Trace
 
 MS = 1_000_000
 ZERO_NS = 1000 * MS
-CUT = FaultSpan("at 1.715s powercut b1", "powercut", ["b1"], ZERO_NS + 1715 * MS, 4000 * MS)
-KILL = FaultSpan("at 0.1s kill b1", "kill", ["b1"], ZERO_NS + 100 * MS, ZERO_NS + 200 * MS)
+CUT = FaultSpan("at 1.715s powercut b1", "powercut", ["b1"], ZERO_NS + 1715 * MS, 4000 * MS, 0)
+KILL = FaultSpan("at 0.1s kill b1", "kill", ["b1"], ZERO_NS + 100 * MS, ZERO_NS + 200 * MS, 0)
 
 
 def lost(number: int) -> Example:
@@ -62,7 +62,7 @@ def test_the_master_of_that_time_is_blamed_before_a_slave_that_fell_first() -> N
     example = lost(40)
     example.roles = {"b1": "master", "b2": "slave"}
     judged_, record = judgement(judged("A1 lost write", 9, "messages", [example]))
-    slave = FaultSpan("at 1.7s powercut b2", "powercut", ["b2"], CUT.begin_ns - MS, CUT.end_ns)
+    slave = FaultSpan("at 1.7s powercut b2", "powercut", ["b2"], CUT.begin_ns - MS, CUT.end_ns, 0)
     judged_.faults.insert(0, slave)
     (root,) = roots(judged_, record, None)
     assert root.moments == [("b1", 1.715)]
