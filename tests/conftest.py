@@ -1,16 +1,36 @@
 """What tests in more than one folder share."""
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from rocketbed.chaos.host.ports import FIRST, PORTS_VARIABLE, connection_ports_begin
+
+WORKERS = 8
+"""So many share the ports out; more share them again."""
+LEAST_END = FIRST + 1000 * WORKERS
+"""Where connections have nearly all ports there is nothing to share out."""
+
 pytest_plugins = ["tests.support.docker_daemon"]
 
 settings.register_profile("rocketbed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rocketbed")
 """How long an example takes says how busy the machine is, and nothing about the code."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def each_worker_has_its_own_ports() -> None:
+    """A server that one worker has stopped comes back to its port, which no other has taken."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    end = connection_ports_begin()
+    if not worker.startswith("gw") or end < LEAST_END or PORTS_VARIABLE in os.environ:
+        return
+    size = (end - FIRST) // WORKERS
+    first = FIRST + int(worker.removeprefix("gw")) % WORKERS * size
+    os.environ[PORTS_VARIABLE] = f"{first}-{first + size - 1}"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,6 +16,8 @@ from rocketbed.chaos.cluster.plan import ClusterError, change_settings, make_pla
 from rocketbed.chaos.host.member import ManagedProcess, ProcessError
 from rocketbed.chaos.host.ports import (
     HOST,
+    PORTS_VARIABLE,
+    PortRangeError,
     connection_ports_begin,
     free_node_port,
     free_port,
@@ -61,6 +63,26 @@ def test_free_ports_are_none_that_a_connection_may_get() -> None:
     assert 1024 < end < 65_536
     for _ in range(50):
         assert all(port < end for port in node_ports(free_node_port()))
+
+
+def test_ports_are_of_the_range_that_the_environment_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(PORTS_VARIABLE, "21000-21099")
+    given = range(21_000, 21_100)
+    for _ in range(50):
+        assert all(port in given for port in node_ports(free_node_port()))
+        assert free_port() in given
+    assert all(member.port in given for member in make_plan(slaves=2).members)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "21000", "21000-", "a-b", "80-1000", "21000-21098", "64950-65049", "3-1"]
+)
+def test_what_is_no_range_of_ports_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(PORTS_VARIABLE, text)
+    with pytest.raises(PortRangeError, match="such as 20000-21999"):
+        free_port()
 
 
 def test_free_ports_avoid_those_taken() -> None:

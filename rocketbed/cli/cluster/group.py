@@ -73,7 +73,8 @@ cluster.add_command(watch)
     type=click.IntRange(0, 64_000),
     default=DEFAULT_PORT,
     show_default=True,
-    help="Port of the nameserver; brokers use ports derived from it. 0: free ports.",
+    help="Port of the nameserver; brokers use ports derived from it. 0: free ports"
+    " (those of the variable `ROCKETBED_PORTS=20000-21999` where it is set).",
 )
 @click.option("--docker", is_flag=True, help="Run in containers; builds the image if necessary.")
 @click.option(
