@@ -12,6 +12,7 @@ from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.positions import positions, stored_positions
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome
+from rocketbed.client.routes import DEFAULT_QUEUES
 from rocketbed.inspect.directory import queue_type
 from rocketbed.inspect.marks import FLUSHED_NAME
 from rocketbed.wire.bodies import PERM_READ, PERM_WRITE
@@ -69,11 +70,8 @@ def tables_complete(case: Case, found: Findings) -> int:
             is_alike = topic not in changed and (
                 row is None or row.get("perm") == PERM_READ | PERM_WRITE
             )
-            if (
-                wrong
-                and is_alike
-                and _queues_held(evidence, node, topic) <= has < max(made, queues_of[group, topic])
-            ):
+            held, most = _queues_held(evidence, node, topic), max(made, queues_of[group, topic])
+            if wrong and is_alike and (held <= has < most or most < has == DEFAULT_QUEUES):
                 excuse = excuse or _not_copied(case, group)
             if topic in batches and not wrong and queue_type(known[topic]) != "BatchCQ":
                 wrong = "has batch queues, and no such type for"
@@ -161,9 +159,9 @@ def _queues_held(evidence: Evidence, node: NodeLog, topic: str) -> int:
 
 
 def _not_copied(case: Case, group: int) -> Excuse | None:
-    """Why a topic may have come back from the log alone, with the queues that messages name there:
-    a node became master that had not run for as long as a copy of the tables takes
-    (seeds 1271011, 1280260)."""
+    """Why a topic may have come back from the log alone, with the queues that messages name there,
+    or from a send, with those that a producer asks for: a node became master that had not run for
+    as long as a copy of the tables takes (seeds 1271011, 1280260, 1306545)."""
     evidence = case.evidence
     zero_ns = int(evidence.record.facts.get("zero_ns", 0))
     for era in case.losses.lineages[group].eras[1:]:
