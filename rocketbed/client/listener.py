@@ -217,7 +217,7 @@ class Listener:
             offset=message.physical_offset,
             group=self._group,
             delayLevel=-1 if self._is_ordered else 0,
-            originMsgId=message.offset_id,
+            originMsgId=message.message_id,  # of a place another one may stand there now
             originTopic=message.topic,
             maxReconsumeTimes=self._max_retries,
             bname=queue.broker_name,

@@ -45,6 +45,14 @@ async def send(world: World, *bodies: bytes, queues: int = 2, attributes: str = 
         assert {type(outcome) for outcome in outcomes} == {Sent}
 
 
+async def one_send(body: bytes, world: World) -> str | None:
+    """Until it is acknowledged; its offset id."""
+    async with Producer(world, nameservers=NAMESERVERS) as sender:
+        while not isinstance(outcome := await sender.send(Message("T", body)), Sent):
+            await trio.sleep(0.1)
+        return outcome.offset_id
+
+
 def consumer(world: World, group: str = "cg", **options: Any) -> Consumer:
     return Consumer(world, nameservers=NAMESERVERS, group=group, **options)
 
@@ -195,6 +203,44 @@ def test_a_master_that_is_killed_in_the_middle() -> None:
         cluster.simulation.run(200, until=lambda: len(handled) == 400)
         assert len(handled) == 400
         assert handled.total() < 480, handled.most_common(3)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_message_that_was_lost_meanwhile_is_put_back_and_not_what_took_its_place(
+    ordered: bool,
+) -> None:
+    """Its broker has another one at that offset: the function's program sends a copy (1306590)."""
+    heard: list[tuple[bytes, int]] = []
+    is_replaced = False
+
+    async def listen(world: World) -> None:
+        async def handler(message: Received) -> None:
+            heard.append((message.body, message.reconsume_times))
+            if message.body == b"bad":
+                while not is_replaced:
+                    await trio.sleep(0.1)
+                raise ValueError("no")
+
+        async with consumer(world, ordered=ordered) as reader:
+            await reader.subscribe("T", start="first")
+            await reader.listen(handler, max_retries=1)
+
+    with SimCluster() as cluster:
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        cluster.run(lambda world: send(world, b"first", queues=1))
+        cluster.simulation.start("app", listen)
+        cluster.simulation.run(5)
+        lost = cluster.run(partial(one_send, b"bad"))
+        cluster.simulation.run(10, until=lambda: (b"bad", 0) in heard)
+        cluster.simulation.power_cut("a-0", "strict")
+        cluster.start("a-0")
+        assert cluster.run(partial(one_send, b"new")) == lost
+        is_replaced = True
+        cluster.simulation.run(60)
+        assert [body for body, _ in heard] == [b"first", b"bad", b"bad"]
+        (dead,) = cluster.run(dead_letters)
+        assert dead.body == b"bad"
 
 
 @pytest.mark.parametrize("seed", range(3))
