@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Rows
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
@@ -22,6 +23,17 @@ HALF_OPEN_NS = 25_000_000_000
 """After the last fault, when all that waited for an answer has given up."""
 TRIPS = 20
 """Of syncs and ways over a link, for which a commit may wait, refused once or twice."""
+
+
+def settled_ns(case: Case) -> int:
+    """From when on nothing may be late any more; from the beginning in a run without a fault.
+    Raises `NotApplicable` where faults went on to the end."""
+    record = case.evidence.record
+    if not faults(case.evidence):
+        return 0
+    if not record.calm_ns:
+        raise NotApplicable("the run had no calm phase")
+    return record.calm_ns + HALF_OPEN_NS
 
 
 @check("A30 group backlog", "positions at the end", final=True, needs_history=False)
@@ -108,14 +120,15 @@ def late_deliveries(case: Case, found: Findings) -> int:
     that waits for its own commits takes nothing meanwhile (seed 1300031); how long, L10 says.
     """
     evidence = case.evidence
-    calm_ns, sends = evidence.record.calm_ns, evidence.acknowledged
-    if not calm_ns:
-        raise NotApplicable("the run had no calm phase")
-    sent = sends.at(passes.above(sends.column("invoked_ns"), calm_ns + HALF_OPEN_NS))
+    sends = evidence.acknowledged
+    sent = sends.at(passes.above(sends.column("invoked_ns"), settled_ns(case)))
     delays: list[int] = []
     for who, rows in _readers(case):
         back, again = _read_again(case, who, rows)
+        begin_ns = _first(rows) if who in evidence.record.followers else 0
         for at, came_ns, delay in _delays(sent, rows):
+            if came_ns - delay < begin_ns:
+                continue  # of a follower that began anew the rows of its last process are seen
             delays.append(delay)
             if delay > LATE_NS and evidence.record.backend == "sim":
                 text = f"came to {who} {delay / 1e9:.1f} s after it had been acknowledged"
@@ -139,7 +152,7 @@ def delays_under_faults(case: Case, found: Findings) -> int:
     """A32d: how long what was acknowledged while faults went on, or shortly after, took from there
     to each reader; a figure."""
     evidence = case.evidence
-    until_ns, sends = evidence.record.calm_ns + HALF_OPEN_NS, evidence.acknowledged
+    until_ns, sends = settled_ns(case), evidence.acknowledged
     limits = passes.column([until_ns] * len(sends))
     sent = sends.at(passes.below(sends.column("returned_ns"), limits))
     every = (one for _, rows in _readers(case) for one in _delays(sent, rows))
@@ -205,6 +218,10 @@ def _committing(case: Case, rows: Rows, came_ns: int, delay: int) -> int:
             waited += min(row.returned_ns - max(row.invoked_ns, until_ns), usual_ns)
             until_ns = row.returned_ns
     return waited
+
+
+def _first(rows: Rows) -> int:
+    return min(map(int, rows.column("returned_ns")), default=0)
 
 
 def _last(times: list[int], time_ns: int) -> int:

@@ -2,17 +2,25 @@
 
 from collections import defaultdict
 
+from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS, TRIPS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.events import as_master, step_of
-from rocketbed.chaos.checkers.listening import Records
+from rocketbed.chaos.checkers.listening import Records, delay_ns
+from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Excuse
-from rocketbed.chaos.history import Event, Function, Row
+from rocketbed.chaos.history import Event, Function, Outcome, Row
+from rocketbed.inspect.properties import delay_levels
 
 LOCK_NS = 35_000_000_000, 125_000_000_000
 """When a lock may end of somebody who is not heard any more: a minute after it was asked for last,
 which is 20 s before at the most; and until when that may matter."""
 RENEWED_NS = 25_000_000_000
 """An owner asks again every 20 s, and then learns that it is none any more."""
+FREE_NS = 60_000_000_000 + HALF_OPEN_NS
+"""So long after a fault nobody has a lock any more that could not be given back then."""
+GIVEN_BACK_NS = LATE_NS + 4_000_000_000
+"""Who leaves does so when all that it has in hand is done, of its other queues too."""
 AWAY = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu"})
 """Faults in which an owner may not be heard for so long, or not hear that it is none any more."""
 
@@ -92,6 +100,54 @@ def two_at_once(case: Case, found: Findings) -> int:
     if not examined:
         raise NotApplicable("nobody listened in order")
     return examined
+
+
+@check("A45 late in order", "calls in order")
+def late_in_order(case: Case, found: Findings) -> int:
+    """A45: a group that listens in order is called for what it has not had yet soon after that is
+    due, and after the call before it in the queue: whoever leaves gives the lock back. Looked at
+    where no fault has been for so long that nobody may have kept a lock. Where time is a machine's
+    it is a figure only."""
+    evidence = case.evidence
+    levels = delay_levels(evidence.record.delay_levels)
+    facts, struck = evidence.record.facts, faults(evidence)
+    limit_ns = GIVEN_BACK_NS + TRIPS * (facts.get("link_ns", 0) + facts.get("disk_ns", 0))
+    due_ns = {
+        told.value: told.returned_ns + delay_ns(levels, told.operation)
+        for told in evidence.rows((Function.TELL,), Outcome.OK).each()
+    }
+    calls = [
+        call
+        for call in evidence.rows((Function.HEAR,)).each()
+        if call.operation in evidence.record.ordered_listeners
+    ]
+    ended: dict[tuple[int, ...], int] = {}
+    done: set[tuple[int, int]] = set()
+    late: list[int] = []
+    for call in sorted(calls, key=lambda row: row.invoked_ns):
+        queue, key = (call.operation, call.node, call.queue), (call.operation, call.value)
+        since_ns = max(ended.get(queue, 0), due_ns.get(call.value, call.invoked_ns))
+        is_calm = all(
+            one.end_ns + FREE_NS < since_ns or one.begin_ns > call.invoked_ns for one in struck
+        )
+        if key not in done and is_calm and call.value in due_ns:
+            late.append(max(call.invoked_ns - since_ns, 0))
+            if late[-1] > limit_ns and evidence.record.backend == "sim":
+                found.add(
+                    f"{evidence.place(call)} came to group {call.operation} {late[-1] / 1e9:.1f} s"
+                    " after it was due, and nothing before it was in hand",
+                    value=call.value,
+                    time_ns=call.invoked_ns,
+                    distance=late[-1],
+                )
+        ended[queue] = max(ended.get(queue, 0), call.returned_ns)
+        if call.outcome == Outcome.OK or call.attempt + 1 >= evidence.record.listener_tries:
+            done.add(key)
+    if not late:
+        raise NotApplicable("nothing came in order long enough after the faults")
+    found.figures = spread("late", late)
+    found.note = "p99 {late_p99_ms} ms, at most {late_max_ms} ms".format_map(found.figures)
+    return len(late)
 
 
 def _begins_without_locks(event: Event, leads: set[str]) -> bool:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
+from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS, settled_ns
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import step_of
@@ -105,9 +105,7 @@ def late_calls(case: Case, found: Findings) -> int:
     the delay after a refusal is over. Those of the group in order wait for each other. Where time
     is a machine's it is a figure only."""
     evidence = case.evidence
-    if not evidence.record.calm_ns:
-        raise NotApplicable("the run had no calm phase")
-    levels = delay_levels(evidence.record.delay_levels)
+    levels, settled = delay_levels(evidence.record.delay_levels), settled_ns(case)
     late: list[int] = []
     by_attempt: dict[int, list[int]] = defaultdict(list)
     for one in heard(case):
@@ -115,7 +113,7 @@ def late_calls(case: Case, found: Findings) -> int:
             continue
         for attempt, since_ns, first_ns in _waits(one):
             level = FIRST_LEVEL + attempt - 1 if attempt else one.told.operation
-            if since_ns <= evidence.record.calm_ns + HALF_OPEN_NS:
+            if since_ns <= settled:
                 continue
             late.append(max(first_ns - since_ns - delay_ns(levels, level), 0))
             if not (excuse := _clock(case, first_ns)):

@@ -99,6 +99,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     listening.delayed_twice,
     in_order.two_at_once,
     in_order.calls_in_order,
+    in_order.late_in_order,
     # logs against each other, directories, recoveries, and liveness
     messages.dense_queues,
     replicas.equal_logs,
