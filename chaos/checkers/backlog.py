@@ -27,13 +27,11 @@ TRIPS = 20
 
 def settled_ns(case: Case) -> int:
     """From when on nothing may be late any more; from the beginning in a run without a fault.
-    Raises `NotApplicable` where faults went on to the end."""
-    record = case.evidence.record
-    if not faults(case.evidence):
-        return 0
-    if not record.calm_ns:
+    Raises `NotApplicable` where it came to no calm phase."""
+    calm_ns = case.evidence.record.calm_ns
+    if not calm_ns:
         raise NotApplicable("the run had no calm phase")
-    return record.calm_ns + HALF_OPEN_NS
+    return calm_ns + HALF_OPEN_NS if faults(case.evidence) else 0
 
 
 @check("A30 group backlog", "positions at the end", final=True, needs_history=False)
@@ -120,15 +118,15 @@ def late_deliveries(case: Case, found: Findings) -> int:
     that waits for its own commits takes nothing meanwhile (seed 1300031); how long, L10 says.
     """
     evidence = case.evidence
-    sends = evidence.acknowledged
-    sent = sends.at(passes.above(sends.column("invoked_ns"), settled_ns(case)))
+    settled, sends = settled_ns(case), evidence.acknowledged
+    sent = sends.at(passes.above(sends.column("invoked_ns"), settled))
     delays: list[int] = []
     for who, rows in _readers(case):
         back, again = _read_again(case, who, rows)
-        begin_ns = _first(rows) if who in evidence.record.followers else 0
+        begin_ns = 0 if settled else _began_ns(case, who)
         for at, came_ns, delay in _delays(sent, rows):
             if came_ns - delay < begin_ns:
-                continue  # of a follower that began anew the rows of its last process are seen
+                continue
             delays.append(delay)
             if delay > LATE_NS and evidence.record.backend == "sim":
                 text = f"came to {who} {delay / 1e9:.1f} s after it had been acknowledged"
@@ -220,8 +218,14 @@ def _committing(case: Case, rows: Rows, came_ns: int, delay: int) -> int:
     return waited
 
 
-def _first(rows: Rows) -> int:
-    return min(map(int, rows.column("returned_ns")), default=0)
+def _began_ns(case: Case, who: str) -> int:
+    """When a follower's last process, whose rows are looked at, asked first; 0 for a group."""
+    process = case.evidence.record.followers.get(who)
+    if process is None:
+        return 0
+    pulls = case.evidence.rows((Function.PULL,))
+    own = pulls.at(passes.where(pulls.column("process"), (process,)))
+    return min(map(int, own.column("returned_ns")), default=0)
 
 
 def _last(times: list[int], time_ns: int) -> int:

@@ -12,6 +12,8 @@ from rocketbed.chaos.mutants.mutant import swap
 from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.library import DIRECTORY, load_scenario
 from rocketbed.chaos.scenario.toml import read_toml
+from rocketbed.replication.lease import LEASE_S
+from rocketbed.wire.command import Command, ResponseCode, answer
 from tests.support.reserve import assert_found
 
 FIRST_SEED = 12_000
@@ -82,6 +84,29 @@ def slaves_not_in_routes() -> None:
     original = swap("rocketbed.routing.table:RoutingTable.register", register)
 
 
+def locks_kept_by_who_has_left() -> None:
+    def unlock(self: Any, command: Command, connection: Any) -> Command:
+        return answer(command, ResponseCode.SUCCESS, None, {})
+
+    swap("rocketbed.node.broker.locks:QueueLocks.unlock", unlock)
+
+
+def a_lease_of_six_seconds() -> None:
+    def until(self: Any, *who: Any) -> float:
+        found: float = original(self, *who)
+        return found + 9 * LEASE_S
+
+    original = swap("rocketbed.replication.lease:Roll._may_act_until", until)
+
+
+def followers_join_after_half_a_minute() -> None:
+    swap("rocketbed.replication.membership:CAUGHT_UP_S", 30.0)
+
+
+def who_is_behind_stays_in_the_in_sync_set() -> None:
+    swap("rocketbed.replication.membership:Membership._is_behind", lambda self, *more: False)
+
+
 def synced_tables() -> Family:
     """`table-cuts` with what is acknowledged on disk: a topic has to be there before it."""
     text = (DIRECTORY / "table-cuts.toml").read_text(encoding="utf-8")
@@ -92,7 +117,7 @@ def synced_tables() -> Family:
 
 SWARM, POSITIONS = load_scenario("soak-swarm"), load_scenario("table-cuts")
 CUTS, BIT_ROT = load_scenario("demote-truncate"), load_scenario("bit-rot")
-TOPICS = synced_tables()
+TOPICS, TAKEOVER = synced_tables(), load_scenario("takeover")
 CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (ring_overflow_forgets, SWARM, ("S5", "S6", "A2", "A30", "A31", "A22", "L5", "L8", "I13")),
     (reported_before_it_was_written, SWARM, ("R3",)),
@@ -103,6 +128,10 @@ CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (cut_bytes_kept_as_zeros, CUTS, ("R2k",)),
     (blind_scrub, BIT_ROT, ("S2", "R1", "R1i")),
     (slaves_not_in_routes, SWARM, ("L9",)),
+    (locks_kept_by_who_has_left, load_scenario("rebalance"), ("A45",)),
+    (a_lease_of_six_seconds, TAKEOVER, ("X1",)),
+    (followers_join_after_half_a_minute, TAKEOVER, ("X1",)),
+    (who_is_behind_stays_in_the_in_sync_set, TAKEOVER, ("X1",)),
 ]
 
 

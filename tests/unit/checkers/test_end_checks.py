@@ -44,6 +44,7 @@ def run(tmp_path: Path) -> RunMaker:
     made.record.consumer_groups = {"group-1": GROUP}
     made.record.followers = {"consumer-2": FOLLOWER}
     follow(made, range(COUNT))
+    made.strike(SECOND, "b1", "reset")
     for node in NODES:
         keep(made, node, END, END)
     return made
@@ -253,16 +254,28 @@ def test_a_check_that_had_to_run_and_did_not_is_no_pass(run: RunMaker, due: str)
 
 
 @pytest.mark.parametrize(
-    ("calm_ns", "delay_s", "wanted"),
-    [(1, 1, Verdict.OK), (1, 5, Verdict.VIOLATED), (0, 5, Verdict.NOT_APPLICABLE)],
+    ("calm_s", "strike_s", "delay_s", "wanted"),
+    [
+        (1, 0, 1, Verdict.OK),
+        (1, 0, 5, Verdict.VIOLATED),
+        (0, 0, 5, Verdict.NOT_APPLICABLE),
+        (80, 0, 5, Verdict.NOT_APPLICABLE),
+        (80, None, 1, Verdict.OK),
+        (80, None, 5, Verdict.VIOLATED),  # without a fault nothing may be late at any time
+        (0, None, 5, Verdict.NOT_APPLICABLE),
+    ],
 )
 def test_what_is_sent_late_in_calm_comes_soon(
-    run: RunMaker, calm_ns: int, delay_s: int, wanted: Verdict
+    run: RunMaker, calm_s: int, strike_s: int | None, delay_s: int, wanted: Verdict
 ) -> None:
-    run.record.calm_ns = calm_ns
+    run.record.calm_ns = calm_s * SECOND
+    run.events.clear()
+    if strike_s is not None:
+        run.strike(strike_s * SECOND, "b1", "reset")
     last = run.sends[-1]
     run.sends[-1] = replace(last, invoked_ns=84 * SECOND, returned_ns=84 * SECOND + 5 * MS)
     run.rows.clear()
+    follow(run, [], SECOND)
     follow(run, range(COUNT), 84 * SECOND + delay_s * SECOND)
     run.record.consumer_groups = {}
     assert results(run.judge(only=["A32"]))["A32"].verdict is wanted

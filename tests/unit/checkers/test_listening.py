@@ -1,5 +1,5 @@
-"""What listeners were called for: A26 to A29, A42. A message of level 2 is told at 60 s and comes
-to both groups at 62 s; one that its function refuses comes again at level 3, then 4."""
+"""What listeners were called for: A26 to A29, A42, A43, A45. A message of level 2 is told at 60 s
+and comes to both groups at 62 s; one that its function refuses comes again at level 3, then 4."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, found
 
 Change = Callable[[RunMaker], None]
 LOOSE, ORDERED = 101, 102
-IDS = ["A26", "A27", "A27w", "A28", "A29", "A42", "A43"]
+IDS = ["A26", "A27", "A27w", "A28", "A29", "A42", "A43", "A45"]
 VALUE = 500
 TOLD_NS = 60 * SECOND
 DUE_NS = 62 * SECOND
@@ -459,10 +459,63 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
     two_owners_after_a_pause(run, before_s=30)
 
 
+def late_in_order(run: RunMaker, *, late_s: float = 9) -> None:
+    tell(run)
+    hear(run, LOOSE, DUE_NS)
+    hear(run, ORDERED, DUE_NS + int(late_s * SECOND))
+
+
+def nearly_late_in_order(run: RunMaker) -> None:
+    late_in_order(run, late_s=7)
+
+
+def late_in_order_after_a_fault(run: RunMaker) -> None:
+    late_in_order(run)
+    run.strike(40 * SECOND, "b1", "reset")
+
+
+def late_in_order_long_after_a_fault(run: RunMaker) -> None:
+    """Who was cut off then has no lock any more."""
+    told_ns = 2 * TOLD_NS
+    tell(run, at_ns=told_ns)
+    hear(run, LOOSE, told_ns + 2 * SECOND)
+    hear(run, ORDERED, told_ns + 11 * SECOND)
+    run.strike(30 * SECOND, "b1", "reset")
+
+
+def late_in_order_behind_another(run: RunMaker) -> None:
+    """The function had the message before it in hand."""
+    tell(run, value=VALUE + 1)
+    hear(run, LOOSE, DUE_NS, value=VALUE + 1, offset=6)
+    hear(run, ORDERED, DUE_NS, value=VALUE + 1, offset=6, lasts_ns=9 * SECOND)
+    late_in_order(run, late_s=9.1)
+
+
+def tried_again_late_in_order(run: RunMaker) -> None:
+    """Its first call had been in time."""
+    tell(run)
+    hear(run, LOOSE, DUE_NS)
+    hear(run, ORDERED, DUE_NS, refused=True)
+    hear(run, ORDERED, DUE_NS + 60 * SECOND, process=6)
+
+
+def taken_again_in_order(run: RunMaker) -> None:
+    """What comes twice was not waited for."""
+    as_it_should_be(run)
+    hear(run, ORDERED, DUE_NS + 60 * SECOND, process=6)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         (as_it_should_be, set()),
+        (late_in_order, {"A45"}),
+        (nearly_late_in_order, set()),
+        (late_in_order_after_a_fault, set()),
+        (late_in_order_long_after_a_fault, {"A45"}),
+        (late_in_order_behind_another, set()),
+        (tried_again_late_in_order, {"A45"}),
+        (taken_again_in_order, set()),
         (without_an_answer, set()),
         (early, {"A26"}),
         (early_by_a_clock, set()),
@@ -540,6 +593,17 @@ def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) 
     late(run)
     run.record.calm_ns = 0
     assert run.judge(only=IDS).result("A27w").verdict is Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(("has_fault", "wanted"), [(True, "not-applicable"), (False, "violated")])
+def test_without_a_fault_nothing_may_be_late_before_the_calm_phase(
+    run: RunMaker, has_fault: bool, wanted: str
+) -> None:
+    late(run)
+    run.record.calm_ns = 70 * SECOND
+    if has_fault:
+        run.strike(2 * SECOND, "b1", "reset")
+    assert str(run.judge(only=IDS).result("A27w").verdict) == wanted
 
 
 @pytest.mark.parametrize(

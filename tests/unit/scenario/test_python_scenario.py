@@ -161,7 +161,7 @@ def test_what_ships() -> None:
             for quick in (False, True):
                 plan = made.plan(7, backend, quick=quick)
                 assert plan == made.plan(7, backend, quick=quick)
-                assert plan.steps
+                assert plan.steps or made.name == "rebalance"
                 assert plan.storm_s <= (15 if quick else 70)
 
 
