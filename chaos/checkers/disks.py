@@ -171,6 +171,26 @@ class Disks:
             for excuse, since_ns in causes:
                 if since_ns <= excuse.begin_ns <= until_ns:
                     return excuse
+            unread = self._unread(log.name, until_ns, file) if log.image is not None else None
+            if unread is not None:
+                return unread
+        return None
+
+    def _unread(self, node: str, time_ns: int, file: str) -> Excuse | None:
+        """Damage of a file before a time at which the node had not recovered since, and so had not
+        looked: it may heal the file at its next start, without a word (seed 1306722)."""
+        recovered = (
+            event.time_ns
+            for event in self._evidence.events(Function.NODE, "recovered")
+            if event.node == node and event.time_ns <= time_ns
+        )
+        since_ns = max(recovered, default=0)
+        for event in self._evidence.events(Function.NODE, "damaged"):
+            hit = str(event.fields.get("hit"))
+            is_since = event.node == node and since_ns <= event.time_ns <= time_ns
+            if is_since and file and hit.startswith(file):
+                cause = f"{file} of {node} was damaged, and {node} had not looked at it yet"
+                return self._evidence.excuse(cause, event.time_ns, time_ns)
         return None
 
     @cached_property

@@ -18,6 +18,7 @@ from tests.support.run_maker import (
     COUNT,
     MS,
     SECOND,
+    TOPIC,
     ImageMaker,
     RunMaker,
     Sent,
@@ -218,6 +219,29 @@ def test_an_image_from_before_the_damage_is_not_excused_by_it(
     image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
     run.event(damaged_ns, "b2", "damaged", hit="commitlog", kind="flip")
     run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a checksum")
+    assert found(run.judge(only=["SI"])) == wanted
+
+
+@pytest.mark.parametrize(
+    ("recovered_ns", "hit", "wanted"),
+    [
+        (1, f"consumequeue/{TOPIC}/0/{0:020d} bytes 48 to 52", set()),
+        (SECOND // 2, f"consumequeue/{TOPIC}/0/{0:020d} bytes 48 to 52", {"SI"}),
+        (1, f"consumequeue/{TOPIC}/1/{0:020d} bytes 48 to 52", {"SI"}),
+        (1, "commitlog", {"SI"}),
+    ],
+)
+def test_a_node_that_ends_before_it_has_recovered_tells_of_no_damage(
+    run: RunMaker, recovered_ns: int, hit: str, wanted: set[str]
+) -> None:
+    """Of the file that was hit (seed 1306722)."""
+
+    def harm(root: Path) -> None:
+        overwrite(root / "consumequeue" / TOPIC / "0" / f"{0:020d}", 48, bytes(4))
+
+    image(run, "crash", harm=harm)
+    run.event(SECOND // 3, "b2", "damaged", hit=hit, kind="old", untold=False)
+    run.event(recovered_ns, "b2", "recovered", end=0)
     assert found(run.judge(only=["SI"])) == wanted
 
 
