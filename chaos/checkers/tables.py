@@ -70,8 +70,10 @@ def tables_complete(case: Case, found: Findings) -> int:
             is_alike = topic not in changed and (
                 row is None or row.get("perm") == PERM_READ | PERM_WRITE
             )
-            held, most = _queues_held(evidence, node, topic), max(made, queues_of[group, topic])
-            if wrong and is_alike and (held <= has < most or most < has == DEFAULT_QUEUES):
+            held, used = _queues_held(evidence, node, topic), queues_of[group, topic]
+            is_from_log = held <= has < max(made, used)
+            is_from_send = 0 < made < has == max(DEFAULT_QUEUES, used)
+            if wrong and is_alike and (is_from_log or is_from_send):
                 excuse = excuse or _not_copied(case, group)
             if topic in batches and not wrong and queue_type(known[topic]) != "BatchCQ":
                 wrong = "has batch queues, and no such type for"
