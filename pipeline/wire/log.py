@@ -227,7 +227,7 @@ class WireLog:
 
             async def now() -> dict[MessageQueue, QueueBounds]:
                 route = await self._session.routes.get(own[0].topic)
-                return await bounds_now(self._session, route, own)
+                return await bounds_now(self._session, route, own, others_s=self._limit_s / 2)
 
             found.update(await self._patiently(f"ends of {what}", own[0].topic, now))
 

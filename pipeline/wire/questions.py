@@ -41,17 +41,24 @@ class QueueBounds(NamedTuple):
 
 
 async def bounds_now(
-    session: Session, route: Route, queues: Sequence[MessageQueue]
+    session: Session, route: Route, queues: Sequence[MessageQueue], *, others_s: float
 ) -> dict[MessageQueue, QueueBounds]:
-    """Of queues of one topic at one broker. Raises `RequestRefused`, `RemotingError`, `NoBroker`
-    when no member answers."""
+    """Of queues of one topic at one broker. All members are asked at once, and once one has
+    answered the others are waited for so long: one that hangs is not missed. Raises
+    `RequestRefused`, `RemotingError`, `NoBroker` when no member answers."""
     seen: list[dict[MessageQueue, tuple[int, int]]] = []
     failure: Exception | None = None
-    for _, address in sorted(route.brokers.get(queues[0].broker_name, {}).items()):
+
+    async def ask(address: Address) -> None:
+        nonlocal failure
         try:
             seen.append(await _extents(session, queues, address))
+            enough.deadline = min(enough.deadline, trio.current_time() + others_s)
         except (RemotingError, RequestRefused) as exc:
             failure = exc
+
+    with trio.CancelScope() as enough:
+        await together(ask, route.brokers.get(queues[0].broker_name, {}).values())
     if not seen:
         raise failure or NoBroker(f"no broker serves {describe(queues[0])} now")
     found = {}

@@ -78,6 +78,15 @@ def test_a_clusters_rows_are_those_of_its_files(start: Start) -> None:
     )
 
 
+def test_a_slave_that_hangs_is_not_missed(start: Start) -> None:
+    """Its connection is there and it answers nothing; the limit is for those who answer too."""
+    cluster = start(slaves=1)
+    send(sink(cluster), 0, 40)
+    cluster.pause("slave-1")
+    options = reading(cluster, topics=None, topicsPattern="T", retryTimeoutMs=4000)
+    assert numbers(options) == list(range(40))
+
+
 def test_options_of_a_wire_read(start: Start) -> None:
     endpoints = "127.0.0.1:1"
     for given, reason in (
