@@ -278,6 +278,16 @@ def called_once_more_in_order(run: RunMaker) -> None:
     called_once_more(run, ORDERED)
 
 
+def called_once_more_in_order_where_nothing_was_safe(run: RunMaker, *, since_s: int = 10) -> None:
+    """What it puts back was answered in the same way, it seems."""
+    called_once_more_in_order(run)
+    tell(run, outcome=Outcome.WEAK, value=VALUE + 1, at_ns=DUE_NS + since_s * SECOND)
+
+
+def called_once_more_in_order_where_nothing_had_been_safe(run: RunMaker) -> None:
+    called_once_more_in_order_where_nothing_was_safe(run, since_s=8)
+
+
 def called_once_more_in_a_storm(run: RunMaker) -> None:
     """Its owner could not put it back."""
     called_once_more(run, ORDERED)
@@ -547,6 +557,8 @@ def taken_again_in_order(run: RunMaker) -> None:
         (dead_twice_after_two_refusals, set()),
         (called_once_more, {"A28"}),
         (called_once_more_in_order, {"A28"}),
+        (called_once_more_in_order_where_nothing_was_safe, set()),
+        (called_once_more_in_order_where_nothing_had_been_safe, {"A28"}),
         (called_once_more_in_a_storm, set()),
         (refused_to_its_sender, {"A28"}),
         (again_late, {"A27w"}),
