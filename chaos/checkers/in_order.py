@@ -21,6 +21,8 @@ FREE_NS = 60_000_000_000 + HALF_OPEN_NS
 """So long after a fault nobody has a lock any more that could not be given back then."""
 GIVEN_BACK_NS = LATE_NS + 4_000_000_000
 """Who leaves does so when all that it has in hand is done, of its other queues too."""
+QUEUES_EACH = 8
+"""With more a member is late by itself: refused messages hold its workers while they wait."""
 AWAY = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu"})
 """Faults in which an owner may not be heard for so long, or not hear that it is none any more."""
 
@@ -111,7 +113,7 @@ def late_in_order(case: Case, found: Findings) -> int:
     evidence = case.evidence
     levels = delay_levels(evidence.record.delay_levels)
     facts, struck = evidence.record.facts, faults(evidence)
-    limit_ns = GIVEN_BACK_NS + TRIPS * (facts.get("link_ns", 0) + facts.get("disk_ns", 0))
+    trips_ns = TRIPS * (facts.get("link_ns", 0) + facts.get("disk_ns", 0))
     due_ns = {
         told.value: told.returned_ns + delay_ns(levels, told.operation)
         for told in evidence.rows((Function.TELL,), Outcome.OK).each()
@@ -121,6 +123,8 @@ def late_in_order(case: Case, found: Findings) -> int:
         for call in evidence.rows((Function.HEAR,)).each()
         if call.operation in evidence.record.ordered_listeners
     ]
+    queues = len({(call.operation, call.node, call.queue) for call in calls})
+    limit_ns = GIVEN_BACK_NS * max(1, queues // QUEUES_EACH) + trips_ns
     ended: dict[tuple[int, ...], int] = {}
     done: set[tuple[int, int]] = set()
     late: list[int] = []

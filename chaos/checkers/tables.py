@@ -72,7 +72,8 @@ def tables_complete(case: Case, found: Findings) -> int:
             )
             held, used = _queues_held(evidence, node, topic), queues_of[group, topic]
             is_from_log = held <= has < max(made, used)
-            is_from_send = 0 < made < has == max(DEFAULT_QUEUES, used)
+            is_even = row is None or row.get("writeQueueNums") == has
+            is_from_send = is_even and 0 < made < has == max(DEFAULT_QUEUES, used)
             if wrong and is_alike and (is_from_log or is_from_send):
                 excuse = excuse or _not_copied(case, group)
             if topic in batches and not wrong and queue_type(known[topic]) != "BatchCQ":

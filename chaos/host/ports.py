@@ -24,13 +24,15 @@ PORTS_VARIABLE = "ROCKETBED_PORTS"
 """Variable of the environment: the only ports that may be taken, first and last."""
 LEAST_PORTS = 100
 """Fewer are no range: servers are looked for at random."""
+TRIES = 5_000
+"""Drawn ports, of which one has to be free."""
 RANGE_PATH = "/proc/sys/net/ipv4/ip_local_port_range"
 _LAST = 65_000
 _random = SystemRandom()
 
 
 class PortRangeError(RocketbedError):
-    """`ROCKETBED_PORTS` is no range of ports."""
+    """`ROCKETBED_PORTS` is no range of ports, or has no free ones."""
 
 
 def is_free(port: int, host: str = HOST) -> bool:
@@ -57,7 +59,7 @@ def free_port(taken: Iterable[int] = ()) -> int:
     avoid = set(taken)
     given = ports_given()
     allowed = given or range(FIRST, connection_ports_begin())
-    while True:
+    for _ in range(TRIES):
         if given or len(allowed) >= 1000:
             port = _random.choice(allowed)
         else:
@@ -66,6 +68,7 @@ def free_port(taken: Iterable[int] = ()) -> int:
                 port = int(probe.getsockname()[1])
         if port not in avoid and is_free(port):
             return port
+    raise PortRangeError(_no_room(given))
 
 
 def ports_given() -> range | None:
@@ -106,7 +109,7 @@ def free_node_port(taken: Iterable[int] = ()) -> int:
     """A `listenPort` all of whose ports are free and none of which is among `taken`."""
     avoid = set(taken)
     given = ports_given()
-    while True:
+    for _ in range(TRIES):
         port = free_port(avoid)
         ports = node_ports(port)
         if given and not all(one in given for one in ports):
@@ -115,3 +118,9 @@ def free_node_port(taken: Iterable[int] = ()) -> int:
             continue  # the last one would be a connection's
         if port < _LAST and avoid.isdisjoint(ports) and all(is_free(one) for one in ports):
             return port
+    raise PortRangeError(_no_room(given))
+
+
+def _no_room(given: range | None) -> str:
+    where = f"of {PORTS_VARIABLE}={given[0]}-{given[-1]}" if given else f"of {HOST}"
+    return f"no free ports were found among those {where}: give more, or end what uses them"

@@ -395,6 +395,7 @@ class Conductor:
             "vain": [str(step) for step in self.schedule.vain],
             "burst": self.plan.producers.burst,
             "quick": self.plan.quick,
+            "late_topics": self.plan.producers.late,
             "counts": dict(self.control.counts),
             "outages": [list(outage) for outage in self.control.outages],
         }

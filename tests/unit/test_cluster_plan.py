@@ -21,6 +21,7 @@ from rocketbed.chaos.host.ports import (
     connection_ports_begin,
     free_node_port,
     free_port,
+    free_ports,
     is_free,
     node_ports,
 )
@@ -74,6 +75,12 @@ def test_ports_are_of_the_range_that_the_environment_gives(
         assert all(port in given for port in node_ports(free_node_port()))
         assert free_port() in given
     assert all(member.port in given for member in make_plan(slaves=2).members)
+
+
+def test_a_range_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PORTS_VARIABLE, "21000-21099")
+    with pytest.raises(PortRangeError, match="among those of ROCKETBED_PORTS=21000-21099: give"):
+        free_ports(0, 40)
 
 
 @pytest.mark.parametrize(
