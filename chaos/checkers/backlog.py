@@ -10,7 +10,7 @@ from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.evidence import Rows
+from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
 from rocketbed.chaos.checkers.positions import stored_positions, went_back
 from rocketbed.chaos.checkers.reads import example_of, spread
@@ -41,6 +41,12 @@ def settled_ns(case: Case) -> int:
     is_still = is_still and not record.facts.get("late_topics")
     is_free = is_quick and is_still and not faults(evidence)
     return 0 if is_free else record.calm_ns + HALF_OPEN_NS
+
+
+def trips_ns(evidence: Evidence) -> int:
+    """How long a commit, or a queue that is handed over, may wait for slow disks and links."""
+    facts = evidence.record.facts
+    return TRIPS * int(facts.get("disk_ns", 0) + facts.get("link_ns", 0))
 
 
 @check("A30 group backlog", "positions at the end", final=True, needs_history=False)
@@ -217,8 +223,7 @@ def _committing(case: Case, rows: Rows, came_ns: int, delay: int) -> int:
     """How long who was handed something waited for its commits in the time before that, ns; of
     each as long as slow disks and links let it take."""
     takers = {row.process for row in rows.each() if row.returned_ns == came_ns}
-    facts = case.evidence.record.facts
-    usual_ns = TRIPS * (facts.get("disk_ns", 0) + facts.get("link_ns", 0))
+    usual_ns = trips_ns(case.evidence)
     waited, until_ns = 0, came_ns - delay
     for row in case.evidence.rows((Function.COMMIT_OFFSET,)).each():
         if row.process in takers and until_ns < row.returned_ns <= came_ns:

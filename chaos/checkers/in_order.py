@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 
-from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS, TRIPS
+from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS, trips_ns
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.events import as_master, step_of
+from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.listening import Records, delay_ns
 from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Excuse
@@ -33,15 +34,13 @@ def calls_in_order(case: Case, found: Findings) -> int:
     that stands behind it, nor one of its members, once it has begun again where the group's
     position is, with a message left out. Not where the queue had lost its end, or a second master
     had another."""
-    evidence = case.evidence
-    ordered = evidence.record.ordered_listeners
-    calls = [call for call in evidence.rows((Function.HEAR,)).each() if call.operation in ordered]
-    records = Records(case)
+    evidence, records = case.evidence, Records(case)
+    calls = _calls(evidence)
     last: dict[tuple[int, ...], Row] = {}
     seen: dict[tuple[int, ...], set[int]] = defaultdict(set)
     latest: dict[tuple[int, ...], Row] = {}
     again: dict[tuple[int, ...], bool] = {}  # whether the latest call went back
-    for call in sorted(calls, key=lambda row: row.invoked_ns):
+    for call in calls:
         queue = call.operation, call.node, call.topic, call.queue
         high, before = last.get(queue, call), latest.get(queue, call)
         is_behind = call.queue_offset < high.queue_offset and call.queue_offset not in seen[queue]
@@ -76,16 +75,13 @@ def two_at_once(case: Case, found: Findings) -> int:
     """A29: of a queue that is listened to in order no two messages are in hand at once. Those of
     two members may be where the lock had come to its end by a rule: its owner was away, or its
     broker began anew."""
-    evidence = case.evidence
-    ordered = evidence.record.ordered_listeners
     queues: dict[tuple[int, int, int, int], list[Row]] = defaultdict(list)
     examined = 0
-    for call in evidence.rows((Function.HEAR,)).each():
-        if call.operation in ordered and call.returned_ns >= 0:
+    for call in _calls(case.evidence):
+        if call.returned_ns >= 0:
             queues[call.operation, call.node, call.topic, call.queue].append(call)
             examined += 1
     for calls in queues.values():
-        calls.sort(key=lambda row: row.invoked_ns)
         latest: Row | None = None
         for call in calls:
             if latest is not None and call.invoked_ns < latest.returned_ns:
@@ -112,23 +108,17 @@ def late_in_order(case: Case, found: Findings) -> int:
     it is a figure only."""
     evidence = case.evidence
     levels = delay_levels(evidence.record.delay_levels)
-    facts, struck = evidence.record.facts, faults(evidence)
-    trips_ns = TRIPS * (facts.get("link_ns", 0) + facts.get("disk_ns", 0))
+    calls, struck = _calls(evidence), faults(evidence)
     due_ns = {
         told.value: told.returned_ns + delay_ns(levels, told.operation)
         for told in evidence.rows((Function.TELL,), Outcome.OK).each()
     }
-    calls = [
-        call
-        for call in evidence.rows((Function.HEAR,)).each()
-        if call.operation in evidence.record.ordered_listeners
-    ]
     queues = len({(call.operation, call.node, call.queue) for call in calls})
-    limit_ns = GIVEN_BACK_NS * max(1, queues // QUEUES_EACH) + trips_ns
+    limit_ns = GIVEN_BACK_NS * max(1, queues // QUEUES_EACH) + trips_ns(evidence)
     ended: dict[tuple[int, ...], int] = {}
     done: set[tuple[int, int]] = set()
     late: list[int] = []
-    for call in sorted(calls, key=lambda row: row.invoked_ns):
+    for call in calls:
         queue, key = (call.operation, call.node, call.queue), (call.operation, call.value)
         since_ns = max(ended.get(queue, 0), due_ns.get(call.value, call.invoked_ns))
         is_calm = all(
@@ -152,6 +142,13 @@ def late_in_order(case: Case, found: Findings) -> int:
     found.figures = spread("late", late)
     found.note = "p99 {late_p99_ms} ms, at most {late_max_ms} ms".format_map(found.figures)
     return len(late)
+
+
+def _calls(evidence: Evidence) -> list[Row]:
+    """Of all groups that listen in order, as they began."""
+    ordered = evidence.record.ordered_listeners
+    calls = (row for row in evidence.rows((Function.HEAR,)).each() if row.operation in ordered)
+    return sorted(calls, key=lambda row: row.invoked_ns)
 
 
 def _begins_without_locks(event: Event, leads: set[str]) -> bool:

@@ -219,3 +219,21 @@ def test_a_topic_has_its_queues_unless_its_master_never_copied_them(
     change(run)
     result = results(run.judge(only=["S21"]))["S21"]
     assert (result.found, result.allowed_found) == wanted, result.findings
+
+
+@pytest.mark.parametrize(("write", "wanted"), [(4, (0, 1)), (16, (1, 0)), (1, (1, 0))])
+def test_a_send_makes_a_topic_with_as_many_queues_to_write_as_to_read(
+    run: RunMaker, write: int, wanted: tuple[int, int]
+) -> None:
+    run.record.topics = {TOPIC: 2}
+
+    def after(path: Path) -> None:
+        for node, counts in {"b1": (4, write), "b2": (2, 2), "b3": (2, 2)}.items():
+            row = {"readQueueNums": counts[0], "writeQueueNums": counts[1], "perm": 6}
+            table = {"topicConfigTable": {TOPIC: {"topicName": TOPIC, **row}}}
+            write_table(path / "stores" / node, "topics.json", table)
+
+    run.after.append(after)
+    promoted(run, 3)
+    result = results(run.judge(only=["S21"]))["S21"]
+    assert (result.found, result.allowed_found) == wanted, result.findings
