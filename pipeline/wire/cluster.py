@@ -28,6 +28,8 @@ LOG: Final = logging.getLogger("rocketbed.pipeline")
 LOOK_S: Final = 0.2
 DISCOVERED_S: Final = 5.0
 """So old may a list of all topics be: a stream asks many times a second."""
+LEFT_OUT: Final = 100
+"""Messages of a queue; fewer may be on their way to a replica, if they are not most of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,22 @@ class Cluster:
     def end(self, bounds: QueueBounds) -> int:
         """Up to where a queue is read."""
         return bounds.longest if self.options.read_uncommitted else bounds.end
+
+    def tell_left_out(self, seen: Seen) -> None:
+        """Warn of what is not read, as a member that answered does not have it: more than may be
+        on its way to it."""
+        behind = {
+            name: bounds.longest - bounds.end
+            for name, bounds in seen.bounds.items()
+            if bounds.longest - bounds.end >= LEFT_OUT or 2 * bounds.end < bounds.longest
+        }
+        if behind and not self.options.read_uncommitted:
+            LOG.warning(
+                "wire.behind %d messages of %d queues, %s the first, are not at every member"
+                " that answered, and are not read: a replica is behind, or is another one's;"
+                " readUncommitted=true reads what the longest has",
+                *(sum(behind.values()), len(behind), next(iter(behind))),
+            )
 
     async def look(self, log: WireLog, *, fresh: bool = False) -> Seen:
         """All queues now; `fresh`: with topics that were made a moment ago.

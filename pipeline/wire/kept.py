@@ -35,7 +35,8 @@ class KeptLog:
         """What the question returns or raises. Opens the client if it is not."""
         with self._lock:
             if self._open is None:
-                log = WireLog(self._options.endpoints, limit_s=self._options.limit_s)
+                limit_s = self._options.limit_s
+                log = WireLog(self._options.endpoints, limit_s=limit_s, anyone=True)
                 portal = Portal(log)
                 portal.open()
                 self._open = log, portal

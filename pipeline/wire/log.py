@@ -115,15 +115,19 @@ class RawPull:
 class WireLog:
     """Reads queues. `async with WireLog("host:9876") as log: ...`"""
 
-    def __init__(self, nameservers: str, *, limit_s: float = 30.0) -> None:
-        """`limit_s`: how long a broker, a nameserver or a topic may be away."""
+    def __init__(self, nameservers: str, *, limit_s: float = 30.0, anyone: bool = False) -> None:
+        """`limit_s`: how long a broker, a nameserver or a topic may be away; `anyone`: what a
+        member does not answer is pulled from another one, which may have less."""
         self._session = Session(None, nameservers)
         self._limit_s = limit_s
+        self._anyone = anyone
         self._told: set[str] = set()
         """Topics of which queues that cannot be read were told."""
         self._suggested: dict[MessageQueue, int] = {}
         self._asked: dict[MessageQueue, int] = {}
         """Members that are asked, whatever answers suggest, as others have deleted more."""
+        self._silent: dict[MessageQueue, set[int]] = {}
+        """Members that did not answer the last pulls."""
         self._damaged: dict[MessageQueue, None] = {}
         """Queues of which something was refused for the whole limit: they are tried shortly."""
 
@@ -221,13 +225,15 @@ class WireLog:
         for queue in queues:
             places.setdefault((queue.topic, queue.broker_name), []).append(queue)
         found: dict[MessageQueue, QueueBounds] = {}
+        silent: set[Address] = set()
 
         async def ask(own: list[MessageQueue]) -> None:
             what = describe(own[0]) if len(own) == 1 else f"the queues beside {describe(own[0])}"
 
             async def now() -> dict[MessageQueue, QueueBounds]:
                 route = await self._session.routes.get(own[0].topic)
-                return await bounds_now(self._session, route, own, others_s=self._limit_s / 2)
+                others_s = self._limit_s / 2
+                return await bounds_now(self._session, route, own, others_s=others_s, silent=silent)
 
             found.update(await self._patiently(f"ends of {what}", own[0].topic, now))
 
@@ -253,7 +259,8 @@ class WireLog:
 
     async def pull(self, queue: MessageQueue, offset: int, *, count: int = PULL_COUNT) -> RawPull:
         """Pull once, without waiting for new messages. Raises `WireError`, `TopicGone`."""
-        is_refused, answer_s = False, ANSWER_S
+        is_refused = False
+        answer_s = min(ANSWER_S, self._limit_s / 4) if self._anyone else ANSWER_S
 
         async def ask() -> RawPull:
             nonlocal is_refused, answer_s
@@ -264,8 +271,10 @@ class WireLog:
             except RequestRefused:
                 is_refused = True  # the master may have it whole
                 raise
-            except (RequestTimeout, ConnectionLost):
-                answer_s *= 2  # megabytes take long on a slow way
+            except RemotingError as exc:
+                is_passed = self._anyone and await self._pass_over(queue)
+                if isinstance(exc, RequestTimeout | ConnectionLost) and not is_passed:
+                    answer_s *= 2  # megabytes take long on a slow way
                 raise
 
         try:
@@ -371,6 +380,17 @@ class WireLog:
             raise NoBroker(f"no broker serves {describe(queue)} now")
         return member
 
+    async def _pass_over(self, queue: MessageQueue) -> bool:
+        """Ask a member next that has not been silent, if there is one; else the master again."""
+        route = await self._session.routes.get(queue.topic)
+        members, silent = route.brokers.get(queue.broker_name, {}), self._silent.get(queue, set())
+        others = [one for one in members if one not in silent]
+        if others:
+            self.ask_member(queue, min(others))
+        else:
+            silent.clear()
+        return bool(others)
+
     async def _pull(
         self, queue: MessageQueue, offset: int, count: int, *, at_master: bool, answer_s: float
     ) -> RawPull:
@@ -395,7 +415,9 @@ class WireLog:
             answer = await self._session.ask(address, command, timeout_s=answer_s)
         except RemotingError:
             self.ask_master(queue)
+            self._silent.setdefault(queue, set()).add(broker_id)
             raise
+        self._silent.pop(queue, None)
         if answer.code not in PULL_OK:
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(describe(queue), peer, answer.code, answer.remark)

@@ -22,6 +22,7 @@ from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
     EARLIEST,
+    LATEST,
     QUEUE,
     DataLoss,
     StreamOffset,
@@ -131,6 +132,8 @@ class WirePlan:
                 starting, seen, "startingOffsets"
             )
             ends = cluster.places(ending, seen, "endingOffsets")
+            if ending == LATEST:
+                cluster.tell_left_out(seen)
             found: list[QueueRange] = []
 
             async def ask(name: str) -> None:

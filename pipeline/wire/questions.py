@@ -8,7 +8,7 @@ import trio
 from rocketbed.client.errors import NoBroker, RequestRefused
 from rocketbed.client.routes import Route
 from rocketbed.client.session import Session
-from rocketbed.remoting.errors import RemotingError
+from rocketbed.remoting.errors import RemotingError, RequestTimeout
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.bodies_admin import TopicStatsTable
 from rocketbed.wire.codes import ResponseCode
@@ -41,24 +41,38 @@ class QueueBounds(NamedTuple):
 
 
 async def bounds_now(
-    session: Session, route: Route, queues: Sequence[MessageQueue], *, others_s: float
+    session: Session,
+    route: Route,
+    queues: Sequence[MessageQueue],
+    *,
+    others_s: float,
+    silent: set[Address],
 ) -> dict[MessageQueue, QueueBounds]:
     """Of queues of one topic at one broker. All members are asked at once, and once one has
-    answered the others are waited for so long: one that hangs is not missed. Raises
-    `RequestRefused`, `RemotingError`, `NoBroker` when no member answers."""
+    answered the others are waited for so long: one that hangs is not missed. It joins those that
+    are `silent`, which are not asked where there are others. Raises `RequestRefused`,
+    `RemotingError`, `NoBroker` when no member answers."""
     seen: list[dict[MessageQueue, tuple[int, int]]] = []
     failure: Exception | None = None
+    members = list(route.brokers.get(queues[0].broker_name, {}).values())
+    asked = [one for one in members if one not in silent] or members
+    waiting = set(asked)
 
     async def ask(address: Address) -> None:
         nonlocal failure
         try:
             seen.append(await _extents(session, queues, address))
             enough.deadline = min(enough.deadline, trio.current_time() + others_s)
+        except RequestTimeout as exc:
+            failure = exc
+            return
         except (RemotingError, RequestRefused) as exc:
             failure = exc
+        waiting.discard(address)
 
     with trio.CancelScope() as enough:
-        await together(ask, route.brokers.get(queues[0].broker_name, {}).values())
+        await together(ask, asked)
+    silent.update(waiting)
     if not seen:
         raise failure or NoBroker(f"no broker serves {describe(queues[0])} now")
     found = {}

@@ -87,6 +87,18 @@ def test_a_slave_that_hangs_is_not_missed(start: Start) -> None:
     assert numbers(options) == list(range(40))
 
 
+def test_of_a_master_that_hangs_a_slave_is_read(start: Start) -> None:
+    """What every member had that answered when it was planned."""
+    cluster = start(slaves=1)
+    send(sink(cluster), 0, 40)
+    plan = WirePlan.of(reading(cluster, retryTimeoutMs=8000))
+    shares = plan.splits()
+    cluster.pause("master")
+    schema = arrow_schema("records", ["body"])
+    found = [row for one in shares for batch in plan.read(one, schema) for row in batch["body"]]
+    assert sorted(int(row.as_py()) for row in found) == list(range(40))
+
+
 def test_options_of_a_wire_read(start: Start) -> None:
     endpoints = "127.0.0.1:1"
     for given, reason in (

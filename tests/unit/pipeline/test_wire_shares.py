@@ -15,6 +15,7 @@ from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss
 from rocketbed.pipeline.wire import chunks
+from rocketbed.pipeline.wire.cluster import Cluster, Seen
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, WirePlan, shared
 from rocketbed.pipeline.wire.questions import QueueBounds
@@ -160,6 +161,29 @@ def test_queues_that_may_not_be_read_are_told_once_a_topic(
     assert len(told) == 2
     assert "wire.not_readable topic T: by its route 3 queues, queue 1 of topic T at a" in told[0]
     assert "topic U: by its route 4 queues, queue 0 of topic U at a the first" in told[1]
+
+
+@pytest.mark.parametrize(
+    ("end", "longest", "uncommitted", "told"),
+    [
+        (10_000, 10_099, "false", False),  # on its way, it may be
+        (10_000, 10_100, "false", True),
+        (10_000, 10_100, "true", False),
+        (30, 60, "false", False),
+        (29, 60, "false", True),
+        (0, 1, "false", True),
+        (0, 0, "false", False),
+    ],
+)
+def test_what_a_member_lacks_is_told(
+    end: int, longest: int, uncommitted: str, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch ended where an empty replica does, which was on the route, and said nothing."""
+    given = {"endpoints": "127.0.0.1:1", "topics": "T", "readUncommitted": uncommitted}
+    bounds = {"b|T|0": QueueBounds(0, 500, 500), "b|T|1": QueueBounds(0, end, longest, 2)}
+    Cluster(Options.parse(given)).tell_left_out(Seen({}, bounds))
+    text = f"wire.behind {longest - end} messages of 1 queues, b|T|1 the first"
+    assert [record.getMessage()[: len(text)] for record in caplog.records] == [text] * told
 
 
 def test_a_member_that_is_asked_stays_so_until_it_does_not_answer() -> None:
