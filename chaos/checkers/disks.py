@@ -20,7 +20,9 @@ LYING: Final = "lost-fsync"
 """A fault of a disk that no store can see in time."""
 KEYED: Final = ("index/", "commitlog/")
 """Damage there may leave the index without keys."""
-_LOG_BYTE: Final = re.compile(r"commitlog/(?P<start>[0-9]{20}) byte (?P<byte>[0-9]+)$")
+_LOG_BYTES: Final = re.compile(
+    r"commitlog/(?P<start>[0-9]{20}) bytes? (?P<begin>[0-9]+)(?: to (?P<end>[0-9]+))?$"
+)
 
 
 class Disks:
@@ -104,27 +106,30 @@ class Disks:
         """Group, log offset and damage of each byte that was altered at rest, if its node told of
         it or nobody can see it: it goes with the bytes to those that copy them."""
         return [
-            (self._evidence.group_of_name(event.node), at, excuse)
-            for event, at, excuse in self._altered_bytes
-            if event.fields.get("untold") or self._evidence.reports(event.node, event.time_ns)
+            (self._evidence.group_of_name(event.node), begin, excuse)
+            for event, begin, end, excuse in self._altered_bytes
+            if end == begin + 1
+            and (event.fields.get("untold") or self._evidence.reports(event.node, event.time_ns))
         ]
 
     @cached_property
-    def _altered_bytes(self) -> list[tuple[Event, int, Excuse]]:
-        """Each damage of one byte of a log, and where that is."""
+    def _altered_bytes(self) -> list[tuple[Event, int, int, Excuse]]:
+        """Each damage of bytes of a log, from where to where."""
         found = []
         for event in self._evidence.events(Function.NODE, "damaged"):
-            if place := _LOG_BYTE.search(str(event.fields.get("hit"))):
-                at = int(place["start"]) + int(place["byte"])
-                cause = f"byte {at} of the log of {event.node} was damaged"
-                found.append((event, at, self._evidence.excuse(cause, event.time_ns)))
+            if place := _LOG_BYTES.search(str(event.fields.get("hit"))):
+                start, first = int(place["start"]), int(place["begin"])
+                begin, end = start + first, start + int(place["end"] or first + 1)
+                cause = f"bytes {begin} to {end} of the log of {event.node} were damaged"
+                found.append((event, begin, end, self._evidence.excuse(cause, event.time_ns)))
         return found
 
     def hit_unseen(self, node: str, begin: int, end: int, time_ns: int) -> Excuse | None:
-        """Damage of a byte of these in a node's own log before a time at which the node cut them
-        off: it had no time to tell of it (seed 238929)."""
-        for event, at, excuse in self._altered_bytes:
-            if event.node == node and begin <= at < end and event.time_ns <= time_ns:
+        """Damage of any of these bytes in a node's own log before a time at which the node cut them
+        off: it had no time to tell of it (seeds 238929, 1321746)."""
+        for event, first, behind, excuse in self._altered_bytes:
+            is_hit = first < end and begin < behind
+            if event.node == node and is_hit and event.time_ns <= time_ns:
                 return excuse
         return None
 

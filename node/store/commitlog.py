@@ -136,8 +136,10 @@ class CommitLog:
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Append bytes of a master's log as they are, within one segment.
 
-        Raises `CorruptRecord` when `offset` is not the end of this log, `OSError` from the disk.
+        Raises `CorruptRecord` when `offset` is not the end of this log, `OSError` from the disk,
+        `StoreFailed` once the store has failed: a task that cannot be told yet appends no more.
         """
+        self._pool.failure.check()
         if not self.segments.starts and self.written.value == self.flushed.value:
             # An empty log begins where the master begins to send, not at 0.
             self.written.reset(offset)

@@ -65,7 +65,7 @@ class FilePool:
 
     def __init__(self, world: World, failure: Failure) -> None:
         self._world = world
-        self._failure = failure
+        self.failure = failure
         # Pinned files and those of a moment (marks, tables) come on top of the pool's.
         files = store_files(world.process.descriptors)
         self._limit = max(files * 3 // 4, files - 128, 8)
@@ -150,7 +150,7 @@ class FilePool:
         try:
             for path in paths:
                 if path in self._open or self._world.disk.exists(path):
-                    self._failure.check()
+                    self.failure.check()
                     pinned[path] = self.pin(path)
             if pinned:
                 await self._wait_synced(pinned)
@@ -225,7 +225,7 @@ class FilePool:
             one for one in self.new_names if not to or way.startswith(f"{one.rstrip('/')}/")
         ]:
             async with self._names_lock:  # for one at a time: who waits for few waits for few
-                self._failure.check()
+                self.failure.check()
                 newest = self.new_names.get(directory)
                 if newest is None:
                     continue
@@ -242,7 +242,7 @@ class FilePool:
     def _lost(self, path: str, exc: OSError) -> StoreError:
         # No retry: Linux marks the failed pages clean, so the next fsync would succeed without
         # them (T10).
-        return self._failure.set(
+        return self.failure.set(
             StoreFailed(
                 f"fsync of {path} failed: {exc.strerror}. What was written there since the last one"
                 " may not be on disk, so this node stops and leaves its abort file; check the disk,"

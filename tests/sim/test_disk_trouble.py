@@ -395,6 +395,34 @@ def test_names_of_thousands_of_open_files_are_looked_at_in_turn() -> None:
         process.value()
 
 
+def test_a_task_that_runs_on_after_a_failed_fsync_appends_nothing_of_a_master() -> None:
+    """The log of a slave took what its connection had in hand (seed 1321183)."""
+    disks: list[SimDisk] = []
+    ends: list[int] = []
+
+    async def write(store: MessageStore) -> None:
+        put(store)
+        await store.flushed.wait_for(store.max_offset)
+
+    log = session(write, config=settings(sync_flush=True)).image.contents(
+        f"{ROOT}/commitlog/{0:020d}"
+    )
+
+    async def follow(store: MessageStore) -> None:
+        store.log.append_raw(0, log[:100])
+        ends.append(store.max_offset)
+        disks[0].faults.append(SimFault(operation="sync", effect="error_clean", path=LOG))
+        with pytest.raises(StoreFailed):
+            await store._flusher.flush()
+        with pytest.raises(StoreFailed, match="check the disk"):
+            store.log.append_raw(100, log[100:200])
+        ends.append(store.max_offset)
+
+    with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
+        session(follow, prepare=disks.append, config=settings(is_slave=True))
+    assert ends == [100, 100]
+
+
 @pytest.mark.parametrize("path", [LOG, QUEUES])
 @pytest.mark.parametrize("what", ["delete", "learn", "cut"])
 def test_whoever_meets_a_failed_fsync_the_store_has_failed(path: str, what: str) -> None:

@@ -589,15 +589,24 @@ def test_a_node_keeps_what_it_cuts_off(
 
 
 @pytest.mark.parametrize(
-    ("byte", "damaged_s", "wanted"),
-    [(10, 20, set()), (399, 20, set()), (400, 20, {"R2k"}), (10, 22, {"R2k"}), (None, 20, {"R2k"})],
+    ("place", "damaged_s", "wanted"),
+    [
+        ("byte 10", 20, set()),
+        ("byte 399", 20, set()),
+        ("byte 400", 20, {"R2k"}),
+        ("byte 10", 22, {"R2k"}),
+        ("", 20, {"R2k"}),
+        ("bytes 0 to 100", 20, set()),
+        ("bytes 400 to 500", 20, {"R2k"}),
+        ("bytes 0 to 100", 22, {"R2k"}),
+    ],
 )
 def test_damage_that_a_node_cuts_off_before_it_sees_it_is_kept_as_it_is(
-    run: RunMaker, byte: int | None, damaged_s: int, wanted: set[str]
+    run: RunMaker, place: str, damaged_s: int, wanted: set[str]
 ) -> None:
     cut(run)
-    if byte is not None:
-        hit = f"commitlog/{0:020d} byte {byte}"
+    if place:
+        hit = f"commitlog/{0:020d} {place}"
         run.event(damaged_s * SECOND, "b2", "damaged", hit=hit, kind="flip", untold=False)
     kept = f"/store/rocketbed.cut/{0:020d}"
     run.event(21 * SECOND, "b2", "cut", start=0, end=400, kept=kept)
