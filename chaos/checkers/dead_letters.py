@@ -24,7 +24,7 @@ def retries(case: Case, found: Findings) -> int:
         examined += 1
         for row in (*one.calls, *one.dead):
             if (row.body_crc, row.label_crc) != (one.told.body_crc, one.told.label_crc):
-                text = f"{one.name} came to group {one.group} with another body or keys"
+                text = f"{one.name} came to group {one.group} with another body, tag, key or topic"
                 found.add(text, value=row.value, time_ns=row.invoked_ns)
         seen = {call.attempt for call in one.calls}
         most = max(seen, default=-1)

@@ -81,6 +81,7 @@ def _check_load(plan: Plan) -> None:
     _within("listeners", plan.listeners.count, 0, 99)
     _within("delayed", plan.listeners.delayed, 0, 1)
     _within("refused", plan.listeners.refused, 0, 1)
+    _within("greedy", plan.listeners.greedy, 0, 1)
     if plan.listeners.count and plan.weather.wall_rate != 1:
         raise ScenarioError("listeners: delays are told in wall time, so wall_rate must be 1")
     _within("in_flight", load.in_flight, 1, 1000)

@@ -124,6 +124,9 @@ class Listeners:
     refused: float = 0.2
     """Share of them that the function refuses: once, twice or always."""
     queues: int = 4
+    greedy: float = 0.0
+    """Share of the lives of a member in order in which it asks for every queue, whoever else is
+    there: the brokers' locks alone part them then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

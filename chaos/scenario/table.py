@@ -246,6 +246,7 @@ LISTENER: Final[Mapping[str, Kind]] = {
     "rate": NUMBER,
     "delayed": NUMBER,
     "refused": NUMBER,
+    "greedy": NUMBER,
     "queues": WHOLE,
 }
 WEATHER: Final[Mapping[str, Kind]] = {

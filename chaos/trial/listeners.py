@@ -6,7 +6,7 @@ the broker's locks. What the function does follows from the seed, the message an
 Source: chaos.md 2.5.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,12 +28,15 @@ from rocketbed.client.messages import Message, Received
 from rocketbed.client.outcome import Outcome as Answer
 from rocketbed.client.producer import Producer
 from rocketbed.inspect.properties import DELAY_LEVELS_DEFAULT, delay_levels
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.properties import RETRY_TOPIC
 from rocketbed.world.api import World
 
 TOPIC: Final = "told"
 GROUPS: Final = {"listener": 101, "ordered": 102}
 """Numbers in the history; those of other groups are small."""
 ORDERED: Final = "ordered"
+TAGS: Final = (None, "a", "b")
 RETRIES: Final = 2
 """Repetitions of a message before it is a dead letter."""
 LEVELS: Final = 4
@@ -115,7 +118,8 @@ class Hearing:
         async with limit:
             value = next(self.control.values)
             body = encode_body(Writer(value, value, process, value), size)
-            message = Message(TOPIC, body, keys=[f"v{value}"], delay_level=level)
+            tag = TAGS[value % len(TAGS)]
+            message = Message(TOPIC, body, tag=tag, keys=[f"v{value}"], delay_level=level)
             row = self.history.begin(
                 Function.TELL,
                 process=process,
@@ -124,7 +128,7 @@ class Hearing:
                 operation=level,
                 length=size,
                 body_crc=body_crc(body),
-                label_crc=label_crc(None, message.keys),
+                label_crc=label_crc(message.tag, message.keys),
             )
             answer: Answer = await producer.send(message)
             if finish_sends(answer, [row]) is Outcome.OK:
@@ -134,10 +138,12 @@ class Hearing:
         """Have each message handled; begin again when the client gives up or its stay is over."""
         control, lives = self.control, 0
         random = Random(f"{self.plan.seed}/{name}/stay")
+        greedy = Random(f"{self.plan.seed}/{name}/greedy")
         while control.consuming:
             lives += 1
             process = next(control.processes)
             leaves = trio.current_time() + stay_s(self.plan, random)
+            is_greedy = group == ORDERED and greedy.random() < self.plan.listeners.greedy
             try:
                 async with (
                     Consumer(
@@ -146,6 +152,7 @@ class Hearing:
                         group=group,
                         hold_s=HOLD_S,
                         ordered=group == ORDERED,
+                        allocation=_everything if is_greedy else "average",
                     ) as consumer,
                     trio.open_nursery() as nursery,
                 ):
@@ -246,6 +253,7 @@ def _begin(
     message: Received,
     value: int,
 ) -> Attempt:
+    origin = message.properties.get(RETRY_TOPIC, message.topic)
     return history.begin(
         function,
         process=process,
@@ -258,9 +266,17 @@ def _begin(
         physical_offset=message.physical_offset,
         length=len(message.body),
         body_crc=body_crc(message.body),
-        label_crc=label_crc(message.tag, message.keys),
+        # One that comes again says of which topic it is; sends are told apart by tag and keys.
+        label_crc=label_crc(message.tag, message.keys if origin == TOPIC else (origin,)),
         node=message.queue.broker_name,
     )
+
+
+def _everything(
+    me: str, members: Sequence[str], queues: Sequence[MessageQueue]
+) -> list[MessageQueue]:
+    """A rule by which no member leaves anything to others."""
+    return list(queues)
 
 
 def _value(message: Received) -> int:

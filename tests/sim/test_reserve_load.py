@@ -4,6 +4,7 @@ Each is put into the node in the processes of its runs only, and seeds alone hav
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.library import DIRECTORY, load_scenario
 from rocketbed.chaos.scenario.toml import read_toml
 from rocketbed.replication.lease import LEASE_S
+from rocketbed.wire.bodies import LockQueues
 from rocketbed.wire.command import Command, ResponseCode, answer
+from rocketbed.wire.properties import RETRY_TOPIC, encode_properties
 from tests.support.reserve import assert_found
 
 FIRST_SEED = 12_000
@@ -91,6 +94,39 @@ def locks_kept_by_who_has_left() -> None:
     swap("rocketbed.node.broker.locks:QueueLocks.unlock", unlock)
 
 
+def locks_given_back_by_anybody() -> None:
+    def unlock(self: Any, command: Command, connection: Any) -> Command:
+        wanted = LockQueues.decode(command.body)
+        held = self._groups.get(wanted.consumer_group, {})
+        for queue in wanted.mq_set:
+            held.pop(queue, None)
+        return answer(command, ResponseCode.SUCCESS, None, {})
+
+    swap("rocketbed.node.broker.locks:QueueLocks.unlock", unlock)
+
+
+def locks_that_last_five_seconds() -> None:
+    swap("rocketbed.node.broker.locks:LASTS_S", 5.0)
+
+
+def tag_lost_when_it_is_due() -> None:
+    def add(run: Any, message: Any, topic: str, queue_id: int, **more: Any) -> None:
+        text = encode_properties({**message.properties, "TAGS": None})
+        original(run, message, topic, queue_id, text=text, **more)
+
+    original = swap("rocketbed.node.broker.delays:add_again", add)
+
+
+def first_topic_forgotten() -> None:
+    """Of what is put back for the second time."""
+
+    def put(self: Any, message: Any, *place: Any) -> int:
+        rest = {name: one for name, one in message.properties.items() if name != RETRY_TOPIC}
+        return int(original(self, replace(message, properties=rest), *place))
+
+    original = swap("rocketbed.node.broker.send_back:SendBack._put", put)
+
+
 def a_lease_of_six_seconds() -> None:
     def until(self: Any, *who: Any) -> float:
         found: float = original(self, *who)
@@ -129,6 +165,10 @@ CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (blind_scrub, BIT_ROT, ("S2", "R1", "R1i")),
     (slaves_not_in_routes, SWARM, ("L9",)),
     (locks_kept_by_who_has_left, load_scenario("rebalance"), ("A45",)),
+    (locks_given_back_by_anybody, load_scenario("rebalance"), ("A29",)),
+    (locks_that_last_five_seconds, load_scenario("rebalance"), ("A29",)),
+    (tag_lost_when_it_is_due, SWARM, ("A28",)),
+    (first_topic_forgotten, load_scenario("delays"), ("A28",)),
     (a_lease_of_six_seconds, TAKEOVER, ("X1",)),
     (followers_join_after_half_a_minute, TAKEOVER, ("X1",)),
     (who_is_behind_stays_in_the_in_sync_set, TAKEOVER, ("X1",)),
