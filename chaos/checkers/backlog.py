@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.context import faults
+from rocketbed.chaos.checkers.context import HALF_OPEN_NS, faults
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
@@ -19,8 +19,6 @@ from rocketbed.chaos.history import UNKNOWN, Function
 
 LATE_NS = 4_000_000_000
 """From the acknowledgement to a reader, without faults: less than a pull is held."""
-HALF_OPEN_NS = 25_000_000_000
-"""After the last fault, when all that waited for an answer has given up."""
 QUICK_NS = 10_000_000
 """A sync of a disk and a way over a link, together."""
 TRIPS = 20

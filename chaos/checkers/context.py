@@ -25,6 +25,10 @@ MOMENT_NS = SECOND_NS
 """A step that is over at once counts as active for so long."""
 TAKEN_IN_NS = 2 * SECOND_NS
 """What a broker gave is noted as got when its reader polls: so much later, commits come between."""
+PLANNED = frozenset({"handover", "stop", "restart"})
+"""Steps that end a node cleanly, or none, so that it forgets nothing."""
+HALF_OPEN_NS = 25 * SECOND_NS
+"""After the last fault, when all that waited for an answer has given up."""
 _DOWN_UNTIL_START = ("kill", "stop", "powercut", "crash", "wipe")
 
 
@@ -48,6 +52,28 @@ def faults(evidence: Evidence) -> list[FaultSpan]:
             asked_ns = int(event.fields.get("began_ns", event.time_ns))
             times = (event.time_ns, end, asked_ns)
             found.append(FaultSpan(step, event.what, targets_of(event), *times))
+    return found
+
+
+def planned_changes(evidence: Evidence) -> list[Event]:
+    """The promotions, in groups with failover, that an operator alone has brought about: nothing
+    else had struck for so long that nobody waits for it, and another one led before the former one
+    ended. Whoever leads then knows all that the one before knew."""
+    if not evidence.elects or evidence.foreign:
+        return []
+    struck, down, found = faults(evidence), set[str](), list[Event]()
+    for event in evidence.events(Function.NODE, "promote", "exit", "start"):
+        if event.what == "exit":
+            down.add(event.node)
+        elif event.what == "start":
+            down.discard(event.node)
+        elif event.fields.get("former") not in down:
+            at_ns = event.time_ns
+            near = [
+                one.verb for one in struck if one.asked_ns <= at_ns <= one.end_ns + HALF_OPEN_NS
+            ]
+            if near and PLANNED.issuperset(near):
+                found.append(event)
     return found
 
 

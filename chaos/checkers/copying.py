@@ -2,8 +2,8 @@
 
 from bisect import bisect_left, bisect_right
 
-from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import HALF_OPEN_NS
 from rocketbed.chaos.checkers.ends import NodeEnds
 from rocketbed.chaos.checkers.evidence import SECOND_NS
 from rocketbed.chaos.checkers.reads import spread

@@ -1,7 +1,7 @@
 """How often listeners were called for a message, and what became a dead letter."""
 
-from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import HALF_OPEN_NS
 from rocketbed.chaos.checkers.listening import NOBODY, heard
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome, Row

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, NotRun, check
-from rocketbed.chaos.checkers.context import faults
+from rocketbed.chaos.checkers.context import PLANNED, faults
 from rocketbed.chaos.checkers.events import heals, step_of, targets_of
 from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.positions import (
@@ -25,8 +25,6 @@ from rocketbed.chaos.history import Event, Function, Outcome
 
 TURN_NS = 2 * SECOND_NS
 """What is seen as belonging to a turn, from its beginning on."""
-PLANNED = frozenset({"handover", "stop", "restart"})
-"""Steps that end a node cleanly, or none, so that it forgets nothing."""
 GOES_ON_NS = 3 * SECOND_NS
 """A time with a lost register and no other fault that is shorter says nothing of who leads on."""
 

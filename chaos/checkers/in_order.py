@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 
-from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS, trips_ns
+from rocketbed.chaos.checkers.backlog import LATE_NS, trips_ns
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.context import faults
-from rocketbed.chaos.checkers.events import as_master, step_of
+from rocketbed.chaos.checkers.context import HALF_OPEN_NS, faults, planned_changes
+from rocketbed.chaos.checkers.events import as_master
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.listening import Records, delay_ns
 from rocketbed.chaos.checkers.reads import spread
@@ -15,7 +15,7 @@ from rocketbed.inspect.properties import delay_levels
 
 LOCK_NS = 35_000_000_000, 125_000_000_000
 """When a lock may end of somebody who is not heard any more: a minute after it was asked for last,
-which is 20 s before at the most; and until when that may matter."""
+which is 20 s before at the most; and until when that may matter, if the fault is over by then."""
 RENEWED_NS = 25_000_000_000
 """An owner asks again every 20 s, and then learns that it is none any more."""
 FREE_NS = 60_000_000_000 + HALF_OPEN_NS
@@ -74,7 +74,8 @@ def calls_in_order(case: Case, found: Findings) -> int:
 def two_at_once(case: Case, found: Findings) -> int:
     """A29: of a queue that is listened to in order no two messages are in hand at once. Those of
     two members may be where the lock had come to its end by a rule: its owner was away, or its
-    broker began anew."""
+    broker began anew. A planned change of the leader is none: the next one knows the locks."""
+    planned = planned_changes(case.evidence)
     queues: dict[tuple[int, int, int, int], list[Row]] = defaultdict(list)
     examined = 0
     for call in _calls(case.evidence):
@@ -89,7 +90,7 @@ def two_at_once(case: Case, found: Findings) -> int:
                 found.add(
                     f"{case.evidence.place(call)} was handled by process {call.process} while"
                     f" {latest.process} had offset {latest.queue_offset} in hand",
-                    excuse=_unlocked(case, call) if is_other else None,
+                    excuse=_unlocked(case, call, planned) if is_other else None,
                     value=call.value,
                     time_ns=call.invoked_ns,
                 )
@@ -160,24 +161,22 @@ def _begins_without_locks(event: Event, leads: set[str]) -> bool:
     return event.what == "start" and (as_master(event) or event.node in leads)
 
 
-def _unlocked(case: Case, call: Row) -> Excuse | None:
+def _unlocked(case: Case, call: Row, planned: list[Event]) -> Excuse | None:
     """Why a lock may have gone to another: its broker keeps it in memory, and not for ever."""
-    evidence = case.evidence
+    evidence, called_ns = case.evidence, call.invoked_ns
     begun: set[int] = set()
     leads = {nodes[0] for nodes in evidence.record.groups.values()} if evidence.elects else set()
-    for event in evidence.history.events:
-        since_ns = call.invoked_ns - event.time_ns
-        if event.function == Function.NODE and _begins_without_locks(event, leads):
-            group = evidence.group_of_name(event.node)
-            if group not in begun:  # nobody had a lock before
-                begun.add(group)
-                continue
-            cause, (first_ns, last_ns) = f"{event.node} began without locks", (0, RENEWED_NS)
-        elif event.function == Function.NEMESIS and event.what in AWAY:
-            cause = f"somebody was not heard: {step_of(event) or event.what}"
-            first_ns, last_ns = LOCK_NS
-        else:
-            continue
-        if first_ns <= since_ns <= last_ns:
-            return evidence.excuse(cause, event.time_ns + first_ns, event.time_ns + last_ns)
+    for event in evidence.events(Function.NODE):
+        if _begins_without_locks(event, leads):
+            group, since_ns = evidence.group_of_name(event.node), event.time_ns
+            is_first = group not in begun  # nobody had a lock before
+            begun.add(group)
+            if not is_first and event not in planned and 0 <= called_ns - since_ns <= RENEWED_NS:
+                cause = f"{event.node} began without locks"
+                return evidence.excuse(cause, since_ns, since_ns + RENEWED_NS)
+    for fault in faults(evidence):
+        begin_ns = fault.begin_ns + LOCK_NS[0]
+        end_ns = max(fault.begin_ns + LOCK_NS[1], fault.end_ns + RENEWED_NS)
+        if fault.verb in AWAY and begin_ns <= called_ns <= end_ns:
+            return evidence.excuse(f"somebody was not heard: {fault.step}", begin_ns, end_ns)
     return None

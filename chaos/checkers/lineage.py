@@ -10,6 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from rocketbed.chaos.checkers.context import planned_changes
 from rocketbed.chaos.checkers.ends import ENDLESS, NodeEnds
 from rocketbed.chaos.checkers.events import as_master, targets_of
 from rocketbed.chaos.checkers.evidence import Evidence
@@ -68,6 +69,8 @@ class Change:
     """Where its log ended after the recovery."""
     at_once: bool = False
     """A node that was elected leads as it is, without a start."""
+    planned: bool = False
+    """Whether nothing may be lost by it (`planned_changes`)."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,8 @@ class Era:
     master: str
     base: dict[str, int]
     """How far each node agreed with the truth when it began; `ENDLESS`: wholly."""
+    planned: bool = False
+    """Whether a planned change began it, before which the former master took nothing any more."""
 
 
 @dataclass(slots=True)
@@ -152,7 +157,7 @@ class Lineage:
         with `behind`, bytes below that log offset."""
         for number, era in enumerate(self.eras):
             until = self.eras[number + 1].start_ns if number + 1 < len(self.eras) else ENDLESS
-            if begin_ns < until and era.start_ns <= end_ns:
+            if begin_ns < until and era.start_ns <= end_ns and not era.planned:
                 for node, base in era.base.items():
                     if base == ENDLESS or (behind is not None and behind <= base):
                         continue
@@ -217,6 +222,7 @@ def _destruction(event: Event) -> str:
 def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
     """What concerns one group, by time. A start as master of another node is a promotion too."""
     changes = [change for change in power_cuts(evidence) if change.node in nodes]
+    planned = planned_changes(evidence)
     for event in evidence.history.events:
         if event.function != Function.NODE or event.node not in nodes:
             continue
@@ -233,6 +239,7 @@ def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
             known = written if isinstance(written, int) and written >= 0 else None
             elected = evidence.elects and not evidence.foreign
             change = Change(event.time_ns, PROMOTE, event.node, written=known, at_once=elected)
+            change.planned = event in planned
             changes.append(change)
         elif event.what == RECOVERED:
             changes.append(Change(event.time_ns, RECOVERED, event.node))
@@ -326,6 +333,7 @@ class _Walk:
         self._truth.pieces.append((self._truth.end, self._epoch))
         self._layouts[self._master] = self._truth.copy()
         self._begin_era(time_ns)
+        self._lineage.eras[-1].planned = promotion is not None and promotion.planned
         if deposed:
             # It may write on in its own epoch until it follows.
             self._lineage.eras[-1].base[deposed] = self._layouts[deposed].common(self._truth)

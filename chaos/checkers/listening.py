@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS, settled_ns
+from rocketbed.chaos.checkers.backlog import LATE_NS, settled_ns
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import HALF_OPEN_NS
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.events import step_of
+from rocketbed.chaos.checkers.events import step_of, targets_of
 from rocketbed.chaos.checkers.reads import spread
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome, Row
@@ -96,6 +97,8 @@ def early_calls(case: Case, found: Findings) -> int:
                     time_ns=call.invoked_ns,
                     distance=early_ns,
                 )
+    if not examined:
+        raise NotApplicable("no call had to wait")
     return examined
 
 
@@ -234,8 +237,9 @@ def _unsure(case: Case, call: Row) -> Excuse | None:
 
 
 def _clock(case: Case, time_ns: int) -> Excuse | None:
-    """A wall clock that was set, or ran fast, before a time; its node may be master later."""
+    """A node's wall clock that was set, or ran fast, before a time; it may be master later."""
     for event in case.evidence.events(Function.NEMESIS, "clock"):
-        if event.time_ns <= time_ns:
+        is_nodes = not set(case.evidence.record.nodes).isdisjoint(targets_of(event))
+        if is_nodes and event.time_ns <= time_ns:
             return case.evidence.excuse(f"a wall clock was set: {step_of(event)}", event.time_ns)
     return None

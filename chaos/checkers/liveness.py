@@ -4,8 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from rocketbed.chaos.checkers import passes
-from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
+from rocketbed.chaos.checkers.backlog import LATE_NS
 from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import HALF_OPEN_NS
 from rocketbed.chaos.checkers.events import targets_of
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.result import (

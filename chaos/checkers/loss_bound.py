@@ -107,9 +107,9 @@ class Losses:
         that ended in front of that log offset, or there."""
         for loss in self.turns:
             kept = loss.turn.threshold
-            if behind is not None and kept is not None and behind <= kept:
-                continue
             change, effect_ns = loss.turn.change, loss.turn.effect_ns
+            if change.planned or (behind is not None and kept is not None and behind <= kept):
+                continue
             is_ours = group in (loss.lineage.group, -1)
             if is_ours and change.time_ns <= end_ns and begin_ns < effect_ns:
                 return self._excuse(loss)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rocketbed.chaos.checkers import passes
-from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.context import faults
+from rocketbed.chaos.checkers.context import HALF_OPEN_NS, faults
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.events import step_of
 from rocketbed.chaos.checkers.evidence import SECOND_NS

@@ -109,6 +109,18 @@ def locks_that_last_five_seconds() -> None:
     swap("rocketbed.node.broker.locks:LASTS_S", 5.0)
 
 
+def locks_unknown_to_the_next_leader() -> None:
+    swap("rocketbed.node.broker.locks:QueueLocks.apply", lambda self, changes: None)
+
+
+def delivered_again_by_the_next_leader() -> None:
+    async def settle(self: Any, level: int, table: Any) -> Any:
+        at, owed = await original(self, level, table)
+        return max(at - 2, self.bounds(level)[0]), owed
+
+    original = swap("rocketbed.node.broker.delivered:Delivered.settle", settle)
+
+
 def tag_lost_when_it_is_due() -> None:
     def add(run: Any, message: Any, topic: str, queue_id: int, **more: Any) -> None:
         text = encode_properties({**message.properties, "TAGS": None})
@@ -143,17 +155,18 @@ def who_is_behind_stays_in_the_in_sync_set() -> None:
     swap("rocketbed.replication.membership:Membership._is_behind", lambda self, *more: False)
 
 
-def synced_tables() -> Family:
-    """`table-cuts` with what is acknowledged on disk: a topic has to be there before it."""
-    text = (DIRECTORY / "table-cuts.toml").read_text(encoding="utf-8")
-    was, to_be = 'flush = "async"', 'flush = "sync"'
+def altered(scenario: str, was: str, to_be: str) -> Family:
+    text = (DIRECTORY / f"{scenario}.toml").read_text(encoding="utf-8")
     assert was in text
-    return read_toml(text.replace(was, to_be), "table-cuts, synced")
+    return read_toml(text.replace(was, to_be), f"{scenario}, {to_be}")
 
 
 SWARM, POSITIONS = load_scenario("soak-swarm"), load_scenario("table-cuts")
 CUTS, BIT_ROT = load_scenario("demote-truncate"), load_scenario("bit-rot")
-TOPICS, TAKEOVER = synced_tables(), load_scenario("takeover")
+TOPICS = altered("table-cuts", 'flush = "async"', 'flush = "sync"')
+"""What is acknowledged is on disk: a topic has to be there before it."""
+TAKEOVER, HANDOVER = load_scenario("takeover"), altered("rolling-handover", "rate = 50", "rate = 2")
+"""The second with few messages besides those of its listeners, as only these matter here."""
 CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (ring_overflow_forgets, SWARM, ("S5", "S6", "A2", "A30", "A31", "A22", "L5", "L8", "I13")),
     (reported_before_it_was_written, SWARM, ("R3",)),
@@ -167,6 +180,8 @@ CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (locks_kept_by_who_has_left, load_scenario("rebalance"), ("A45",)),
     (locks_given_back_by_anybody, load_scenario("rebalance"), ("A29",)),
     (locks_that_last_five_seconds, load_scenario("rebalance"), ("A29",)),
+    (locks_unknown_to_the_next_leader, HANDOVER, ("A29",)),
+    (delivered_again_by_the_next_leader, HANDOVER, ("A42",)),
     (tag_lost_when_it_is_due, SWARM, ("A28",)),
     (first_topic_forgotten, load_scenario("delays"), ("A28",)),
     (a_lease_of_six_seconds, TAKEOVER, ("X1",)),

@@ -217,6 +217,16 @@ def forgotten_by_one_that_led_in_between(run: RunMaker) -> None:
     run.event(70 * SECOND, "b1", "promote", former="b2", written=0, epoch=3)
 
 
+def forgotten_over_planned_turns(run: RunMaker, *, verb: str = "handover") -> None:
+    forgotten_by_one_that_led_in_between(run)
+    run.strike(60 * SECOND - MS, "b1", "handover")
+    run.strike(70 * SECOND - MS, "b2", verb, for_s=1.0)
+
+
+def forgotten_over_a_kill(run: RunMaker) -> None:
+    forgotten_over_planned_turns(run, verb="kill")
+
+
 def committed_twice(run: RunMaker, *, first: int = 2, software: str = "rocketmq-5.5.0") -> None:
     forgotten(run)
     run.record.facts["software"] = software
@@ -601,6 +611,8 @@ CASES: list[tuple[Change, set[str]]] = [
     (begun_early_after_going_back, set()),
     (forgotten, {"A24", "A35", "A37"}),
     (forgotten_by_one_that_led_in_between, set()),
+    (forgotten_over_planned_turns, {"A24"}),
+    (forgotten_over_a_kill, set()),
     (forgotten_by_a_disk, {"A37"}),
     (forgotten_beside_another_member, {"A24", "A35"}),
     (forgotten_beside_another_member_without_answer, {"A24", "A35"}),

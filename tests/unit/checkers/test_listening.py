@@ -102,6 +102,11 @@ def early_by_a_clock(run: RunMaker) -> None:
     run.strike(50 * SECOND, "b1", "clock")
 
 
+def early_by_a_clients_clock(run: RunMaker) -> None:
+    early(run)
+    run.strike(50 * SECOND, "listener-1", "clock")
+
+
 def early_before_a_clock(run: RunMaker) -> None:
     early(run)
     run.strike(70 * SECOND, "b1", "clock")
@@ -450,6 +455,30 @@ def two_owners_long_after_an_election(run: RunMaker) -> None:
     two_owners_after_an_election(run, before_s=30)
 
 
+def two_owners_after_a_planned_election(run: RunMaker, *, verb: str = "handover") -> None:
+    two_owners_after_an_election(run)
+    run.strike(DUE_NS - 20 * SECOND - MS, "b1", verb, for_s=1.0)
+
+
+def two_owners_after_a_clean_stop(run: RunMaker) -> None:
+    two_owners_after_a_planned_election(run, verb="stop")
+
+
+def two_owners_after_a_kill(run: RunMaker) -> None:
+    two_owners_after_a_planned_election(run, verb="kill")
+
+
+def two_owners_after_a_stop_that_nobody_waited_for(run: RunMaker) -> None:
+    """The former leader ended before the next one led."""
+    two_owners_after_a_clean_stop(run)
+    run.event(DUE_NS - 20 * SECOND - MS // 2, "b1", "exit", cause="stop")
+
+
+def two_owners_after_a_planned_election_soon_after_a_fault(run: RunMaker) -> None:
+    two_owners_after_a_planned_election(run)
+    run.strike(DUE_NS - 40 * SECOND, "b3", "partition", for_s=5.0)
+
+
 def two_owners_after_a_start_of_who_was_elected(run: RunMaker, *, node: str = "b2") -> None:
     two_owners_long_after_an_election(run)
     run.event(DUE_NS - 20 * SECOND, node, "start", role="ELECTED", id=-1)
@@ -462,6 +491,17 @@ def two_owners_after_a_start_of_who_was_not(run: RunMaker) -> None:
 def two_owners_after_a_pause(run: RunMaker, *, before_s: int = 50) -> None:
     two_owners(run)
     run.strike(DUE_NS - before_s * SECOND, "ordered-1", "pause")
+
+
+def two_owners_at_the_end_of_a_long_pause(run: RunMaker, *, for_s: float = 190) -> None:
+    two_owners(run)
+    at_ns = DUE_NS + 5 * MS - 200 * SECOND
+    run.strike(at_ns, "ordered-1", "pause", for_s=for_s)
+    run.strike(at_ns + int(for_s * SECOND), "ordered-1", "heal", step="pause ordered-1")
+
+
+def two_owners_long_after_a_pause(run: RunMaker) -> None:
+    two_owners_at_the_end_of_a_long_pause(run, for_s=40)
 
 
 def two_owners_soon_after_a_pause(run: RunMaker) -> None:
@@ -530,6 +570,7 @@ def taken_again_in_order(run: RunMaker) -> None:
         (early, {"A26"}),
         (early_by_a_clock, set()),
         (early_before_a_clock, {"A26"}),
+        (early_by_a_clients_clock, {"A26"}),
         (late, {"A27w"}),
         (by_one_group_only, {"A27"}),
         (refused_and_not_again, {"A27"}),
@@ -589,6 +630,13 @@ def taken_again_in_order(run: RunMaker) -> None:
         (two_owners_after_a_start_of_who_was_not, {"A29"}),
         (two_owners_after_a_pause, set()),
         (two_owners_soon_after_a_pause, {"A29"}),
+        (two_owners_after_a_planned_election, {"A29"}),
+        (two_owners_after_a_clean_stop, {"A29"}),
+        (two_owners_after_a_kill, set()),
+        (two_owners_after_a_stop_that_nobody_waited_for, set()),
+        (two_owners_after_a_planned_election_soon_after_a_fault, set()),
+        (two_owners_at_the_end_of_a_long_pause, set()),
+        (two_owners_long_after_a_pause, {"A29"}),
     ],
 )
 def test_what_listeners_were_called_for(run: RunMaker, change: Change, expected: set[str]) -> None:
