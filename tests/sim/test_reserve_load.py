@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
 from rocketbed.chaos.mutants.mutant import swap
 from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.library import DIRECTORY, load_scenario
 from rocketbed.chaos.scenario.toml import read_toml
+from rocketbed.node.broker.clients import EXPIRY_S
 from rocketbed.replication.lease import LEASE_S
 from rocketbed.wire.bodies import LockQueues
 from rocketbed.wire.command import Command, ResponseCode, answer
@@ -139,6 +141,18 @@ def first_topic_forgotten() -> None:
     original = swap("rocketbed.node.broker.send_back:SendBack._put", put)
 
 
+def members_kept_after_their_end() -> None:
+    """Until they have been silent for two minutes."""
+
+    def closed(self: Any, connection: Any) -> None:
+        for name, group in list(self.consumers.items()):
+            client = group.members.get(connection)
+            if client and client.last_heartbeat < trio.current_time() - EXPIRY_S:
+                self._remove_consumer(name, connection)
+
+    swap("rocketbed.node.broker.clients:Clients.connection_closed", closed)
+
+
 def a_lease_of_six_seconds() -> None:
     def until(self: Any, *who: Any) -> float:
         found: float = original(self, *who)
@@ -184,6 +198,7 @@ CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (delivered_again_by_the_next_leader, HANDOVER, ("A42",)),
     (tag_lost_when_it_is_due, SWARM, ("A28",)),
     (first_topic_forgotten, load_scenario("delays"), ("A28",)),
+    (members_kept_after_their_end, load_scenario("delays"), ("A27", "A27w")),
     (a_lease_of_six_seconds, TAKEOVER, ("X1",)),
     (followers_join_after_half_a_minute, TAKEOVER, ("X1",)),
     (who_is_behind_stays_in_the_in_sync_set, TAKEOVER, ("X1",)),
