@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow
 import trio
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import ClusterError
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
@@ -50,6 +51,10 @@ def clusters_in(directory: Path) -> Iterator[Start]:
     try:
         yield begin
     finally:
+        for cluster in running:
+            for name in cluster.names:
+                with suppress(ClusterError):  # it ended
+                    cluster.resume(name)  # one that hangs would be waited for
         close_all()
         for cluster in running:
             trio.run(cluster.close)
