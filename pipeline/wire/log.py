@@ -24,13 +24,13 @@ from rocketbed.client.routes import MASTER_ID, Route
 from rocketbed.client.session import Session
 from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.wire.questions import (
-    ANSWER_S,
     QueueBounds,
     bounds_now,
     describe,
     number,
     together,
 )
+from rocketbed.pipeline.wire.troubles import ANSWER_S, TROUBLES, asked, before_that
 from rocketbed.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from rocketbed.wire.bodies import ClusterInfo, MessageQueue, TopicList
 from rocketbed.wire.codes import ResponseCode
@@ -338,11 +338,15 @@ class WireLog:
         *,
         refused_s: float = math.inf,
     ) -> T:
-        """Ask until there is an answer, or the limit is over, or that of a refusal."""
+        """Ask until there is an answer, or the limit is over, or that of a refusal. Who gave none
+        is named then, and what was in the way before that."""
         began = trio.current_time()
         deadline = began + self._limit_s
         pause_s = PAUSE_S
+        troubles: list[str] = []
+        TROUBLES.set(troubles)
         while True:
+            known = len(troubles)
             try:
                 with trio.fail_at(deadline):
                     return await ask()
@@ -353,9 +357,11 @@ class WireLog:
                     raise WireError(f"{what}: {exc}", Condition.REFUSED) from exc
                 failure = exc
             except trio.TooSlowError as exc:
-                failure = exc
+                failure = exc if len(troubles) > known else NoNameserver(self._unanswered)
             except (ClientError, ProtocolError) as exc:
                 raise WireError(f"{what}: {exc}") from exc
+            if text := str(failure):
+                troubles.append(text)
             self._session.routes.distrust(topic, gone=True)
             is_refused = (
                 isinstance(failure, RequestRefused) and failure.code == ResponseCode.SYSTEM_ERROR
@@ -363,14 +369,22 @@ class WireLog:
             limit_s = min(self._limit_s, refused_s) if is_refused else self._limit_s
             if trio.current_time() + pause_s >= began + limit_s:
                 kind = TopicGone if _is_gone(failure) else Refused if is_refused else WireError
-                reason = str(failure) or "no answer"
+                reason, earlier = troubles[-1], before_that(troubles)
                 if kind is TopicGone and topic:
                     reason += ", or the brokers that have it are away"
                 elif isinstance(failure, NoNameserver):
                     reason += "; check the addresses of endpoints, and the way there from here"
+                if earlier:
+                    reason += f"; before that: {earlier}"
                 raise kind(f"{what}: after {limit_s:g} s still: {reason}") from failure
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    @property
+    def _unanswered(self) -> str:
+        """What is in the way where no member was asked: whoever asks for a route waits for it."""
+        silent = [f"{host}:{port}" for host, port in self._session.nameservers.unanswered]
+        return f"no nameserver answered: no answer from {' and '.join(silent) or 'any'}"
 
     async def _member(self, queue: MessageQueue, *, at_master: bool = False) -> tuple[int, Address]:
         route = await self._session.routes.get(queue.topic)
@@ -412,7 +426,7 @@ class WireLog:
         )
         command = request(RequestCode.PULL_MESSAGE, header.encode())
         try:
-            answer = await self._session.ask(address, command, timeout_s=answer_s)
+            answer = await asked(self._session, address, command, timeout_s=answer_s)
         except RemotingError:
             self.ask_master(queue)
             self._silent.setdefault(queue, set()).add(broker_id)

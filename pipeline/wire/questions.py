@@ -8,6 +8,7 @@ import trio
 from rocketbed.client.errors import NoBroker, RequestRefused
 from rocketbed.client.routes import Route
 from rocketbed.client.session import Session
+from rocketbed.pipeline.wire.troubles import asked
 from rocketbed.remoting.errors import RemotingError, RequestTimeout
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.bodies_admin import TopicStatsTable
@@ -19,8 +20,6 @@ from rocketbed.world.api import Address
 
 T = TypeVar("T")
 
-ANSWER_S: Final = 5.0
-"""For one request; then it is tried again, a pull twice as long."""
 SHARED: Final = "%LMQ%"
 """Queues of such topics hold records of other topics."""
 AT_ONCE: Final = 16
@@ -85,7 +84,7 @@ async def bounds_now(
 
 async def number(session: Session, queue: MessageQueue, address: Address, command: Command) -> int:
     """The offset that a broker answers with. Raises `RequestRefused`, `RemotingError`."""
-    answer = await session.ask(address, command, timeout_s=ANSWER_S)
+    answer = await asked(session, address, command)
     if answer.code != ResponseCode.SUCCESS:
         peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
         raise RequestRefused(describe(queue), peer, answer.code, answer.remark)
@@ -128,7 +127,7 @@ async def _extents(
         command = request(
             RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=queues[0].topic).encode()
         )
-        answer = await session.ask(address, command, timeout_s=ANSWER_S)
+        answer = await asked(session, address, command)
         if answer.code == ResponseCode.SUCCESS:
             table = TopicStatsTable.decode(answer.body).offset_table
             found |= {

@@ -46,6 +46,8 @@ class Nameservers:
         self.addresses = list(addresses)
         world.random.shuffle(self.addresses)
         self._current = 0
+        self.unanswered: dict[Address, None] = {}
+        """Those that were asked, and have not answered yet, or not when they were asked last."""
 
     async def request(self, command: Command, *, timeout_s: float = REQUEST_S) -> Command:
         """Ask one; the answer, whatever its code. Raises `NoNameserver` when none answers."""
@@ -61,6 +63,10 @@ class Nameservers:
                     self._connections.close(address)
                     self._turn_from(asked)
                 except trio.Cancelled:
+                    failures.append(
+                        f"no answer from {address[0]}:{address[1]} to request {command.code}"
+                        f" within {timeout_s:g} s"
+                    )
                     # A caller with less time than we give each would ask the same one for ever.
                     self._turn_from(asked)
                     raise
@@ -103,6 +109,9 @@ class Nameservers:
             raise NoNameserver(f"{address[0]}:{address[1]} did not answer: {exc}") from exc
 
     async def _ask(self, address: Address, command: Command, timeout_s: float) -> Command:
+        self.unanswered[address] = None
         link = await self._connections.link(address, timeout_s=CONNECT_S)
         share_s = timeout_s if len(self.addresses) == 1 else timeout_s / 2
-        return await link.request(command, timeout_s=share_s)
+        answer = await link.request(command, timeout_s=share_s)
+        self.unanswered.pop(address, None)
+        return answer

@@ -7,6 +7,7 @@ import trio
 
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.client.connections import Connections
+from rocketbed.client.errors import NoNameserver
 from rocketbed.client.nameservers import Nameservers
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer, request
 from rocketbed.world.api import Address, World
@@ -50,3 +51,17 @@ def test_a_call_without_time_leaves_the_next_one_to_another(limit_s: float) -> N
 
     with Simulation() as simulation:
         assert simulation.run_process(simulation.start("client", ask)) == ResponseCode.SUCCESS
+
+
+def test_the_only_one_is_named_where_it_says_nothing() -> None:
+    """Its own limit is over together with that of the call, and only the call's was told."""
+
+    async def ask(world: World) -> list[Address]:
+        nameservers = Nameservers(world, [("ns1", 9876)], cast(Connections, Links()))
+        with pytest.raises(NoNameserver, match="no answer from ns1:9876 to request 106 within 3 s"):
+            await nameservers.request(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        return [*nameservers.unanswered]
+
+    with Simulation() as simulation:
+        found = simulation.run_process(simulation.start("client", ask))
+    assert found == [("ns1", 9876)]
