@@ -121,8 +121,15 @@ def live_log(settings: JobSettings, topics: Sequence[str]) -> "Iterator[QueueLog
         log.close()
 
 
-def note_queues(report: Report, settings: JobSettings, seen: "Seen") -> None:
-    """Enter in the report which queues of a live cluster are read."""
+def note_queues(
+    report: Report, settings: JobSettings, seen: "Seen", *, longest: bool = False
+) -> None:
+    """Enter in the report which queues of a live cluster are read, and what of them is not, unless
+    what any member has is."""
+    from rocketbed.pipeline.wire.cluster import left_out
+
+    if not longest and (told := left_out(seen)):
+        report.notes.append(told)
     report.inputs.append(
         {
             "endpoints": settings.endpoints,
@@ -150,11 +157,13 @@ def sources_now(
     return [asked | settings.source_options() | {"endingOffsets": json.dumps(ends)}]
 
 
-def queues_now(settings: JobSettings, report: Report, topics: Sequence[str]) -> "Seen":
+def queues_now(
+    settings: JobSettings, report: Report, topics: Sequence[str], *, longest: bool = False
+) -> "Seen":
     """The queues of a live cluster, noted. Raises `PipelineError`, `WrongUsage`."""
     with live_log(settings, topics) as log:
         seen = log.look()
-    note_queues(report, settings, seen)
+    note_queues(report, settings, seen, longest=longest)
     return seen
 
 

@@ -108,11 +108,16 @@ class QueueLog:
 
     def ends(self) -> dict[str, int]:
         """Where each queue ends now. Raises `WireError`."""
-        return {name: self._cluster.end(one) for name, one in self.look().bounds.items()}
+        return self._ends(self.look())
+
+    def _ends(self, seen: Seen) -> dict[str, int]:
+        return {name: self._cluster.end(one) for name, one in seen.bounds.items()}
 
     def freeze(self) -> None:
         """From now on nothing behind the present ends is given (`Trigger.AvailableNow`)."""
-        self._target = self.ends()
+        seen = self.look()
+        self._cluster.tell_left_out(seen)
+        self._target = self._ends(seen)
 
     def latest(
         self, start: StreamOffset, *, bytes_max: int | None, rows_max: int | None
@@ -132,10 +137,11 @@ class QueueLog:
     ) -> tuple[StreamOffset, bool]:
         """The end of a batch, and whether any queue holds the stream up."""
         seen = await self._cluster.look(log)
+        self._cluster.tell_held_up(seen)
         self._check_names(start, seen)
         others = await self._compare(log, start, seen)
         self.newest = StreamOffset(
-            QUEUE, {name: Mark(self._cluster.end(one)) for name, one in seen.bounds.items()}
+            QUEUE, {name: Mark(end) for name, end in self._ends(seen).items()}
         )
         marks = {name: Mark(bounds.first) for name, bounds in seen.bounds.items()} | dict(
             start.marks
@@ -262,7 +268,7 @@ class QueueLog:
             if await self._is_other(log, seen, name, start.marks[name]):
                 others.append(name)
 
-        ends = {name: self._cluster.end(bounds) for name, bounds in seen.bounds.items()}
+        ends = self._ends(seen)
         comparable = {
             name: mark.at < ends[name]
             for name, mark in start.marks.items()

@@ -1,6 +1,7 @@
 """Which queues of a live cluster are asked for, and where they begin and end now."""
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ DISCOVERED_S: Final = 5.0
 """So old may a list of all topics be: a stream asks many times a second."""
 LEFT_OUT: Final = 100
 """Messages of a queue; fewer may be on their way to a replica, if they are not most of it."""
+HELD_UP_S: Final = 10.0
+"""A replica that is well has got something more within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,30 @@ class Seen:
 
     queues: Mapping[str, MessageQueue]
     bounds: Mapping[str, QueueBounds]
+
+
+def left_out(seen: Seen) -> str:
+    """What is not read, as a member that answered does not have it, if it is more than may be on
+    its way to it; else nothing."""
+    behind = {
+        name: count
+        for name, count in _lacking(seen).items()
+        if count >= LEFT_OUT or 2 * seen.bounds[name].end < seen.bounds[name].longest
+    }
+    what = "and are not read: a replica is behind, or is another one's"
+    return f"{_count(behind)}, {what}" if behind else ""
+
+
+def _lacking(seen: Seen) -> dict[str, int]:
+    """Messages of queues that not every member has that answered."""
+    bounds = seen.bounds.items()
+    return {name: one.longest - one.end for name, one in bounds if one.longest > one.end}
+
+
+def _count(lacking: Mapping[str, int]) -> str:
+    first = next(iter(lacking))
+    count = f"{sum(lacking.values())} messages of {len(lacking)} queues, {first} the first"
+    return f"{count}, are not at every member that answered"
 
 
 class Cluster:
@@ -55,25 +82,37 @@ class Cluster:
         self._brokers_at = -DISCOVERED_S
         self._gone: dict[str, None] = {}
         """Topics that were waited for in vain: they are looked for, and not waited for again."""
+        self._lacking_since: dict[str, tuple[int, float]] = {}
+        """Where queues end that a member has more of, and since when; infinity once it was told."""
 
     def end(self, bounds: QueueBounds) -> int:
         """Up to where a queue is read."""
         return bounds.longest if self.options.read_uncommitted else bounds.end
 
     def tell_left_out(self, seen: Seen) -> None:
-        """Warn of what is not read, as a member that answered does not have it: more than may be
-        on its way to it."""
-        behind = {
-            name: bounds.longest - bounds.end
-            for name, bounds in seen.bounds.items()
-            if bounds.longest - bounds.end >= LEFT_OUT or 2 * bounds.end < bounds.longest
-        }
-        if behind and not self.options.read_uncommitted:
+        """Warn of what is not read."""
+        told = "" if self.options.read_uncommitted else left_out(seen)
+        if told:
+            LOG.warning("wire.behind %s; readUncommitted=true reads what the longest has", told)
+
+    def tell_held_up(self, seen: Seen) -> None:
+        """Warn of queues of which a member does not get what another one has, once until it does: a
+        stream waits for it."""
+        now_s, since = time.monotonic(), {}
+        stuck: dict[str, int] = {}
+        for name, count in _lacking(seen).items():
+            end, began_s = self._lacking_since.get(name, (-1, now_s))
+            if end != seen.bounds[name].end:
+                began_s = now_s
+            elif now_s - began_s >= HELD_UP_S:
+                stuck[name], began_s = count, math.inf
+            since[name] = seen.bounds[name].end, began_s
+        self._lacking_since = since
+        if stuck and not self.options.read_uncommitted:
             LOG.warning(
-                "wire.behind %d messages of %d queues, %s the first, are not at every member"
-                " that answered, and are not read: a replica is behind, or is another one's;"
+                "wire.held_up %s, and have not come there in %g s: the stream waits for them;"
                 " readUncommitted=true reads what the longest has",
-                *(sum(behind.values()), len(behind), next(iter(behind))),
+                *(_count(stuck), HELD_UP_S),
             )
 
     async def look(self, log: WireLog, *, fresh: bool = False) -> Seen:

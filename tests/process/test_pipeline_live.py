@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import trio
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import change_settings
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
@@ -29,6 +31,7 @@ from rocketbed.pipeline.streams import physical as stream_physical
 from rocketbed.pipeline.streams.offsets import QUEUE, DataLoss, Mark, StreamError, StreamOffset
 from rocketbed.pipeline.streams.physical import PhysicalLog
 from rocketbed.pipeline.streams.queues import QueueLog, read_part
+from rocketbed.pipeline.wire import cluster as cluster_module
 from rocketbed.pipeline.wire.log import TopicGone, WireError
 from rocketbed.pipeline.wire.plan import WirePlan
 from tests.support.pipeline_live import Start, clusters_in, reading, send, sink, table
@@ -283,6 +286,34 @@ def test_a_stream_of_queues(start: Start, stream: Stream) -> None:
     last = end(log, position)
     assert sorted(bodies(log, position, last)) == list(range(200, 210))
     assert end(log, last) == last
+
+
+def test_what_a_slave_does_not_get_is_told(
+    start: Start,
+    stream: Stream,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An empty one that answers: batches told that nothing is read, and streams said nothing."""
+    cluster = start(slaves=1)
+    send(sink(cluster, topic="U"), 0, 1)  # an empty slave asks for the first message by itself
+    send(sink(cluster), 0, 250)
+    trio.run(cluster.stop, "slave-1")
+    own = cluster.member_directory("slave-1")
+    shutil.rmtree(own / "store")
+    change_settings(own, {"haMasterAddress": "127.0.0.1:1"})
+    trio.run(cluster.start, "slave-1")
+    assert numbers(reading(cluster)) == []
+    assert "wire.behind 250 messages of " in caplog.text
+    caplog.clear()
+    frozen, running = stream(cluster), stream(cluster)
+    frozen.freeze()
+    assert "wire.behind 250 messages of " in caplog.text
+    at = end(running, running.initial())
+    assert "wire.held_up" not in caplog.text
+    monkeypatch.setattr(cluster_module, "HELD_UP_S", 0.0)
+    assert [end(running, at) for _ in range(3)] == [at] * 3
+    assert caplog.text.count("wire.held_up 250 messages of ") == 1
 
 
 def test_a_broker_that_restarts_under_a_stream(start: Start, stream: Stream) -> None:

@@ -130,7 +130,7 @@ def verify(job: Job, options: VerifyOptions) -> None:
     if job.settings.endpoints:
         if options.leaders:
             raise WrongUsage("--leader is for stores: a live cluster says who its masters are")
-        seen = queues_now(job.settings, job.report, ())
+        seen = queues_now(job.settings, job.report, (), longest=options.copies == 1)
         live = LiveQueues.of(job.settings.source_options(), seen, options.copies)
     logs = [] if live else broker_logs(job.settings)
     need_local((one.replica.root for log in logs for one in log.replicas), "verify")

@@ -43,14 +43,14 @@ class Wire:
         return RawPull(records=record, next_offset=at + 1, first=0, end=10**9, broker_id=0)
 
 
-def cluster(bounds: Bounds, kind: bytes = b"same") -> QueueLog:
-    """Queues from a first offset to an end, the same at all members."""
+def cluster(bounds: Bounds, kind: bytes = b"same", *, more: int = 0) -> QueueLog:
+    """Queues from a first offset to an end, the same at all members but one that has more."""
     log = QueueLog(Options.parse({"endpoints": "h:1", "retryTimeoutMs": "50"}))
     queues = {
         name: MessageQueue(topic=topic_of(name), broker_name=name[0], queue_id=0) for name in bounds
     }
     seen = Seen(
-        queues, {name: QueueBounds(low, high, high) for name, (low, high) in bounds.items()}
+        queues, {name: QueueBounds(low, high, high + more) for name, (low, high) in bounds.items()}
     )
 
     async def look(_log: Any, *, fresh: bool = False) -> Seen:
@@ -111,6 +111,17 @@ def test_a_queue_that_is_away_when_a_part_is_written_again_is_exported_once_it_i
     job, parts = run(tmp_path, cluster({A: (0, 100), B: (0, 130)}), monkeypatch)
     assert [ends(part) for part in parts] == [{B: 130}]
     assert job.report.exit_code == 0
+
+
+@pytest.mark.parametrize("more", [0, 99, 100])
+def test_what_a_member_lacks_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    job, parts = run(tmp_path, cluster({A: (0, 900), B: (0, 900)}, more=more), monkeypatch)
+    assert [ends(part) for part in parts] == [{A: 900, B: 900}]
+    assert len(job.report.notes) == (more >= 100)
+    for note in job.report.notes:
+        assert note.startswith(f"200 messages of 2 queues, {A} the first, are not at every member")
 
 
 def test_a_part_of_which_no_queue_is_there_is_not_written_over(

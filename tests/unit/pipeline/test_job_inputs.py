@@ -1,17 +1,31 @@
 """Which stores a job reads as which brokers."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rocketbed.pipeline.jobs import inputs
 from rocketbed.pipeline.jobs.audit.job import AuditOptions, audit
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.export.job import ExportOptions, export
-from rocketbed.pipeline.jobs.inputs import COMPARED_MAX, broker_logs, distinct_logs
+from rocketbed.pipeline.jobs.inputs import (
+    COMPARED_MAX,
+    broker_logs,
+    distinct_logs,
+    queues_now,
+    sources_now,
+)
 from rocketbed.pipeline.jobs.replay.job import ReplayOptions, _sources
 from rocketbed.pipeline.jobs.retention.job import RetentionOptions, retention
 from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
+from rocketbed.pipeline.report import Report
+from rocketbed.pipeline.wire.cluster import Seen
+from rocketbed.pipeline.wire.questions import QueueBounds
+from rocketbed.wire.bodies import MessageQueue
 from tests.support.logs import SEGMENT, STORE_MS, Log, Message
 
 
@@ -49,6 +63,30 @@ def test_logs_of_two_brokers_are_two(tmp_path: Path) -> None:
     shutil.copytree(empty, tmp_path / "d")
     found = distinct_logs(settings(one, two, empty, str(tmp_path / "d")))
     assert [log.broker for log in found] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("longest", [False, True])
+def test_what_a_member_lacks_is_noted(longest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit of half of a cluster's messages was good, and said nothing."""
+    queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
+    seen = Seen({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 40, 90, 2)})
+
+    @contextmanager
+    def live(*_: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(look=lambda: seen)
+
+    monkeypatch.setattr(inputs, "live_log", live)
+    own, report = JobSettings(endpoints="h:1"), Report("audit")
+    if longest:
+        queues_now(own, report, (), longest=True)
+        assert report.notes == []
+        return
+    (source,) = sources_now(own, report, ())
+    assert source["endingOffsets"] == '{"b|T|0": 40}'
+    assert report.notes == [
+        "50 messages of 1 queues, b|T|0 the first, are not at every member that answered, and are"
+        " not read: a replica is behind, or is another one's"
+    ]
 
 
 def test_of_many_logs_those_that_end_together_are_compared(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """How far a queue may be read, and what holds a stream of queues up; no cluster is asked."""
 
 import json
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +20,7 @@ from rocketbed.pipeline.streams.offsets import (
     topic_of,
 )
 from rocketbed.pipeline.streams.queues import QueueLog
-from rocketbed.pipeline.wire.cluster import Seen
+from rocketbed.pipeline.wire.cluster import HELD_UP_S, Seen
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import QueueRange
 from rocketbed.pipeline.wire.questions import QueueBounds
@@ -239,6 +240,19 @@ def test_a_stream_that_waits_sees_that_its_topic_was_made_again_as_long(loses: s
     while any(mark == at.marks[name] for name, mark in marks.items()):
         marks = running.latest(StreamOffset(QUEUE, marks), bytes_max=None, rows_max=None).marks
     assert {mark.at for mark in marks.values()} <= {3, 10}
+
+
+def test_a_stream_tells_what_it_waits_for_or_ends_before(caplog: pytest.LogCaptureFixture) -> None:
+    wire = Wire(5000, {NAME: QueueBounds(3, 10, 200)})
+    running = wired(log(), wire)
+    at = running.latest(running.initial(), bytes_max=None, rows_max=None)
+    assert (at.marks[NAME].at, caplog.text) == (10, "")
+    running._cluster._lacking_since[NAME] = (10, time.monotonic() - HELD_UP_S)
+    for _ in range(2):
+        running.latest(at, bytes_max=None, rows_max=None)
+    assert caplog.text.count("wire.held_up 190 messages of 1 queues") == 1
+    running.freeze()
+    assert caplog.text.count("wire.behind 190 messages of 1 queues") == 1
 
 
 def planned(one: QueueLog, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:

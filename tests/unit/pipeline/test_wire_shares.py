@@ -15,6 +15,7 @@ from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss
 from rocketbed.pipeline.wire import chunks
+from rocketbed.pipeline.wire import cluster as module
 from rocketbed.pipeline.wire.cluster import Cluster, Seen
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, WirePlan, shared
@@ -184,6 +185,41 @@ def test_what_a_member_lacks_is_told(
     Cluster(Options.parse(given)).tell_left_out(Seen({}, bounds))
     text = f"wire.behind {longest - end} messages of 1 queues, b|T|1 the first"
     assert [record.getMessage()[: len(text)] for record in caplog.records] == [text] * told
+
+
+@pytest.mark.parametrize("uncommitted", ["false", "true"])
+def test_what_a_stream_waits_for_is_told_once_each_time(
+    uncommitted: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read nothing more, and said nothing."""
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    cluster = Cluster(Options.parse({"endpoints": "h:1", "readUncommitted": uncommitted}))
+
+    def told(at_s: float, *ends: tuple[int, int]) -> list[str]:
+        now[0] = at_s
+        caplog.clear()
+        bounds = {f"b|T|{number}": QueueBounds(0, *one) for number, one in enumerate(ends)}
+        cluster.tell_held_up(Seen({}, bounds))
+        return [record.getMessage() for record in caplog.records]
+
+    stands, other = (100, 101), (50, 50)
+    assert [told(at_s, stands, other) for at_s in (0.0, 9.9)] == [[], []]
+    text = told(10.0, (100, 300), other)
+    if uncommitted == "true":
+        assert text == []
+        return
+    assert text[0].startswith("wire.held_up 200 messages of 1 queues, b|T|0 the first, are not at")
+    assert "have not come there in 10 s" in text[0]
+    assert told(30.0, (100, 400), (50, 60)) == []
+    # It goes on and stands again, beside another one that does; each has its own ten seconds.
+    assert [told(at_s, (101, 400), (50, 60)) for at_s in (35.0, 39.9)] == [[], []]
+    (other_text,) = told(40.0, (101, 400), (50, 60))
+    assert "10 messages of 1 queues, b|T|1" in other_text
+    assert [len(told(at_s, (101, 400), (50, 60))) for at_s in (44.9, 45.0, 60.0)] == [0, 1, 0]
+    # What has come is forgotten.
+    assert [len(told(at_s, (400, 400), (60, 60))) for at_s in (61.0, 80.0)] == [0, 0]
+    assert [len(told(at_s, (400, 401), (60, 60))) for at_s in (81.0, 90.0, 91.0)] == [0, 0, 1]
 
 
 def test_a_member_that_is_asked_stays_so_until_it_does_not_answer() -> None:
