@@ -72,8 +72,10 @@ class CommitLog:
     def commit(self, run: Run) -> None:
         """Write a run. Readers of this process see it at once; durable is what `flushed` passed.
 
-        Raises `PutFailed`: nothing of the run is in the log then, and its offsets are free again.
+        Raises `PutFailed`: nothing of the run is in the log then, and its offsets are free again;
+        `StoreFailed` once the store has failed: a task that cannot be told yet appends no more.
         """
+        self._pool.failure.check()
         assert run.start == self.written.value, "a run is committed before another begins"
         if not run.entries:
             return

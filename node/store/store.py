@@ -314,6 +314,10 @@ class MessageStore:
         """Write a run. Raises `PutFailed`: nothing of it is stored."""
         try:
             self._parts.log.commit(run)
+        except PutFailed:
+            raise
+        except StoreError as exc:  # it has failed before
+            raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, str(exc)) from exc
         except OSError as exc:
             failure = self._failure.set(
                 StoreFailed(

@@ -16,7 +16,7 @@ from rocketbed.node.store.errors import BadStoreDirectory, PutFailed, StoreFaile
 from rocketbed.node.store.failure import Failure
 from rocketbed.node.store.files import LOOKED_MAX, FilePool
 from rocketbed.node.store.segments import SegmentRow, sync_rows
-from rocketbed.node.store.status import GetStatus
+from rocketbed.node.store.status import GetStatus, PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.world.api import World
 from tests.support.sim.store_session import HOST, ROOT, edited, pull, put, session, settings, settle
@@ -421,6 +421,32 @@ def test_a_task_that_runs_on_after_a_failed_fsync_appends_nothing_of_a_master() 
     with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
         session(follow, prepare=disks.append, config=settings(is_slave=True))
     assert ends == [100, 100]
+
+
+def test_a_task_that_runs_on_after_a_failed_fsync_stores_nothing() -> None:
+    """A master took what somebody had in hand: a delayed message that was read meanwhile."""
+    disks: list[SimDisk] = []
+    seen: list[object] = []
+
+    def look(store: MessageStore) -> None:
+        seen.append((store.max_offset, store.queue_max("T", 0, committed=False)))
+
+    async def work(store: MessageStore) -> None:
+        put(store)
+        look(store)
+        disks[0].faults.append(SimFault(operation="sync", effect="error_clean", path=LOG))
+        with pytest.raises(StoreFailed):
+            await store._flusher.flush()
+        with pytest.raises(PutFailed, match=r"fsync of .* failed: .*check the disk") as refused:
+            put(store)
+        assert refused.value.status is PutStatus.SERVICE_NOT_AVAILABLE
+        with pytest.raises(StoreFailed, match="check the disk"):
+            await store.epochs.begin_epoch(2, 1)
+        look(store)
+
+    with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
+        session(work, prepare=disks.append, config=settings(flush_interval_ms=10**6))
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("path", [LOG, QUEUES])

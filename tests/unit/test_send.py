@@ -1,8 +1,14 @@
 """Sends: what is stored, what is answered, what is refused (wire.md 4)."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from rocketbed.node.store.errors import StoreFailed
+from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import Command, Encoding, RequestCode, ResponseCode, request
+from rocketbed.wire.frame import FrameReader
 from rocketbed.wire.headers import SendMessageRequest
 from rocketbed.wire.message import (
     MULTI_TAGS,
@@ -422,6 +428,27 @@ def test_sync_flush_answers_when_the_log_is_flushed() -> None:
             assert session.node.store.flushed.value == session.node.store.max_offset
 
     with_node(scenario, "flushDiskType=SYNC_FLUSH")
+
+
+def test_a_message_that_is_in_hand_when_the_disk_fails_is_refused_with_the_reason() -> None:
+    frames: list[bytes] = []
+
+    async def scenario(session: Session) -> None:
+        await session.send()
+        store, sender = session.node.store, session.node.broker.sender
+        end, queue_end = store.max_offset, store.queue_max("T", 0, committed=False)
+        peer = cast(Connection, SimpleNamespace(remote_bytes=bytes(8), send=frames.append))
+        command = request(RequestCode.SEND_MESSAGE_V2, send_fields(), b"in hand")
+        assert sender.handle(command, peer) is None
+        store._failure.set(StoreFailed("fsync of x failed: check the disk"))
+        sender.end_of_run(peer)
+        assert (store.max_offset, store.queue_max("T", 0, committed=False)) == (end, queue_end)
+
+    with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
+        node_run(scenario)
+    (answer,) = FrameReader().feed(b"".join(frames))
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert answer.remark == "fsync of x failed: check the disk"
 
 
 def test_without_slaves_a_synchronous_master_answers_flush_slave_timeout() -> None:
