@@ -78,4 +78,4 @@ class BatchCheck:
         entry = next(iter(self._cursor.one(unit[0]).entries), None)
         if entry is None or (entry.topic, entry.queue_id) != (queue.topic, queue.queue_id):
             return False
-        return is_unit_of(unit, entry)
+        return is_unit_of(unit, entry) or queue.slot_of(entry) not in (None, entry.queue_offset)

@@ -83,6 +83,25 @@ class BatchConsumeQueue(UnitQueue):
         """Number of the unit that covers `queue_offset`, or of the first one behind it."""
         return self._first_where(lambda unit: unit[4] + unit[5] > queue_offset)
 
+    def slot_of(self, entry: Entry) -> int | None:
+        """Queue offset that a record has to be served as; None if no unit names it.
+
+        No checksum covers what it says, nor what its unit says. Where they differ the unit is
+        believed if it joins up with more of the units beside it. A queue begins with 0.
+        """
+        number = self._first_where(lambda unit: unit[0] >= entry.physical_offset)
+        unit = self.unit_at(number) if number < self.end_unit else None
+        if unit is None or unit[0] != entry.physical_offset:
+            return None
+        before = self.offset_after(number) if number > self.first_unit or not number else -1
+        after = self.unit_at(number + 1) if number + 1 < self.end_unit else None
+
+        def joins(base: int) -> int:
+            return (base == before) + (after is not None and base + abs(entry.units) == after[4])
+
+        said, served = entry.queue_offset, unit[4]
+        return served if joins(served) > joins(said) else said
+
     def trusted_unit(self, number: int, *, ignore_next: bool = False) -> tuple[int, ...] | None:
         """A unit, unless it can name no record or its neighbours contradict it.
 

@@ -12,7 +12,6 @@ import trio
 
 from rocketbed.node.store.batch_check import BatchCheck
 from rocketbed.node.store.batch_queue import BatchConsumeQueue, batch_unit, is_unit_of
-from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.cursor import READ_SIZE, LogCursor, Verdict
 from rocketbed.node.store.cut import boundary_below
 from rocketbed.node.store.damage import Damage
@@ -230,9 +229,7 @@ class Scrubber:
         unit = (entry.physical_offset, entry.size, entry.tag_code)
         if (found := queue.unit_at(number)) == unit:
             return
-        if problem := self._misplaced(entry):
-            end = entry.physical_offset + entry.size
-            self._add(entry.physical_offset, end, problem, is_readable=True)
+        if self._say_misplaced(entry):
             return
         if 0 <= number < queue.first_unit:
             return
@@ -256,9 +253,13 @@ class Scrubber:
 
     def _compare_batch(self, queue: BatchConsumeQueue, entry: Entry) -> None:
         number = self._batches.find(queue, entry)
+        if number is not None and is_unit_of(queue.unit_at(number), entry):
+            return
+        if self._say_misplaced(entry):
+            return
         if number is None:
             self._say_unqueued(entry)
-        elif not is_unit_of(queue.unit_at(number), entry):
+        else:
             self._mend(queue, number, batch_unit(entry))
 
     def _mend(self, queue: AnyQueue, number: int, unit: tuple[int, ...]) -> None:
@@ -300,12 +301,20 @@ class Scrubber:
     def _misplaced(self, entry: Entry) -> str:
         """What is wrong with the queue offset of a record that stands at another one's place."""
         queue = self._parts.queues.find(entry.topic, entry.queue_id)
-        if not isinstance(queue, ConsumeQueue):
-            return ""
-        slot = queue.slot_of(entry.physical_offset)
+        if isinstance(queue, BatchConsumeQueue):
+            slot = queue.slot_of(entry)
+        else:
+            slot = None if queue is None else queue.slot_of(entry.physical_offset)
         if slot in (None, entry.queue_offset):
             return ""
         return f"it says queue offset {entry.queue_offset}, and is served as {slot}"
+
+    def _say_misplaced(self, entry: Entry) -> bool:
+        problem = self._misplaced(entry)
+        if problem:
+            start = entry.physical_offset
+            self._add(start, start + entry.size, problem, is_readable=True)
+        return bool(problem)
 
     def _is_anothers(self, offset: int, entry: Entry) -> bool:
         """Whether the slot of a record was taken by an earlier one (T1, T2)."""

@@ -2,16 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.node.store.batch_queue import BATCH_UNIT
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.node.store.batch_queue import BATCH_UNIT, BatchConsumeQueue, batch_unit
+from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.parts import AllTopics
+from rocketbed.node.store.queues import BATCH_DIR
 from rocketbed.node.store.store import MessageStore
-from tests.support.sim.store_session import HOST, ROOT, edited, put, session, settings, settle
+from tests.support.sim.damage import records
+from tests.support.sim.store_session import (
+    HOST,
+    ROOT,
+    edited,
+    flip_bit,
+    put,
+    session,
+    settings,
+    settle,
+)
 
 COUNT = 24
 """Records: every other one an inner batch of three messages."""
@@ -19,6 +33,7 @@ PER_FILE = 10
 MESSAGES = COUNT * 2
 CONFIG = settings(scrub_rate=0, batch_queue_segment_size=PER_FILE * BATCH_UNIT.size)
 SCRUBBED = settings(scrub_rate=1 << 30, batch_queue_segment_size=PER_FILE * BATCH_UNIT.size)
+Change = Callable[[list[int]], list[int]]
 
 
 class Batches(AllTopics):
@@ -31,7 +46,7 @@ class Batches(AllTopics):
         return True
 
 
-def flips(field: int, bit: int) -> Callable[[list[int]], list[int]]:
+def flips(field: int, bit: int) -> Change:
     def change(unit: list[int]) -> list[int]:
         unit[field] = unit[field] - (1 << bit) if bit in (31, 63) else unit[field] ^ 1 << bit
         return unit
@@ -75,10 +90,14 @@ async def fill(store: MessageStore) -> None:
 
 
 def rot(disk: SimDisk, number: int, kind: str, per_file: int = PER_FILE) -> None:
+    rot_by(disk, number, KINDS[kind], per_file)
+
+
+def rot_by(disk: SimDisk, number: int, change: Change, per_file: int = PER_FILE) -> None:
     first = number // per_file * per_file
     path = f"{ROOT}/batchconsumequeue/T/0/{first * BATCH_UNIT.size:020d}"
     data, at = bytearray(disk.image().contents(path)), (number - first) * BATCH_UNIT.size
-    BATCH_UNIT.pack_into(data, at, *KINDS[kind](list(BATCH_UNIT.unpack_from(data, at))))
+    BATCH_UNIT.pack_into(data, at, *change(list(BATCH_UNIT.unpack_from(data, at))))
     disk.replace_contents(path, bytes(data))
 
 
@@ -236,3 +255,99 @@ def test_the_unit_of_a_bad_record_stays_until_that_is_mended() -> None:
     mended = edited(bad.image, lambda disk: disk.replace_contents(path, good.contents(path)))
     found = session(scrubbed, image=mended, config=SCRUBBED, topics=Batches()).value
     assert found == ((COUNT, MESSAGES, False), 0)
+
+
+BITS = (0, 1, 2, 4, 25, 40, 62, 63)
+QUEUE_OFFSET_AT = 20
+"""In a record."""
+
+
+def flip_queue_offset(image: DiskImage, number: int, bit: int) -> DiskImage:
+    path, at, _ = records(image)[number]
+    byte = at + QUEUE_OFFSET_AT + 7 - bit // 8
+    return edited(image, lambda disk: flip_bit(disk, path, byte * 8 + bit % 8))
+
+
+async def find_damage(store: MessageStore) -> tuple[list[tuple[int, bool]], int, int]:
+    """What the scrub says is damaged, how many units it mended, and of how many records it says
+    that no queue has them."""
+    await store.scrubber.finished.wait()
+    assert (await deliver(store))[1:] == (MESSAGES, False)
+    found = [(damage.start, damage.is_readable) for damage in store.scrubber.damage]
+    return found, store.scrubber.mended, unqueued(store)
+
+
+def units(image: DiskImage) -> dict[str, bytes]:
+    return {path: image.contents(path) for path in image.paths() if "batchconsumequeue" in path}
+
+
+@pytest.mark.parametrize("number", [0, 1, 9, 10, 12, COUNT - 1])
+def test_a_record_that_says_another_queue_offset_is_damage_and_moves_no_unit(number: int) -> None:
+    """Seed 1331595: its unit was brought to what it said, and readers were sent away."""
+    good = session(fill, config=CONFIG, topics=Batches()).image
+    path, at, _ = records(good)[number]
+    wanted = [(int(path.rpartition("/")[2]) + at, True)], 0, 0
+    for bit in BITS:
+        image = flip_queue_offset(good, number, bit)
+        for boot in range(2):
+            run = session(find_damage, image=image, config=SCRUBBED, topics=Batches())
+            assert run.value == wanted, f"bit {bit}, boot {boot}"
+            assert units(run.image) == units(good), f"bit {bit}, boot {boot}"
+            image = run.image
+        mended = edited(image, lambda disk: disk.replace_contents(path, good.contents(path)))
+        again = session(find_damage, image=mended, config=SCRUBBED, topics=Batches())
+        assert again.value == ([], 0, 0), f"bit {bit}"
+
+
+@pytest.mark.parametrize("number", [0, 1, 9, 10, 12, COUNT - 1])
+def test_a_unit_that_says_another_queue_offset_is_mended_and_no_damage(number: int) -> None:
+    good = session(fill, config=CONFIG, topics=Batches()).image
+    by_scrub = int(number < COUNT - 1)  # the mark tells of the last one: a start makes it anew
+    for bit in BITS:
+        image = edited(good, partial(rot_by, number=number, change=flips(4, bit)))
+        run = session(find_damage, image=image, config=SCRUBBED, topics=Batches())
+        assert run.value == ([], by_scrub, 0), f"bit {bit}"
+        assert units(run.image) == units(good), f"bit {bit}"
+
+
+def test_a_scrub_that_begins_behind_such_a_record_moves_no_unit() -> None:
+    async def look(store: MessageStore) -> list[int | None]:
+        scrub, (queue,) = store.scrubber, store._parts.queues.batch.values()
+        entries = scrub._cursor.one(int(path.rpartition("/")[2]) + at).entries
+        return [scrub._batches.find(queue, entry) for entry in entries]
+
+    good = session(fill, config=CONFIG, topics=Batches()).image
+    path, at, _ = records(good)[11]
+    image = flip_queue_offset(good, 10, 2)
+    assert session(look, image=image, config=CONFIG, topics=Batches()).value == [11]
+
+
+@pytest.mark.parametrize(
+    ("bases", "number", "said", "slot"),
+    [
+        ([0], 0, 4, 0),  # alone: a queue begins with 0
+        ([8], 0, 0, 0),
+        ([5, 8], 0, 4, 5),  # unless it begins elsewhere
+        ([4, 8], 0, 5, 5),
+        ([0, 3, 6], 1, 11, 3),
+        ([0, 11, 6], 1, 3, 3),
+        ([0, 3, 6], 2, 14, 6),
+        ([0, 3, 14], 2, 6, 6),
+        ([0, 3, 8, 12], 1, 7, 3),  # a gap behind it
+        ([0, 3, 8, 12], 2, 0, 0),  # gaps on both sides: the log has the last word
+        ([0, 4, 8], 1, 5, 5),
+    ],
+)
+def test_which_of_a_record_and_its_unit_is_believed(
+    bases: list[int], number: int, said: int, slot: int
+) -> None:
+    async def look(store: MessageStore) -> int | None:
+        queue = store._parts.queues._make(BATCH_DIR, "T", 0)
+        assert isinstance(queue, BatchConsumeQueue)
+        found = [Entry("T", 0, base, at * 100, 100, 0, 1, (), -3) for at, base in enumerate(bases)]
+        queue._pending += b"".join(BATCH_UNIT.pack(*batch_unit(entry)) for entry in found)
+        queue.end_unit = len(found)
+        assert queue.slot_of(found[number]._replace(physical_offset=50)) is None
+        return queue.slot_of(found[number]._replace(queue_offset=said))
+
+    assert session(look).value == slot
