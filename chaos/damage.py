@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
+from rocketbed.inspect.consumequeue import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
 from rocketbed.inspect.record import Fault, dissect
 from rocketbed.inspect.record import Record as Good
 from rocketbed.replication.prefix import EMPTY_IT
@@ -32,13 +33,15 @@ REPEATED: Final = ("TAGS", "KEYS", "UNIQ_KEY")
 APPEND_CRC: Final = "enabledAppendPropCRC"
 FILES: Final = {
     "log": "commitlog/*",
-    "queue": "consumequeue/*",
+    "queue": "*consumequeue/*",
     "index": "index/*",
     "mark": "rocketbed.ckpt",
     "flushed": "rocketbed.flushed",
     "checkpoint": "checkpoint",
 }
-"""Kinds of files, as patterns of their paths."""
+"""Kinds of files, as patterns of their paths; `batchconsumequeue` is a queue's too."""
+KEPT: Final = "rocketbed.cut/"
+"""What lies there has the path that it had, and is nobody's any more."""
 DERIVED: Final = ("queue", "index", "checkpoint")
 """Those that a node can make again from its log."""
 KINDS: Final = ("flip", "zero", "truncate", "delete", "old", "misdirect", "stray")
@@ -216,22 +219,41 @@ def _flip(files: StoreFiles, path: str, byte: int, random: Random) -> Hit:
     data[byte] ^= 1 << random.randrange(8)
     hit = [one for one in records(files) if one.path == path and 0 <= byte - one.at < one.size]
     files.write(path, bytes(data))
-    return Hit(f"{path} byte {byte}", any(_is_unseen(before, bytes(data), one) for one in hit))
+    unseen = any(_is_unseen(files, before, bytes(data), one) for one in hit)
+    return Hit(f"{path} byte {byte}", unseen)
 
 
-def _is_unseen(before: bytes, after: bytes, record: Record) -> bool:
+def _is_unseen(files: StoreFiles, before: bytes, after: bytes, record: Record) -> bool:
     """Whether an altered record still is a good one for all that a node can compare it with."""
     offset = int(record.path.rpartition("/")[2]) + record.at
     one, other = (dissect(data, record.at, offset) for data in (before, after))
-    if isinstance(one, Fault) or isinstance(other, Fault):
+    if isinstance(one, Fault) or isinstance(other, Fault) or _repeated(one) != _repeated(other):
         return False
-    return _repeated(one) == _repeated(other)
+    return _place(one) == _place(other) or not _is_in_its_queue(files, one)
 
 
 def _repeated(record: Good) -> tuple[object, ...]:
-    """What queues and index repeat of a record."""
-    keys = [record.properties.get(name) for name in REPEATED]
-    return record.size, record.topic, record.queue_id, record.queue_offset, keys
+    """What the index repeats of a record, and the next record: where it ends."""
+    return record.size, [record.properties.get(name) for name in REPEATED]
+
+
+def _place(record: Good) -> tuple[object, ...]:
+    """What a queue repeats of a record, by where it has it."""
+    return record.topic, record.queue_id, record.queue_offset
+
+
+def _is_in_its_queue(files: StoreFiles, record: Good) -> bool:
+    """Whether the queue that is there has a record, or gets it at the next start, beside those that
+    say what is due: not that of a topic that was deleted, made again or not (seed 1330256)."""
+    units: set[int] = set()
+    for path in _paths(files, "queue"):
+        kind, *place, name = path.split("/")
+        form = BATCH_UNIT if kind.startswith("batch") else UNIT
+        if name.isdigit() and place == [record.topic, str(record.queue_id)]:
+            data = files.read(path)
+            found = form.iter_unpack(data[: len(data) // form.size * form.size])
+            units |= {unit[0] for unit in found if unit[1] not in (0, PRE_BLANK_SIZE)}
+    return record.offset in units or record.offset > max(units, default=record.offset)
 
 
 def _byte(files: StoreFiles, record: Record, field: str, random: Random) -> int:
@@ -246,4 +268,5 @@ def _byte(files: StoreFiles, record: Record, field: str, random: Random) -> int:
 
 
 def _paths(files: StoreFiles, kind: str) -> list[str]:
-    return [path for path in files.paths() if fnmatchcase(path, FILES[kind])]
+    live = (path for path in files.paths() if not path.startswith(KEPT))
+    return [path for path in live if fnmatchcase(path, FILES[kind])]

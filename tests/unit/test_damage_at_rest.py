@@ -1,12 +1,15 @@
 """Which flipped bits of a log nobody can see: what they hit is repeated nowhere."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from rocketbed.chaos.damage import FIELDS, Damage, FilesAtRest, Hit, inflict
-from tests.support.logs import Log, Message
+from rocketbed.inspect.consumequeue import BATCH_UNIT, PRE_BLANK
+from tests.support.logs import UNIT, Log, Message
 
 PROPERTIES = "KEYS\x01k\x02TAGS\x01red\x02ZONE\x01west\x02"
 FILE = f"commitlog/{0:020d}"
@@ -47,3 +50,84 @@ def test_the_name_of_a_checksum_itself(tmp_path: Path) -> None:
     Log(tmp_path).append([Message(properties=PROPERTIES, has_crc=True)])
     byte = FilesAtRest(tmp_path).read(FILE).index(b"__CRC32#")
     assert inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(byte)).is_unseen
+
+
+def without_queues(root: Path, _log: Log) -> None:
+    shutil.rmtree(root / "consumequeue")
+
+
+def made_again(root: Path, log: Log) -> None:
+    """The topic was deleted, and made again: its queue begins with a later record."""
+    put_units(root, UNIT.pack(log.offsets[1], log.sizes[1], 0))
+
+
+def with_one_empty_unit(root: Path, log: Log) -> None:
+    put_units(root, PRE_BLANK + UNIT.pack(log.offsets[1], log.sizes[1], 0))
+
+
+def not_dispatched(root: Path, log: Log) -> None:
+    log.offsets.reverse()
+    log.sizes.reverse()
+    made_again(root, log)
+
+
+def put_units(root: Path, units: bytes) -> None:
+    (path,) = root.glob("consumequeue/T/0/*")
+    path.write_bytes(units + bytes(100))
+
+
+def as_batches(root: Path, log: Log) -> None:
+    without_queues(root, log)
+    path = root / f"batchconsumequeue/T/0/{0:020d}"
+    path.parent.mkdir(parents=True)
+    rows = zip(log.offsets, log.sizes, strict=True)
+    path.write_bytes(
+        b"".join(BATCH_UNIT.pack(*row, 0, 1, at, 1, -1, 0) for at, row in enumerate(rows))
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "number", "is_unseen"),
+    [
+        (without_queues, 0, True),
+        (made_again, 0, True),
+        (made_again, 1, False),
+        (with_one_empty_unit, 0, True),
+        (not_dispatched, 1, False),
+        (as_batches, 0, False),
+        (as_batches, 1, False),
+    ],
+)
+@pytest.mark.parametrize("field", ["queue-id", "queue-offset", "topic"])
+def test_only_a_queue_that_has_a_record_tells_of_its_place(
+    tmp_path: Path,
+    field: str,
+    change: Callable[[Path, Log], None],
+    number: int,
+    is_unseen: bool,
+) -> None:
+    """Seed 1330256: a record of a topic that had been deleted."""
+    log = Log(tmp_path).append([Message(properties=PROPERTIES)] * 2)
+    offset = log.offsets[number]
+    change(tmp_path, log)
+    at = FIELDS[field][0] if field != "topic" else FIELDS["body"][0] + len(b"hello") + 1
+    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(offset + at))
+    assert hit.is_unseen == is_unseen
+
+
+def test_the_index_tells_of_keys_without_a_queue(tmp_path: Path) -> None:
+    log = Log(tmp_path).append([Message(properties=PROPERTIES)])
+    without_queues(tmp_path, log)
+    byte = FilesAtRest(tmp_path).read(FILE).index(b"k\x02TAGS")
+    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(byte))
+    assert not hit.is_unseen
+
+
+def test_batch_queues_are_queues(tmp_path: Path) -> None:
+    log = Log(tmp_path).append([Message()])
+    as_batches(tmp_path, log)
+    files = FilesAtRest(tmp_path)
+    files.write(kept := "rocketbed.cut/consumequeue/T/0", b"stood in the way")
+    hit = inflict(files, Damage(kind="delete", where="queue"), Random(1))
+    assert hit == Hit(f"batchconsumequeue/T/0/{0:020d}")
+    assert files.paths() == [FILE, kept]
