@@ -291,6 +291,8 @@ def _draw_broken(random: Random, shape: Shape) -> str:
     group = f":{random.choice(list(shape.group_nodes()))}" if shape.groups > 1 else ""
     if choice < 0.15 and shape.brokers > shape.copies:
         return f"follower:any{group}"
+    if 0.25 <= choice < 0.3 and shape.failover and shape.brokers > shape.copies:
+        return f"leader{group}"
     return "ns:any" if 0.15 <= choice < 0.25 and shape.nameservers > 1 else ""
 
 

@@ -24,7 +24,8 @@ from rocketbed.wire.ha_native import Ack, NativeReader
 
 TABLES: Final = f"{STORE}/config/"
 MARK: Final = f"{STORE}/{CKPT_NAME}"
-DATA: Final = (COMMIT_LOG, f"{STORE}/consumequeue/", f"{STORE}/index/")
+QUEUES: Final = f"{STORE}/consumequeue/", f"{STORE}/batchconsumequeue/"
+DATA: Final = (COMMIT_LOG, *QUEUES, f"{STORE}/index/")
 """After a failed sync of one of these files nothing more may be acknowledged; a table, or a file
 that is only prepared, is tried again."""
 IMAGES_MAX: Final = 6

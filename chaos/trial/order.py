@@ -48,7 +48,11 @@ class Order:
 
     async def masters(self) -> None:
         for group in self.plan.shape.group_nodes():
-            if not await self.members.wait_serving(self.members.leader(group), SET_UP_S):
+            with trio.move_on_after(SET_UP_S) as scope:
+                # One that is left broken leads no more once another one is elected.
+                while not await self.members.wait_serving(self.members.leader(group)):
+                    await trio.sleep(LOOK_S)
+            if scope.cancelled_caught:
                 self.stall("leader", group, f"no master serves {SET_UP_S:g} s after the faults")
 
     async def producers(self, since_ns: int) -> None:
