@@ -11,6 +11,9 @@ ROUND_NS = 5_000_000_000
 """Longer than between two rounds of retention."""
 ROUNDS = 4
 """In so many what is old is gone."""
+RISES = 6
+"""What goes stands below the durable mark. That rises again after five times as long as its last
+rise took, in which each file was synced, of a wiped slave all that it had copied (seed 1331217)."""
 
 
 @check("S24 retention", "segments deleted")
@@ -54,6 +57,7 @@ def _kept(case: Case, found: Findings, reserved_ns: int) -> bool:
     sends, stop_ns = list(evidence.acknowledged.each()), record.stop_ns or record.end_ns
     changes = evidence.events(Function.NODE, "start", "exit")
     every_ns = max(ROUND_NS, record.facts.get("retention_round_ns", 0))
+    file_ns = RISES * record.facts.get("disk_ns", 0)
     is_judged = record.calm_ns and record.facts.get("retention_round_ns")
     is_judged = is_judged and not evidence.events(Function.NEMESIS, "clock")
     for log in evidence.nodes:
@@ -72,8 +76,10 @@ def _kept(case: Case, found: Findings, reserved_ns: int) -> bool:
             *(record.calm_ns, old_ns, min(behind, default=stop_ns) + reserved_ns),
             *(one.time_ns for one in last),
         )
+        files = (log.log_end - log.log_min) // log.directory.sizes.segment
+        needs_ns = ROUNDS * every_ns + files * file_ns
         is_sound = evidence.disks.damaged_by(log.name, stop_ns) is None
-        if is_judged and is_up and is_sound and since_ns + ROUNDS * every_ns < stop_ns:
+        if is_judged and is_up and is_sound and since_ns + needs_ns < stop_ns:
             found.add(
                 f"{log.name} keeps its segment {log.log_min}, all of which was old"
                 f" {(stop_ns - since_ns) / 1e9:.1f} s before it was stopped",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.checkers.result import Verdict
-from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, spec_of
+from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, Sent, spec_of
 
 FIRST_SEGMENT = 18
 """Messages in it."""
@@ -81,6 +81,14 @@ def test_in_the_calm_every_node_deletes_what_is_old(
             run.event(at_s * SECOND, node, what, role="SLAVE", id=1)
     result = run.judge(only=["S24"]).result("S24")
     assert result.found == (len(run.nodes) if finds else 0)
+
+
+@pytest.mark.parametrize(("disk_ms", "finds"), [(1, True), (50, True), (2000, False)])
+def test_a_slow_disk_keeps_what_is_old_until_its_mark_rises(
+    run: RunMaker, disk_ms: int, *, finds: bool
+) -> None:
+    run.record.facts["disk_ns"] = disk_ms * MS
+    test_in_the_calm_every_node_deletes_what_is_old(run, 60, 1, ("start", 0), finds)
 
 
 def test_a_segment_is_old_when_what_stands_behind_it_is(run: RunMaker) -> None:
