@@ -148,8 +148,8 @@ class _Excuses:
 @check("A44 told elsewhere", "calls and acknowledgements", final=True)
 def told_elsewhere(case: Case, found: Findings) -> int:
     """A44: a function is called for a message where that stands, as its sender was told too. Of
-    what waits until it is due nobody is told the queue. Not where that was lost and it came once
-    more, or a second master had it."""
+    what waits until it is due that is the queue that it comes to. Not where that was lost and it
+    came once more, or a second master had it."""
     evidence, examined, records = case.evidence, 0, Records(case)
     if not evidence.record.listeners:
         raise NotApplicable(NOBODY)
@@ -168,9 +168,11 @@ def told_elsewhere(case: Case, found: Findings) -> int:
             continue  # gone, or not to be known
         examined += 1
         is_waiting = row.function == Function.TELL and row.operation > 0
-        is_there = any(
-            one.physical == said.physical if is_waiting else one == said for one in places
-        )
+        is_there = said in places
+        if is_waiting:
+            came = [one.queue for one in places if one.topic == said.topic]
+            is_there = any(one.physical == said.physical for one in places)
+            is_there = is_there and (not came or said.queue in came)
         if not is_there:
             until_ns = row.returned_ns if row.returned_ns >= 0 else row.invoked_ns
             excuse = records.lost(row, ENDLESS) or records.split(row, until_ns)

@@ -84,11 +84,13 @@ def summary_text(judgement: Judgement, record: RunRecord) -> str:
         ran_on = f", {software} in {mode} mode"
     ran = [r for r in judgement.results if r.verdict in (Verdict.OK, Verdict.VIOLATED)]
     held = sum(result.passed for result in ran)
+    left = facts.get("left_broken")
     lines = [
         f"{judgement.verdict.upper()}  {record.scenario}, seed {record.seed}, {record.backend}"
         f"{ran_on}",
         f"promised: {promise_text(record.promise)}",
         f"broken:   {faults_text(record)}",
+        *([f"  in the calm phase without power: {', '.join(left)}"] if left else []),
         f"loss:     {loss_text(judgement)}",
         f"checks:   {held} of {len(ran)} held{_passed_over(judgement)}",
     ]

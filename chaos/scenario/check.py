@@ -10,7 +10,7 @@ from typing import Final
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import GROUPS, Plan
 from rocketbed.chaos.scenario.step import After, At, Every, Step, unknown
-from rocketbed.chaos.scenario.targets import check_target, labels_in
+from rocketbed.chaos.scenario.targets import check_target, client_names, labels_in
 from rocketbed.chaos.scenario.units import show_duration
 from rocketbed.chaos.scenario.verbs import VERBS
 from rocketbed.node.config.node_config import ConfigError, Setting, make_config
@@ -28,6 +28,11 @@ MESSAGE_MAX: Final = 16384
 BATCH_BODY_MAX: Final = 1900
 """Bytes of a body, eight of which fit into a batch of 16 KiB with what goes with them."""
 SEGMENT_MIN: Final = 4096
+TOO_MANY: Final = (
+    *("all", "others", "follower:all", "ns:all", "rand:majority"),
+    *("clients:all", "clients:producers", "clients:consumers"),
+)
+"""What cannot stay broken in the calm phase."""
 
 
 def check_plan(plan: Plan) -> None:
@@ -39,7 +44,7 @@ def check_plan(plan: Plan) -> None:
         if node not in nodes:
             raise ScenarioError(f"weather: {unknown('node', node, nodes)}")
     if plan.broken:
-        check_target(plan.broken, plan, [])
+        _check_broken(plan)
     labels = _labels(plan.steps)
     for step in plan.steps:
         _earliest(step, labels)
@@ -48,6 +53,21 @@ def check_plan(plan: Plan) -> None:
             _check_step(step, plan, labels)
         except ScenarioError as error:
             raise ScenarioError(f"step {str(step)!r}: {error}") from None
+
+
+def _check_broken(plan: Plan) -> None:
+    """One node, or a minority, or one of several nameservers, that the others can do without."""
+    target, shape = plan.broken, plan.shape
+    check_target(target, plan, [])
+    if "," in target or target in (*TOO_MANY, *client_names(plan)):
+        why = "one node that the others can do without, as follower:any, rand:minority or ns:any"
+    elif target.startswith(("leader", "longest")) and not shape.failover:
+        why = "nobody would lead: use follower:any, or failover = true"
+    elif target.removeprefix("node:").startswith("ns") and shape.nameservers == 1:
+        why = "there is no other nameserver"
+    else:
+        return
+    raise ScenarioError(f"calm.broken: {target!r}: {why}")
 
 
 def _check_shape(plan: Plan) -> None:

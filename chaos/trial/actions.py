@@ -106,14 +106,19 @@ class Actions:
             await self._start(node)
         await self._replace(list(self.damaged))
 
-    async def leave_broken(self, target: str) -> None:
-        """Cut the power of some machines, and let it be until the next `mend`."""
+    async def leave_broken(self, target: str) -> list[str]:
+        """Cut the power of some machines, and let it be until the next `mend`: not of a master in
+        whose place nobody leads. Whose power that was."""
         names = await self._resolver.names(target)
+        if not self._backend.elects:
+            names = [name for name in names if not self._members.is_leader(name)]
         for name in names:
             self._unwanted(name)
             await self._backend.power_cut(name, self._plan.weather.cut_mode)
-        fields = {"step": f"powercut {target} while all else is healed", "targets": names}
-        self._backend.history.event(Function.NEMESIS, "", "powercut", fields)
+        if names:
+            fields = {"step": f"powercut {target} while all else is healed", "targets": names}
+            self._backend.history.event(Function.NEMESIS, "", "powercut", fields)
+        return names
 
     # --- processes
 

@@ -87,6 +87,8 @@ class Conductor:
         self.control = LoadControl(topics=names[: len(names) - plan.producers.late])
         self._topics = RunTopics(plan, backend, self.control)
         self.members = Members(plan.shape, backend, look=self._note_ends)
+        self._broken: list[str] = []
+        """Who has no power in the calm phase."""
         self._chores = chores_of(plan, backend, self.control, self.members, self._topics)
         self.record = RunRecord(
             scenario=plan.name,
@@ -256,10 +258,18 @@ class Conductor:
         self._is_healed = True
         await self._mend()
         if self.plan.broken:
-            await self.actions.leave_broken(self.plan.broken)
+            await self._leave_broken(self.plan.broken)
         self._serving = self._nameservers_up()
         self.control.leaving = False
         self.record.calm_ns = self.backend.now_ns()
+
+    async def _leave_broken(self, target: str) -> None:
+        self._broken = await self.actions.leave_broken(target)
+        self.record.facts["left_broken"] = self._broken
+        if self._broken:
+            self._tell(f"powercut {','.join(self._broken)} until the calm phase is over")
+        else:
+            self.schedule.missed.append(f"powercut {target} in the calm phase: nobody was there")
 
     async def _mend(self) -> None:
         await self.actions.mend()
@@ -299,7 +309,7 @@ class Conductor:
         that begins with an empty table knows no topic until the nodes have told it.
         """
         self._enter("drain")
-        if self.plan.broken and not self.plan.broken.startswith("ns:"):
+        if not set(self._broken).isdisjoint(self.members.nodes):
             await self.actions.mend()
         # Producers first: replicas of a log that still grows are never equal.
         tellers = listener_names(self.plan)[:1]

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from rocketbed.chaos.history import Function, Outcome, read_history
 from rocketbed.chaos.hunt.runner import run_plan
 from rocketbed.chaos.record import HISTORY_FILE
+from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.scenario.dump import plan_to_toml
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.scenario.toml import read_toml
@@ -45,6 +48,34 @@ def test_rare_load_with_a_minority_that_stays_broken(tmp_path: Path) -> None:
     assert {history.topic(row) for row in sends} == {"load-1", "load-2", "load-3"}
     assert max(row.length for row in sends) > LARGE // 10
     assert len({row.process for row in sends}) > PLAN.producers.count
+
+
+@pytest.mark.parametrize(
+    ("failover", "target", "count"),
+    [(True, "leader", 1), (False, "b1", 0), (False, "follower:lagging", 0)],
+)
+def test_who_stays_broken_is_told(*, failover: bool, target: str, count: int) -> None:
+    """A leader only where another one is elected in its place."""
+    shape = Shape(brokers=3, nameservers=2, min_isr=2, flush="sync", failover=failover)
+    load = Producers(count=1, rate=10.0)
+    plan = Plan(
+        name="left",
+        seed=1,
+        shape=shape,
+        producers=load,
+        consumers=Consumers(count=1),
+        storm_s=1.0,
+        calm_s=12.0,
+        broken=target,
+    )
+    outcome = run_plan(plan)
+    assert outcome.verdict == "pass", outcome.error or outcome.finding_ids
+    assert outcome.record
+    assert outcome.judgement
+    assert len(outcome.record.facts["left_broken"]) == count
+    assert len(outcome.record.facts["missed"]) == (not count)
+    text = summary_text(outcome.judgement, outcome.record)
+    assert ("in the calm phase without power: b" in text) == bool(count)
 
 
 def test_its_keys_are_read_back() -> None:

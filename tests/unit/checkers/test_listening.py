@@ -673,7 +673,8 @@ def test_without_a_fault_nothing_may_be_late_before_the_calm_phase(
         (0, {"physical_offset": 1}, True),
         (0, {"queue_offset": 8}, True),
         (0, {"queue": 1}, True),
-        (2, {"queue": 1, "queue_offset": 8}, False),  # of its waiting record nobody is told
+        (2, {"queue_offset": 8}, False),  # its waiting record's
+        (2, {"queue": 1}, True),
         (2, {"physical_offset": 1}, True),
     ],
 )

@@ -139,6 +139,14 @@ def test_swarm_weather_comes_from_the_seed() -> None:
         ("[cluster]\nsegment = '64KB!'", "cluster.segment: '64KB!' is not a size such as 64KiB"),
         ("[cluster.settings]\nflushDiskTipe = 'x'", "unknown key 'flushDiskTipe'; did you mean"),
         ("[calm]\nat = 8", 'calm.at: 8 is not a duration; write "8s"'),
+        ("[calm]\nbroken = 'leader'", "calm.broken: 'leader': nobody would lead"),
+        (
+            "[cluster]\nnameservers = 1\n[calm]\nbroken = 'ns:any'",
+            "calm.broken: 'ns:any': there is no other nameserver",
+        ),
+        ("[calm]\nbroken = 'all'", "calm.broken: 'all': one node that the others can do without"),
+        ("[calm]\nbroken = 'producer-1'", "calm.broken: 'producer-1': one node that"),
+        ("[calm]\nbroken = 'b2,b3'\n[cluster]\nbrokers = 3", "calm.broken: 'b2,b3': one node that"),
         ("[calm]\nat = '-8s'", "calm.at: must not be negative, not '-8s'"),
         (
             "[load.producer]\nbody = [4000, 4000]",
