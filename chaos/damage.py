@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from rocketbed.inspect.consumequeue import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
 from rocketbed.inspect.record import Fault, dissect
 from rocketbed.inspect.record import Record as Good
+from rocketbed.node.store.aside import CUT_DIR
 from rocketbed.replication.prefix import EMPTY_IT
 from rocketbed.wire.message import HEAD
 
@@ -40,8 +41,6 @@ FILES: Final = {
     "checkpoint": "checkpoint",
 }
 """Kinds of files, as patterns of their paths; `batchconsumequeue` is a queue's too."""
-KEPT: Final = "rocketbed.cut/"
-"""What lies there has the path that it had, and is nobody's any more."""
 DERIVED: Final = ("queue", "index", "checkpoint")
 """Those that a node can make again from its log."""
 KINDS: Final = ("flip", "zero", "truncate", "delete", "old", "misdirect", "stray")
@@ -268,5 +267,6 @@ def _byte(files: StoreFiles, record: Record, field: str, random: Random) -> int:
 
 
 def _paths(files: StoreFiles, kind: str) -> list[str]:
-    live = (path for path in files.paths() if not path.startswith(KEPT))
+    # What was put aside has the path that it had there, and is nobody's any more.
+    live = (path for path in files.paths() if not path.startswith(CUT_DIR))
     return [path for path in live if fnmatchcase(path, FILES[kind])]

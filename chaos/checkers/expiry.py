@@ -57,7 +57,7 @@ def _kept(case: Case, found: Findings, reserved_ns: int) -> bool:
     sends, stop_ns = list(evidence.acknowledged.each()), record.stop_ns or record.end_ns
     changes = evidence.events(Function.NODE, "start", "exit")
     every_ns = max(ROUND_NS, record.facts.get("retention_round_ns", 0))
-    file_ns = RISES * record.facts.get("disk_ns", 0)
+    syncs_ns: dict[str, int] = record.facts.get("disks_ns", {})
     is_judged = record.calm_ns and record.facts.get("retention_round_ns")
     is_judged = is_judged and not evidence.events(Function.NEMESIS, "clock")
     for log in evidence.nodes:
@@ -77,7 +77,7 @@ def _kept(case: Case, found: Findings, reserved_ns: int) -> bool:
             *(one.time_ns for one in last),
         )
         files = (log.log_end - log.log_min) // log.directory.sizes.segment
-        needs_ns = ROUNDS * every_ns + files * file_ns
+        needs_ns = ROUNDS * every_ns + RISES * files * syncs_ns.get(log.name, 0)
         is_sound = evidence.disks.damaged_by(log.name, stop_ns) is None
         if is_judged and is_up and is_sound and since_ns + needs_ns < stop_ns:
             found.add(

@@ -10,7 +10,7 @@ from typing import Final
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import GROUPS, Plan
 from rocketbed.chaos.scenario.step import After, At, Every, Step, unknown
-from rocketbed.chaos.scenario.targets import check_target, client_names, labels_in
+from rocketbed.chaos.scenario.targets import NUMBERED, check_target, client_names, labels_in
 from rocketbed.chaos.scenario.units import show_duration
 from rocketbed.chaos.scenario.verbs import VERBS
 from rocketbed.node.config.node_config import ConfigError, Setting, make_config
@@ -28,11 +28,8 @@ MESSAGE_MAX: Final = 16384
 BATCH_BODY_MAX: Final = 1900
 """Bytes of a body, eight of which fit into a batch of 16 KiB with what goes with them."""
 SEGMENT_MIN: Final = 4096
-TOO_MANY: Final = (
-    *("all", "others", "follower:all", "ns:all", "rand:majority"),
-    *("clients:all", "clients:producers", "clients:consumers"),
-)
-"""What cannot stay broken in the calm phase."""
+TOO_MANY: Final = ("all", "others", "ns:all", "rand:majority")
+"""What cannot stay broken in the calm phase, nor clients."""
 
 
 def check_plan(plan: Plan) -> None:
@@ -57,17 +54,21 @@ def check_plan(plan: Plan) -> None:
 
 def _check_broken(plan: Plan) -> None:
     """One node, or a minority, or one of several nameservers, that the others can do without."""
-    target, shape = plan.broken, plan.shape
-    check_target(target, plan, [])
-    if "," in target or target in (*TOO_MANY, *client_names(plan)):
+    check_target(plan.broken, plan, [])
+    target, shape = plan.broken.removeprefix("node:"), plan.shape
+    is_many = "," in target or target in (*TOO_MANY, *client_names(plan))
+    is_many |= target.startswith(("clients:", "follower:all"))
+    if number := NUMBERED.fullmatch(target):
+        is_many |= number[1] == "rand" and 2 * int(number[2]) >= len(shape.nodes)
+    if is_many:
         why = "one node that the others can do without, as follower:any, rand:minority or ns:any"
     elif target.startswith(("leader", "longest")) and not shape.failover:
         why = "nobody would lead: use follower:any, or failover = true"
-    elif target.removeprefix("node:").startswith("ns") and shape.nameservers == 1:
+    elif target.startswith("ns") and shape.nameservers == 1:
         why = "there is no other nameserver"
     else:
         return
-    raise ScenarioError(f"calm.broken: {target!r}: {why}")
+    raise ScenarioError(f"calm.broken: {plan.broken!r}: {why}")
 
 
 def _check_shape(plan: Plan) -> None:

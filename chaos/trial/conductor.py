@@ -87,8 +87,6 @@ class Conductor:
         self.control = LoadControl(topics=names[: len(names) - plan.producers.late])
         self._topics = RunTopics(plan, backend, self.control)
         self.members = Members(plan.shape, backend, look=self._note_ends)
-        self._broken: list[str] = []
-        """Who has no power in the calm phase."""
         self._chores = chores_of(plan, backend, self.control, self.members, self._topics)
         self.record = RunRecord(
             scenario=plan.name,
@@ -264,10 +262,9 @@ class Conductor:
         self.record.calm_ns = self.backend.now_ns()
 
     async def _leave_broken(self, target: str) -> None:
-        self._broken = await self.actions.leave_broken(target)
-        self.record.facts["left_broken"] = self._broken
-        if self._broken:
-            self._tell(f"powercut {','.join(self._broken)} until the calm phase is over")
+        left = self.record.facts["left_broken"] = await self.actions.leave_broken(target)
+        if left:
+            self._tell(f"powercut {','.join(left)} until the calm phase is over")
         else:
             self.schedule.missed.append(f"powercut {target} in the calm phase: nobody was there")
 
@@ -309,7 +306,7 @@ class Conductor:
         that begins with an empty table knows no topic until the nodes have told it.
         """
         self._enter("drain")
-        if not set(self._broken).isdisjoint(self.members.nodes):
+        if not set(self.members.nodes).isdisjoint(self.record.facts.get("left_broken", ())):
             await self.actions.mend()
         # Producers first: replicas of a log that still grows are never equal.
         tellers = listener_names(self.plan)[:1]
@@ -417,6 +414,8 @@ class Conductor:
         weather = self.plan.weather
         record.facts["link_ns"] = round((weather.link_ms + weather.link_jitter_ms) * 1e6)
         record.facts["disk_ns"] = round(max(weather.disk_ms.values(), default=1.0) * 1e6)
+        disks = {node: round(each_ms * 1e6) for node, each_ms in weather.disk_ms.items()}
+        record.facts["disks_ns"] = disks
         record.save(directory)
 
     # --- inside

@@ -145,7 +145,9 @@ def test_swarm_weather_comes_from_the_seed() -> None:
             "calm.broken: 'ns:any': there is no other nameserver",
         ),
         ("[calm]\nbroken = 'all'", "calm.broken: 'all': one node that the others can do without"),
-        ("[calm]\nbroken = 'producer-1'", "calm.broken: 'producer-1': one node that"),
+        ("[calm]\nbroken = 'node:producer-1'", "calm.broken: 'node:producer-1': one node that"),
+        ("[calm]\nbroken = 'clients:all'", "calm.broken: 'clients:all': one node that"),
+        ("[calm]\nbroken = 'rand:2'", "calm.broken: 'rand:2': one node that"),
         ("[calm]\nbroken = 'b2,b3'\n[cluster]\nbrokers = 3", "calm.broken: 'b2,b3': one node that"),
         ("[calm]\nat = '-8s'", "calm.at: must not be negative, not '-8s'"),
         (
