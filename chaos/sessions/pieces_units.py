@@ -56,9 +56,10 @@ def ask_batches(world: World, random: Random, store: MessageStore) -> None:
 
 
 def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list[Entry]]:
-    """Records with a unit, and those that have none, since their offsets are taken."""
+    """Records with a unit, and those that have none, since their offsets are taken. One whose
+    offset the next record disproves has the offset that was due."""
     units, outside, at, base = list[Entry](), list[Entry](), BEGIN, random.choice((0, 0, 5))
-    after = 0
+    after, first, odd = 0, -1, None
     for _ in range(random.randrange(2, 16)):
         count, draw = random.choice((1, 2, 3, MESSAGES_MAX)), random.random()
         entry = Entry(TOPIC, 0, base, at, random.randrange(90, 200), 9, at, (), -count)
@@ -67,16 +68,31 @@ def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list
             entry = entry._replace(queue_offset=after - random.randrange(1, 3))
         elif draw < 0.3:
             entry = entry._replace(units=-MESSAGES_MAX - 1)
-        problem = queue.put_batch(entry)
-        if entry.queue_offset < after or -entry.units > MESSAGES_MAX:
+        problem, says, is_new = queue.put_batch(entry), "", not units
+        is_large = -entry.units > MESSAGES_MAX
+        if odd is not None and not is_large:
+            if entry.queue_offset == _end(odd):
+                says = f"its neighbours say {odd.queue_offset}"
+                lost = [one for one in outside if one.physical_offset == odd.physical_offset]
+                outside = [one for one in outside if one not in lost]
+                units = [*(units if lost else units[:-1]), odd]
+                after = _end(odd)
+            odd = None
+        if is_large or entry.queue_offset < after:
+            says = f"holds {MESSAGES_MAX + 1} m" if is_large else f"is {after}"
+            first = first if outside else entry.physical_offset
             outside.append(entry)
-            says = f"holds {MESSAGES_MAX + 1} m" if -entry.units > MESSAGES_MAX else f"is {after}"
         else:
-            says = ""
+            if entry.queue_offset > after and not is_new:
+                says = f"queue offsets {after} to {entry.queue_offset - 1} have no record"
             units.append(entry)
-            base = after = base + count
+        if not is_large and entry.queue_offset != after:
+            odd = entry._replace(queue_offset=after)
+        if entry in units:
+            base = after = entry.queue_offset + count
         ensure(says in problem if says else not problem, "units", f"{problem!r} for {says!r}")
         ensure(queue.max_offset == after, "units", f"{queue.max_offset} for {after}")
+        base = max(base, after)
         low = units[0].queue_offset if units else 0
         ensure(queue.min_offset == low, "units", f"{queue.min_offset} is the first, not {low}")
         base += random.choice((0, 0, 2)) if units else 0
@@ -89,7 +105,7 @@ def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list
     queue.write_pending()
     places = [one.physical_offset for one in outside]
     told = queue.outside, queue.first_outside
-    ensure(told == (len(places), [*places, -1][0]), "units", f"{told}: {places}")
+    ensure(told == (len(places), first), "units", f"{told}: {places}, {first}")
     return units, outside
 
 

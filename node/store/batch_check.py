@@ -34,6 +34,10 @@ class BatchCheck:
         number = self._due.get(queue, -1)
         if number < queue.first_unit:
             number = self._first(queue, entry.physical_offset)
+        if not is_unit_of(queue.unit_at(number), entry):
+            # One of them may be of a record that says another queue: no checksum covers that.
+            own = queue.number_of(entry.physical_offset)
+            number = own if own > number and is_unit_of(queue.unit_at(own), entry) else number
         while number < queue.end_unit:
             unit = queue.unit_at(number)
             if is_unit_of(unit, entry) or not self._is_true(queue, number):
@@ -68,7 +72,7 @@ class BatchCheck:
 
     def _is_true(self, queue: BatchConsumeQueue, number: int) -> bool:
         """Whether a unit is that of a record of its queue, or may be that of one that expired or
-        cannot be read."""
+        cannot be read. No other one has it too."""
         unit = queue.unit_at(number)
         if unit is None or unit[0] < self._log.min_offset:
             return queue.trusted_unit(number, ignore_next=number > queue.first_unit) is not None
@@ -76,6 +80,10 @@ class BatchCheck:
             # Its record cannot be read, and may be mended: it is no other one's.
             return queue.trusted_unit(number) is not None
         entry = next(iter(self._cursor.one(unit[0]).entries), None)
-        if entry is None or (entry.topic, entry.queue_id) != (queue.topic, queue.queue_id):
+        beside = (queue.unit_at(n) for n in (number - 1, number + 1) if n < queue.end_unit)
+        if entry is None or any(other is not None and other[0] == unit[0] for other in beside):
             return False
-        return is_unit_of(unit, entry) or queue.slot_of(entry) not in (None, entry.queue_offset)
+        if (entry.topic, entry.queue_id) != (queue.topic, queue.queue_id):
+            return False
+        said = entry.queue_offset, abs(entry.units)
+        return is_unit_of(unit, entry) or queue.slot_of(entry) not in (None, said)

@@ -2,6 +2,8 @@
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
 
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.segments import SegmentRow
@@ -11,6 +13,10 @@ BATCH_UNIT = struct.Struct(">qiqqqhii")
 """Physical offset, size, tag code, store time, first queue offset, count, -1, 0: 46 bytes."""
 MESSAGES_MAX = (1 << 15) - 1
 """Of one unit: its count is a 16-bit number."""
+FIRST_MAX = 1 << 58
+"""Queue offset of a queue's first record, at most."""
+LEAP_MAX = 1 << 32
+"""Messages that may lack before a later one; an offset further away is wrong."""
 PROBES = 8
 """Rotten units beside each other that a search passes over."""
 
@@ -27,6 +33,15 @@ def is_unit_of(unit: tuple[int, ...] | None, entry: Entry) -> bool:
     return unit is not None and unit[:6] == batch_unit(entry)[:6]
 
 
+class _Odd(NamedTuple):
+    """The last record, if it is not what came next."""
+
+    next: int
+    """Queue offset that came next."""
+    unit: tuple[int, ...]
+    is_placed: bool
+
+
 class BatchConsumeQueue(UnitQueue):
     """A queue of inner batches: each unit says which queue offsets it covers (store.md 3.5)."""
 
@@ -38,6 +53,7 @@ class BatchConsumeQueue(UnitQueue):
         self.max_offset = 0
         """Queue offset of the next message."""
         self.min_offset = 0
+        self._odd: _Odd | None = None
 
     def _is_blank(self, unit: tuple[int, ...]) -> bool:
         return False
@@ -60,47 +76,81 @@ class BatchConsumeQueue(UnitQueue):
         queue begins anew: the name of a segment says nothing of its messages."""
         maximum = self.offset_after(end_unit)
         super().cut_units(end_unit)
-        self.max_offset = maximum
+        self.max_offset, self._odd = maximum, None
 
     def put_batch(self, entry: Entry) -> str:
-        """Append the unit of one record; what is odd about it, empty if nothing."""
+        """Append the unit of one record; what is odd about it, empty if nothing. What comes next
+        may show that only the one before said a wrong queue offset: that is put right."""
         unit = batch_unit(entry)
         base, count = unit[4:6]
         if count > MESSAGES_MAX:
             self.keep_outside(base, entry.physical_offset)
             return f"it says it holds {count} messages, a batch queue's unit takes {MESSAGES_MAX}"
-        if base < self.max_offset:
-            self.keep_outside(base, entry.physical_offset)
-            return f"queue offset {base} is taken, the next is {self.max_offset}"
+        problem = self._correct_last(base)
+        due, is_new = self.max_offset, not (self.end_unit or self.row.starts)
+        if base == due:
+            self._place(unit)
+            return problem
+        is_placed = due < base <= (FIRST_MAX if is_new else due + LEAP_MAX)
+        self._odd = _Odd(due, unit, is_placed)
+        if is_placed:
+            self._place(unit)
+            return "" if is_new else f"queue offsets {due} to {base - 1} have no record"
+        self.keep_outside(base, entry.physical_offset)
+        what = "taken" if 0 <= base < due else "impossible"
+        return f"queue offset {base} is {what}, the next is {due}"
+
+    def _place(self, unit: tuple[int, ...]) -> None:
         if not self.end_unit and not self.row.starts:
-            self.min_offset = base
+            self.min_offset = unit[4]
         self._pending += BATCH_UNIT.pack(*unit)
         self.end_unit += 1
-        self.max_offset = base + count
-        return ""
+        self.max_offset = unit[4] + unit[5]
+
+    def _correct_last(self, base: int) -> str:
+        """Put the record before where it has to be, if the next one's queue offset shows it."""
+        odd, self._odd = self._odd, None
+        if odd is None or odd.next + odd.unit[5] != base:
+            return ""
+        if not odd.is_placed:
+            self.outside -= 1
+        elif self._pending:
+            del self._pending[-BATCH_UNIT.size :]
+            self.end_unit -= 1
+        else:
+            with suppress(OSError):  # what a disk does not let go of is overwritten
+                self.cut_units(self.end_unit - 1)
+        self._place((*odd.unit[:4], odd.next, *odd.unit[5:]))
+        told = f"the record at {odd.unit[0]} says queue offset {odd.unit[4]}"
+        return f"{told}, its neighbours say {odd.next}"
 
     def find(self, queue_offset: int) -> int:
         """Number of the unit that covers `queue_offset`, or of the first one behind it."""
         return self._first_where(lambda unit: unit[4] + unit[5] > queue_offset)
 
-    def slot_of(self, entry: Entry) -> int | None:
-        """Queue offset that a record has to be served as; None if no unit names it.
+    def number_of(self, physical_offset: int) -> int:
+        """Number of the unit of a record at an offset of the log, or of the next one."""
+        return self._first_where(lambda unit: unit[0] >= physical_offset)
+
+    def slot_of(self, entry: Entry) -> tuple[int, int] | None:
+        """Queue offset, and count of messages, that a record has to be served as; None if no unit
+        names it.
 
         No checksum covers what it says, nor what its unit says. Where they differ the unit is
         believed if it joins up with more of the units beside it. A queue begins with 0.
         """
-        number = self._first_where(lambda unit: unit[0] >= entry.physical_offset)
+        number = self.number_of(entry.physical_offset)
         unit = self.unit_at(number) if number < self.end_unit else None
         if unit is None or unit[0] != entry.physical_offset:
             return None
         before = self.offset_after(number) if number > self.first_unit or not number else -1
         after = self.unit_at(number + 1) if number + 1 < self.end_unit else None
 
-        def joins(base: int) -> int:
-            return (base == before) + (after is not None and base + abs(entry.units) == after[4])
+        def joins(base: int, count: int) -> int:
+            return (base == before) + (after is not None and base + count == after[4])
 
-        said, served = entry.queue_offset, unit[4]
-        return served if joins(served) > joins(said) else said
+        said, served = (entry.queue_offset, abs(entry.units)), (unit[4], unit[5])
+        return served if joins(*served) > joins(*said) else said
 
     def trusted_unit(self, number: int, *, ignore_next: bool = False) -> tuple[int, ...] | None:
         """A unit, unless it can name no record or its neighbours contradict it.
@@ -158,6 +208,7 @@ class BatchConsumeQueue(UnitQueue):
         """Unlink everything; the queue begins anew."""
         super().destroy()
         self.max_offset = self.min_offset = 0
+        self._odd = None
 
 
 def _follows(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

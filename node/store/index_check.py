@@ -35,12 +35,13 @@ class IndexCheck:
         """
         if self._file not in self._index.files:
             self._file = None  # retention deleted it
-        for key in entry.keys:
+        keys = {index_hash(key_state(entry.topic, key)): key for key in entry.keys}
+        for key_hash, key in keys.items():
             if self._file is None and not self._find(entry.physical_offset):
                 return f"no file has the key {key!r} of the record at {entry.physical_offset}"
-            if problem := self._compare_key(entry, index_hash(key_state(entry.topic, key)), key):
+            if problem := self._compare_key(entry, key_hash, keys):
                 return problem
-        return ""
+        return self._rest(entry, keys)
 
     def _find(self, offset: int) -> bool:
         """Take up the file where the entries of a record should begin; whether there is one."""
@@ -56,8 +57,29 @@ class IndexCheck:
         self._file, self._number = file, 1
         self._slots = array("i", bytes(4 * file.slots))
 
-    def _compare_key(self, entry: Entry, key_hash: int, key: str) -> str:
+    def _rest(self, entry: Entry, keys: dict[int, str]) -> str:
+        """Pass over what else the file has of a record: again what was there, and nothing else."""
+        file = self._file
+        while file is not None and self._number < file.next_entry:
+            found = file.entry(self._number)
+            if found[1] > entry.physical_offset:
+                break
+            if problem := self._follow(file, found) or self._strange(file, entry, found, keys):
+                return problem
+        return ""
+
+    def _strange(
+        self, file: IndexFile, entry: Entry, found: tuple[int, int, int, int], keys: dict[int, str]
+    ) -> str:
+        """What is wrong with the entry before the one that is due, if no key of its record is."""
+        if found[1] != entry.physical_offset or found[0] in keys:
+            return ""
+        number = self._number - 1
+        return f"entry {number} of {file.path} is of no key that the record at {found[1]} has"
+
+    def _compare_key(self, entry: Entry, key_hash: int, keys: dict[int, str]) -> str:
         """Compare the entry that is due. Those of records that were left out are passed over."""
+        key = keys[key_hash]
         while True:
             file = self._file
             assert file is not None
@@ -69,7 +91,7 @@ class IndexCheck:
             found = file.entry(self._number)
             if found[1] > entry.physical_offset:
                 return f"key {key!r} of the record at {entry.physical_offset} is not in it"
-            if problem := self._follow(file, found):
+            if problem := self._follow(file, found) or self._strange(file, entry, found, keys):
                 return problem
             if found[1] == entry.physical_offset and found[0] == key_hash:
                 return self._differs(file, entry, found)

@@ -205,7 +205,7 @@ class Scrubber:
             if not entry.topic or entry.queue_id < 0:  # bit rot: no checksum covers them
                 self._say_unqueued(entry)
                 continue
-            if entry.units == NO_UNIT or entry.physical_offset < deleted.get(entry.topic, -1):
+            if entry.physical_offset < deleted.get(entry.topic, -1):
                 continue
             try:
                 self._compare_unit(entry)
@@ -216,6 +216,9 @@ class Scrubber:
         self._say_mended()
 
     def _compare_unit(self, entry: Entry) -> None:
+        if entry.units == NO_UNIT:
+            self._say_misplaced(entry)
+            return
         queue = self._parts.queues.find(entry.topic, entry.queue_id)
         if queue is None:
             self._say_unqueued(entry)
@@ -299,15 +302,19 @@ class Scrubber:
         return known and entry.physical_offset >= deleted
 
     def _misplaced(self, entry: Entry) -> str:
-        """What is wrong with the queue offset of a record that stands at another one's place."""
+        """What is wrong with a record that stands at another place of its queue than it says."""
         queue = self._parts.queues.find(entry.topic, entry.queue_id)
+        said, count = entry.queue_offset, abs(entry.units)
         if isinstance(queue, BatchConsumeQueue):
-            slot = queue.slot_of(entry)
+            slot, served = queue.slot_of(entry) or (None, count)
         else:
             slot = None if queue is None else queue.slot_of(entry.physical_offset)
-        if slot in (None, entry.queue_offset):
+            served = count or ONE_UNIT
+        if slot is None or (slot, served) == (said, count):
             return ""
-        return f"it says queue offset {entry.queue_offset}, and is served as {slot}"
+        if slot == said:
+            return f"it says that it holds {count} messages, and is served as {served}"
+        return f"it says queue offset {said}, and is served as {slot}"
 
     def _say_misplaced(self, entry: Entry) -> bool:
         problem = self._misplaced(entry)

@@ -6,6 +6,7 @@ import trio
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.store.store import MessageStore
+from tests.support.sim.damage import records
 from tests.support.sim.store_session import ROOT, edited, flip_bit, put, session, settings, settle
 
 COUNT = 60
@@ -55,6 +56,18 @@ def test_a_wrong_bit_is_reported_and_the_index_built_again(number: int, byte: in
     second = session(look, config=CONFIG, image=first.image)
     assert second.value == ""
     assert list(index_of(second.image).values()) == list(index_of(good).values())
+
+
+@pytest.mark.parametrize("number", [0, 7, 31, COUNT - 1])
+@pytest.mark.parametrize("name", [b"UNIQ_KEY", b"KEYS"])
+def test_a_key_that_its_record_has_no_more_is_reported(name: bytes, number: int) -> None:
+    """The name of a property is another one: no checksum covers it."""
+    good = session(fill).image
+    path, at, size = records(good)[number]
+    byte = at + good.contents(path)[at : at + size].index(name)
+    first = session(look, config=CONFIG, image=edited(good, lambda d: flip_bit(d, path, byte * 8)))
+    assert "is of no key that the record" in first.value
+    assert session(look, config=CONFIG, image=first.image).value == ""
 
 
 def test_an_index_file_that_was_cut_short_is_built_again_at_once() -> None:
