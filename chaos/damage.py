@@ -13,8 +13,14 @@ from rocketbed.inspect.consumequeue import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
 from rocketbed.inspect.record import Fault, dissect
 from rocketbed.inspect.record import Record as Good
 from rocketbed.node.store.aside import CUT_DIR
+from rocketbed.node.store.marks import CKPT_NAME, decode_mark
 from rocketbed.replication.prefix import EMPTY_IT
-from rocketbed.wire.message import HEAD
+from rocketbed.wire.message import (
+    HEAD,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 
 FIELDS: Final = {
     "size": (0, 4),
@@ -36,7 +42,7 @@ FILES: Final = {
     "log": "commitlog/*",
     "queue": "*consumequeue/*",
     "index": "index/*",
-    "mark": "rocketbed.ckpt",
+    "mark": CKPT_NAME,
     "flushed": "rocketbed.flushed",
     "checkpoint": "checkpoint",
 }
@@ -228,7 +234,7 @@ def _is_unseen(files: StoreFiles, before: bytes, after: bytes, record: Record) -
     one, other = (dissect(data, record.at, offset) for data in (before, after))
     if isinstance(one, Fault) or isinstance(other, Fault) or _repeated(one) != _repeated(other):
         return False
-    return _place(one) == _place(other) or not _is_in_its_queue(files, one)
+    return _place(one) == _place(other) or not _tells_its_place(files, one, other)
 
 
 def _repeated(record: Good) -> tuple[object, ...]:
@@ -236,14 +242,18 @@ def _repeated(record: Good) -> tuple[object, ...]:
     return record.size, [record.properties.get(name) for name in REPEATED]
 
 
-def _place(record: Good) -> tuple[object, ...]:
-    """What a queue repeats of a record, by where it has it."""
-    return record.topic, record.queue_id, record.queue_offset
+def _place(record: Good) -> tuple[tuple[object, ...], int]:
+    """What a queue repeats of a record, by where it has it: which queue, if any has it, and where
+    in that."""
+    kind = record.sys_flag & TRANSACTION_MASK
+    has_unit = kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+    return (record.topic, record.queue_id, has_unit), record.queue_offset
 
 
-def _is_in_its_queue(files: StoreFiles, record: Good) -> bool:
+def _tells_its_place(files: StoreFiles, record: Good, altered: Good) -> bool:
     """Whether the queue that is there has a record, or gets it at the next start, beside those that
-    say what is due: not that of a topic that was deleted, made again or not (seed 1330256)."""
+    say what is due: not that of a topic that was deleted, made again or not (seed 1330256). The
+    last record of a queue lacks nowhere when it goes to another one."""
     units: set[int] = set()
     for path in _paths(files, "queue"):
         kind, *place, name = path.split("/")
@@ -252,7 +262,23 @@ def _is_in_its_queue(files: StoreFiles, record: Good) -> bool:
             data = files.read(path)
             found = form.iter_unpack(data[: len(data) // form.size * form.size])
             units |= {unit[0] for unit in found if unit[1] not in (0, PRE_BLANK_SIZE)}
-    return record.offset in units or record.offset > max(units, default=record.offset)
+    # Behind the durable mark a start dispatches anew, whatever the units say.
+    mark = decode_mark(files.read(CKPT_NAME)) if CKPT_NAME in files.paths() else None
+    if record.offset in units and (mark is None or record.offset < mark.offset):
+        return True
+    if record.offset not in units and record.offset <= max(units, default=record.offset):
+        return False
+    return _place(record)[0] == _place(altered)[0] or _has_next(files, record)
+
+
+def _has_next(files: StoreFiles, record: Good) -> bool:
+    """Whether a later record is of the same queue."""
+    for one in records(files):
+        offset = int(one.path.rpartition("/")[2]) + one.at
+        found = dissect(files.read(one.path), one.at, offset) if offset > record.offset else None
+        if isinstance(found, Good) and _place(found)[0] == _place(record)[0]:
+            return True
+    return False
 
 
 def _byte(files: StoreFiles, record: Record, field: str, random: Random) -> int:

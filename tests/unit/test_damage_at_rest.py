@@ -16,14 +16,14 @@ FILE = f"commitlog/{0:020d}"
 
 
 class At(Random):
-    """Flips the lowest bit of one byte."""
+    """Flips a bit of one byte."""
 
-    def __init__(self, byte: int) -> None:
+    def __init__(self, byte: int, bit: int = 0) -> None:
         super().__init__(1)
-        self.byte = byte
+        self.byte, self.bit = byte, bit
 
     def randrange(self, start: int, *_: object) -> int:
-        return 0 if start == 8 else self.byte
+        return self.bit if start == 8 else self.byte
 
 
 @pytest.mark.parametrize("has_crc", [False, True])
@@ -52,6 +52,14 @@ def test_the_name_of_a_checksum_itself(tmp_path: Path) -> None:
     assert inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(byte)).is_unseen
 
 
+@pytest.mark.parametrize(("bit", "is_unseen"), [(0, True), (2, False), (3, True)])
+def test_a_record_that_says_it_enters_no_queue(tmp_path: Path, bit: int, is_unseen: bool) -> None:
+    """A prepared transaction; compressed, or one that was committed, is in its queue."""
+    Log(tmp_path).append([Message(properties=PROPERTIES)])
+    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(39, bit))
+    assert hit.is_unseen == is_unseen
+
+
 def without_queues(root: Path, _log: Log) -> None:
     shutil.rmtree(root / "consumequeue")
 
@@ -63,12 +71,6 @@ def made_again(root: Path, log: Log) -> None:
 
 def with_one_empty_unit(root: Path, log: Log) -> None:
     put_units(root, PRE_BLANK + UNIT.pack(log.offsets[1], log.sizes[1], 0))
-
-
-def not_dispatched(root: Path, log: Log) -> None:
-    log.offsets.reverse()
-    log.sizes.reverse()
-    made_again(root, log)
 
 
 def put_units(root: Path, units: bytes) -> None:
@@ -93,7 +95,6 @@ def as_batches(root: Path, log: Log) -> None:
         (made_again, 0, True),
         (made_again, 1, False),
         (with_one_empty_unit, 0, True),
-        (not_dispatched, 1, False),
         (as_batches, 0, False),
         (as_batches, 1, False),
     ],
@@ -112,6 +113,29 @@ def test_only_a_queue_that_has_a_record_tells_of_its_place(
     change(tmp_path, log)
     at = FIELDS[field][0] if field != "topic" else FIELDS["body"][0] + len(b"hello") + 1
     hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(offset + at))
+    assert hit.is_unseen == is_unseen
+
+
+@pytest.mark.parametrize(
+    ("field", "number", "is_unseen"),
+    [
+        ("queue-id", 1, False),
+        ("queue-id", 2, True),
+        ("topic", 1, False),
+        ("topic", 2, True),
+        ("queue-offset", 1, False),
+        ("queue-offset", 2, False),
+    ],
+)
+def test_the_last_record_before_its_dispatch_lacks_nowhere(
+    tmp_path: Path, field: str, number: int, is_unseen: bool
+) -> None:
+    log = Log(tmp_path).append([Message(properties=PROPERTIES)] * 3)
+    put_units(tmp_path, UNIT.pack(log.offsets[0], log.sizes[0], 0))
+    at = FIELDS[field][0] if field != "topic" else FIELDS["body"][0] + len(b"hello") + 1
+    hit = inflict(
+        FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(log.offsets[number] + at)
+    )
     assert hit.is_unseen == is_unseen
 
 
