@@ -28,8 +28,8 @@ MESSAGE_MAX: Final = 16384
 BATCH_BODY_MAX: Final = 1900
 """Bytes of a body, eight of which fit into a batch of 16 KiB with what goes with them."""
 SEGMENT_MIN: Final = 4096
-TOO_MANY: Final = ("all", "others", "ns:all", "rand:majority")
-"""What cannot stay broken in the calm phase, nor clients."""
+MANY: Final = ("all", "others", "ns:all", "rand:majority", "clients:", "follower:all")
+"""How targets begin that cannot stay broken in the calm phase."""
 
 
 def check_plan(plan: Plan) -> None:
@@ -53,22 +53,28 @@ def check_plan(plan: Plan) -> None:
 
 
 def _check_broken(plan: Plan) -> None:
-    """One node, or a minority, or one of several nameservers, that the others can do without."""
+    """Nodes, or one of several nameservers, that the others can do without: they lead, and store
+    all copies."""
     check_target(plan.broken, plan, [])
     target, shape = plan.broken.removeprefix("node:"), plan.shape
-    is_many = "," in target or target in (*TOO_MANY, *client_names(plan))
-    is_many |= target.startswith(("clients:", "follower:all"))
-    if number := NUMBERED.fullmatch(target):
-        is_many |= number[1] == "rand" and 2 * int(number[2]) >= len(shape.nodes)
-    if is_many:
-        why = "one node that the others can do without, as follower:any, rand:minority or ns:any"
-    elif target.startswith(("leader", "longest")) and not shape.failover:
+    number = NUMBERED.fullmatch(target)
+    count = (len(shape.nodes) - 1) // 2 if target == "rand:minority" else 1
+    count = int(number[2]) if number else count
+    may_lead = target.startswith(("leader", "longest", "rand"))
+    may_lead |= target in [nodes[0] for nodes in shape.group_nodes().values()]
+    left = shape.brokers - count
+    if "," in target or target.startswith(MANY) or target in client_names(plan):
+        why = "one node that the others can do without, as follower:any or ns:any"
+    elif target.startswith("ns"):
+        why = "there is no other nameserver" if shape.nameservers == 1 else ""
+    elif may_lead and not shape.failover:
         why = "nobody would lead: use follower:any, or failover = true"
-    elif target.startswith("ns") and shape.nameservers == 1:
-        why = "there is no other nameserver"
+    elif left < shape.copies or (shape.failover and 2 * left <= shape.brokers):
+        why = f"{shape.brokers} brokers of a group could be {left}, too few to store"
     else:
-        return
-    raise ScenarioError(f"calm.broken: {plan.broken!r}: {why}")
+        why = ""
+    if why:
+        raise ScenarioError(f"calm.broken: {plan.broken!r}: {why}")
 
 
 def _check_shape(plan: Plan) -> None:

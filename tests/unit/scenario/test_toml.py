@@ -147,7 +147,21 @@ def test_swarm_weather_comes_from_the_seed() -> None:
         ("[calm]\nbroken = 'all'", "calm.broken: 'all': one node that the others can do without"),
         ("[calm]\nbroken = 'node:producer-1'", "calm.broken: 'node:producer-1': one node that"),
         ("[calm]\nbroken = 'clients:all'", "calm.broken: 'clients:all': one node that"),
-        ("[calm]\nbroken = 'rand:2'", "calm.broken: 'rand:2': one node that"),
+        ("[calm]\nbroken = 'follower:all:b'", "calm.broken: 'follower:all:b': one node that"),
+        ("[calm]\nbroken = 'rand:1'", "calm.broken: 'rand:1': nobody would lead"),
+        ("[calm]\nbroken = 'node:b1'", "calm.broken: 'node:b1': nobody would lead"),
+        (
+            "[calm]\nbroken = 'rand:2'\n[cluster]\nfailover = true",
+            "calm.broken: 'rand:2': 3 brokers of a group could be 1, too few to store",
+        ),
+        (
+            "[calm]\nbroken = 'rand:minority'\n[cluster]\nfailover = true\ngroups = 2",
+            "calm.broken: 'rand:minority': 3 brokers of a group could be 1, too few to store",
+        ),
+        (
+            "[calm]\nbroken = 'follower:any'\n[cluster]\nbrokers = 2",
+            "calm.broken: 'follower:any': 2 brokers of a group could be 1, too few to store",
+        ),
         ("[calm]\nbroken = 'b2,b3'\n[cluster]\nbrokers = 3", "calm.broken: 'b2,b3': one node that"),
         ("[calm]\nat = '-8s'", "calm.at: must not be negative, not '-8s'"),
         (
