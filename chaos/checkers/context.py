@@ -56,24 +56,22 @@ def faults(evidence: Evidence) -> list[FaultSpan]:
 
 
 def planned_changes(evidence: Evidence) -> list[Event]:
-    """The promotions, in groups with failover, that an operator alone has brought about: nothing
-    else had struck for so long that nobody waits for it, and another one led before the former one
-    ended. Whoever leads then knows all that the one before knew."""
+    """The promotions, in groups with failover, that an operator alone has brought about: the former
+    leader was meant, nothing else had struck for so long that nobody waits for it, and another one
+    led before the former one ended. Whoever leads then knows all that the one before knew."""
     if not evidence.elects or evidence.foreign:
         return []
-    struck, down, found = faults(evidence), set[str](), list[Event]()
-    for event in evidence.events(Function.NODE, "promote", "exit", "start"):
+    struck, ended, found = faults(evidence), set[str](), list[Event]()
+    for event in evidence.events(Function.NODE, "promote", "exit"):
         if event.what == "exit":
-            down.add(event.node)
-        elif event.what == "start":
-            down.discard(event.node)
-        elif event.fields.get("former") not in down:
-            at_ns = event.time_ns
-            near = [
-                one.verb for one in struck if one.asked_ns <= at_ns <= one.end_ns + HALF_OPEN_NS
-            ]
-            if near and PLANNED.issuperset(near):
-                found.append(event)
+            ended.add(event.node)
+            continue
+        ended.discard(event.node)
+        at_ns, former = event.time_ns, str(event.fields.get("former"))
+        near = [one for one in struck if one.asked_ns <= at_ns <= one.end_ns + HALF_OPEN_NS]
+        is_meant = any(former in one.targets for one in near)
+        if former not in ended and is_meant and PLANNED.issuperset(one.verb for one in near):
+            found.append(event)
     return found
 
 

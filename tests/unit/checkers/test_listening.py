@@ -474,6 +474,17 @@ def two_owners_after_a_stop_that_nobody_waited_for(run: RunMaker) -> None:
     run.event(DUE_NS - 20 * SECOND - MS // 2, "b1", "exit", cause="stop")
 
 
+def two_owners_after_a_stop_and_a_start_that_nobody_waited_for(run: RunMaker) -> None:
+    """It came back, without its locks, before the next one led."""
+    two_owners_after_a_stop_that_nobody_waited_for(run)
+    run.event(DUE_NS - 20 * SECOND - MS // 4, "b1", "start", role="ELECTED", id=-1)
+
+
+def two_owners_after_an_election_that_another_step_was_near(run: RunMaker) -> None:
+    two_owners_after_an_election(run)
+    run.strike(DUE_NS - 20 * SECOND - MS, "b3", "restart", for_s=1.0)
+
+
 def two_owners_after_a_planned_election_soon_after_a_fault(run: RunMaker) -> None:
     two_owners_after_a_planned_election(run)
     run.strike(DUE_NS - 40 * SECOND, "b3", "partition", for_s=5.0)
@@ -634,6 +645,8 @@ def taken_again_in_order(run: RunMaker) -> None:
         (two_owners_after_a_clean_stop, {"A29"}),
         (two_owners_after_a_kill, set()),
         (two_owners_after_a_stop_that_nobody_waited_for, set()),
+        (two_owners_after_a_stop_and_a_start_that_nobody_waited_for, set()),
+        (two_owners_after_an_election_that_another_step_was_near, set()),
         (two_owners_after_a_planned_election_soon_after_a_fault, set()),
         (two_owners_at_the_end_of_a_long_pause, set()),
         (two_owners_long_after_a_pause, {"A29"}),
