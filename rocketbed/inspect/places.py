@@ -7,7 +7,11 @@ between n-1 and n+1 stands n. A gap that the next record goes on from is one (me
 
 from typing import NamedTuple
 
-from rocketbed.inspect.writers import QueueWriter, SlotRefused
+from rocketbed.inspect.consumequeue import BatchUnit
+from rocketbed.inspect.writers import BatchQueueWriter, QueueWriter, SlotRefused
+
+FIRST_MAX, LEAP_MAX = 1 << 58, 1 << 32
+"""Queue offset of a batch queue's first record, and messages that may lack before a later one."""
 
 
 class Placed(NamedTuple):
@@ -159,3 +163,50 @@ class PlacedQueue:
             if unit.slot != unit.said:
                 what += f"it says queue offset {unit.said}, its neighbours say {unit.slot}"
                 self.corrected.append(what)
+
+
+class PlacedBatches:
+    """Writes one batch queue, each record at its place: a record that says another queue offset
+    than what is due is held until the next one has spoken."""
+
+    def __init__(self, writer: BatchQueueWriter, name: str) -> None:
+        self._writer = writer
+        self._due = 0
+        self._held: BatchUnit | None = None
+        self.name = name
+        self.units = 0
+        self.refused: list[str] = []
+        """As those of `PlacedQueue`."""
+        self.corrected: list[str] = []
+
+    def put(self, unit: BatchUnit) -> None:
+        """Take the next record of the queue, in the order of the log."""
+        held, self._held = self._held, None
+        if held is not None and unit.base == self._due + held.messages:
+            told = f"it says queue offset {held.base}, its neighbours say {self._due}"
+            self.corrected.append(f"record at {held.offset} of {self.name}: {told}")
+            self._write(held._replace(base=self._due))
+        elif held is not None:
+            self._write_as_said(held)
+        if unit.base == self._due:
+            self._write(unit)
+        else:
+            self._held = unit
+
+    def close(self) -> None:
+        if self._held is not None:
+            self._write_as_said(self._held)
+        self._writer.close()
+
+    def _write_as_said(self, unit: BatchUnit) -> None:
+        most = self._due + LEAP_MAX if self.units else FIRST_MAX
+        if self._due <= unit.base <= most:
+            self._write(unit)
+        else:
+            told = f"its queue offset {unit.base} was given out before, or is far beyond the next"
+            self.refused.append(f"record at {unit.offset} of {self.name}: {told}")
+
+    def _write(self, unit: BatchUnit) -> None:
+        self._writer.put(unit)
+        self._due = unit.base + unit.messages
+        self.units += 1

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from rocketbed.inspect.commitlog import Hole, LogEnd
 from rocketbed.inspect.directory import StoreDirectory, open_directory
 from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Target, indexes_tags, tag_key
-from rocketbed.inspect.places import PlacedQueue
+from rocketbed.inspect.places import PlacedBatches, PlacedQueue
 from rocketbed.inspect.record import Scanned
 from rocketbed.inspect.writers import BatchQueueWriter, IndexWriter, QueueWriter
 
@@ -204,7 +204,7 @@ class _Queues:
         self._out = out
         self._report = report
         self._plain: dict[tuple[str, int], PlacedQueue] = {}
-        self._batch: dict[tuple[str, int], BatchQueueWriter] = {}
+        self._batch: dict[tuple[str, int], PlacedBatches] = {}
 
     def put(self, target: Target, entry: Scanned) -> None:
         key = target.topic, target.queue_id
@@ -212,10 +212,9 @@ class _Queues:
             batch = self._batch.get(key)
             if batch is None:
                 path = self._path("batchconsumequeue", key)
-                batch = BatchQueueWriter(path, self._sizes.batch_queue_segment)
-                self._batch[key] = batch
+                batches = BatchQueueWriter(path, self._sizes.batch_queue_segment)
+                batch = self._batch[key] = PlacedBatches(batches, f"{key[0]}/{key[1]}")
             batch.put(target.batch_unit(entry))
-            self._report.units += 1
             return
         found = self._plain.get(key)
         if found is None:
@@ -225,15 +224,13 @@ class _Queues:
         found.put(target.slot, entry.offset, entry.size, target.tag_code)
 
     def close(self) -> None:
-        for queue in self._plain.values():
+        for queue in (*self._plain.values(), *self._batch.values()):
             queue.close()
             self._report.units += queue.units
             self._report.refused += queue.refused
-            if queue.begun_anew >= 0:
-                self._report.begun_anew[queue.name] = queue.begun_anew
             self._report.corrected += queue.corrected
-        for batch in self._batch.values():
-            batch.close()
+            if isinstance(queue, PlacedQueue) and queue.begun_anew >= 0:
+                self._report.begun_anew[queue.name] = queue.begun_anew
         self._report.queues = len(self._plain) + len(self._batch)
 
     def _path(self, kind: str, key: tuple[str, int]) -> str:

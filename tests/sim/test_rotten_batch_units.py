@@ -1,14 +1,19 @@
 """Units of batch queues have no checksum either, and say which queue offsets they cover."""
 
+import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.inspect.directory import open_directory
+from rocketbed.inspect.rebuild import rebuild
 from rocketbed.node.store.batch_queue import BATCH_UNIT, BatchConsumeQueue, batch_unit
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.errors import CorruptRecord
@@ -317,6 +322,26 @@ def test_a_queue_built_anew_has_a_record_where_its_neighbours_say(number: int) -
         assert units(run.image) == units(good), f"bit {bit}"
         again = session(find_damage, image=run.image, config=SCRUBBED, topics=Batches())
         assert again.value == (damage, 0, 0), f"bit {bit}"
+
+
+@pytest.mark.parametrize("number", [0, 1, 9, 12, COUNT - 2, COUNT - 1])
+def test_queues_rebuilt_without_a_node_are_the_nodes(number: int, tmp_path: Path) -> None:
+    good = session(fill, config=CONFIG, topics=Batches()).image
+    for bit in BITS:
+        hurt = flip_queue_offset(good, number, bit)
+        root = tmp_path / str(bit)
+        hurt.export(str(root))
+        config = {"topicConfigTable": {"T": {"attributes": {"queue.type": "BatchCQ"}}}}
+        (root / ROOT[1:] / "config").mkdir()
+        (root / ROOT[1:] / "config/topics.json").write_text(json.dumps(config))
+        with closing(open_directory(f"{root}{ROOT}")) as opened:
+            report = rebuild(opened, f"{root}/new")
+        image = edited(hurt, without_queue)
+        run = session(scrubbed, image=image, config=SCRUBBED, topics=Batches())
+        found = {path: Path(f"{root}/new{path.removeprefix(ROOT)}") for path in units(run.image)}
+        assert {path: file.read_bytes() for path, file in found.items()} == units(run.image)
+        is_single = number % 2 == 1 and number < COUNT - 1  # a batch says it twice
+        assert bool(report.refused or report.corrected) >= is_single, f"bit {bit}"
 
 
 def test_the_last_record_of_a_queue_built_anew_is_told_of() -> None:
