@@ -224,7 +224,8 @@ class _Queues:
         found.put(target.slot, entry.offset, entry.size, target.tag_code)
 
     def close(self) -> None:
-        for queue in (*self._plain.values(), *self._batch.values()):
+        queues: list[PlacedQueue | PlacedBatches] = [*self._plain.values(), *self._batch.values()]
+        for queue in queues:
             queue.close()
             self._report.units += queue.units
             self._report.refused += queue.refused
