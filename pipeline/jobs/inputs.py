@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rocketbed.pipeline.errors import EXIT_FINDING
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
 from rocketbed.pipeline.jobs.common import JobSettings, WrongUsage
 from rocketbed.pipeline.report import Report
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rocketbed.pipeline.streams.queues import QueueLog
     from rocketbed.pipeline.wire.cluster import Seen
 
+REST_MS: Final = 4000
+"""So long, at most, is asked at the end what was not read."""
 COMPARED_MAX: Final = 16
 """So many logs are compared two by two, a read each."""
 
@@ -109,12 +111,13 @@ def distinct_logs(settings: JobSettings) -> list[BrokerLog]:
 
 
 @contextmanager
-def live_log(settings: JobSettings, topics: Sequence[str]) -> "Iterator[QueueLog]":
-    """The queues of the cluster that was named. Raises `WrongUsage`."""
+def live_log(settings: JobSettings, topics: Sequence[str], **given: str) -> "Iterator[QueueLog]":
+    """The queues of the cluster that was named; `given`: more options. Raises `WrongUsage`."""
     from rocketbed.pipeline.options import Options
     from rocketbed.pipeline.streams.queues import QueueLog
 
-    log = QueueLog(Options.parse(settings.source_options() | settings.topic_options(topics)))
+    source = settings.source_options() | settings.topic_options(topics)
+    log = QueueLog(Options.parse(source | given))
     try:
         yield log
     finally:
@@ -126,10 +129,7 @@ def note_queues(
 ) -> None:
     """Enter in the report which queues of a live cluster are read, and what of them is not, unless
     what any member has is."""
-    from rocketbed.pipeline.wire.cluster import left_out
-
-    if not longest and (told := left_out(seen)):
-        report.notes.append(told)
+    note_unread(report, seen, longest=longest)
     report.inputs.append(
         {
             "endpoints": settings.endpoints,
@@ -138,6 +138,25 @@ def note_queues(
             "messages": sum(one.end - one.first for one in seen.bounds.values()),
         }
     )
+
+
+def note_unread(report: Report, seen: "Seen", *, longest: bool = False) -> None:
+    """Enter in the report what of queues is not read, unless what any member has is, and which
+    members did not answer."""
+    from rocketbed.pipeline.wire.cluster import left_out, unanswered
+
+    told = (unanswered(seen), "" if longest else left_out(seen))
+    report.notes += [one for one in told if one]
+
+
+def note_rest(report: Report, settings: JobSettings, topics: Sequence[str]) -> None:
+    """The same of a live cluster at the end of a read that Spark did: what it warns of itself is
+    in Spark's log. Raises `WrongUsage`."""
+    try:
+        with live_log(settings, topics, retryTimeoutMs=str(REST_MS)) as log:
+            note_unread(report, log.look())
+    except PipelineError as exc:
+        report.notes.append(f"nobody knows what was not read: {exc}")
 
 
 def sources_now(

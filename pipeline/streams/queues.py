@@ -116,6 +116,7 @@ class QueueLog:
     def freeze(self) -> None:
         """From now on nothing behind the present ends is given (`Trigger.AvailableNow`)."""
         seen = self.look()
+        self._cluster.tell_unanswered(seen)
         self._cluster.tell_left_out(seen)
         self._target = self._ends(seen)
 
@@ -137,6 +138,7 @@ class QueueLog:
     ) -> tuple[StreamOffset, bool]:
         """The end of a batch, and whether any queue holds the stream up."""
         seen = await self._cluster.look(log)
+        self._cluster.tell_unanswered(seen)
         self._cluster.tell_held_up(seen)
         self._check_names(start, seen)
         others = await self._compare(log, start, seen)
@@ -207,7 +209,8 @@ class QueueLog:
             at = await place_of(log, queue, bounds.first, bounds.longest, later_ms)
             why = "the first that was stored later than the last one read"
         LOG.warning(
-            "stream.anew %s has %d to %d, and goes on at %d, %s", name, *bounds[::2], at, why
+            "stream.anew %s has %d to %d, and goes on at %d, %s",
+            *(name, bounds.first, bounds.longest, at, why),
         )
         return at
 

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +31,8 @@ DISCOVERED_S: Final = 5.0
 """So old may a list of all topics be: a stream asks many times a second."""
 LEFT_OUT: Final = 100
 """Messages of a queue; fewer may be on their way to a replica, if they are not most of it."""
+LONGEST: Final = "the data source's readUncommitted=true reads what the longest has"
+"""Advice; jobs have no such option."""
 HELD_UP_S: Final = 10.0
 """A replica that is well has got something more within this time."""
 
@@ -53,6 +55,27 @@ def left_out(seen: Seen) -> str:
     }
     what = "and are not read: a replica is behind, or is another one's"
     return f"{_count(behind)}, {what}" if behind else ""
+
+
+def unanswered(seen: Seen) -> str:
+    """Which members on a route did not say where their queues end, as nobody knows what they have;
+    or nothing."""
+    return _unread(_silent(seen))
+
+
+def _silent(seen: Seen) -> list[str]:
+    """Members that did not answer: where, and of which broker."""
+    found = [
+        f"{address} of {name.partition('|')[0]}"
+        for name, bounds in seen.bounds.items()
+        for address in bounds.silent
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _unread(silent: Sequence[str]) -> str:
+    what = "what only it has is" if len(silent) == 1 else "what only they have is"
+    return f"no answer from {', '.join(silent)}: {what} not read" if silent else ""
 
 
 def _lacking(seen: Seen) -> dict[str, int]:
@@ -84,16 +107,25 @@ class Cluster:
         """Topics that were waited for in vain: they are looked for, and not waited for again."""
         self._lacking_since: dict[str, tuple[int, float]] = {}
         """Where queues end that a member has more of, and since when; infinity once it was told."""
+        self._silent: list[str] = []
+        """Members that did not answer the last look; they were told."""
 
     def end(self, bounds: QueueBounds) -> int:
         """Up to where a queue is read."""
         return bounds.longest if self.options.read_uncommitted else bounds.end
 
+    def tell_unanswered(self, seen: Seen) -> None:
+        """Warn of members that do not answer, once until they do."""
+        silent = _silent(seen)
+        if told := _unread([one for one in silent if one not in self._silent]):
+            LOG.warning("wire.unanswered %s", told)
+        self._silent = silent
+
     def tell_left_out(self, seen: Seen) -> None:
         """Warn of what is not read."""
         told = "" if self.options.read_uncommitted else left_out(seen)
         if told:
-            LOG.warning("wire.behind %s; readUncommitted=true reads what the longest has", told)
+            LOG.warning("wire.behind %s; %s", told, LONGEST)
 
     def tell_held_up(self, seen: Seen) -> None:
         """Warn of queues of which a member does not get what another one has, once until it does: a
@@ -110,9 +142,8 @@ class Cluster:
         self._lacking_since = since
         if stuck and not self.options.read_uncommitted:
             LOG.warning(
-                "wire.held_up %s, and have not come there in %g s: the stream waits for them;"
-                " readUncommitted=true reads what the longest has",
-                *(_count(stuck), HELD_UP_S),
+                "wire.held_up %s, and have not come there in %g s: the stream waits for them; %s",
+                *(_count(stuck), HELD_UP_S, LONGEST),
             )
 
     async def look(self, log: WireLog, *, fresh: bool = False) -> Seen:

@@ -132,6 +132,7 @@ class WirePlan:
                 starting, seen, "startingOffsets"
             )
             ends = cluster.places(ending, seen, "endingOffsets")
+            cluster.tell_unanswered(seen)
             if ending == LATEST:
                 cluster.tell_left_out(seen)
             found: list[QueueRange] = []

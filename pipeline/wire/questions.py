@@ -37,6 +37,8 @@ class QueueBounds(NamedTuple):
     """Behind the last one that any of them has."""
     members: int = 1
     """How many answered."""
+    silent: tuple[str, ...] = ()
+    """Addresses of those on the route that did not."""
 
 
 async def bounds_now(
@@ -51,7 +53,7 @@ async def bounds_now(
     answered the others are waited for so long: one that hangs is not missed. It joins those that
     are `silent`, which are not asked where there are others. Raises `RequestRefused`,
     `RemotingError`, `NoBroker` when no member answers."""
-    seen: list[dict[MessageQueue, tuple[int, int]]] = []
+    seen: dict[Address, dict[MessageQueue, tuple[int, int]]] = {}
     failure: Exception | None = None
     members = list(route.brokers.get(queues[0].broker_name, {}).values())
     asked = [one for one in members if one not in silent] or members
@@ -60,7 +62,7 @@ async def bounds_now(
     async def ask(address: Address) -> None:
         nonlocal failure
         try:
-            seen.append(await _extents(session, queues, address))
+            seen[address] = await _extents(session, queues, address)
             enough.deadline = min(enough.deadline, trio.current_time() + others_s)
         except RequestTimeout as exc:
             failure = exc
@@ -74,11 +76,12 @@ async def bounds_now(
     silent.update(waiting)
     if not seen:
         raise failure or NoBroker(f"no broker serves {describe(queues[0])} now")
+    missing = tuple(f"{host}:{port}" for host, port in members if (host, port) not in seen)
     found = {}
     for queue in queues:
-        ends = [extents[queue][1] for extents in seen]
-        first = min(extents[queue][0] for extents in seen)
-        found[queue] = QueueBounds(first, min(ends), max(ends), len(ends))
+        ends = [extents[queue][1] for extents in seen.values()]
+        first = min(extents[queue][0] for extents in seen.values())
+        found[queue] = QueueBounds(first, min(ends), max(ends), len(ends), missing)
     return found
 
 

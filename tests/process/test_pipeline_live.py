@@ -314,6 +314,16 @@ def test_what_a_slave_does_not_get_is_told(
     monkeypatch.setattr(cluster_module, "HELD_UP_S", 0.0)
     assert [end(running, at) for _ in range(3)] == [at] * 3
     assert caplog.text.count("wire.held_up 250 messages of ") == 1
+    assert "wire.unanswered" not in caplog.text
+    cluster.pause("master")  # now nobody who answers knows of any
+    silent = f"wire.unanswered no answer from {cluster.address('master')} of broker-a: "
+    assert numbers(reading(cluster, retryTimeoutMs=4000)) == []
+    assert caplog.text.count(silent) == 1
+    hurried = stream(cluster, retryTimeoutMs=4000)
+    hurried.freeze()
+    at = hurried.initial()
+    assert [end(hurried, at) for _ in range(2)] == [at] * 2
+    assert caplog.text.count(silent) == 2
 
 
 def test_a_broker_that_restarts_under_a_stream(start: Start, stream: Stream) -> None:

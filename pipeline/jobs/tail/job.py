@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rocketbed.pipeline.errors import EXIT_FINDING, Unwritable
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.export.writing import exported_columns
-from rocketbed.pipeline.jobs.inputs import distinct_logs, note_inputs
+from rocketbed.pipeline.jobs.inputs import distinct_logs, note_inputs, note_rest
 from rocketbed.pipeline.jobs.shared import check_shared
 from rocketbed.pipeline.jobs.tail.lines import bad_range, json_line, text_line
 from rocketbed.pipeline.jobs.tail.told import COUNTED, UNREADABLE, Told
@@ -100,6 +100,8 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
             _tell(job, *told)
     if ending.is_asked and options.once:
         raise KeyboardInterrupt
+    if job.settings.endpoints:
+        note_rest(job.report, job.settings, options.topics)
     if ending.is_asked:
         job.report.notes.append("ended by Ctrl-C")
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs import inputs
 from rocketbed.pipeline.jobs.audit.job import AuditOptions, audit
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
@@ -16,6 +17,7 @@ from rocketbed.pipeline.jobs.inputs import (
     COMPARED_MAX,
     broker_logs,
     distinct_logs,
+    note_rest,
     queues_now,
     sources_now,
 )
@@ -87,6 +89,53 @@ def test_what_a_member_lacks_is_noted(longest: bool, monkeypatch: pytest.MonkeyP
         "50 messages of 1 queues, b|T|0 the first, are not at every member that answered, and are"
         " not read: a replica is behind, or is another one's"
     ]
+
+
+@pytest.mark.parametrize("longest", [False, True])
+def test_members_that_do_not_answer_are_noted(
+    longest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An audit said that there was nothing, and an export that nothing was new."""
+    queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
+    seen = Seen({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 0, 0, 1, ("h:7",))})
+
+    @contextmanager
+    def live(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(look=lambda: seen)
+
+    monkeypatch.setattr(inputs, "live_log", live)
+    report = Report("audit")
+    queues_now(JobSettings(endpoints="h:1"), report, (), longest=longest)
+    assert report.notes == ["no answer from h:7 of b: what only it has is not read"]
+
+
+def test_what_a_tail_did_not_read_is_noted_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It printed nothing, was good, and the warnings were in Spark's log."""
+    given: dict[str, str] = {}
+
+    def look() -> Seen:
+        if not bounds:
+            raise PipelineError("no answer from h:1")
+        return Seen({}, bounds)
+
+    @contextmanager
+    def live(*_: object, **more: str) -> Iterator[SimpleNamespace]:
+        given.update(more)
+        yield SimpleNamespace(look=look)
+
+    monkeypatch.setattr(inputs, "live_log", live)
+    bounds = {"b|T|0": QueueBounds(0, 40, 90, 2, ("h:7",))}
+    report = Report("tail")
+    note_rest(report, JobSettings(endpoints="h:1"), ())
+    assert given == {"retryTimeoutMs": "4000"}
+    assert [note[:26] for note in report.notes] == [
+        "no answer from h:7 of b: w",
+        "50 messages of 1 queues, b",
+    ]
+    assert report.inputs == []
+    bounds = {}
+    note_rest(report, JobSettings(endpoints="h:1"), ())
+    assert report.notes[2:] == ["nobody knows what was not read: no answer from h:1"]
 
 
 def test_of_many_logs_those_that_end_together_are_compared(tmp_path: Path) -> None:

@@ -222,6 +222,25 @@ def test_what_a_stream_waits_for_is_told_once_each_time(
     assert [len(told(at_s, (400, 401), (60, 60))) for at_s in (81.0, 90.0, 91.0)] == [0, 0, 1]
 
 
+@pytest.mark.parametrize("uncommitted", ["false", "true"])
+def test_members_that_do_not_answer_are_told_once_until_they_do(
+    uncommitted: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch of an empty slave, whose master hung, was empty, and nobody said why."""
+    cluster = Cluster(Options.parse({"endpoints": "h:1", "readUncommitted": uncommitted}))
+
+    def told(*silent: str) -> list[str]:
+        caplog.clear()
+        bounds = {f"b|T|{number}": QueueBounds(0, 1, 1, 1, silent) for number in range(2)}
+        cluster.tell_unanswered(Seen({}, bounds))
+        return [record.getMessage() for record in caplog.records]
+
+    one = "wire.unanswered no answer from h:1 of b: what only it has is not read"
+    assert [told(), told("h:1"), told("h:1"), told(), told("h:1")] == [[], [one], [], [], [one]]
+    both = "wire.unanswered no answer from h:2 of b, h:3 of b: what only they have is not read"
+    assert told("h:1", "h:2", "h:3") == [both]
+
+
 def test_a_member_that_is_asked_stays_so_until_it_does_not_answer() -> None:
     queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
     members = {number: ("h", number) for number in (0, 1, 2)}

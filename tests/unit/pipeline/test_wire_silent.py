@@ -3,12 +3,13 @@
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import TypeVar
 
 import pytest
 import trio
 
 from rocketbed.pipeline.wire.log import WireError, WireLog
-from rocketbed.pipeline.wire.questions import together
+from rocketbed.pipeline.wire.questions import QueueBounds, together
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server
@@ -20,6 +21,7 @@ from rocketbed.world.real import real_world
 QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)
 Ask = Callable[[WireLog], Awaitable[object]]
 Port = Callable[[bool], str]
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -37,40 +39,70 @@ def port() -> Iterator[Port]:
         yield bind
 
 
+def answered(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> object:
+    """What a question gives. Raises `WireError`."""
+
+    async def look() -> object:
+        async with WireLog(nameservers, limit_s=limit_s, anyone=True) as log:
+            return await ask(log)
+
+    return trio.run(look)
+
+
 def told(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> str:
     """The error of a question."""
-
-    async def look() -> None:
-        async with WireLog(nameservers, limit_s=limit_s, anyone=True) as log:
-            await ask(log)
-
     with pytest.raises(WireError) as caught:
-        trio.run(look)
+        answered(nameservers, ask, limit_s=limit_s)
     return str(caught.value)
 
 
-def told_of_members(members: Sequence[str], ask: Ask) -> str:
-    """The same of a cluster whose nameserver is well: it has the time to answer."""
-    data = TopicRouteData(
-        broker_datas=[BrokerData(broker_name="a", broker_addrs=dict(enumerate(members)))],
-        queue_datas=[QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)],
-    )
-
-    def route(command: Command, _: Connection) -> Command:
-        return answer(command, ResponseCode.SUCCESS, body=data.encode())
+def with_members(members: Sequence[str | Handlers], use: Callable[[str], T]) -> T:
+    """What `use` returns of a cluster whose nameserver is well, and those members that are given by
+    what they answer: they have the time to answer."""
 
     async def look() -> None:
-        handlers = Handlers(inline={RequestCode.GET_ROUTEINFO_BY_TOPIC: route})
-        server = Server(real_world("test"), ("127.0.0.1", 0), handlers)
         async with trio.open_nursery() as nursery:
-            host, number = await nursery.start(server.run)
-            address = f"{host}:{number}"
-            texts.append(await trio.to_thread.run_sync(lambda: told(address, ask, limit_s=1.0)))
+
+            async def serve(handlers: Handlers) -> str:
+                server = Server(real_world("test"), ("127.0.0.1", 0), handlers)
+                host, number = await nursery.start(server.run)
+                return f"{host}:{number}"
+
+            places = [one if isinstance(one, str) else await serve(one) for one in members]
+            data = TopicRouteData(
+                broker_datas=[BrokerData(broker_name="a", broker_addrs=dict(enumerate(places)))],
+                queue_datas=[
+                    QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)
+                ],
+            )
+
+            def route(command: Command, _: Connection) -> Command:
+                return answer(command, ResponseCode.SUCCESS, body=data.encode())
+
+            address = await serve(Handlers(inline={RequestCode.GET_ROUTEINFO_BY_TOPIC: route}))
+            found.append(await trio.to_thread.run_sync(lambda: use(address)))
             nursery.cancel_scope.cancel()
 
-    texts: list[str] = []
+    found: list[T] = []
     trio.run(look)
-    return texts[0]
+    return found[0]
+
+
+def told_of_members(members: Sequence[str | Handlers], ask: Ask, *, limit_s: float = 1.0) -> str:
+    """The error of a question to these members."""
+    return with_members(members, lambda address: told(address, ask, limit_s=limit_s))
+
+
+def member(first: object, end: object) -> Handlers:
+    """One that says so where its queue begins and ends."""
+
+    def of(offset: object) -> Callable[[Command, Connection], Command]:
+        fields = {} if offset is None else {"offset": str(offset)}
+        return lambda command, _: answer(command, ResponseCode.SUCCESS, fields=fields)
+
+    return Handlers(
+        inline={RequestCode.GET_MIN_OFFSET: of(first), RequestCode.GET_MAX_OFFSET: of(end)}
+    )
 
 
 def pull(log: WireLog) -> Awaitable[object]:
@@ -131,3 +163,12 @@ def test_what_was_in_the_way_before_is_told_once(
         words = f"no answer from {member} to" if silent else f"cannot connect to {member}: "
         assert [words in last, words in earlier].count(True) == 1
     assert "before that" not in earlier
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_members_beside_one_that_answers_are_told(hangs: bool, port: Port) -> None:
+    """Nobody knew that what only the master had was not read."""
+    silent = [port(hangs), port(False)]
+    members: list[str | Handlers] = [silent[0], member(3, 10), silent[1]]
+    found = with_members(members, lambda address: answered(address, bounds, limit_s=1.0))
+    assert found == QueueBounds(3, 10, 10, 1, tuple(silent))
