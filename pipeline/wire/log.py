@@ -50,6 +50,8 @@ PAUSE_S: Final = 0.05
 REFUSED_S: Final = 1.0
 """How long a refusal is doubted where another one of the queue lasted for the whole limit."""
 PAUSE_MAX_S: Final = 1.0
+SHORT: Final = 2.0
+"""Times as long as any attempt before the last one may take and be cut off without blame."""
 PULL_BYTES: Final = 4 * 1024 * 1024
 PULL_COUNT: Final = 4096
 """What we ask for in one pull; brokers give less by their own limits."""
@@ -345,21 +347,28 @@ class WireLog:
         pause_s = PAUSE_S
         troubles: list[str] = []
         TROUBLES.set(troubles)
+        failure: Exception | None = None
+        longest_s = 0.0
+        """An attempt's, of those that were not cut off by the limit."""
         while True:
-            known = len(troubles)
+            known, asked_at = len(troubles), trio.current_time()
             try:
                 with trio.fail_at(deadline):
                     return await ask()
             except (NoBroker, NoNameserver, NoRoute, RemotingError) as exc:
-                failure: Exception = exc
+                failure = exc
             except RequestRefused as exc:
                 if exc.code not in PASSING:
                     raise WireError(f"{what}: {exc}", Condition.REFUSED) from exc
                 failure = exc
             except trio.TooSlowError as exc:
-                failure = exc if len(troubles) > known else NoNameserver(self._unanswered)
+                if failure and trio.current_time() - asked_at <= SHORT * longest_s:
+                    del troubles[known:]  # too little time was left for it to tell anything
+                else:
+                    failure = exc if len(troubles) > known else NoNameserver(self._unanswered)
             except (ClientError, ProtocolError) as exc:
                 raise WireError(f"{what}: {exc}") from exc
+            longest_s = max(longest_s, trio.current_time() - asked_at)
             if text := str(failure):
                 troubles.append(text)
             self._session.routes.distrust(topic, gone=True)

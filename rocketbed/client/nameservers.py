@@ -53,11 +53,11 @@ class Nameservers:
         """Ask one; the answer, whatever its code. Raises `NoNameserver` when none answers."""
         failures = []
         with trio.move_on_after(timeout_s):
-            for _ in range(len(self.addresses)):
+            for left in range(len(self.addresses), 0, -1):
                 asked = self._current
                 address = self.addresses[asked]
                 try:
-                    return await self._ask(address, command, timeout_s)
+                    return await self._ask(address, command, timeout_s, left=left)
                 except RemotingError as exc:
                     failures.append(str(exc))
                     self._connections.close(address)
@@ -108,10 +108,16 @@ class Nameservers:
         except RemotingError as exc:
             raise NoNameserver(f"{address[0]}:{address[1]} did not answer: {exc}") from exc
 
-    async def _ask(self, address: Address, command: Command, timeout_s: float) -> Command:
+    async def _ask(
+        self, address: Address, command: Command, timeout_s: float, *, left: int = 1
+    ) -> Command:
+        """`left`: so many share what time the caller has left, and this is the first of them."""
         self.unanswered[address] = None
-        link = await self._connections.link(address, timeout_s=CONNECT_S)
         share_s = timeout_s if len(self.addresses) == 1 else timeout_s / 2
+        if left > 1:
+            left_s = trio.current_effective_deadline() - trio.current_time()
+            share_s = min(share_s, left_s / 2)
+        link = await self._connections.link(address, timeout_s=min(CONNECT_S, share_s))
         answer = await link.request(command, timeout_s=share_s)
         self.unanswered.pop(address, None)
         return answer

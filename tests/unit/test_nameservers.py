@@ -4,11 +4,13 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.client.connections import Connections
 from rocketbed.client.errors import NoNameserver
 from rocketbed.client.nameservers import Nameservers
+from rocketbed.remoting.errors import RequestTimeout
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer, request
 from rocketbed.world.api import Address, World
 
@@ -34,19 +36,35 @@ class Link:
 
     async def request(self, command: Command, *, timeout_s: float) -> Command:
         if self._is_silent:
-            await trio.sleep_forever()
+            await trio.sleep(timeout_s)
+            raise RequestTimeout(f"no answer within {timeout_s:g} s")
         return answer(command, ResponseCode.SUCCESS)
 
 
 @pytest.mark.parametrize("limit_s", [0.1, 1.0])
-def test_a_call_without_time_leaves_the_next_one_to_another(limit_s: float) -> None:
+def test_a_call_with_little_time_asks_another_one_within_it(limit_s: float) -> None:
+    """A read with retryTimeoutMs=1000 never asked the one that was well."""
+
+    async def ask(world: World) -> Any:
+        addresses = [("ns1", 9876), ("ns2", 9876), ("ns3", 9876)]
+        nameservers = Nameservers(world, addresses, cast(Connections, Links()))
+        with trio.fail_after(limit_s):
+            return (await nameservers.request(request(RequestCode.GET_BROKER_CLUSTER_INFO))).code
+
+    with Simulation() as simulation:
+        assert simulation.run_process(simulation.start("client", ask)) == ResponseCode.SUCCESS
+
+
+def test_a_call_that_is_given_up_leaves_the_next_one_to_another() -> None:
     async def ask(world: World) -> Any:
         addresses = [("ns1", 9876), ("ns2", 9876)]
         nameservers = Nameservers(world, addresses, cast(Connections, Links()))
-        with trio.move_on_after(limit_s) as scope:
-            await nameservers.request(request(RequestCode.GET_BROKER_CLUSTER_INFO))
-        assert scope.cancelled_caught
-        with trio.fail_after(limit_s):
+        async with trio.open_nursery() as nursery:
+            command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            nursery.start_soon(nameservers.request, command)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(0.1):
             return (await nameservers.request(request(RequestCode.GET_BROKER_CLUSTER_INFO))).code
 
     with Simulation() as simulation:

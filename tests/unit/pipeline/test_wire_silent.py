@@ -56,9 +56,11 @@ def told(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> str:
     return str(caught.value)
 
 
-def with_members(members: Sequence[str | Handlers], use: Callable[[str], T]) -> T:
+def with_members(
+    members: Sequence[str | Handlers], use: Callable[[str], T], *, pause_s: float = 0.0
+) -> T:
     """What `use` returns of a cluster whose nameserver is well, and those members that are given by
-    what they answer: they have the time to answer."""
+    what they answer: they have the time to answer. The nameserver takes so long for it."""
 
     async def look() -> None:
         async with trio.open_nursery() as nursery:
@@ -76,10 +78,11 @@ def with_members(members: Sequence[str | Handlers], use: Callable[[str], T]) -> 
                 ],
             )
 
-            def route(command: Command, _: Connection) -> Command:
+            async def route(command: Command, _: Connection) -> Command:
+                await trio.sleep(pause_s)
                 return answer(command, ResponseCode.SUCCESS, body=data.encode())
 
-            address = await serve(Handlers(inline={RequestCode.GET_ROUTEINFO_BY_TOPIC: route}))
+            address = await serve(Handlers(spawned={RequestCode.GET_ROUTEINFO_BY_TOPIC: route}))
             found.append(await trio.to_thread.run_sync(lambda: use(address)))
             nursery.cancel_scope.cancel()
 
@@ -88,9 +91,15 @@ def with_members(members: Sequence[str | Handlers], use: Callable[[str], T]) -> 
     return found[0]
 
 
-def told_of_members(members: Sequence[str | Handlers], ask: Ask, *, limit_s: float = 1.0) -> str:
+def told_of_members(
+    members: Sequence[str | Handlers], ask: Ask, *, limit_s: float = 1.0, pause_s: float = 0.0
+) -> str:
     """The error of a question to these members."""
-    return with_members(members, lambda address: told(address, ask, limit_s=limit_s))
+
+    def use(address: str) -> str:
+        return told(address, ask, limit_s=limit_s)
+
+    return with_members(members, use, pause_s=pause_s)
 
 
 def member(first: object, end: object) -> Handlers:
@@ -163,6 +172,17 @@ def test_what_was_in_the_way_before_is_told_once(
         words = f"no answer from {member} to" if silent else f"cannot connect to {member}: "
         assert [words in last, words in earlier].count(True) == 1
     assert "before that" not in earlier
+
+
+@pytest.mark.parametrize("limit_s", [0.6, 1.0])
+def test_a_nameserver_that_is_well_is_not_blamed_for_the_last_moment(
+    limit_s: float, port: Port
+) -> None:
+    """It had no time left to answer once more, and the advice was to check its address."""
+    away = port(False)
+    text = told_of_members([away], bounds, limit_s=limit_s, pause_s=0.1)
+    assert f"after {limit_s:g} s still: cannot connect to {away}: " in text
+    assert "nameserver" not in text
 
 
 @pytest.mark.parametrize("hangs", [True, False])
