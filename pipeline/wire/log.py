@@ -30,7 +30,7 @@ from rocketbed.pipeline.wire.questions import (
     number,
     together,
 )
-from rocketbed.pipeline.wire.troubles import ANSWER_S, TROUBLES, asked, before_that
+from rocketbed.pipeline.wire.troubles import ANSWER_S, TROUBLES, asked, before_that, reading
 from rocketbed.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from rocketbed.wire.bodies import ClusterInfo, MessageQueue, TopicList
 from rocketbed.wire.codes import ResponseCode
@@ -436,15 +436,17 @@ class WireLog:
         command = request(RequestCode.PULL_MESSAGE, header.encode())
         try:
             answer = await asked(self._session, address, command, timeout_s=answer_s)
+            if is_given := answer.code in PULL_OK:
+                with reading(address):
+                    found = PullMessageResponse.decode(answer.raw_fields)
         except RemotingError:
             self.ask_master(queue)
             self._silent.setdefault(queue, set()).add(broker_id)
             raise
         self._silent.pop(queue, None)
-        if answer.code not in PULL_OK:
+        if not is_given:
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(describe(queue), peer, answer.code, answer.remark)
-        found = PullMessageResponse.decode(answer.raw_fields)
         self._suggested[queue] = found.suggestWhichBrokerId
         return RawPull(
             records=answer.body if answer.code == ResponseCode.SUCCESS else b"",

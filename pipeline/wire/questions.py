@@ -8,7 +8,7 @@ import trio
 from rocketbed.client.errors import NoBroker, RequestRefused
 from rocketbed.client.routes import Route
 from rocketbed.client.session import Session
-from rocketbed.pipeline.wire.troubles import asked
+from rocketbed.pipeline.wire.troubles import asked, reading
 from rocketbed.remoting.errors import RemotingError, RequestTimeout
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.bodies_admin import TopicStatsTable
@@ -91,7 +91,8 @@ async def number(session: Session, queue: MessageQueue, address: Address, comman
     if answer.code != ResponseCode.SUCCESS:
         peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
         raise RequestRefused(describe(queue), peer, answer.code, answer.remark)
-    return OffsetResponse.decode(answer.raw_fields).offset
+    with reading(address):
+        return OffsetResponse.decode(answer.raw_fields).offset
 
 
 async def together(
@@ -132,7 +133,8 @@ async def _extents(
         )
         answer = await asked(session, address, command)
         if answer.code == ResponseCode.SUCCESS:
-            table = TopicStatsTable.decode(answer.body).offset_table
+            with reading(address):
+                table = TopicStatsTable.decode(answer.body).offset_table
             found |= {
                 queue: (max(table[queue].min_offset, 0), max(table[queue].max_offset, 0))
                 for queue in queues[1:]

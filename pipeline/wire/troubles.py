@@ -1,6 +1,7 @@
 """What was in the way of who asks a cluster until there is an answer, for the error in the end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from textwrap import shorten
 from typing import Final
@@ -10,6 +11,7 @@ import trio
 from rocketbed.client.session import Session
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.command import Command
+from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import Address
 
 ANSWER_S: Final = 5.0
@@ -35,11 +37,30 @@ async def asked(
         raise
 
 
+@contextmanager
+def reading(address: Address) -> Iterator[None]:
+    """Within it a member's answer is read. Raises `RemotingError` for one that cannot be: another
+    member may be well."""
+    try:
+        yield
+    except ProtocolError as exc:
+        trouble = f"{address[0]}:{address[1]} gives an answer that cannot be read: {exc}"
+        TROUBLES.get([]).append(trouble)
+        raise RemotingError(trouble) from exc
+
+
 def before_that(troubles: Sequence[str]) -> str:
     """The newest trouble that is not the last one, in a few words; or nothing."""
-    last = _shortly(troubles[-1])
-    others = [one for one in map(_shortly, troubles) if one not in last and last not in one]
+    last, what = _shortly(troubles[-1]), _asked_what(troubles[-1])
+    others = [
+        one for one in map(_shortly, troubles) if _asked_what(one) not in last and what not in one
+    ]
     return others[-1] if others else ""
+
+
+def _asked_what(trouble: str) -> str:
+    """Without what was asked for: a member that hangs gives no answer to anything."""
+    return _shortly(trouble).partition(" to request ")[0]
 
 
 def _shortly(trouble: str) -> str:

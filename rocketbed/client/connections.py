@@ -140,11 +140,11 @@ class Connections:
         left_s = max(timeout_s - (trio.current_time() - began), 0.001)
         return await link.request(command, timeout_s=left_s)
 
-    def close(self, address: Address) -> None:
-        """End a connection; the next request opens another one."""
+    def close(self, address: Address, why: str = "") -> None:
+        """End a connection; the next request opens another one. `why`: as `Connection.close`."""
         link = self._links.pop(address, None)
         if link is not None:
-            link.connection.close()
+            link.connection.close(why)
 
     async def try_request(self, address: Address, command: Command, *, timeout_s: float) -> None:
         """The same where nobody minds a failure."""

@@ -60,7 +60,7 @@ class Nameservers:
                     return await self._ask(address, command, timeout_s, left=left)
                 except RemotingError as exc:
                     failures.append(str(exc))
-                    self._connections.close(address)
+                    self._connections.close(address, str(exc))
                     self._turn_from(asked)
                 except trio.Cancelled:
                     failures.append(

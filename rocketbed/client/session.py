@@ -217,7 +217,7 @@ class Session:
             await link.request(self._heartbeat(), timeout_s=PROBE_S)
         except RemotingError as exc:
             self.world.log.info("client.connection_given_up", error=str(exc))
-            link.connection.close()
+            link.connection.close(str(exc))
 
     # --- heartbeats
 
@@ -273,7 +273,7 @@ class Session:
                     await link.request(self._heartbeat(), timeout_s=HEARTBEAT_TIMEOUT_S)
                 except RemotingError as exc:
                     self.world.log.info("client.heartbeat_lost", error=str(exc))
-                    link.connection.close()
+                    link.connection.close(str(exc))
 
 
 def real() -> World:

@@ -73,6 +73,8 @@ class Connection:
         self.remote_bytes = _packed(self.remote)
         """The peer's address as records keep it: packed address, port as i32."""
         self.is_closed = False
+        self._why = ""
+        """What was wrong with the peer, where we end it for that."""
         self.last_active = trio.current_time()
         """When a byte last came or went, on trio's clock."""
         self.write_began: float | None = None
@@ -188,15 +190,16 @@ class Connection:
         if pending.response is not None:
             return pending.response
         if self.is_closed:
-            raise ConnectionLost(
-                f"connection to {self.remote_text} closed before the answer arrived"
-            )
+            lost = f"connection to {self.remote_text} closed before the answer arrived"
+            raise ConnectionLost(self._why or lost)
         raise RequestTimeout(
             f"no answer from {self.remote_text} to request {command.code} within {timeout_s:g} s"
         )
 
-    def close(self) -> None:
-        """End the connection now; what is unsent is lost."""
+    def close(self, why: str = "") -> None:
+        """End the connection now; what is unsent is lost. `why` is told to whoever waits for an
+        answer."""
+        self._why = self._why or why
         self._scope.cancel()
 
     @property
@@ -267,6 +270,7 @@ class Connection:
                 self.world.log.warning(
                     "remoting.protocol_error", peer=self.remote_text, error=str(exc)
                 )
+                self._why = f"{self.remote_text} sent what is no frame of RocketMQ's: {exc}"
                 return
 
     async def _uncongested(self) -> None:

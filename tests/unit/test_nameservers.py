@@ -26,7 +26,7 @@ class Links:
         self.silent = self.silent or address
         return Link(is_silent=address == self.silent)
 
-    def close(self, address: Address) -> None:
+    def close(self, address: Address, why: str) -> None:
         self.closed.append(address)
 
 

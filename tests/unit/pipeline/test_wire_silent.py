@@ -1,14 +1,17 @@
 """An error of a cluster says who did not answer: on real sockets, some of which nobody serves."""
 
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TypeVar
 
 import pytest
 import trio
 
-from rocketbed.pipeline.wire.log import WireError, WireLog
+from rocketbed.client import session
+from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, together
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
@@ -16,11 +19,14 @@ from rocketbed.remoting.server import Server
 from rocketbed.wire.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, answer
+from rocketbed.wire.headers import PullMessageResponse
 from rocketbed.world.real import real_world
 
 QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)
 Ask = Callable[[WireLog], Awaitable[object]]
 Port = Callable[[bool], str]
+Member = str | bytes | Handlers
+"""An address; what it says to anybody; or what it answers."""
 T = TypeVar("T")
 
 
@@ -56,21 +62,31 @@ def told(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> str:
     return str(caught.value)
 
 
-def with_members(
-    members: Sequence[str | Handlers], use: Callable[[str], T], *, pause_s: float = 0.0
-) -> T:
+def with_members(members: Sequence[Member], use: Callable[[str], T], *, pause_s: float = 0.0) -> T:
     """What `use` returns of a cluster whose nameserver is well, and those members that are given by
     what they answer: they have the time to answer. The nameserver takes so long for it."""
 
     async def look() -> None:
         async with trio.open_nursery() as nursery:
 
-            async def serve(handlers: Handlers) -> str:
+            async def serve(handlers: str | bytes | Handlers) -> str:
+                if isinstance(handlers, str):
+                    return handlers
+                if isinstance(handlers, bytes):
+                    said = handlers
+
+                    async def say(stream: trio.SocketStream) -> None:
+                        await stream.receive_some()
+                        await stream.send_all(said)
+
+                    listen = partial(trio.serve_tcp, say, 0, host="127.0.0.1")
+                    (listener,) = await nursery.start(listen)
+                    return f"127.0.0.1:{listener.socket.getsockname()[1]}"
                 server = Server(real_world("test"), ("127.0.0.1", 0), handlers)
                 host, number = await nursery.start(server.run)
                 return f"{host}:{number}"
 
-            places = [one if isinstance(one, str) else await serve(one) for one in members]
+            places = [await serve(one) for one in members]
             data = TopicRouteData(
                 broker_datas=[BrokerData(broker_name="a", broker_addrs=dict(enumerate(places)))],
                 queue_datas=[
@@ -92,7 +108,7 @@ def with_members(
 
 
 def told_of_members(
-    members: Sequence[str | Handlers], ask: Ask, *, limit_s: float = 1.0, pause_s: float = 0.0
+    members: Sequence[Member], ask: Ask, *, limit_s: float = 1.0, pause_s: float = 0.0
 ) -> str:
     """The error of a question to these members."""
 
@@ -189,6 +205,70 @@ def test_a_nameserver_that_is_well_is_not_blamed_for_the_last_moment(
 def test_members_beside_one_that_answers_are_told(hangs: bool, port: Port) -> None:
     """Nobody knew that what only the master had was not read."""
     silent = [port(hangs), port(False)]
-    members: list[str | Handlers] = [silent[0], member(3, 10), silent[1]]
+    members: list[Member] = [silent[0], member(3, 10), silent[1]]
     found = with_members(members, lambda address: answered(address, bounds, limit_s=1.0))
     assert found == QueueBounds(3, 10, 10, 1, tuple(silent))
+
+
+HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+HUGE = "9" * 30
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (
+            member(None, 10),
+            "gives an answer that cannot be read: the custom field <offset> is null",
+        ),
+        (member(3, "banana"), "gives an answer that cannot be read: "),
+        (member(3, HUGE), "gives an answer that cannot be read: "),
+        (HTTP, "sent what is no frame of RocketMQ's: frame length 1213486160 is outside"),
+    ],
+    ids=["no field", "no number", "too large", "http"],
+)
+def test_a_member_that_answers_nonsense_is_named_and_others_are_read(
+    bad: Member, said: str
+) -> None:
+    """The read ended at once, without an address, though another member was well."""
+    text = told_of_members([bad], bounds, limit_s=0.5)
+    assert "after 0.5 s still: 127.0.0.1:" in text
+    assert said in text
+    assert "closed before" not in text
+    found = with_members([bad, member(3, 10)], lambda address: answered(address, bounds))
+    assert isinstance(found, QueueBounds)
+    assert (found[:4], len(found.silent)) == ((3, 10, 10, 1), 1)
+
+
+def pulled(next_offset: object) -> Handlers:
+    """A member that answers pulls so."""
+    fields = PullMessageResponse(
+        suggestWhichBrokerId=0, nextBeginOffset=18, minOffset=0, maxOffset=18
+    ).encode() | {"nextBeginOffset": str(next_offset)}
+
+    def pull(command: Command, _: Connection) -> Command:
+        return answer(command, ResponseCode.SUCCESS, fields=fields)
+
+    return Handlers(inline={RequestCode.PULL_MESSAGE: pull})
+
+
+@pytest.mark.parametrize("bad", [pulled("banana"), HTTP], ids=["no number", "http"])
+def test_a_pull_that_is_answered_with_nonsense_goes_on_with_another_member(bad: Member) -> None:
+    found = with_members([bad, pulled(18)], lambda address: answered(address, pull))
+    assert isinstance(found, RawPull)
+    assert (found.next_offset, found.broker_id) == (18, 1)
+    text = told_of_members([bad], pull, limit_s=0.5)
+    assert re.search(
+        r"after 0\.5 s still: 127\.0\.0\.1:\d+ (gives an answer|sent what is no f)", text
+    )
+
+
+def test_a_member_that_hangs_is_not_told_as_a_connection_that_closed(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """We close it ourselves, as it answers no heartbeat either."""
+    monkeypatch.setattr(session, "PROBE_S", 0.1)
+    silent = port(True)
+    text = told_of_members([silent], pull)
+    assert f": after 1 s still: no answer from {silent} to request " in text
+    assert "before that" not in text
