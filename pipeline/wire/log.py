@@ -30,7 +30,14 @@ from rocketbed.pipeline.wire.questions import (
     number,
     together,
 )
-from rocketbed.pipeline.wire.troubles import ANSWER_S, TROUBLES, asked, before_that, reading
+from rocketbed.pipeline.wire.troubles import (
+    ANSWER_S,
+    TIMEOUT_S,
+    TROUBLES,
+    asked,
+    before_that,
+    reading,
+)
 from rocketbed.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from rocketbed.wire.bodies import ClusterInfo, MessageQueue, TopicList
 from rocketbed.wire.codes import ResponseCode
@@ -50,6 +57,8 @@ PAUSE_S: Final = 0.05
 REFUSED_S: Final = 1.0
 """How long a refusal is doubted where another one of the queue lasted for the whole limit."""
 PAUSE_MAX_S: Final = 1.0
+REQUESTS: Final = 6
+"""So many that nobody answers, one after the other, take the whole limit."""
 SHORT: Final = 2.0
 """Times as long as any attempt before the last one may take and be cut off without blame."""
 PULL_BYTES: Final = 4 * 1024 * 1024
@@ -350,8 +359,10 @@ class WireLog:
         failure: Exception | None = None
         longest_s = 0.0
         """An attempt's, of those that were not cut off by the limit."""
+        timeout_s = max(ANSWER_S, self._limit_s / REQUESTS)
         while True:
             known, asked_at = len(troubles), trio.current_time()
+            TIMEOUT_S.set(timeout_s)
             try:
                 with trio.fail_at(deadline):
                     return await ask()
@@ -369,6 +380,8 @@ class WireLog:
             except (ClientError, ProtocolError) as exc:
                 raise WireError(f"{what}: {exc}") from exc
             longest_s = max(longest_s, trio.current_time() - asked_at)
+            if isinstance(failure, RequestTimeout | ConnectionLost):
+                timeout_s = min(timeout_s * 2, self._limit_s)
             if text := str(failure):
                 troubles.append(text)
             self._session.routes.distrust(topic, gone=True)

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from rocketbed.client import session
+from rocketbed.pipeline.wire import log as log_module
 from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, together
 from rocketbed.remoting.connection import Connection
@@ -272,3 +273,34 @@ def test_a_member_that_hangs_is_not_told_as_a_connection_that_closed(
     text = told_of_members([silent], pull)
     assert f": after 1 s still: no answer from {silent} to request " in text
     assert "before that" not in text
+
+
+@pytest.mark.parametrize("ask", [pull, bounds])
+def test_all_members_are_named(ask: Ask, port: Port) -> None:
+    """Of three the error told two."""
+    silent = [port(True), port(True), port(False)]
+    text = told_of_members(silent, ask, limit_s=2.0)
+    for one in silent:
+        assert text.count(f"{one} ") + text.count(f"{one}:") + text.endswith(one) == 1
+
+
+def test_a_member_that_is_slow_is_read_where_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever retryTimeoutMs was, one that took more than 5 s for an answer never was."""
+    monkeypatch.setattr(log_module, "ANSWER_S", 0.1)
+
+    asked: list[int] = []
+
+    async def offset(command: Command, _: Connection) -> Command:
+        asked.append(command.code)
+        await trio.sleep(0.7)
+        return answer(command, ResponseCode.SUCCESS, fields={"offset": "7"})
+
+    search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    codes = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, search
+    slow = Handlers(spawned=dict.fromkeys(codes, offset))
+    found = with_members([slow], lambda address: answered(address, bounds, limit_s=4.0))
+    assert found == QueueBounds(7, 7, 7, 1)
+    ask = partial(answered, ask=lambda log: log.offset_at(QUEUE, 1), limit_s=60.0)
+    assert (with_members([slow], ask), asked.count(search)) == (7, 1)
