@@ -139,7 +139,7 @@ class QueueLog:
         """The end of a batch, and whether any queue holds the stream up."""
         seen = await self._cluster.look(log)
         self._cluster.tell_unanswered(seen)
-        self._cluster.tell_held_up(seen)
+        self._cluster.tell_held_up(seen, {name: mark.at for name, mark in start.marks.items()})
         self._check_names(start, seen)
         others = await self._compare(log, start, seen)
         self.newest = StreamOffset(
@@ -188,7 +188,8 @@ class QueueLog:
                 return begin, begin
             begin = bounds.longest
         elif begin > self._cluster.end(bounds):
-            self._hold_up(name, f"a member ends at {bounds.end}, the stream is at {begin}")
+            who = f"{bounds.shortest}, and " if bounds.shortest else ""
+            self._hold_up(name, f"a member ends at {bounds.end}, {who}the stream is at {begin}")
             return begin, begin
         self._held_up.pop(name, None)
         end = self._cluster.end(bounds)

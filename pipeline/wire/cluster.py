@@ -127,18 +127,22 @@ class Cluster:
         if told:
             LOG.warning("wire.behind %s; %s", told, LONGEST)
 
-    def tell_held_up(self, seen: Seen) -> None:
+    def tell_held_up(self, seen: Seen, at: Mapping[str, int]) -> None:
         """Warn of queues of which a member does not get what another one has, once until it does: a
-        stream waits for it."""
+        stream waits for it, but for what is before `at`."""
         now_s, since = time.monotonic(), {}
         stuck: dict[str, int] = {}
-        for name, count in _lacking(seen).items():
+        for name in _lacking(seen):
+            bounds = seen.bounds[name]
+            count = bounds.longest - max(bounds.end, at.get(name, 0))
+            if count <= 0:
+                continue
             end, began_s = self._lacking_since.get(name, (-1, now_s))
-            if end != seen.bounds[name].end:
+            if end != bounds.end:
                 began_s = now_s
             elif now_s - began_s >= HELD_UP_S:
                 stuck[name], began_s = count, math.inf
-            since[name] = seen.bounds[name].end, began_s
+            since[name] = bounds.end, began_s
         self._lacking_since = since
         if stuck and not self.options.read_uncommitted:
             LOG.warning(

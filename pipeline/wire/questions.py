@@ -39,6 +39,8 @@ class QueueBounds(NamedTuple):
     """How many answered."""
     silent: tuple[str, ...] = ()
     """Addresses of those on the route that did not."""
+    shortest: str = ""
+    """Address of one that ends at `end`, if not all do."""
 
 
 async def bounds_now(
@@ -76,12 +78,14 @@ async def bounds_now(
     silent.update(waiting)
     if not seen:
         raise failure or NoBroker(f"no broker serves {describe(queues[0])} now")
-    missing = tuple(f"{host}:{port}" for host, port in members if (host, port) not in seen)
+    missing = tuple(_text(one) for one in members if one not in seen)
     found = {}
     for queue in queues:
-        ends = [extents[queue][1] for extents in seen.values()]
+        ends = {address: extents[queue][1] for address, extents in seen.items()}
         first = min(extents[queue][0] for extents in seen.values())
-        found[queue] = QueueBounds(first, min(ends), max(ends), len(ends), missing)
+        longest, least = max(ends.values()), min(ends, key=lambda one: ends[one])
+        shortest = _text(least) if ends[least] < longest else ""
+        found[queue] = QueueBounds(first, ends[least], longest, len(ends), missing, shortest)
     return found
 
 
@@ -119,6 +123,10 @@ async def together(
 def describe(queue: MessageQueue) -> str:
     """`queue 3 of topic T at broker-a`."""
     return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"
+
+
+def _text(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"
 
 
 async def _extents(

@@ -60,7 +60,12 @@ def test_a_member_that_is_behind_holds_the_stream_up_for_a_while() -> None:
 @pytest.mark.parametrize(
     ("bounds", "why", "goes_on"),
     [
-        (QueueBounds(0, 10, 20), "a member ends at 10", (15, 15)),
+        (QueueBounds(0, 10, 20), "a member ends at 10, the stream is at 15", (15, 15)),
+        (
+            QueueBounds(0, 10, 20, 2, shortest="h:1"),
+            r"a member ends at 10, h:1, and the stream is at 15",
+            (15, 15),
+        ),
         (QueueBounds(0, 10, 10), "it ends at 10", (10, 10)),
         (None, "not there any more", (15, 15)),
     ],

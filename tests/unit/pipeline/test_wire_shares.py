@@ -196,11 +196,11 @@ def test_what_a_stream_waits_for_is_told_once_each_time(
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     cluster = Cluster(Options.parse({"endpoints": "h:1", "readUncommitted": uncommitted}))
 
-    def told(at_s: float, *ends: tuple[int, int]) -> list[str]:
+    def told(at_s: float, *ends: tuple[int, int], at: int = 0) -> list[str]:
         now[0] = at_s
         caplog.clear()
         bounds = {f"b|T|{number}": QueueBounds(0, *one) for number, one in enumerate(ends)}
-        cluster.tell_held_up(Seen({}, bounds))
+        cluster.tell_held_up(Seen({}, bounds), dict.fromkeys(bounds, at))
         return [record.getMessage() for record in caplog.records]
 
     stands, other = (100, 101), (50, 50)
@@ -220,6 +220,10 @@ def test_what_a_stream_waits_for_is_told_once_each_time(
     # What has come is forgotten.
     assert [len(told(at_s, (400, 400), (60, 60))) for at_s in (61.0, 80.0)] == [0, 0]
     assert [len(told(at_s, (400, 401), (60, 60))) for at_s in (81.0, 90.0, 91.0)] == [0, 0, 1]
+    # What was read already, before the member lost it, is not waited for.
+    assert [told(at_s, (1, 300), at=300) for at_s in (100.0, 110.0)] == [[], []]
+    read = [told(at_s, (1, 310), at=300) for at_s in (120.0, 130.0)]
+    assert [one[0][:40] for one in read if one] == ["wire.held_up 10 messages of 1 queues, b|"]
 
 
 @pytest.mark.parametrize("uncommitted", ["false", "true"])

@@ -211,6 +211,17 @@ def test_members_beside_one_that_answers_are_told(hangs: bool, port: Port) -> No
     assert found == QueueBounds(3, 10, 10, 1, tuple(silent))
 
 
+def test_the_shortest_member_is_known() -> None:
+    found = with_members(
+        [member(3, 10), member(5, 1), member(4, 10)], lambda address: answered(address, bounds)
+    )
+    assert isinstance(found, QueueBounds)
+    assert found[:5] == (3, 1, 10, 3, ())
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", found.shortest)
+    alike = with_members([member(3, 10)] * 2, lambda address: answered(address, bounds))
+    assert alike == QueueBounds(3, 10, 10, 2)
+
+
 HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 HUGE = "9" * 30
 
