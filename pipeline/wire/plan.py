@@ -10,12 +10,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.files.splits import CLOCK_MARGIN_MS
 from rocketbed.pipeline.option_table import OptionError
@@ -32,8 +33,9 @@ from rocketbed.pipeline.streams.offsets import (
 from rocketbed.pipeline.wire.chunks import chunk
 from rocketbed.pipeline.wire.cluster import Cluster
 from rocketbed.pipeline.wire.kept import kept_log
-from rocketbed.pipeline.wire.log import RawPull, Refused, WireLog
+from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
+from rocketbed.pipeline.wire.samples import Sample, others, place_of_queue, samples_of
 from rocketbed.pipeline.wire.times import place_of
 from rocketbed.wire.bodies import MessageQueue
 
@@ -54,11 +56,13 @@ class QueueRange:
     queue: MessageQueue
     start: int
     end: int
+    sample: Sample | None = None
+    """A message of the topic at this broker, by which it is known."""
 
     def cut(self, count: int) -> "list[QueueRange]":
         """The range in pieces of at most so many messages."""
         return [
-            QueueRange(self.queue, start, min(start + count, self.end))
+            replace(self, start=start, end=min(start + count, self.end))
             for start in range(self.start, self.end, count)
         ]
 
@@ -147,8 +151,10 @@ class WirePlan:
             await together(
                 ask, [name for name in ends if self.wanted.has_topic(seen.queues[name].topic)]
             )
-        in_order = sorted(found, key=lambda one: one.queue)
-        return [one for one in in_order if one.start < one.end]
+            in_order = sorted(found, key=lambda one: one.queue)
+            ranges = [one for one in in_order if one.start < one.end]
+            samples = await samples_of(log, {one.queue: one.end - 1 for one in ranges})
+            return [replace(one, sample=samples.get(place_of_queue(one.queue))) for one in ranges]
 
     def _there(
         self, queue: MessageQueue, at: int, bounds: QueueBounds, *, start: int | None = None
@@ -183,6 +189,18 @@ def read_share(
     """Rows of ranges, each in the order of its queue. Raises `WireError`, `TopicGone`."""
     for one in share:
         yield from _read_range(one, schema, options, wanted)
+    samples = dict.fromkeys(one.sample for one in share if one.sample is not None)
+    changed = kept_log(options).call(partial(others, samples)) if samples else []
+    for sample in changed:
+        what = (
+            f"{describe(sample.queue)}: message {sample.at} is not the one that was there when the"
+            f" read was planned: the topic was made again, and some messages may be of the new one"
+        )
+        if options.fail_on_data_loss:
+            raise WireError(
+                f"{what}; failOnDataLoss=false takes what is there", Condition.DATA_LOSS
+            )
+        LOG.warning("wire.made_again %s", what)
 
 
 def _read_range(

@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.plan import change_settings
+from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
@@ -31,6 +32,7 @@ from rocketbed.pipeline.streams import physical as stream_physical
 from rocketbed.pipeline.streams.offsets import QUEUE, DataLoss, Mark, StreamError, StreamOffset
 from rocketbed.pipeline.streams.physical import PhysicalLog
 from rocketbed.pipeline.streams.queues import QueueLog, read_part
+from rocketbed.pipeline.wire import chunks
 from rocketbed.pipeline.wire import cluster as cluster_module
 from rocketbed.pipeline.wire.log import TopicGone, WireError
 from rocketbed.pipeline.wire.plan import WirePlan
@@ -398,6 +400,53 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) ->
         end(running, whole)  # though it has compared once already
     with pytest.raises(StreamError, match="is not the one that the stream has read"):
         bodies(stream(cluster), begin, middle)  # whose driver was killed in this batch
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+@pytest.mark.parametrize("loses", ["true", "false"])
+def test_a_batch_tells_that_its_topic_was_made_again_meanwhile(
+    start: Start,
+    loses: str,
+    is_begun: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gave messages of both, or of another one than was planned, and said nothing."""
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 2000)
+    cluster = start()
+
+    async def make_again() -> None:
+        async with cluster.admin() as admin:
+            await admin.delete_topic("T")
+
+    send(sink(cluster), 0, 100)
+    plan = WirePlan.of(reading(cluster, retryTimeoutMs=20_000, failOnDataLoss=loses))
+    schema = arrow_schema("records", ["body"])
+    (split,) = plan.splits()
+
+    def rows() -> list[int]:
+        """How long bodies are: 8 of the first topic, 16 of the second."""
+        found: list[int] = []
+        for batch in plan.read(split, schema):
+            found += map(len, batch.column(0).to_pylist())
+            if is_begun and len(found) == len(batch):
+                trio.run(make_again)
+                send(sink(cluster), 0, 400, batch=1, size=16)
+        return found
+
+    if not is_begun:
+        assert rows() == [8] * 100
+        trio.run(make_again)
+        send(sink(cluster), 0, 400, batch=1, size=16)
+    assert "made_again" not in caplog.text
+    if loses == "true":
+        with pytest.raises(WireError, match="the topic was made again") as caught:
+            rows()
+        assert caught.value.condition == Condition.DATA_LOSS
+        return
+    found = rows()
+    assert (len(found), {*found}) == (100, {8, 16} if is_begun else {16})
+    assert caplog.text.count("wire.made_again queue ") == 1
 
 
 @pytest.mark.parametrize("count", [20, 60, 100])

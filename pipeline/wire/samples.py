@@ -1,0 +1,72 @@
+"""Whether a topic is still the one that a batch read was planned for.
+
+A topic that is deleted and made again gives other messages at the same offsets, and no answer of a
+broker's says so. One message for each topic and broker, the last that is to be read of one queue,
+is therefore looked at when a read is planned, and again when a task has read its share. Where that
+cannot be done soon it is not done: a read neither fails nor waits for it.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from rocketbed.pipeline.wire.log import WireError, WireLog
+from rocketbed.pipeline.wire.questions import SHARED, together
+from rocketbed.wire.bodies import MessageQueue
+
+SAMPLES_S: Final = 2.0
+"""For all of a look together; a member may hang, and a message be damaged."""
+Place = tuple[str, str]
+"""A topic and a broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A message as it was when the read was planned."""
+
+    queue: MessageQueue
+    at: int
+    crc: int
+
+
+def place_of_queue(queue: MessageQueue) -> Place:
+    return queue.topic, queue.broker_name
+
+
+async def samples_of(log: WireLog, lasts: Mapping[MessageQueue, int]) -> dict[Place, Sample]:
+    """One for each topic and broker, by the last offsets to be read of queues."""
+    chosen = {place_of_queue(queue): queue for queue in lasts if not queue.topic.startswith(SHARED)}
+    found = await _checksums(log, {queue: lasts[queue] for queue in chosen.values()})
+    return {
+        place: Sample(queue, lasts[queue], found[queue])
+        for place, queue in chosen.items()
+        if queue in found
+    }
+
+
+async def others(samples: Iterable[Sample], log: WireLog) -> list[Sample]:
+    """Those in whose places there are other messages now."""
+    wanted = {one.queue: one for one in samples}
+    found = await _checksums(log, {queue: one.at for queue, one in wanted.items()})
+    return [one for queue, one in wanted.items() if found.get(queue, one.crc) != one.crc]
+
+
+async def _checksums(log: WireLog, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    """Of records at offsets, as far as they are given soon."""
+    found: dict[MessageQueue, int] = {}
+
+    async def ask(queue: MessageQueue) -> None:
+        with suppress(WireError):
+            pulled = await log.pull(queue, places[queue], count=1)
+            record = pulled.records[: int.from_bytes(pulled.records[:4], "big")]
+            # What was there may have expired, and a later one be given.
+            if record and int.from_bytes(record[20:28], "big") <= places[queue]:
+                found[queue] = zlib.crc32(record)
+
+    with trio.move_on_after(SAMPLES_S):
+        await together(ask, places)
+    return found

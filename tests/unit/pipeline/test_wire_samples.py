@@ -1,0 +1,83 @@
+"""How a read knows that its topic was made again: by a message for each topic and broker."""
+
+import math
+from collections.abc import Mapping
+from typing import cast
+
+import trio
+from trio.testing import MockClock
+
+from rocketbed.pipeline.wire.log import RawPull, Refused, WireLog
+from rocketbed.pipeline.wire.samples import SAMPLES_S, Sample, others, samples_of
+from rocketbed.wire.bodies import MessageQueue
+from tests.support.logs import Message
+
+
+def queue(topic: str, queue_id: int = 0, broker: str = "a") -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=broker, queue_id=queue_id)
+
+
+class Log:
+    """As `WireLog`: what it gives at each queue, by offset, after so many seconds."""
+
+    def __init__(
+        self, records: Mapping[MessageQueue, bytes], slow: Mapping[MessageQueue, float] = {}
+    ) -> None:
+        self.records = records
+        self.slow = slow
+        self.pulled: list[MessageQueue] = []
+
+    async def pull(self, asked: MessageQueue, at: int, *, count: int) -> RawPull:
+        assert count == 1
+        self.pulled.append(asked)
+        await trio.sleep(self.slow.get(asked, 0))
+        if asked not in self.records:
+            raise Refused("damaged")
+        data = self.records[asked]
+        return RawPull(records=data, next_offset=at + 1, first=0, end=99, broker_id=0)
+
+
+def record(at: int, body: bytes = b"one") -> bytes:
+    return Message(body=body).encode(0, at)
+
+
+def changed(samples: list[Sample], log: Log) -> list[MessageQueue]:
+    async def look() -> list[Sample]:
+        return await others(samples, cast(WireLog, log))
+
+    return [one.queue for one in trio.run(look, clock=MockClock(autojump_threshold=0))]
+
+
+def sampled(log: Log, lasts: Mapping[MessageQueue, int]) -> list[Sample]:
+    async def look() -> list[Sample]:
+        return [*(await samples_of(cast(WireLog, log), lasts)).values()]
+
+    return trio.run(look, clock=MockClock(autojump_threshold=0))
+
+
+def test_one_queue_of_a_topic_at_a_broker_is_looked_at() -> None:
+    wanted = [queue("T"), queue("T", 1), queue("T", broker="b"), queue("U"), queue("%LMQ%x")]
+    log = Log(dict.fromkeys(wanted, record(9)))
+    found = sampled(log, dict.fromkeys(wanted, 9))
+    assert sorted(log.pulled) == sorted(one.queue for one in found)
+    assert [one.queue for one in found] == [queue("T", 1), queue("T", broker="b"), queue("U")]
+    assert changed(found, log) == []
+    assert changed(found, Log({**log.records, queue("U"): record(9, b"two")})) == [queue("U")]
+
+
+def test_what_cannot_be_looked_at_is_no_other_message() -> None:
+    """It expired, is damaged, is not there, or is not given soon."""
+    (sample,) = sampled(Log({queue("T"): record(9)}), {queue("T"): 9})
+    for log in (
+        Log({queue("T"): record(10, b"two")}),
+        Log({}),
+        Log({queue("T"): b""}),
+        Log({queue("T"): record(9, b"two")}, {queue("T"): math.inf}),
+    ):
+        assert changed([sample], log) == []
+
+
+def test_a_queue_that_hangs_holds_up_no_other() -> None:
+    wanted = {queue("T"): 9, queue("U"): 9, queue("V"): 9}
+    log = Log(dict.fromkeys(wanted, record(9)), {queue("U"): SAMPLES_S + 1})
+    assert [one.queue for one in sampled(log, wanted)] == [queue("T"), queue("V")]
