@@ -102,7 +102,8 @@ def _check_load(plan: Plan) -> None:
     load = plan.producers
     _within("producers", load.count, 1, 99)
     _within("consumers", plan.consumers.count, 0, 99)
-    _within("members", plan.consumers.members, 1, 99)
+    consumers = plan.consumers.count
+    _within("members", plan.consumers.members, 1, consumers or 99, why=f"of {consumers} consumers")
     _within("filtered", plan.consumers.filtered, 0, 1)
     _within("rewinds", plan.consumers.rewinds, 0, 1)
     _within("listeners", plan.listeners.count, 0, 99)

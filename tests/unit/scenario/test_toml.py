@@ -139,6 +139,10 @@ def test_swarm_weather_comes_from_the_seed() -> None:
         ("[cluster]\nsegment = '64KB!'", "cluster.segment: '64KB!' is not a size such as 64KiB"),
         ("[cluster.settings]\nflushDiskTipe = 'x'", "unknown key 'flushDiskTipe'; did you mean"),
         ("[calm]\nat = 8", 'calm.at: 8 is not a duration; write "8s"'),
+        (
+            "[load.consumer]\ncount = 2\nmembers = 3",
+            "members: 3 is not between 1 and 2 (of 2 consumers)",
+        ),
         ("[calm]\nbroken = 'leader'", "calm.broken: 'leader': nobody would lead"),
         (
             "[cluster]\nnameservers = 1\n[calm]\nbroken = 'ns:any'",
