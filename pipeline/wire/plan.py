@@ -194,7 +194,8 @@ def read_share(
     for sample in changed:
         what = (
             f"{describe(sample.queue)}: message {sample.at} is not the one that was there when the"
-            f" read was planned: the topic was made again, and some messages may be of the new one"
+            f" read was planned: the topic was made again, or lost its end, and messages that came"
+            f" after that may be among those read"
         )
         if options.fail_on_data_loss:
             raise WireError(

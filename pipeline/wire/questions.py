@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeVar
 import trio
 
 from rocketbed.client.errors import NoBroker, RequestRefused
-from rocketbed.client.routes import Route
+from rocketbed.client.routes import MASTER_ID, Route
 from rocketbed.client.session import Session
 from rocketbed.pipeline.wire.troubles import asked, reading
 from rocketbed.remoting.errors import RemotingError, RequestTimeout
@@ -38,7 +38,7 @@ class QueueBounds(NamedTuple):
     members: int = 1
     """How many answered."""
     silent: tuple[str, ...] = ()
-    """Addresses of those on the route that did not."""
+    """Addresses of those on the route that did not, and `a master` where none is on it."""
     shortest: str = ""
     """Address of one that ends at `end`, if not all do."""
 
@@ -57,7 +57,8 @@ async def bounds_now(
     `RemotingError`, `NoBroker` when no member answers."""
     seen: dict[Address, dict[MessageQueue, tuple[int, int]]] = {}
     failure: Exception | None = None
-    members = list(route.brokers.get(queues[0].broker_name, {}).values())
+    of_broker = route.brokers.get(queues[0].broker_name, {})
+    members = list(of_broker.values())
     asked = [one for one in members if one not in silent] or members
     waiting = set(asked)
 
@@ -79,6 +80,7 @@ async def bounds_now(
     if not seen:
         raise failure or NoBroker(f"no broker serves {describe(queues[0])} now")
     missing = tuple(_text(one) for one in members if one not in seen)
+    missing += () if MASTER_ID in of_broker else ("a master",)
     found = {}
     for queue in queues:
         ends = {address: extents[queue][1] for address, extents in seen.items()}

@@ -326,6 +326,10 @@ def test_what_a_slave_does_not_get_is_told(
     at = hurried.initial()
     assert [end(hurried, at) for _ in range(2)] == [at] * 2
     assert caplog.text.count(silent) == 2
+    cluster.resume("master")
+    trio.run(cluster.stop, "master")
+    assert numbers(reading(cluster, retryTimeoutMs=4000)) == []
+    assert "wire.unanswered no answer from a master of broker-a: " in caplog.text
 
 
 def test_a_broker_that_restarts_under_a_stream(start: Start, stream: Stream) -> None:

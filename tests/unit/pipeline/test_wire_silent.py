@@ -63,7 +63,9 @@ def told(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> str:
     return str(caught.value)
 
 
-def with_members(members: Sequence[Member], use: Callable[[str], T], *, pause_s: float = 0.0) -> T:
+def with_members(
+    members: Sequence[Member], use: Callable[[str], T], *, pause_s: float = 0.0, first_id: int = 0
+) -> T:
     """What `use` returns of a cluster whose nameserver is well, and those members that are given by
     what they answer: they have the time to answer. The nameserver takes so long for it."""
 
@@ -89,7 +91,9 @@ def with_members(members: Sequence[Member], use: Callable[[str], T], *, pause_s:
 
             places = [await serve(one) for one in members]
             data = TopicRouteData(
-                broker_datas=[BrokerData(broker_name="a", broker_addrs=dict(enumerate(places)))],
+                broker_datas=[
+                    BrokerData(broker_name="a", broker_addrs=dict(enumerate(places, first_id)))
+                ],
                 queue_datas=[
                     QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)
                 ],
@@ -209,6 +213,12 @@ def test_members_beside_one_that_answers_are_told(hangs: bool, port: Port) -> No
     members: list[Member] = [silent[0], member(3, 10), silent[1]]
     found = with_members(members, lambda address: answered(address, bounds, limit_s=1.0))
     assert found == QueueBounds(3, 10, 10, 1, tuple(silent))
+
+
+def test_a_master_that_is_not_on_the_route_is_told() -> None:
+    """It was stopped, so nobody answers for it: a batch of its emptied slave was empty."""
+    found = with_members([member(3, 10)], lambda address: answered(address, bounds), first_id=1)
+    assert found == QueueBounds(3, 10, 10, 1, ("a master",))
 
 
 def test_the_shortest_member_is_known() -> None:
