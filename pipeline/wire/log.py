@@ -243,7 +243,7 @@ class WireLog:
 
             async def now() -> dict[MessageQueue, QueueBounds]:
                 route = await self._session.routes.get(own[0].topic)
-                others_s = self._limit_s / 2
+                others_s = min(ANSWER_S, self._limit_s / 2)
                 return await bounds_now(self._session, route, own, others_s=others_s, silent=silent)
 
             found.update(await self._patiently(f"ends of {what}", own[0].topic, now))

@@ -1,9 +1,9 @@
 """Whether a topic is still the one that a batch read was planned for.
 
 A topic that is deleted and made again gives other messages at the same offsets, and no answer of a
-broker's says so. One message for each topic and broker, the last that is to be read of one queue,
-is therefore looked at when a read is planned, and again when a task has read its share. Where that
-cannot be done soon it is not done: a read neither fails nor waits for it.
+broker's says so. One message for each topic and broker, the last that is to be read of the first
+queue, is therefore looked at when a read is planned, and again when a task has read its share.
+Where that cannot be done soon it is not done: a read neither fails nor waits for it.
 """
 
 import zlib
@@ -14,12 +14,15 @@ from typing import Final
 
 import trio
 
+from rocketbed.client.routes import MASTER_ID
 from rocketbed.pipeline.wire.log import WireError, WireLog
 from rocketbed.pipeline.wire.questions import SHARED, together
 from rocketbed.wire.bodies import MessageQueue
 
 SAMPLES_S: Final = 2.0
 """For all of a look together; a member may hang, and a message be damaged."""
+GONE: Final = -1
+"""The master's queue ends before it."""
 Place = tuple[str, str]
 """A topic and a broker."""
 
@@ -31,6 +34,7 @@ class Sample:
     queue: MessageQueue
     at: int
     crc: int
+    """Of what is the same at each member, and after a compaction; of no message, `GONE`."""
 
 
 def place_of_queue(queue: MessageQueue) -> Place:
@@ -39,12 +43,15 @@ def place_of_queue(queue: MessageQueue) -> Place:
 
 async def samples_of(log: WireLog, lasts: Mapping[MessageQueue, int]) -> dict[Place, Sample]:
     """One for each topic and broker, by the last offsets to be read of queues."""
-    chosen = {place_of_queue(queue): queue for queue in lasts if not queue.topic.startswith(SHARED)}
+    chosen: dict[Place, MessageQueue] = {}
+    for queue in lasts:
+        if not queue.topic.startswith(SHARED):
+            chosen.setdefault(place_of_queue(queue), queue)
     found = await _checksums(log, {queue: lasts[queue] for queue in chosen.values()})
     return {
         place: Sample(queue, lasts[queue], found[queue])
         for place, queue in chosen.items()
-        if queue in found
+        if found.get(queue, GONE) != GONE
     }
 
 
@@ -56,16 +63,19 @@ async def others(samples: Iterable[Sample], log: WireLog) -> list[Sample]:
 
 
 async def _checksums(log: WireLog, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    """Of records at offsets, as far as they are given soon."""
+    """Of messages at offsets, as far as they are given soon."""
     found: dict[MessageQueue, int] = {}
 
     async def ask(queue: MessageQueue) -> None:
         with suppress(WireError):
             pulled = await log.pull(queue, places[queue], count=1)
-            record = pulled.records[: int.from_bytes(pulled.records[:4], "big")]
+            record = pulled.records[:64]
             # What was there may have expired, and a later one be given.
             if record and int.from_bytes(record[20:28], "big") <= places[queue]:
-                found[queue] = zlib.crc32(record)
+                # Of the body, which has rows of its own if it is damaged, its checksum only.
+                found[queue] = zlib.crc32(record[8:28] + record[40:])
+            elif pulled.end <= places[queue] and pulled.broker_id == MASTER_ID:
+                found[queue] = GONE
 
     with trio.move_on_after(SAMPLES_S):
         await together(ask, places)

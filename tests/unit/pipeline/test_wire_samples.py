@@ -21,10 +21,16 @@ class Log:
     """As `WireLog`: what it gives at each queue, by offset, after so many seconds."""
 
     def __init__(
-        self, records: Mapping[MessageQueue, bytes], slow: Mapping[MessageQueue, float] = {}
+        self,
+        records: Mapping[MessageQueue, bytes],
+        slow: Mapping[MessageQueue, float] = {},
+        *,
+        end: int = 99,
+        broker_id: int = 0,
     ) -> None:
         self.records = records
         self.slow = slow
+        self.end, self.broker_id = end, broker_id
         self.pulled: list[MessageQueue] = []
 
     async def pull(self, asked: MessageQueue, at: int, *, count: int) -> RawPull:
@@ -34,7 +40,9 @@ class Log:
         if asked not in self.records:
             raise Refused("damaged")
         data = self.records[asked]
-        return RawPull(records=data, next_offset=at + 1, first=0, end=99, broker_id=0)
+        return RawPull(
+            records=data, next_offset=at + 1, first=0, end=self.end, broker_id=self.broker_id
+        )
 
 
 def record(at: int, body: bytes = b"one") -> bytes:
@@ -60,9 +68,28 @@ def test_one_queue_of_a_topic_at_a_broker_is_looked_at() -> None:
     log = Log(dict.fromkeys(wanted, record(9)))
     found = sampled(log, dict.fromkeys(wanted, 9))
     assert sorted(log.pulled) == sorted(one.queue for one in found)
-    assert [one.queue for one in found] == [queue("T", 1), queue("T", broker="b"), queue("U")]
+    assert [one.queue for one in found] == [queue("T"), queue("T", broker="b"), queue("U")]
     assert changed(found, log) == []
     assert changed(found, Log({**log.records, queue("U"): record(9, b"two")})) == [queue("U")]
+
+
+def test_a_topic_that_is_shorter_now_is_another_one() -> None:
+    log = Log({queue("T"): record(9)})
+    (sample,) = sampled(log, {queue("T"): 9})
+    shorter = Log({queue("T"): b""}, end=9)
+    assert changed([sample], shorter) == [queue("T")]
+    assert sampled(shorter, {queue("T"): 9}) == []
+    assert changed([sample], Log({queue("T"): b""}, end=9, broker_id=1)) == []  # it is behind
+
+
+def test_a_body_that_is_damaged_and_another_place_in_the_log_are_no_other_message() -> None:
+    good = record(9)
+    (sample,) = sampled(Log({queue("T"): good}), {queue("T"): 9})
+    damaged = good.replace(b"one", b"onf")
+    moved = good[:28] + (1 << 30).to_bytes(8, "big") + good[36:]
+    for data in (damaged, moved):
+        assert data != good
+        assert changed([sample], Log({queue("T"): data})) == []
 
 
 def test_what_cannot_be_looked_at_is_no_other_message() -> None:
