@@ -383,6 +383,9 @@ class Run:
         base = self.queue_offsets.get(key)
         if base is None:
             base = self._tail.next_queue_offsets.get(key, 0)
+        tag, keys = (
+            text_of(find_property(properties, name)) for name in (b"TAGS\x01", b"KEYS\x01")
+        )
         if properties and not properties.endswith(b"\x02"):
             properties += b"\x02"
         properties += f"{INNER_NUM}\x01{count}\x02{INNER_BASE}\x01{base}\x02".encode()
@@ -395,7 +398,8 @@ class Run:
             sys_flag=sys_flag | INNER_BATCH | NEEDS_UNWRAP,
             born_ms=born_ms,
             born_host=born_host,
-            keys=(unique_key,) if unique_key else (),
+            tag=tag,
+            keys=index_keys(unique_key or "", keys),
         )
         self.entries[-1] = self.entries[-1]._replace(units=-count)
         self.queue_offsets[key] = base + count

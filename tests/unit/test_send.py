@@ -5,6 +5,8 @@ from typing import cast
 
 import pytest
 
+from rocketbed.node.store.batch_queue import batch_unit
+from rocketbed.node.store.cursor import LogCursor
 from rocketbed.node.store.errors import StoreFailed
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import Command, Encoding, RequestCode, ResponseCode, request
@@ -200,6 +202,24 @@ def test_a_batch_to_a_batch_queue_becomes_one_record_and_a_single_message_anothe
             pulled = await session.pull("B", offset)
             assert [message.body for message in decode_messages(pulled.body)] == bodies
             assert pulled.fields["nextBeginOffset"] == "5"
+
+    with_node(scenario)
+
+
+def test_a_batch_queue_has_the_keys_and_the_tag_of_its_batch_as_a_scan_of_the_log_says() -> None:
+    async def scenario(session: Session) -> None:
+        await make(session, "B", attributes="+queue.type=BatchCQ")
+        whole = encode_batch([BatchItem(b"x", 0, b""), BatchItem(b"y", 0, b"")])
+        properties = {"UNIQ_KEY": "W", "KEYS": "k l", "TAGS": "red"}
+        sent = await session.send("B", whole, properties=properties, m=True, code=320)
+        store = session.node.store
+        await store.dispatched.wait_for(store.max_offset)
+        at = (await session.messages("B"))[0].physical_offset
+        (scanned,) = LogCursor(store.log.segments, store._parts.scanner).one(at).entries
+        assert (sent.code, scanned.keys) == (0, ("W", "k", "l"))
+        assert store._parts.queues.batch["B", 0].unit_at(0) == batch_unit(scanned)
+        assert [store.places("B", key) for key in ("W", "k", "l")] == [store.places("B", "W")] * 3
+        assert store.places("B", "W")
 
     with_node(scenario)
 
