@@ -63,7 +63,7 @@ def _check_broken(plan: Plan) -> None:
     may_lead = target.startswith(("leader", "longest", "rand"))
     may_lead |= target in [nodes[0] for nodes in shape.group_nodes().values()]
     left = shape.brokers - count
-    if "," in target or target.startswith(MANY) or target in client_names(plan):
+    if "," in target or target.startswith(MANY) or target in client_names(plan) or not count:
         why = "one node that the others can do without, as follower:any or ns:any"
     elif target.startswith("ns"):
         why = "there is no other nameserver" if shape.nameservers == 1 else ""

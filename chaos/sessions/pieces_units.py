@@ -59,7 +59,7 @@ def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list
     """Records with a unit, and those that have none, since their offsets are taken. One whose
     offset the next record disproves has the offset that was due."""
     units, outside, at, base = list[Entry](), list[Entry](), BEGIN, random.choice((0, 0, 5))
-    after, first, odd = 0, -1, None
+    after, first, refused = 0, -1, None
     for _ in range(random.randrange(2, 16)):
         count, draw = random.choice((1, 2, 3, MESSAGES_MAX)), random.random()
         entry = Entry(TOPIC, 0, base, at, random.randrange(90, 200), 9, at, (), -count)
@@ -69,27 +69,25 @@ def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list
         elif draw < 0.3:
             entry = entry._replace(units=-MESSAGES_MAX - 1)
         problem, says, is_new = queue.put_batch(entry), "", not units
-        is_large = -entry.units > MESSAGES_MAX
-        if odd is not None and not is_large:
-            if entry.queue_offset == _end(odd):
-                says = f"its neighbours say {odd.queue_offset}"
-                lost = [one for one in outside if one.physical_offset == odd.physical_offset]
-                outside = [one for one in outside if one not in lost]
-                units = [*(units if lost else units[:-1]), odd]
-                after = _end(odd)
-            odd = None
-        if is_large or entry.queue_offset < after:
-            says = f"holds {MESSAGES_MAX + 1} m" if is_large else f"is {after}"
+        if -entry.units > MESSAGES_MAX:
+            says = f"holds {MESSAGES_MAX + 1} m"
             first = first if outside else entry.physical_offset
             outside.append(entry)
         else:
-            if entry.queue_offset > after and not is_new:
-                says = f"queue offsets {after} to {entry.queue_offset - 1} have no record"
-            units.append(entry)
-        if not is_large and entry.queue_offset != after:
-            odd = entry._replace(queue_offset=after)
-        if entry in units:
-            base = after = entry.queue_offset + count
+            says, settled = _settled(units, refused, entry.queue_offset)
+            units, refused = settled or units, None
+            placed = [one.physical_offset for one in units]
+            outside = [one for one in outside if one.physical_offset not in placed]
+            after = _end(units[-1]) if units else 0
+            if entry.queue_offset < after:
+                says, refused = f"is {after}", entry
+                first = first if outside else entry.physical_offset
+                outside.append(entry)
+            else:
+                if entry.queue_offset > after and not is_new:
+                    says = f"queue offsets {after} to {entry.queue_offset - 1} have no record"
+                units.append(entry)
+                base = after = entry.queue_offset + count
         ensure(says in problem if says else not problem, "units", f"{problem!r} for {says!r}")
         ensure(queue.max_offset == after, "units", f"{queue.max_offset} for {after}")
         base = max(base, after)
@@ -107,6 +105,25 @@ def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list
     told = queue.outside, queue.first_outside
     ensure(told == (len(places), first), "units", f"{told}: {places}, {first}")
     return units, outside
+
+
+def _settled(
+    units: list[Entry], refused: Entry | None, base: int
+) -> tuple[str, list[Entry] | None]:
+    """What an offset shows of the records before it: what is told, and the units then."""
+    after = _end(units[-1]) if units else 0
+    if refused is not None and after + abs(refused.units) == base:
+        return f"its neighbours say {after}", [*units, refused._replace(queue_offset=after)]
+    if base >= after:
+        return "", None
+    *kept, last = units
+    due = _end(kept[-1]) if kept else 0
+    if due < last.queue_offset and due + abs(last.units) == base:
+        return f"its neighbours say {due}", [*kept, last._replace(queue_offset=due)]
+    if refused is not None and last.queue_offset < refused.queue_offset and _end(refused) == base:
+        count = refused.queue_offset - last.queue_offset
+        return f"its neighbours say {count}", [*kept, last._replace(units=-count), refused]
+    return "", None
 
 
 def _spoilt(random: Random, queue: BatchConsumeQueue, number: int) -> list[int]:

@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
 
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.segments import SegmentRow
@@ -33,15 +32,6 @@ def is_unit_of(unit: tuple[int, ...] | None, entry: Entry) -> bool:
     return unit is not None and unit[:6] == batch_unit(entry)[:6]
 
 
-class _Odd(NamedTuple):
-    """The last record, if it is not what came next."""
-
-    next: int
-    """Queue offset that came next."""
-    unit: tuple[int, ...]
-    is_placed: bool
-
-
 class BatchConsumeQueue(UnitQueue):
     """A queue of inner batches: each unit says which queue offsets it covers (store.md 3.5)."""
 
@@ -53,7 +43,8 @@ class BatchConsumeQueue(UnitQueue):
         self.max_offset = 0
         """Queue offset of the next message."""
         self.min_offset = 0
-        self._odd: _Odd | None = None
+        self._refused: tuple[int, ...] | None = None
+        """Unit of the last record, if it has none."""
 
     def _is_blank(self, unit: tuple[int, ...]) -> bool:
         return False
@@ -76,26 +67,23 @@ class BatchConsumeQueue(UnitQueue):
         queue begins anew: the name of a segment says nothing of its messages."""
         maximum = self.offset_after(end_unit)
         super().cut_units(end_unit)
-        self.max_offset, self._odd = maximum, None
+        self.max_offset, self._refused = maximum, None
 
     def put_batch(self, entry: Entry) -> str:
         """Append the unit of one record; what is odd about it, empty if nothing. What comes next
-        may show that only the one before said a wrong queue offset: that is put right."""
+        may show that only the one before said something wrong of its place: that is put right."""
         unit = batch_unit(entry)
         base, count = unit[4:6]
         if count > MESSAGES_MAX:
             self.keep_outside(base, entry.physical_offset)
             return f"it says it holds {count} messages, a batch queue's unit takes {MESSAGES_MAX}"
-        problem = self._correct_last(base)
+        problem = self._correct_last(base) if base != self.max_offset or self._refused else ""
         due, is_new = self.max_offset, not (self.end_unit or self.row.starts)
-        if base == due:
+        if due <= base <= (FIRST_MAX if is_new else due + LEAP_MAX):
             self._place(unit)
-            return problem
-        is_placed = due < base <= (FIRST_MAX if is_new else due + LEAP_MAX)
-        self._odd = _Odd(due, unit, is_placed)
-        if is_placed:
-            self._place(unit)
-            return "" if is_new else f"queue offsets {due} to {base - 1} have no record"
+            is_due = is_new or base == due
+            return problem if is_due else f"queue offsets {due} to {base - 1} have no record"
+        self._refused = unit
         self.keep_outside(base, entry.physical_offset)
         what = "taken" if 0 <= base < due else "impossible"
         return f"queue offset {base} is {what}, the next is {due}"
@@ -108,21 +96,39 @@ class BatchConsumeQueue(UnitQueue):
         self.max_offset = unit[4] + unit[5]
 
     def _correct_last(self, base: int) -> str:
-        """Put the record before where it has to be, if the next one's queue offset shows it."""
-        odd, self._odd = self._odd, None
-        if odd is None or odd.next + odd.unit[5] != base:
+        """Put the record before, or its unit, right if the next one's queue offset shows how."""
+        refused, self._refused = self._refused, None
+        if refused is not None and self.max_offset + refused[5] == base:
+            return self._place_refused(refused, self.max_offset)
+        last = self.end_unit - 1
+        unit = self.unit_at(last) if last >= self.first_unit else None
+        if unit is None or base >= self.max_offset or (last and last == self.first_unit):
             return ""
-        if not odd.is_placed:
-            self.outside -= 1
-        elif self._pending:
+        due = self.offset_after(last)
+        if due < unit[4] and due + unit[5] == base:
+            self._take_last()
+            self._place((*unit[:4], due, *unit[5:]))
+            return _told(unit, f"queue offset {unit[4]}", due)
+        if refused is not None and unit[4] < refused[4] and sum(refused[4:6]) == base:
+            count = refused[4] - unit[4]
+            self._take_last()
+            self._place((*unit[:5], count, *unit[6:]))
+            self._place_refused(refused, refused[4])
+            return _told(unit, f"that it holds {unit[5]} messages", count)
+        return ""
+
+    def _place_refused(self, unit: tuple[int, ...], base: int) -> str:
+        self.outside -= 1
+        self._place((*unit[:4], base, *unit[5:]))
+        return _told(unit, f"queue offset {unit[4]}", base)
+
+    def _take_last(self) -> None:
+        if self._pending:
             del self._pending[-BATCH_UNIT.size :]
             self.end_unit -= 1
         else:
             with suppress(OSError):  # what a disk does not let go of is overwritten
                 self.cut_units(self.end_unit - 1)
-        self._place((*odd.unit[:4], odd.next, *odd.unit[5:]))
-        told = f"the record at {odd.unit[0]} says queue offset {odd.unit[4]}"
-        return f"{told}, its neighbours say {odd.next}"
 
     def find(self, queue_offset: int) -> int:
         """Number of the unit that covers `queue_offset`, or of the first one behind it."""
@@ -208,9 +214,13 @@ class BatchConsumeQueue(UnitQueue):
         """Unlink everything; the queue begins anew."""
         super().destroy()
         self.max_offset = self.min_offset = 0
-        self._odd = None
+        self._refused = None
 
 
 def _follows(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Whether a unit lies behind another one, in the log and in the queue."""
     return one[0] + one[1] <= other[0] and one[4] + one[5] <= other[4]
+
+
+def _told(unit: tuple[int, ...], said: str, is_said: int) -> str:
+    return f"the record at {unit[0]} says {said}, its neighbours say {is_said}"

@@ -324,6 +324,52 @@ def test_a_queue_built_anew_has_a_record_where_its_neighbours_say(number: int) -
         assert again.value == (damage, 0, 0), f"bit {bit}"
 
 
+@pytest.mark.parametrize("number", [0, 2, 10, COUNT - 4])
+def test_a_queue_built_anew_has_a_batch_as_long_as_its_neighbours_say(number: int) -> None:
+    """Two of them: one record alone may be the one that is wrong."""
+    good = session(fill, config=CONFIG, topics=Batches()).image
+    path, at, size = records(good)[number]
+    byte = at + SAYS_ANOTHER_PLACE["count"](good.contents(path)[at : at + size])
+    hurt = edited(good, lambda disk: flip_bit(disk, path, byte * 8 + 2))
+    run = session(find_damage, image=edited(hurt, without_queue), config=SCRUBBED, topics=Batches())
+    assert "store.odd_queue_offset" in {line.event for line in run.log}
+    assert units(run.image) == units(good)
+    again = session(find_damage, image=run.image, config=SCRUBBED, topics=Batches())
+    assert again.value == ([(int(path.rpartition("/")[2]) + at, True)], 0, 0)
+
+
+@pytest.mark.parametrize("number", [0, 1, 9, 12])
+def test_a_start_between_a_wrong_record_and_the_next_changes_nothing(number: int) -> None:
+    """A slave, which gets the rest from its master later."""
+    config = replace(SCRUBBED, segment_size=1 << 16, is_slave=True)
+    good = session(fill, config=replace(CONFIG, segment_size=1 << 16), topics=Batches()).image
+    rows = records(good)
+    data, last = good.contents(rows[0][0]), rows[-1]
+    cut, end = rows[number][1] + rows[number][2], last[1] + last[2]
+
+    async def begin(store: MessageStore) -> None:
+        store.log.append_raw(0, data[:cut])
+        await settle(store)
+        await store.close()
+
+    async def go_on(store: MessageStore) -> tuple[int, int, bool]:
+        store.log.append_raw(store.max_offset, data[cut:end])
+        await settle(store)
+        return await deliver(store)
+
+    begun = session(begin, config=config, topics=Batches()).image
+    for bit in BITS[:-1]:
+        image = edited(flip_queue_offset(begun, number, bit), without_queue)
+        at = rows[number][1] + QUEUE_OFFSET_AT
+        true, said = (
+            int.from_bytes(one.contents(rows[0][0])[at : at + 8]) for one in (good, image)
+        )
+        built = session(settle, image=image, config=config, topics=Batches()).image
+        found = session(go_on, image=built, config=config, topics=Batches()).value
+        is_refused = said < true or said > 1 << 32  # it has no unit, and nobody knows it any more
+        assert found[0] >= COUNT - is_refused, f"bit {bit}"
+
+
 @pytest.mark.parametrize("number", [0, 1, 9, 12, COUNT - 2, COUNT - 1])
 def test_queues_rebuilt_without_a_node_are_the_nodes(number: int, tmp_path: Path) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image

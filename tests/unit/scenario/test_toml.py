@@ -152,6 +152,7 @@ def test_swarm_weather_comes_from_the_seed() -> None:
         ("[calm]\nbroken = 'node:producer-1'", "calm.broken: 'node:producer-1': one node that"),
         ("[calm]\nbroken = 'clients:all'", "calm.broken: 'clients:all': one node that"),
         ("[calm]\nbroken = 'follower:all:b'", "calm.broken: 'follower:all:b': one node that"),
+        ("[calm]\nbroken = 'rand:0'", "calm.broken: 'rand:0': one node that"),
         ("[calm]\nbroken = 'rand:1'", "calm.broken: 'rand:1': nobody would lead"),
         ("[calm]\nbroken = 'node:b1'", "calm.broken: 'node:b1': nobody would lead"),
         (
