@@ -108,9 +108,21 @@ class _Excuses:
     def _on_the_way(self, one: Heard) -> Excuse | None:
         """A loss of what its consumer put back, or of its next record, when that was due. A broker
         without failover takes the first as success although its slave is late, which no row tells
-        (seed 1281344)."""
-        evidence, losses = self._case.evidence, self._case.losses
+        (seed 1281344). A member that has the same record once more may leave its queue, and puts
+        nothing back then: what the one before had put back counts (seed 1390028)."""
         last = max([one.told, *one.calls], key=lambda row: row.returned_ns)
+        before = [
+            call
+            for call in one.calls
+            if call.physical_offset == last.physical_offset
+            and call.process != last.process
+            and call.outcome == Outcome.FAIL
+        ]
+        return next(filter(None, (self._lost_behind(one, row) for row in (last, *before))), None)
+
+    def _lost_behind(self, one: Heard, last: Row) -> Excuse | None:
+        """The same, where this is the last that was seen of it."""
+        evidence, losses = self._case.evidence, self._case.losses
         group, since_ns, retried_ns = evidence.group_of(last.node), last.returned_ns, 0
         level = one.told.operation
         if one.calls:
