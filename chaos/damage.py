@@ -273,9 +273,10 @@ def _tells_its_place(files: StoreFiles, record: Good, altered: Good) -> bool:
 
 def _has_next(files: StoreFiles, record: Good) -> bool:
     """Whether a later record is of the same queue."""
+    data = {path: files.read(path) for path in _paths(files, "log")}
     for one in records(files):
         offset = int(one.path.rpartition("/")[2]) + one.at
-        found = dissect(files.read(one.path), one.at, offset) if offset > record.offset else None
+        found = dissect(data[one.path], one.at, offset) if offset > record.offset else None
         if isinstance(found, Good) and _place(found)[0] == _place(record)[0]:
             return True
     return False

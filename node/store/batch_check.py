@@ -34,13 +34,14 @@ class BatchCheck:
         number = self._due.get(queue, -1)
         if number < queue.first_unit:
             number = self._first(queue, entry.physical_offset)
-        if not is_unit_of(queue.unit_at(number), entry):
-            # One of them may be of a record that says another queue: no checksum covers that.
-            own = queue.number_of(entry.physical_offset)
-            number = own if own > number and is_unit_of(queue.unit_at(own), entry) else number
         while number < queue.end_unit:
             unit = queue.unit_at(number)
-            if is_unit_of(unit, entry) or not self._is_true(queue, number):
+            is_own = is_unit_of(unit, entry)
+            if is_own or not self._is_true(queue, number):
+                # The latter may be of a record that says another queue: no checksum covers that.
+                own = number if is_own else queue.number_of(entry.physical_offset)
+                if own > number and is_unit_of(queue.unit_at(own), entry):
+                    number = own
                 self._due[queue] = number + 1
                 return number
             if unit is not None and unit[0] > entry.physical_offset:

@@ -22,7 +22,7 @@ from rocketbed.wire.bodies import MessageQueue
 SAMPLES_S: Final = 2.0
 """For all of a look together; a member may hang, and a message be damaged."""
 GONE: Final = -1
-"""The master's queue ends before it."""
+"""In place of a checksum: the master's queue ends before it."""
 Place = tuple[str, str]
 """A topic and a broker."""
 
@@ -34,7 +34,7 @@ class Sample:
     queue: MessageQueue
     at: int
     crc: int
-    """Of what is the same at each member, and after a compaction; of no message, `GONE`."""
+    """Of what is the same at each member, and after a compaction."""
 
 
 def place_of_queue(queue: MessageQueue) -> Place:
