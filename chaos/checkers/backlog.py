@@ -14,7 +14,7 @@ from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
 from rocketbed.chaos.checkers.positions import stored_positions, went_back
 from rocketbed.chaos.checkers.reads import example_of, spread
-from rocketbed.chaos.checkers.result import Excuse, Severity
+from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import UNKNOWN, Function
 
 LATE_NS = 4_000_000_000
@@ -71,7 +71,7 @@ def group_backlog(case: Case, found: Findings) -> int:
                         f"{node.name} keeps {stands} for {group} of {queue.topic}/{queue.queue},"
                         f" which ends at {end}",
                         excuse=evidence.disks.may_differ(node, file="consumerOffset.json")
-                        or _lost(case, number, node.group),
+                        or case.lost_end(number),
                         node=node.name,
                         topic=queue.topic,
                         queue=queue.queue,
@@ -264,11 +264,3 @@ def _told(case: Case, pulls: Rows, process: int) -> list[tuple[int, int, int]]:
     own = passes.where(pulls.column("process"), (process,))
     columns = (queues, pulls.column("physical_offset"), pulls.column("returned_ns"))
     return list(zip(*(map(int, passes.take(column, own)) for column in columns), strict=True))
-
-
-def _lost(case: Case, queue: int, group: int) -> Excuse | None:
-    """What may have lost the furthest message of a queue that no log has any of."""
-    evidence = case.evidence
-    if evidence.stored.ends[queue]:
-        return None
-    return case.losses.loss_between(group, evidence.seen_ns(queue), ENDLESS)

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence, Rows
+from rocketbed.chaos.checkers.keys import pack
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import (
     CheckResult,
@@ -53,6 +55,22 @@ class Case:
         if not len(rows):
             raise NotApplicable(without)
         return rows
+
+    def lost_end(self, queue: int) -> Excuse | None:
+        """What may have lost the furthest message of a queue of which no log has any: not where it
+        was seen afterwards, so that it expired (seed 1390026)."""
+        evidence = self.evidence
+        if evidence.stored.ends[queue]:
+            return None
+        last = pack(queue, evidence.ends_ever[queue] - 1)
+        seen_ns = [
+            int(time_ns)
+            for rows in (evidence.acknowledged, evidence.reads)
+            for key, time_ns in zip(evidence.keys(rows), rows.column("returned_ns"), strict=True)
+            if key == last
+        ]
+        group = evidence.queues.names[queue].group
+        return self.losses.loss_between(group, max(seen_ns, default=0), ENDLESS)
 
 
 @dataclass(slots=True)

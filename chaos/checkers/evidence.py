@@ -139,22 +139,6 @@ class Evidence:
         seen = [self.keys(self.acknowledged), self.keys(self.reads), Stored(self.logs).keys]
         return _ends_of(passes.join(seen))
 
-    def seen_ns(self, queue: int) -> int:
-        """When anybody last saw the furthest message of a queue of which no log has any, or was
-        told that it is stored."""
-        return self._seen_last[queue << OFFSET_BITS | self.ends_ever[queue] - 1]
-
-    @cached_property
-    def _seen_last(self) -> dict[int, int]:
-        """The same by place."""
-        gone = {queue for queue in self.ends_ever if not self.stored.ends[queue]}
-        found: dict[int, int] = defaultdict(int)
-        for rows in (self.acknowledged, self.reads) if gone else ():
-            for key, time_ns in zip(self.keys(rows), rows.column("returned_ns"), strict=True):
-                if int(key) >> OFFSET_BITS in gone:
-                    found[int(key)] = max(found[int(key)], int(time_ns))
-        return found
-
     @cached_property
     def wanted_tags(self) -> dict[int, list[int]]:
         """Of each group, by its number in the history, that asks for some tags: their checksums."""

@@ -113,10 +113,8 @@ def bounds(case: Case, found: Findings) -> int:
             continue  # Which replica answered a pull is not known, so it cannot go back.
         if row.process == FINAL_READER and maximum < end:
             what = f"maximum {maximum} was reported at the end, and the queue ends at {end}"
-            # Of a queue that all has expired of, what was lost before tells nothing (1390026).
-            is_there = evidence.stored.ends[queue]
-            since_ns = row.returned_ns if is_there else evidence.seen_ns(queue)
-            _add_bound(case, found, row, what, end - maximum, (since_ns, _ENDLESS_NS))
+            span, lost = (row.returned_ns, _ENDLESS_NS), case.lost_end(queue)
+            _add_bound(case, found, row, what, end - maximum, span, excuse=lost)
         least, since_ns = reached.by(row, queue)
         if maximum < least:
             what = f"maximum {maximum} was reported, after offset {least - 1} was acknowledged"

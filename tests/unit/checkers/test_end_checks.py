@@ -1,6 +1,7 @@
 """What readers and tables have to have at the end: A4l, A22, A30, A31, S21."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.keys import OFFSET_MASK, pack
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.history import Function, Row
-from rocketbed.chaos.record import Expectation
+from rocketbed.chaos.record import Expectation, Promise
 from tests.support.run_maker import (
     COUNT,
     GROUP,
@@ -28,7 +29,7 @@ from tests.support.run_maker import (
     spec_of,
     write_table,
 )
-from tests.support.stores import Spec
+from tests.support.stores import SEGMENT, Spec, build
 
 Change = Callable[[RunMaker], None]
 END = COUNT // 2
@@ -235,6 +236,34 @@ def test_a_group_owes_no_position_where_all_of_a_queue_was_lost(run: RunMaker) -
     keep(run, "b1", END)
     result = results(run.judge(only=["A30"]))["A30"]
     assert (result.found, result.examined) == (0, 1)
+
+
+@pytest.mark.parametrize(("verb", "is_lost"), [("powercut", True), ("kill", False)])
+def test_a_group_owes_no_position_of_what_was_lost_before_it_would_have_expired(
+    run: RunMaker, verb: str, is_lost: bool
+) -> None:
+    """Seed 1390026: no log has any of the second queue, and none begins with 0."""
+    run.record.facts["retention_ns"] = SECOND
+    run.record.promise = Promise(replication="async", copies=1)
+    run.rows.clear()
+    for value in range(1, COUNT, 2):
+        run.sends[value] = Sent(value, queue=1, queue_offset=value // 2, returned_ns=40 * SECOND)
+    run.strike(50 * SECOND, "b1", verb, written=10_000, durable=2_000)
+    end = 2_000 if verb == "powercut" else 10_000
+    run.event(51 * SECOND, "b1", "recovered", end=end)
+    kept = [spec for spec in run.specs if spec.queue_id == 0]
+
+    def begin_later(path: Path) -> None:
+        for node in NODES:
+            for name in ("commitlog", "consumequeue", "index"):
+                shutil.rmtree(path / "stores" / node / name)
+            build(path / "stores" / node, kept, first=SEGMENT)
+
+    run.after.insert(0, begin_later)
+    for node in NODES:
+        keep(run, node, END)
+    result = results(run.judge(only=["A30"]))["A30"]
+    assert (result.found, result.allowed_found) == ((0, 1) if is_lost else (1, 0))
 
 
 def test_an_offset_that_damage_made_has_no_place() -> None:

@@ -129,6 +129,19 @@ def refused_and_not_again(run: RunMaker) -> None:
     hear(run, ORDERED, DUE_NS)
 
 
+def put_back_and_lost(run: RunMaker, *, process: int = 6) -> None:
+    """One had it once more, and left its queue before it was done (seed 1390028)."""
+    run.record.promise = Promise(replication="async", copies=1)
+    refused_and_not_again(run)
+    run.strike(DUE_NS + SECOND, "b1", "powercut", written=10_000, durable=6_000)
+    run.event(DUE_NS + 2 * SECOND, "b1", "recovered", end=6_000)
+    hear(run, LOOSE, DUE_NS + 10 * SECOND, refused=True, process=process)
+
+
+def put_back_and_lost_and_put_back(run: RunMaker) -> None:
+    put_back_and_lost(run, process=5)
+
+
 def lost(run: RunMaker) -> None:
     """On its way: nobody was told where the delivered one stands."""
     run.record.promise = Promise(replication="async", copies=1)
@@ -586,6 +599,8 @@ def taken_again_in_order(run: RunMaker) -> None:
         (by_one_group_only, {"A27"}),
         (refused_and_not_again, {"A27"}),
         (lost, set()),
+        (put_back_and_lost, set()),
+        (put_back_and_lost_and_put_back, {"A27"}),
         (lost_before, {"A27"}),
         (promoted_without_it, set()),
         (promoted_before_the_refusal, {"A27"}),
