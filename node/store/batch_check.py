@@ -33,7 +33,20 @@ class BatchCheck:
             return None
         number = self._due.get(queue, -1)
         if number < queue.first_unit:
-            number = self._first(queue, entry.physical_offset)
+            return self._begin(queue, entry)
+        return self._find_from(number, queue, entry)
+
+    def _begin(self, queue: BatchConsumeQueue, entry: Entry) -> int | None:
+        """The same for the first record of a queue that is come by."""
+        offset = entry.physical_offset
+        number = self._find_from(self._first(queue, entry), queue, entry)
+        if number is None or number == queue.first_unit:
+            return number
+        if self._is_gone(queue, number - 1, offset):
+            queue.keep_from(number, self._log.min_offset)
+        return number
+
+    def _find_from(self, number: int, queue: BatchConsumeQueue, entry: Entry) -> int | None:
         while number < queue.end_unit:
             unit = queue.unit_at(number)
             is_own = is_unit_of(unit, entry)
@@ -50,9 +63,9 @@ class BatchCheck:
         self._due[queue] = number
         return None
 
-    def _first(self, queue: BatchConsumeQueue, offset: int) -> int:
-        """The first unit that is not that of a record below `offset`."""
-        number, end = queue.first_unit, queue.end_unit
+    def _first(self, queue: BatchConsumeQueue, entry: Entry) -> int:
+        """The first unit that is not that of a record below that of `entry`."""
+        number, end, offset = queue.first_unit, queue.end_unit, entry.physical_offset
         while number < end:
             units = queue.units(number, BLOCK)
             if not units or units[-1][0] >= offset:
@@ -63,9 +76,21 @@ class BatchCheck:
             if unit is not None and unit[0] >= offset:
                 break
             number += 1
-        while number > queue.first_unit and not self._is_below(queue, number - 1, offset):
+        while number > queue.first_unit and not _is_own_and_joined(queue, number, entry):
+            if self._is_below(queue, number - 1, offset):
+                break
             number -= 1
         return number
+
+    def _is_gone(self, queue: BatchConsumeQueue, number: int, offset: int) -> bool:
+        """Whether no record that the log has below `offset` can be that of a unit."""
+        low = self._log.min_offset
+        if self._damaged.hit(low, offset - low) is not None:
+            return False
+        unit = queue.unit_at(number)
+        if unit is None or not low <= unit[0] < offset:
+            return True
+        return not self._cursor.one(unit[0]).entries
 
     def _is_below(self, queue: BatchConsumeQueue, number: int, offset: int) -> bool:
         unit = queue.unit_at(number)
@@ -81,10 +106,16 @@ class BatchCheck:
             # Its record cannot be read, and may be mended: it is no other one's.
             return queue.trusted_unit(number) is not None
         entry = next(iter(self._cursor.one(unit[0]).entries), None)
-        beside = (queue.unit_at(n) for n in (number - 1, number + 1) if n < queue.end_unit)
-        if entry is None or any(other is not None and other[0] == unit[0] for other in beside):
+        if entry is None or queue.trusted_unit(number) is None:
             return False
         if (entry.topic, entry.queue_id) != (queue.topic, queue.queue_id):
             return False
         said = entry.queue_offset, abs(entry.units)
         return is_unit_of(unit, entry) or queue.slot_of(entry) not in (None, said)
+
+
+def _is_own_and_joined(queue: BatchConsumeQueue, number: int, entry: Entry) -> bool:
+    """Whether a unit is a record's, and ends where the next one begins: a copy of it does not."""
+    after = queue.unit_at(number + 1) if number + 1 < queue.end_unit else None
+    is_joined = after is not None and after[4] == entry.queue_offset + abs(entry.units)
+    return is_joined and is_unit_of(queue.unit_at(number), entry)

@@ -45,6 +45,18 @@ class BatchConsumeQueue(UnitQueue):
         self.min_offset = 0
         self._refused: tuple[int, ...] | None = None
         """Unit of the last record, if it has none."""
+        self._kept = 0
+        """Units before this one are of expired records, and one of them may be rotten for good."""
+
+    @property
+    def kept_unit(self) -> int:
+        """Number of the first unit that says something of the units behind it."""
+        return max(self.first_unit, self._kept)
+
+    def keep_from(self, number: int, log_min: int) -> None:
+        """Ask no unit before `number` any more: the log has none of their records."""
+        self._kept = number
+        self.correct_min(log_min)
 
     def _is_blank(self, unit: tuple[int, ...]) -> bool:
         return False
@@ -68,6 +80,7 @@ class BatchConsumeQueue(UnitQueue):
         maximum = self.offset_after(end_unit)
         super().cut_units(end_unit)
         self.max_offset, self._refused = maximum, None
+        self._kept = min(self._kept, self.end_unit)
 
     def put_batch(self, entry: Entry) -> str:
         """Append the unit of one record; what is odd about it, empty if nothing. What comes next
@@ -136,7 +149,10 @@ class BatchConsumeQueue(UnitQueue):
 
     def number_of(self, physical_offset: int) -> int:
         """Number of the unit of a record at an offset of the log, or of the next one."""
-        return self._first_where(lambda unit: unit[0] >= physical_offset)
+        number = self._first_where(lambda unit: unit[0] >= physical_offset)
+        following = self.unit_at(number + 1) if number + 1 < self.end_unit else None
+        # A rotten unit before it may have been taken for the one.
+        return number + 1 if following and following[0] == physical_offset else number
 
     def slot_of(self, entry: Entry) -> tuple[int, int] | None:
         """Queue offset, and count of messages, that a record has to be served as; None if no unit
@@ -147,9 +163,9 @@ class BatchConsumeQueue(UnitQueue):
         """
         number = self.number_of(entry.physical_offset)
         unit = self.unit_at(number) if number < self.end_unit else None
-        if unit is None or unit[0] != entry.physical_offset:
+        if unit is None or unit[0] != entry.physical_offset or not self._is_whole(unit):
             return None
-        before = self.offset_after(number) if number > self.first_unit or not number else -1
+        before = self.offset_after(number) if number > self.kept_unit or not number else -1
         after = self.unit_at(number + 1) if number + 1 < self.end_unit else None
 
         def joins(base: int, count: int) -> int:
@@ -167,7 +183,7 @@ class BatchConsumeQueue(UnitQueue):
         unit = self.unit_at(number)
         if unit is None or not self._is_whole(unit):
             return None
-        before = self.unit_at(number - 1) if number > self.first_unit else None
+        before = self.unit_at(number - 1) if number > self.kept_unit else None
         last = ignore_next or number + 1 >= self.end_unit
         after = None if last else self.unit_at(number + 1)
         if before is not None and self._is_whole(before) and not _follows(before, unit):
@@ -180,7 +196,7 @@ class BatchConsumeQueue(UnitQueue):
         """Set `min_offset` to the first queue offset of a record at or above `log_min`."""
         number = self._first_where(lambda unit: unit[0] >= log_min)
         # A rotten unit sends it too far; then the one before that is above the beginning too.
-        while (found := self.unit_at(number - 2) if number - 2 >= self.first_unit else None) and (
+        while (found := self.unit_at(number - 2) if number - 2 >= self.kept_unit else None) and (
             self._is_whole(found) and found[0] >= log_min
         ):
             number -= 1
@@ -189,7 +205,7 @@ class BatchConsumeQueue(UnitQueue):
         elif (unit := self.trusted_unit(number)) is not None:
             self.min_offset = unit[4]
         else:  # as low as it may be: whoever asks is told of the unit
-            before = self.trusted_unit(number - 1) if number > self.first_unit else None
+            before = self.trusted_unit(number - 1) if number > self.kept_unit else None
             self.min_offset = 0 if before is None else before[4] + before[5]
 
     find_min_again = correct_min
@@ -197,7 +213,7 @@ class BatchConsumeQueue(UnitQueue):
     def _first_where(self, holds: Callable[[tuple[int, ...]], bool]) -> int:
         """Number of the first unit for which something holds that holds for all later ones; rotten
         ones are passed over."""
-        low, high = self.first_unit, self.end_unit
+        low, high = self.kept_unit, self.end_unit
         while low < high:
             middle = probe = (low + high) // 2
             unit = self.unit_at(probe)
@@ -213,7 +229,7 @@ class BatchConsumeQueue(UnitQueue):
     def destroy(self) -> None:
         """Unlink everything; the queue begins anew."""
         super().destroy()
-        self.max_offset = self.min_offset = 0
+        self.max_offset = self.min_offset = self._kept = 0
         self._refused = None
 
 

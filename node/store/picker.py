@@ -147,7 +147,7 @@ def _goes_on(
     """Whether nothing between a queue offset and a unit can be hidden by a rotten unit."""
     if unit[4] + unit[5] <= queue_offset:
         return False
-    is_first = unit[4] <= queue_offset or number == queue.first_unit
+    is_first = unit[4] <= queue_offset or number == queue.kept_unit
     return is_first or queue.trusted_unit(number - 1) is not None
 
 

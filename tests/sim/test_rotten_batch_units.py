@@ -202,6 +202,32 @@ def test_a_rotten_unit_at_the_beginning_of_what_is_kept(
             assert found.image.contents(path) == kept.image.contents(path)
 
 
+def copied_from(image: DiskImage, number: int) -> Change:
+    """Make a unit a copy of another one. All units are in one file."""
+    (data,) = units(image).values()
+    copied = list(BATCH_UNIT.unpack_from(data, number * BATCH_UNIT.size))
+    return lambda _: copied
+
+
+@pytest.mark.parametrize("before", [1, 2, 3, 5])
+@pytest.mark.parametrize("change", [*KINDS, 0, 1, 13])
+def test_a_rotten_unit_of_an_expired_record_hides_nothing(change: str | int, before: int) -> None:
+    """Nothing tells what it said: the log has its record no more. A number: it is a copy of that
+    unit of a kept record."""
+    config = replace(CONFIG, batch_queue_segment_size=COUNT * BATCH_UNIT.size)
+    good = session(fill, config=config, topics=Batches()).image
+    expiring = replace(config, reserved_ms=1, delete_batch_max=1)
+    kept = session(expire, image=good, config=expiring, topics=Batches())
+    first = kept.value // 2
+    rotten = KINDS[change] if isinstance(change, str) else copied_from(kept.image, first + change)
+    image = edited(kept.image, lambda disk: rot_by(disk, first - before, rotten, COUNT))
+    scrubbing = replace(config, scrub_rate=1 << 30)
+    for _ in range(2):
+        found = session(scrubbed, image=image, config=scrubbing, topics=Batches())
+        assert found.value == ((COUNT - first, MESSAGES, False), 0)
+        image = found.image
+
+
 def inner_batch(store: MessageStore, count: int, says: str = "") -> None:
     run = store.begin()
     text = f"INNER_NUM\x01{says}\x02".encode() if says else b""
@@ -444,8 +470,10 @@ def test_a_record_that_says_another_place_loses_neither_its_unit_nor_that_of_the
     assert again.value == ([], 0, 0)
 
 
-@pytest.mark.parametrize(("number", "other"), [(7, 8), (8, 7), (9, 10), (10, 9)])
-def test_a_unit_that_is_the_one_beside_it_is_mended(number: int, other: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "other"), [(7, 8), (8, 7), (9, 10), (10, 9), (3, 10), (10, 3), (0, 5)]
+)
+def test_a_unit_that_is_a_copy_of_another_one_is_mended(number: int, other: int) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
     data = b"".join(units(good).values())
     copied = list(BATCH_UNIT.unpack_from(data, other * BATCH_UNIT.size))
