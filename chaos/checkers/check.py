@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.keys import pack
@@ -58,19 +59,24 @@ class Case:
 
     def lost_end(self, queue: int) -> Excuse | None:
         """What may have lost the furthest message of a queue of which no log has any: not where it
-        was seen afterwards, so that it expired (seed 1390026)."""
+        was seen afterwards, or was kept then, so that it expired (seed 1390026)."""
         evidence = self.evidence
         if evidence.stored.ends[queue]:
             return None
-        last = pack(queue, evidence.ends_ever[queue] - 1)
-        seen_ns = [
-            int(time_ns)
-            for rows in (evidence.acknowledged, evidence.reads)
-            for key, time_ns in zip(evidence.keys(rows), rows.column("returned_ns"), strict=True)
-            if key == last
-        ]
+        place = pack(queue, evidence.ends_ever[queue] - 1)
+
+        def at_place(rows: Rows, name: str) -> list[int]:
+            positions = passes.where(evidence.keys(rows), (place,))
+            return [*map(int, passes.take(rows.column(name), positions))]
+
+        told = evidence.acknowledged
+        told_ns = at_place(told, "returned_ns")
+        places = [*zip(told_ns, at_place(told, "physical_offset"), strict=True)]
+        # A group's member may handle what it got long after a loss.
+        seen_ns = max([0, *told_ns, *at_place(evidence.rows((Function.GOT,)), "returned_ns")])
+        behind = max(places)[1] + 1 if places else None
         group = evidence.queues.names[queue].group
-        return self.losses.loss_between(group, max(seen_ns, default=0), ENDLESS)
+        return self.losses.loss_between(group, seen_ns, ENDLESS, behind=behind)
 
 
 @dataclass(slots=True)

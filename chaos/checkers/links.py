@@ -156,8 +156,8 @@ def catch_up(case: Case, found: Findings) -> int:
 
     One that refuses an unclean master is excused, and one to which a link was slow: what the
     connection held then goes on at that rate (seed 841136). One that cuts its log gets on too,
-    which takes a slow disk seconds (seed 1273034): as long as the recovery before it took, and its
-    disk takes for the syncs of a cut, a start may stand still (seeds 1283078, 1391062).
+    which takes a slow disk seconds (seed 1273034): as long as the recovery before it took, a start
+    may stand still (seed 1283078), and to the end of a cut for the time of its syncs (1391062).
     """
     evidence, losses = case.evidence, case.losses
     struck = faults(evidence)
@@ -174,10 +174,14 @@ def catch_up(case: Case, found: Findings) -> int:
     behind: dict[str, _Progress] = {}
     cut_at: dict[str, object] = {}
     begins_ns: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    cuts = evidence.events(Function.NODE, "cut")
     for event in evidence.events(Function.NODE, "recovered"):
-        taken_ns = int(float(event.fields.get("seconds", 0)) * SECOND_NS)
-        taken_ns += CUT_SYNCS * evidence.record.facts.get("disks_ns", {}).get(event.node, 0)
-        begins_ns[event.node].append((event.time_ns, event.time_ns + taken_ns))
+        end_ns = event.time_ns + int(float(event.fields.get("seconds", 0)) * SECOND_NS)
+        disk_ns = evidence.record.facts.get("disks_ns", {}).get(event.node, 0)
+        limit_ns = end_ns + CUT_SYNCS * disk_ns
+        ours = (cut.time_ns for cut in cuts if cut.node == event.node)
+        cut_ns = min((at for at in ours if event.time_ns <= at <= limit_ns), default=0)
+        begins_ns[event.node].append((event.time_ns, max(end_ns, cut_ns)))
     examined = 0
     for event in samples:
         if event.what == "cut":

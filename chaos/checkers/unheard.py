@@ -109,7 +109,8 @@ class _Excuses:
         """A loss of what its consumer put back, or of its next record, when that was due. A broker
         without failover takes the first as success although its slave is late, which no row tells
         (seed 1281344). A member that has the same record once more may leave its queue, and puts
-        nothing back then: what the one before had put back counts (seed 1390028)."""
+        nothing back then: what the one before had put back counts (seed 1390028), unless it is seen
+        to have stayed."""
         last = max([one.told, *one.calls], key=lambda row: row.returned_ns)
         before = [
             call
@@ -117,8 +118,17 @@ class _Excuses:
             if call.physical_offset == last.physical_offset
             and call.process != last.process
             and call.outcome == Outcome.FAIL
+            and not self._has_stayed(last)
         ]
         return next(filter(None, (self._lost_behind(one, row) for row in (last, *before))), None)
+
+    def _has_stayed(self, last: Row) -> bool:
+        """Whether a member is called for its queue later on."""
+        return any(
+            (call.process, call.topic, call.queue) == (last.process, last.topic, last.queue)
+            and call.invoked_ns > last.returned_ns
+            for call in self._calls[last.node, last.operation]
+        )
 
     def _lost_behind(self, one: Heard, last: Row) -> Excuse | None:
         """The same, where this is the last that was seen of it."""

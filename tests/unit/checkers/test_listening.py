@@ -138,6 +138,13 @@ def put_back_and_lost(run: RunMaker, *, process: int = 6) -> None:
     hear(run, LOOSE, DUE_NS + 10 * SECOND, refused=True, process=process)
 
 
+def put_back_and_lost_by_one_that_stayed(run: RunMaker) -> None:
+    put_back_and_lost(run)
+    tell(run, value=VALUE + 1, at_ns=TOLD_NS + 11 * SECOND)
+    for group in (LOOSE, ORDERED):
+        hear(run, group, DUE_NS + 11 * SECOND, process=6, offset=8, value=VALUE + 1)
+
+
 def put_back_and_lost_and_put_back(run: RunMaker) -> None:
     put_back_and_lost(run, process=5)
 
@@ -600,6 +607,7 @@ def taken_again_in_order(run: RunMaker) -> None:
         (refused_and_not_again, {"A27"}),
         (lost, set()),
         (put_back_and_lost, set()),
+        (put_back_and_lost_by_one_that_stayed, {"A27"}),
         (put_back_and_lost_and_put_back, {"A27"}),
         (lost_before, {"A27"}),
         (promoted_without_it, set()),

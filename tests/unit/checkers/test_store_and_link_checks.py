@@ -695,13 +695,22 @@ def test_a_follower_that_cuts_gets_on(run: RunMaker, seconds: list[int], wanted:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "disk_ms", "wanted"), [(30, 0, {"R8"}), (31, 0, set()), (30, 300, set())]
+    ("seconds", "disk_ms", "cut_s", "wanted"),
+    [
+        (30, 0, 0, {"R8"}),
+        (31, 0, 0, set()),
+        (21, 700, 0, {"R8"}),
+        (21, 700, 87, set()),
+        (21, 600, 87, {"R8"}),
+    ],
 )
 def test_a_follower_with_a_slow_disk_gets_on(
-    run: RunMaker, seconds: int, disk_ms: int, wanted: set[str]
+    run: RunMaker, seconds: int, disk_ms: int, cut_s: int, wanted: set[str]
 ) -> None:
     """For as long as its recovery and the syncs of a cut take it may stand still (seeds 1283078,
     1391062)."""
+    if cut_s:
+        run.event(cut_s * SECOND, "b2", "cut", start=5, end=6)
     run.record.facts["disks_ns"] = {"b1": 300 * MS, "b2": disk_ms * MS}
     samples(run, "b1", [50] * 10, master=True)
     samples(run, "b2", [5] * 10, master=False)
