@@ -1,5 +1,6 @@
 """Sessions of one store find what they are there for, and nothing where nothing is wrong."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,9 @@ from rocketbed.wire.message import HEAD
 from rocketbed.world.api import Lock, World
 
 SEED = 501
+FIRST = int(os.environ.get("ROCKETBED_SESSION_FIRST", "0"))
+SEEDS = int(os.environ.get("ROCKETBED_SESSION_SEEDS", "200"))
+SEEDS_AT_ONCE = 10
 
 
 def test_lives_of_a_store() -> None:
@@ -175,9 +179,11 @@ def test_other_seeds_are_other_sessions() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, SEEDS_AT_ONCE))
 def test_fresh_seeds(first: int) -> None:
-    for seed in range(first, first + 20):
+    """`ROCKETBED_SESSION_SEEDS` makes it another number than 200, `ROCKETBED_SESSION_FIRST` says
+    the first."""
+    for seed in range(first, first + SEEDS_AT_ONCE):
         assert run_lives(seed)
         assert run_mending(seed)
         assert run_damage(seed)
@@ -201,7 +207,7 @@ def test_fresh_seeds(first: int) -> None:
     assert run_replica_lives(first)
     assert run_parting(first)
     assert run_waiting(first)
-    for seed in range(first, first + 10):
+    for seed in range(first, first + SEEDS_AT_ONCE):
         assert run_groups(seed)
         assert run_sends(seed)
         assert run_tables(seed)
