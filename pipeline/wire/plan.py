@@ -31,11 +31,11 @@ from rocketbed.pipeline.streams.offsets import (
     parse_offsets,
 )
 from rocketbed.pipeline.wire.chunks import chunk
-from rocketbed.pipeline.wire.cluster import Cluster
+from rocketbed.pipeline.wire.cluster import Cluster, Seen
 from rocketbed.pipeline.wire.kept import kept_log
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
-from rocketbed.pipeline.wire.samples import Sample, others, place_of_queue, samples_of
+from rocketbed.pipeline.wire.samples import Place, Sample, others, place_of_queue, samples_of
 from rocketbed.pipeline.wire.times import place_of
 from rocketbed.wire.bodies import MessageQueue
 
@@ -153,7 +153,7 @@ class WirePlan:
             )
             in_order = sorted(found, key=lambda one: one.queue)
             ranges = [one for one in in_order if one.start < one.end]
-            samples = await samples_of(log, {one.queue: one.end - 1 for one in ranges})
+            samples = await self._samples(log, ranges, seen)
             return [replace(one, sample=samples.get(place_of_queue(one.queue))) for one in ranges]
 
     def _there(
@@ -171,6 +171,17 @@ class WirePlan:
                 raise DataLoss(f"{what}; failOnDataLoss=false goes on with what is there")
             LOG.warning("wire.data_lost %s", what)
         return near
+
+    async def _samples(
+        self, log: WireLog, ranges: Sequence[QueueRange], seen: Seen
+    ) -> dict[Place, Sample]:
+        bounds = {queue: seen.bounds[name] for name, queue in seen.queues.items()}
+        everywhere = {queue for queue, one in bounds.items() if not one.silent}
+        ends = {one.queue: min(one.end, bounds[one.queue].end) for one in ranges}
+        if self.options.read_uncommitted:
+            everywhere, ends = set(), {one.queue: one.end for one in ranges}
+        lasts = {one.queue: end - 1 for one in ranges if (end := ends[one.queue]) > one.start}
+        return await samples_of(log, lasts, everywhere)
 
     async def _timed(self, log: WireLog, one: QueueRange) -> QueueRange:
         """A range without most of what was stored before and after the times."""

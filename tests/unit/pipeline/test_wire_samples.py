@@ -56,9 +56,12 @@ def changed(samples: list[Sample], log: Log) -> list[MessageQueue]:
     return [one.queue for one in trio.run(look, clock=MockClock(autojump_threshold=0))]
 
 
-def sampled(log: Log, lasts: Mapping[MessageQueue, int]) -> list[Sample]:
+def sampled(
+    log: Log, lasts: Mapping[MessageQueue, int], *, is_everywhere: bool = False
+) -> list[Sample]:
     async def look() -> list[Sample]:
-        return [*(await samples_of(cast(WireLog, log), lasts)).values()]
+        everywhere = lasts.keys() if is_everywhere else ()
+        return [*(await samples_of(cast(WireLog, log), lasts, everywhere)).values()]
 
     return trio.run(look, clock=MockClock(autojump_threshold=0))
 
@@ -79,7 +82,9 @@ def test_a_topic_that_is_shorter_now_is_another_one() -> None:
     shorter = Log({queue("T"): b""}, end=9)
     assert changed([sample], shorter) == [queue("T")]
     assert sampled(shorter, {queue("T"): 9}) == []
-    assert changed([sample], Log({queue("T"): b""}, end=9, broker_id=1)) == []  # it is behind
+    behind = Log({queue("T"): b""}, end=9, broker_id=1)
+    assert changed([sample], behind) == []
+    assert changed(sampled(log, {queue("T"): 9}, is_everywhere=True), behind) == [queue("T")]
 
 
 def test_a_body_that_is_damaged_and_another_place_in_the_log_are_no_other_message() -> None:
