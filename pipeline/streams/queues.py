@@ -53,6 +53,8 @@ class QueueLog:
         self._cluster = Cluster(options)
         self._target: dict[str, int] | None = None
         self._held_up: dict[str, float] = {}
+        self._shortest: dict[str, int] = {}
+        """Where members that hold queues up ended at the last look."""
         self._compared: dict[str, None] = {}
         """Queues, those first of which the last look back is the longest ago."""
         self._log = KeptLog(options)
@@ -188,10 +190,14 @@ class QueueLog:
                 return begin, begin
             begin = bounds.longest
         elif begin > self._cluster.end(bounds):
+            if bounds.end > self._shortest.get(name, bounds.end):
+                self._held_up.pop(name, None)  # one that came back may have much to catch up with
+            self._shortest[name] = bounds.end
             who = f"{bounds.shortest}, and " if bounds.shortest else ""
             self._hold_up(name, f"a member ends at {bounds.end}, {who}the stream is at {begin}")
             return begin, begin
         self._held_up.pop(name, None)
+        self._shortest.pop(name, None)
         end = self._cluster.end(bounds)
         if self._target is not None:
             end = min(end, self._target.get(name, begin))

@@ -39,6 +39,8 @@ async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog
     size, offset, stalled, step = 0, start, 0, 0
     begins: dict[int, int] = {}
     """Where members that were asked for the offset begin, as they do not have it any more."""
+    short: set[int] = set()
+    """Members that were asked for the offset and end before it."""
     while offset < wanted.end and size < CHUNK_BYTES:
         try:
             answers = await _pulls(log, wanted, offset, step)
@@ -60,6 +62,8 @@ async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog
                     break
                 pulled = passed
             if not pulled.records and pulled.next_offset <= offset:
+                if options.read_uncommitted and await _goes_to_another(log, wanted, pulled, short):
+                    break
                 stalled += 1
                 if await _is_over(log, wanted, pulled, offset, stalled, options):
                     found.append(_nothing(wanted.end))
@@ -77,8 +81,25 @@ async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog
             size += len(pulled.records)
             step = pulled.next_offset - offset if pulled.records else 0
             offset = pulled.next_offset
-            begins = {}
+            begins, short = {}, set()
     return found
+
+
+async def _goes_to_another(
+    log: WireLog, wanted: "QueueRange", pulled: RawPull, short: set[int]
+) -> bool:
+    """Whether another member is asked from now on: the one that was asked is shorter, and the
+    longest is wanted. Who was asked is noted in `short`."""
+    if pulled.end >= wanted.end:
+        return False
+    short.add(pulled.broker_id)
+    other = await log.another(wanted.queue, short)
+    if other is None:
+        short.clear()
+        return False
+    short.add(other)  # unless it answers
+    log.ask_member(wanted.queue, other)
+    return True
 
 
 async def _pulls(log: WireLog, wanted: "QueueRange", offset: int, step: int) -> list[RawPull]:

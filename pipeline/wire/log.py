@@ -41,7 +41,7 @@ from rocketbed.pipeline.wire.troubles import (
 from rocketbed.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from rocketbed.wire.bodies import ClusterInfo, MessageQueue, TopicList
 from rocketbed.wire.codes import ResponseCode
-from rocketbed.wire.command import RequestCode, request
+from rocketbed.wire.command import Command, RequestCode, request
 from rocketbed.wire.errors import ProtocolError
 from rocketbed.wire.headers import (
     PullMessageRequest,
@@ -75,6 +75,8 @@ PASSING: Final = frozenset(
     )
 )
 """Refusals that may pass: a broker that has just started may not know its topics yet."""
+CLOSED: Final = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION))
+"""Refusals of a member that gives nothing to readers; another one may."""
 PULL_OK: Final = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -138,7 +140,7 @@ class WireLog:
         self._asked: dict[MessageQueue, int] = {}
         """Members that are asked, whatever answers suggest, as others have deleted more."""
         self._silent: dict[MessageQueue, set[int]] = {}
-        """Members that did not answer the last pulls."""
+        """Members that did not answer the last pulls, or give nothing to readers."""
         self._damaged: dict[MessageQueue, None] = {}
         """Queues of which something was refused for the whole limit: they are tried shortly."""
 
@@ -159,12 +161,9 @@ class WireLog:
         matches; sorted. Raises `WireError`, `TopicGone` when none came to match."""
 
         async def ask() -> list[str]:
-            answer = await self._session.nameservers.request(
-                request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            )
-            if answer.code != ResponseCode.SUCCESS:
-                raise RequestRefused("list of topics", "nameserver", answer.code, answer.remark)
-            names = sorted(TopicList.decode(answer.body).topic_list)
+            code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+            known = await self._of_nameserver("list of topics", code, TopicList.decode)
+            names = sorted(known.topic_list)
             if not names:  # brokers tell a name server that has just started of theirs bit by bit
                 raise NoRoute("the name servers know no topic yet")
             if pattern is None:
@@ -181,12 +180,9 @@ class WireLog:
         if some are not within the limit."""
 
         async def ask() -> frozenset[str]:
-            answer = await self._session.nameservers.request(
-                request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            info = await self._of_nameserver(
+                "list of brokers", RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo.decode
             )
-            if answer.code != ResponseCode.SUCCESS:
-                raise RequestRefused("list of brokers", "nameserver", answer.code, answer.remark)
-            info = ClusterInfo.decode(answer.body)
             of = info.cluster_addr_table
             for kind, wanted, known in (
                 ("broker", names, info.broker_addr_table),
@@ -279,7 +275,9 @@ class WireLog:
                 return await self._pull(
                     queue, offset, count, at_master=is_refused, answer_s=answer_s
                 )
-            except RequestRefused:
+            except RequestRefused as exc:
+                if exc.code in CLOSED and self._anyone and await self._pass_over(queue):
+                    raise NoBroker(str(exc)) from exc
                 is_refused = True  # the master may have it whole
                 raise
             except RemotingError as exc:
@@ -327,6 +325,14 @@ class WireLog:
         await trio.sleep(min(PAUSE_S * 2**times, PAUSE_MAX_S))
 
     # --- inside
+
+    async def _of_nameserver(self, what: str, code: RequestCode, decode: Callable[[bytes], T]) -> T:
+        def read(answer: Command) -> T:
+            if answer.code != ResponseCode.SUCCESS:
+                raise RequestRefused(what, "nameserver", answer.code, answer.remark)
+            return decode(answer.body)
+
+        return await self._session.nameservers.read(request(code), read)
 
     def _readable(self, route: Route) -> tuple[MessageQueue, ...]:
         """Queues that can be read; of others it is told, once a topic."""
@@ -456,7 +462,10 @@ class WireLog:
             self.ask_master(queue)
             self._silent.setdefault(queue, set()).add(broker_id)
             raise
-        self._silent.pop(queue, None)
+        if answer.code in CLOSED:
+            self._silent.setdefault(queue, set()).add(broker_id)
+        else:
+            self._silent.pop(queue, None)
         if not is_given:
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(describe(queue), peer, answer.code, answer.remark)

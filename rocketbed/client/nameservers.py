@@ -5,8 +5,8 @@ of its own, so that one unreachable nameserver cannot eat the time of a whole ca
 trap 9).
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import trio
 
@@ -15,7 +15,10 @@ from rocketbed.client.errors import BadMessage, NoNameserver, RequestRefused
 from rocketbed.remoting.client import parse_address
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.command import Command, ResponseCode
+from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import Address, World
+
+T = TypeVar("T")
 
 CONNECT_S: Final = 0.75
 """For each nameserver; three unreachable ones still leave time in a call of 3 s."""
@@ -51,13 +54,25 @@ class Nameservers:
 
     async def request(self, command: Command, *, timeout_s: float = REQUEST_S) -> Command:
         """Ask one; the answer, whatever its code. Raises `NoNameserver` when none answers."""
+        return await self.read(command, lambda answer: answer, timeout_s=timeout_s)
+
+    async def read(
+        self, command: Command, read: Callable[[Command], T], *, timeout_s: float = REQUEST_S
+    ) -> T:
+        """Ask one; what `read` makes of the answer. Where it cannot (`ProtocolError`), the next one
+        is asked. Raises `NoNameserver` when none gives an answer that can be read."""
         failures = []
         with trio.move_on_after(timeout_s):
             for left in range(len(self.addresses), 0, -1):
                 asked = self._current
                 address = self.addresses[asked]
                 try:
-                    return await self._ask(address, command, timeout_s, left=left)
+                    return read(await self._ask(address, command, timeout_s, left=left))
+                except ProtocolError as exc:
+                    failures.append(
+                        f"{address[0]}:{address[1]} gives an answer that cannot be read: {exc}"
+                    )
+                    self._turn_from(asked)
                 except RemotingError as exc:
                     failures.append(str(exc))
                     self._connections.close(address, str(exc))

@@ -24,7 +24,7 @@ from rocketbed.wire.bodies import (
     MessageQueue,
     TopicRouteData,
 )
-from rocketbed.wire.command import RequestCode, ResponseCode, request
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.errors import ProtocolError, RocketbedError
 from rocketbed.wire.headers_admin import GetRouteRequest
 from rocketbed.world.api import Address, World
@@ -204,17 +204,20 @@ class Routes:
     async def fetch(self, topic: str) -> TopicRouteData | None:
         """What a nameserver says now; None for an unknown topic.
 
-        Raises `NoNameserver`, `RequestRefused`, `ProtocolError`.
+        Raises `NoNameserver`, `RequestRefused`.
         """
         header = GetRouteRequest(topic=topic, rbNotify=True)
-        answer = await self._nameservers.request(
-            request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
-        )
-        if answer.code == ResponseCode.SUCCESS:
-            return TopicRouteData.decode(answer.body)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            return None
-        raise RequestRefused(f"route of topic {topic}", "nameserver", answer.code, answer.remark)
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
+
+        def read(answer: Command) -> TopicRouteData | None:
+            if answer.code == ResponseCode.SUCCESS:
+                return TopicRouteData.decode(answer.body)
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            what = f"route of topic {topic}"
+            raise RequestRefused(what, "nameserver", answer.code, answer.remark)
+
+        return await self._nameservers.read(command, read)
 
     async def _renew(self, topic: str, make: bool) -> None:
         try:

@@ -11,6 +11,7 @@ from rocketbed.client.connections import Connections
 from rocketbed.client.errors import NoNameserver
 from rocketbed.client.nameservers import Nameservers
 from rocketbed.remoting.errors import RequestTimeout
+from rocketbed.wire.bodies import ClusterInfo
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer, request
 from rocketbed.world.api import Address, World
 
@@ -83,3 +84,38 @@ def test_the_only_one_is_named_where_it_says_nothing() -> None:
     with Simulation() as simulation:
         found = simulation.run_process(simulation.start("client", ask))
     assert found == [("ns1", 9876)]
+
+
+class Nonsense(Links):
+    """The first that is asked says what nobody can read, the others that they know nothing."""
+
+    async def link(self, address: Address, *, timeout_s: float) -> Any:
+        self.silent = self.silent or address
+        return Says(b"{banana" if address == self.silent else b"{}")
+
+
+class Says:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def request(self, command: Command, *, timeout_s: float) -> Command:
+        return answer(command, ResponseCode.SUCCESS, body=self._body)
+
+
+def test_one_whose_answer_cannot_be_read_is_no_better_than_one_that_is_silent() -> None:
+    """A broken route ended whoever asked, though another nameserver was well."""
+
+    def known(said: Command) -> dict[str, Any]:
+        return ClusterInfo.decode(said.body).broker_addr_table
+
+    async def ask(world: World) -> Any:
+        command, links = request(RequestCode.GET_BROKER_CLUSTER_INFO), cast(Connections, Nonsense())
+        both = Nameservers(world, [("ns1", 9876), ("ns2", 9876)], links)
+        found = [await both.read(command, known) for _ in range(2)]
+        alone = Nameservers(world, [("ns1", 9876)], cast(Connections, Nonsense()))
+        with pytest.raises(NoNameserver, match="ns1:9876 gives an answer that cannot be read: "):
+            await alone.read(command, known)
+        return found
+
+    with Simulation() as simulation:
+        assert simulation.run_process(simulation.start("client", ask)) == [{}, {}]

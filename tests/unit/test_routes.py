@@ -1,5 +1,6 @@
 """Routes: what a nameserver's answer means, how long it counts, which nameserver is asked."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -204,8 +205,8 @@ def test_a_good_route_is_kept_whatever_a_nameserver_says(is_empty: bool) -> None
                 assert await session.routes.get("T") is found
             session.routes.distrust("T")
             assert await session.routes.get("T") is found
-            with pytest.raises(NoRoute):
-                await session.routes.get("T", fresh=True)
+            with pytest.raises(NoRoute) if is_empty else nullcontext():  # as one that is silent
+                assert await session.routes.get("T", fresh=True) is found
             assert await session.routes.get("T") is found
 
     on_stage(scenario)

@@ -11,8 +11,11 @@ import pytest
 import trio
 
 from rocketbed.client import session
+from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.wire import log as log_module
+from rocketbed.pipeline.wire.chunks import chunk
 from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog
+from rocketbed.pipeline.wire.plan import QueueRange
 from rocketbed.pipeline.wire.questions import QueueBounds, together
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
@@ -22,6 +25,7 @@ from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.headers import PullMessageResponse
 from rocketbed.world.real import real_world
+from tests.support.logs import Message
 
 QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)
 Ask = Callable[[WireLog], Awaitable[object]]
@@ -283,6 +287,56 @@ def test_a_pull_that_is_answered_with_nonsense_goes_on_with_another_member(bad: 
     assert re.search(
         r"after 0\.5 s still: 127\.0\.0\.1:\d+ (gives an answer|sent what is no f)", text
     )
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION])
+def test_a_member_that_gives_nothing_to_readers_is_passed_over(code: ResponseCode) -> None:
+    def refuse(command: Command, _: Connection) -> Command:
+        return answer(command, code, remark="not here")
+
+    closed = Handlers(inline={RequestCode.PULL_MESSAGE: refuse})
+    found = with_members([closed, pulled(18)], lambda address: answered(address, pull))
+    assert isinstance(found, RawPull)
+    assert (found.next_offset, found.broker_id) == (18, 1)
+    text = told_of_members([closed, closed], pull, limit_s=0.5)
+    assert "not here" in text
+
+
+def keeping(end: int) -> Handlers:
+    """A member that has messages 0 to `end`, and gives one at a time."""
+
+    def pull(command: Command, _: Connection) -> Command:
+        at = int(str(command.raw_fields["queueOffset"]))
+        is_there = at < end
+        fields = PullMessageResponse(
+            suggestWhichBrokerId=0, nextBeginOffset=at + is_there, minOffset=0, maxOffset=end
+        ).encode()
+        code = ResponseCode.SUCCESS if is_there else ResponseCode.PULL_NOT_FOUND
+        body = Message(body=str(at).encode()).encode(0, at) if is_there else b""
+        return answer(command, code, fields=fields, body=body)
+
+    return Handlers(inline={RequestCode.PULL_MESSAGE: pull})
+
+
+@pytest.mark.parametrize(
+    ("ends", "longest", "is_read"),
+    [((3, 2, 9), "true", True), ((3, 2), "true", False), ((3, 2, 9), "false", False)],
+)
+def test_a_slave_that_is_longer_is_read_where_the_longest_is_wanted(
+    ends: Sequence[int], longest: str, is_read: bool
+) -> None:
+    def use(address: str) -> None:
+        given = {"endpoints": address, "topics": "T", "readUncommitted": longest}
+        ask = partial(chunk, Options.parse(given), QueueRange(QUEUE, 0, 9), 0)
+        if is_read:
+            found = answered(address, ask, limit_s=2.0)
+            assert isinstance(found, list)
+            told_of = [int.from_bytes(one.records[20:28]) for one in found if one.records]
+            assert told_of == [*range(9)]
+        else:
+            assert "no messages at 3, though" in told(address, ask, limit_s=2.0)
+
+    with_members([keeping(end) for end in ends], use)
 
 
 def test_a_member_that_hangs_is_not_told_as_a_connection_that_closed(
