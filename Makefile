@@ -5,6 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PEER ?=
 BEFORE ?=
 SLICE ?=
+TURNS ?= --by-turns
 INSTALLED := pyproject.toml requirements.lock hatch_build.py node/store/native.h node/store/log_native.c node/broker/plain_native.c rocketbed/world/sync_native.c
 
 .PHONY: demo test test-all test-slow test-peer check bench bench-spark clean
@@ -12,10 +13,11 @@ INSTALLED := pyproject.toml requirements.lock hatch_build.py node/store/native.h
 demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
 
-test: $(VENV)/.test  ## set up; everything that needs only Python
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=40 --durations-min=5 -m "not slow and not peer"
+test: $(VENV)/.test  ## set up; what needs only Python, of the longer tests a third (docs/testing.md)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=40 --durations-min=5 -m "not slow and not peer" $(TURNS)
 
-test-all: test  ## the same and what takes long
+test-all:  ## all of that, and what takes long
+	$(MAKE) test TURNS=
 	$(MAKE) test-slow
 
 test-slow: $(VENV)/.test  ## what takes long, alone; SLICE=OPTIONS runs a part (docs/testing.md)

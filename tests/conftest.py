@@ -14,7 +14,7 @@ WORKERS = 8
 LEAST_END = FIRST + 1000 * WORKERS
 """Where connections have nearly all ports there is nothing to share out."""
 
-pytest_plugins = ["tests.support.docker_daemon"]
+pytest_plugins = ["tests.support.docker_daemon", "tests.support.turns"]
 
 settings.register_profile("rocketbed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rocketbed")

@@ -23,6 +23,8 @@ class BatchCheck:
         self._cursor = cursor
         self._due: dict[BatchConsumeQueue, int] = {}
         """Number of the unit that is due."""
+        self.begun_at = 0
+        """Where in the log the scrub began."""
 
     def find(self, queue: BatchConsumeQueue, entry: Entry) -> int | None:
         """Number of the unit that stands for a record, or has to; None where there is none.
@@ -85,8 +87,8 @@ class BatchCheck:
     def _is_gone(self, queue: BatchConsumeQueue, number: int, offset: int) -> bool:
         """Whether no record that the log has below `offset` can be that of a unit."""
         low = self._log.min_offset
-        if self._damaged.hit(low, offset - low) is not None:
-            return False
+        if self.begun_at > low or self._damaged.hit(low, offset - low) is not None:
+            return False  # not all of them were seen
         unit = queue.unit_at(number)
         if unit is None or not low <= unit[0] < offset:
             return True

@@ -45,6 +45,8 @@ class BatchConsumeQueue(UnitQueue):
         self.min_offset = 0
         self._refused: tuple[int, ...] | None = None
         """Unit of the last record, if it has none."""
+        self.knows_min = True
+        """Whether `min_offset` is what the unit of the first kept record says."""
         self._kept = 0
         """Units before this one are of expired records, and one of them may be rotten for good."""
 
@@ -200,9 +202,11 @@ class BatchConsumeQueue(UnitQueue):
             self._is_whole(found) and found[0] >= log_min
         ):
             number -= 1
+        unit = self.trusted_unit(number)
+        self.knows_min = number == self.end_unit or unit is not None
         if number == self.end_unit:
             self.min_offset = self.max_offset
-        elif (unit := self.trusted_unit(number)) is not None:
+        elif unit is not None:
             self.min_offset = unit[4]
         else:  # as low as it may be: whoever asks is told of the unit
             before = self.trusted_unit(number - 1) if number > self.kept_unit else None

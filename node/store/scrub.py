@@ -72,12 +72,16 @@ class Scrubber:
         return self._parts.damaged.found
 
     async def run(self, end: int) -> None:
-        """Check up to `end`, from where an earlier start came to, then return."""
+        """Check up to `end`, from where an earlier start came to, then return. From the beginning
+        where a batch queue's is not known: only who has seen all knows which records it has."""
         self.end = end
         rate = self._parts.config.scrub_rate
         mark = self._parts.marks.mark
         self._scanner.index_tags = self._parts.scanner.index_tags
-        self.position = self._noted = max(self._parts.log.min_offset, min(mark.scrubbed, end))
+        is_known = all(queue.knows_min for queue in self._parts.queues.batch.values())
+        begin = min(mark.scrubbed, end) if is_known else 0
+        self.position = self._noted = max(self._parts.log.min_offset, begin)
+        self._batches.begun_at = self.position
         if rate:
             await self._look_again(mark.damage)
         while rate and self.position < self.end:

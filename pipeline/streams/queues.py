@@ -189,12 +189,15 @@ class QueueLog:
             if not self._hold_up(name, f"it ends at {bounds.longest}, the stream is at {begin}"):
                 return begin, begin
             begin = bounds.longest
-        elif begin > self._cluster.end(bounds):
-            if bounds.end > self._shortest.get(name, bounds.end):
-                self._held_up.pop(name, None)  # one that came back may have much to catch up with
-            self._shortest[name] = bounds.end
+        elif begin > self._cluster.end(bounds) and not self._is_over(name, begin):
             who = f"{bounds.shortest}, and " if bounds.shortest else ""
-            self._hold_up(name, f"a member ends at {bounds.end}, {who}the stream is at {begin}")
+            why = f"a member ends at {bounds.end}, {who}the stream is at {begin}"
+            if name not in self._shortest:
+                LOG.warning("stream.waits %s: %s; it is waited for while it catches up", name, why)
+            if bounds.end > self._shortest.get(name, bounds.end):
+                self._held_up.pop(name, None)
+            self._shortest[name] = bounds.end
+            self._hold_up(name, why)
             return begin, begin
         self._held_up.pop(name, None)
         self._shortest.pop(name, None)
@@ -202,6 +205,10 @@ class QueueLog:
         if self._target is not None:
             end = min(end, self._target.get(name, begin))
         return begin, max(begin, end)
+
+    def _is_over(self, name: str, at: int) -> bool:
+        """Whether nothing of a queue is wanted any more."""
+        return self._target is not None and at >= self._target.get(name, at)
 
     async def _anew(self, log: WireLog, seen: Seen, name: str, mark: Mark) -> int:
         """Where reading a queue goes on that is shorter than what was read of it, or another one:

@@ -199,7 +199,10 @@ class WireLog:
         """All queues of a topic that can be read. Raises `WireError`, `TopicGone`."""
 
         async def ask() -> tuple[MessageQueue, ...]:
-            return self._readable(await self._session.routes.get(topic))
+            route = await self._session.routes.get(topic)
+            if not route.ordered and not route.readable:
+                raise NoRoute(f"the route of topic {topic} names no queue")
+            return self._readable(route)
 
         return await self._patiently(f"route of topic {topic}", topic, ask)
 
@@ -266,19 +269,20 @@ class WireLog:
 
     async def pull(self, queue: MessageQueue, offset: int, *, count: int = PULL_COUNT) -> RawPull:
         """Pull once, without waiting for new messages. Raises `WireError`, `TopicGone`."""
-        is_refused = False
+        is_refused = is_closed = False
         answer_s = min(ANSWER_S, self._limit_s / 4) if self._anyone else ANSWER_S
 
         async def ask() -> RawPull:
-            nonlocal is_refused, answer_s
+            nonlocal is_refused, is_closed, answer_s
             try:
                 return await self._pull(
                     queue, offset, count, at_master=is_refused, answer_s=answer_s
                 )
             except RequestRefused as exc:
                 if exc.code in CLOSED and self._anyone and await self._pass_over(queue):
+                    is_closed = True
                     raise NoBroker(str(exc)) from exc
-                is_refused = True  # the master may have it whole
+                is_refused = not is_closed  # the master may have it whole
                 raise
             except RemotingError as exc:
                 is_passed = self._anyone and await self._pass_over(queue)

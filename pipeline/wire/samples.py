@@ -75,17 +75,24 @@ async def _checksums(
     found: dict[MessageQueue, int] = {}
 
     async def ask(queue: MessageQueue) -> None:
-        with suppress(WireError):
+        pulled = await log.pull(queue, places[queue], count=1)
+        if pulled.end <= places[queue] and pulled.broker_id != MASTER_ID:
+            if queue in everywhere:
+                found[queue] = GONE  # unless the master has it
+            log.ask_master(queue)
             pulled = await log.pull(queue, places[queue], count=1)
-            record = pulled.records[:64]
-            has_had_it = queue in everywhere or pulled.broker_id == MASTER_ID
-            # What was there may have expired, and a later one be given.
-            if record and int.from_bytes(record[20:28], "big") <= places[queue]:
-                # Of the body, which has rows of its own if it is damaged, its checksum only.
-                found[queue] = zlib.crc32(record[8:28] + record[40:])
-            elif pulled.end <= places[queue] and has_had_it:
-                found[queue] = GONE
+        record = pulled.records[:64]
+        # What was there may have expired, and a later one be given.
+        if record and int.from_bytes(record[20:28], "big") <= places[queue]:
+            # Of the body, which has rows of its own if it is damaged, its checksum only.
+            found[queue] = zlib.crc32(record[8:28] + record[40:])
+        elif pulled.end <= places[queue] and pulled.broker_id == MASTER_ID:
+            found[queue] = GONE
+
+    async def try_to(queue: MessageQueue) -> None:
+        with suppress(WireError):
+            await ask(queue)
 
     with trio.move_on_after(SAMPLES_S):
-        await together(ask, places)
+        await together(try_to, places)
     return found

@@ -69,9 +69,9 @@ class Nameservers:
                 try:
                     return read(await self._ask(address, command, timeout_s, left=left))
                 except ProtocolError as exc:
-                    failures.append(
-                        f"{address[0]}:{address[1]} gives an answer that cannot be read: {exc}"
-                    )
+                    where = f"{address[0]}:{address[1]}"
+                    failures.append(f"{where} gives an answer that cannot be read: {exc}")
+                    self._connections.close(address, failures[-1])
                     self._turn_from(asked)
                 except RemotingError as exc:
                     failures.append(str(exc))

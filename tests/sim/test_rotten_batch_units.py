@@ -495,6 +495,55 @@ def test_a_scrub_that_begins_behind_such_a_record_moves_no_unit() -> None:
     assert session(look, image=image, config=CONFIG, topics=Batches()).value == [11]
 
 
+async def half(store: MessageStore) -> int:
+    """How far the scrub had come when it said so on disk."""
+    for _ in range(1000):
+        if store._parts.marks.mark.scrubbed:
+            break
+        await trio.sleep(0.01)
+    return store._parts.marks.mark.scrubbed
+
+
+def half_scrubbed(image: DiskImage, number: int, per_file: int) -> tuple[DiskImage, int]:
+    """A store that was killed under its scrub, which had found a record that is healed since; and
+    the first record where the next one goes on."""
+    path, at, _ = records(image)[number]
+    config = replace(CONFIG, batch_queue_segment_size=per_file * BATCH_UNIT.size, scrub_rate=3000)
+    hurt = edited(image, lambda disk: flip_bit(disk, path, (at + 120) * 8))
+    run = session(half, image=hurt, config=config, topics=Batches())
+    healed = edited(run.image, lambda disk: disk.replace_contents(path, image.contents(path)))
+    begins = [int(file.rpartition("/")[2]) + start for file, start, _ in records(image)]
+    return healed, sum(begin < run.value for begin in begins)
+
+
+@pytest.mark.parametrize("kind", ["offset bit 4", "zeros"])
+def test_a_scrub_that_goes_on_hides_nothing_of_what_it_has_not_seen(kind: str) -> None:
+    good = session(fill, config=CONFIG, topics=Batches()).image
+    image, number = half_scrubbed(good, 7, PER_FILE)
+    assert number > 7
+    image = edited(image, lambda disk: rot(disk, number - 1, kind))
+    (count, offset, is_refused), _ = session(
+        scrubbed, image=image, config=SCRUBBED, topics=Batches()
+    ).value
+    assert is_refused
+    assert 0 < count <= number
+    assert offset > 0
+
+
+def test_a_scrub_begins_anew_where_a_queues_beginning_is_not_known() -> None:
+    config = replace(CONFIG, batch_queue_segment_size=COUNT * BATCH_UNIT.size)
+    good = session(fill, config=config, topics=Batches()).image
+    expiring = replace(config, reserved_ms=1, delete_batch_max=1)
+    kept = session(expire, image=good, config=expiring, topics=Batches())
+    first = kept.value // 2
+    image, number = half_scrubbed(kept.image, 5, COUNT)
+    assert number > 5
+    image = edited(image, lambda disk: rot(disk, first - 1, "zeros", COUNT))
+    scrubbing = replace(config, scrub_rate=1 << 30)
+    found = session(scrubbed, image=image, config=scrubbing, topics=Batches())
+    assert found.value == ((COUNT - first, MESSAGES, False), 0)
+
+
 @pytest.mark.parametrize(
     ("bases", "number", "said", "slot"),
     [

@@ -6,7 +6,6 @@ import pytest
 
 from rocketbed.chaos.scenario.library import load_scenario, scenario_names
 from tests.support.sim.plans import ELECTED, SWARM, failed
-from tests.support.turns import part
 
 NAMES = [name for name in scenario_names() if name not in (SWARM, ELECTED)]
 
@@ -14,7 +13,7 @@ NAMES = [name for name in scenario_names() if name not in (SWARM, ELECTED)]
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_scenario_finds_nothing(name: str) -> None:
     family = load_scenario(name)
-    assert failed(family.plan(seed, quick=True) for seed in part(range(3), 3)) == []
+    assert failed(family.plan(seed, quick=True) for seed in range(2)) == []
 
 
 @pytest.mark.slow

@@ -57,13 +57,24 @@ def test_a_member_that_is_behind_holds_the_stream_up_for_a_while() -> None:
     assert not one._held_up
 
 
-def test_a_member_that_catches_up_is_waited_for_as_long_as_it_takes() -> None:
+def test_a_member_that_catches_up_is_waited_for_as_long_as_it_takes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     one = log(retryTimeoutMs="1000")
     for end in (10, 11, 12):
         assert stretch(one, 15, 0, end, 20) == (15, 15)
         one._held_up[NAME] -= 2.0
+    (told,) = caplog.messages
+    assert told.startswith(f"stream.waits {NAME}: a member ends at 10, the stream is at 15;")
     with pytest.raises(DataLoss, match="a member ends at 12"):
         stretch(one, 15, 0, 12, 20)
+
+
+def test_nobody_is_waited_for_where_all_that_was_wanted_is_read() -> None:
+    one = log()
+    one._target = {NAME: 15}
+    assert stretch(one, 15, 0, 10, 20) == (15, 15)
+    assert not one._held_up
 
 
 @pytest.mark.parametrize(

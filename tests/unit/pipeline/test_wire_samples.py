@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import cast
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -32,6 +33,12 @@ class Log:
         self.slow = slow
         self.end, self.broker_id = end, broker_id
         self.pulled: list[MessageQueue] = []
+        self.at_master = self
+
+    def ask_master(self, asked: MessageQueue) -> None:
+        master = self.at_master
+        self.records, self.slow = master.records, master.slow
+        self.end, self.broker_id = master.end, master.broker_id
 
     async def pull(self, asked: MessageQueue, at: int, *, count: int) -> RawPull:
         assert count == 1
@@ -82,9 +89,29 @@ def test_a_topic_that_is_shorter_now_is_another_one() -> None:
     shorter = Log({queue("T"): b""}, end=9)
     assert changed([sample], shorter) == [queue("T")]
     assert sampled(shorter, {queue("T"): 9}) == []
-    behind = Log({queue("T"): b""}, end=9, broker_id=1)
-    assert changed([sample], behind) == []
-    assert changed(sampled(log, {queue("T"): 9}, is_everywhere=True), behind) == [queue("T")]
+
+
+@pytest.mark.parametrize("is_everywhere", [False, True])
+def test_a_slave_that_is_shorter_says_something_only_where_the_master_does_not(
+    is_everywhere: bool,
+) -> None:
+    """It may have lost its disk, and copies it again."""
+    log = Log({queue("T"): record(9)})
+    samples = sampled(log, {queue("T"): 9}, is_everywhere=is_everywhere)
+
+    def slave() -> Log:
+        return Log({queue("T"): b""}, end=9, broker_id=1)
+
+    assert changed(samples, slave()) == ([queue("T")] if is_everywhere else [])
+    for master, is_same in (
+        (log, True),
+        (Log({queue("T"): record(9, b"two")}), False),
+        (Log({queue("T"): b""}, end=9), False),
+        (Log({queue("T"): record(9)}, {queue("T"): math.inf}), not is_everywhere),
+    ):
+        behind = slave()
+        behind.at_master = master
+        assert changed(samples, behind) == ([] if is_same else [queue("T")])
 
 
 def test_a_body_that_is_damaged_and_another_place_in_the_log_are_no_other_message() -> None:

@@ -294,10 +294,20 @@ def test_a_member_that_gives_nothing_to_readers_is_passed_over(code: ResponseCod
     def refuse(command: Command, _: Connection) -> Command:
         return answer(command, code, remark="not here")
 
+    (give,) = pulled(18).inline.values()
+    times = iter(range(9))
+
+    def refuse_once(command: Command, connection: Connection) -> Command | None:
+        if next(times):
+            return give(command, connection)
+        return answer(command, ResponseCode.SYSTEM_ERROR, remark="not yet")
+
     closed = Handlers(inline={RequestCode.PULL_MESSAGE: refuse})
-    found = with_members([closed, pulled(18)], lambda address: answered(address, pull))
-    assert isinstance(found, RawPull)
-    assert (found.next_offset, found.broker_id) == (18, 1)
+    other = Handlers(inline={RequestCode.PULL_MESSAGE: refuse_once})
+    for member in (pulled(18), other):
+        found = with_members([closed, member], partial(answered, ask=pull, limit_s=2.0))
+        assert isinstance(found, RawPull)
+        assert (found.next_offset, found.broker_id) == (18, 1)
     text = told_of_members([closed, closed], pull, limit_s=0.5)
     assert "not here" in text
 
