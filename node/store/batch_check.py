@@ -40,18 +40,17 @@ class BatchCheck:
 
     def _begin(self, queue: BatchConsumeQueue, entry: Entry) -> int | None:
         """The same for the first record of a queue that is come by."""
-        offset = entry.physical_offset
         number = self._find_from(self._first(queue, entry), queue, entry)
         if number is None or number == queue.first_unit:
             return number
-        if self._is_gone(queue, number - 1, offset):
+        if self._is_gone(queue, number - 1, entry):
             queue.keep_from(number, self._log.min_offset)
         return number
 
     def _find_from(self, number: int, queue: BatchConsumeQueue, entry: Entry) -> int | None:
         while number < queue.end_unit:
             unit = queue.unit_at(number)
-            is_own = is_unit_of(unit, entry)
+            is_own = unit is not None and unit[0] == entry.physical_offset
             if is_own or not self._is_true(queue, number):
                 # The latter may be of a record that says another queue: no checksum covers that.
                 own = number if is_own else queue.number_of(entry.physical_offset)
@@ -84,14 +83,16 @@ class BatchCheck:
             number -= 1
         return number
 
-    def _is_gone(self, queue: BatchConsumeQueue, number: int, offset: int) -> bool:
-        """Whether no record that the log has below `offset` can be that of a unit."""
-        low = self._log.min_offset
+    def _is_gone(self, queue: BatchConsumeQueue, number: int, entry: Entry) -> bool:
+        """Whether no record that the log has before `entry` can be that of a unit."""
+        low, offset = self._log.min_offset, entry.physical_offset
         if self.begun_at > low or self._damaged.hit(low, offset - low) is not None:
             return False  # not all of them were seen
         unit = queue.unit_at(number)
-        if unit is None or not low <= unit[0] < offset:
+        if unit is None or not low <= unit[0] <= offset:
             return True
+        if unit[0] == offset:  # its own, of which it says something else, or a copy of that
+            return is_unit_of(unit, entry)
         return not self._cursor.one(unit[0]).entries
 
     def _is_below(self, queue: BatchConsumeQueue, number: int, offset: int) -> bool:

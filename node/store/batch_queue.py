@@ -153,8 +153,9 @@ class BatchConsumeQueue(UnitQueue):
         """Number of the unit of a record at an offset of the log, or of the next one."""
         number = self._first_where(lambda unit: unit[0] >= physical_offset)
         following = self.unit_at(number + 1) if number + 1 < self.end_unit else None
-        # A rotten unit before it may have been taken for the one.
-        return number + 1 if following and following[0] == physical_offset else number
+        if following and self._is_whole(following) and following[0] == physical_offset:
+            number += 1  # a rotten unit before it was taken for the one
+        return number
 
     def slot_of(self, entry: Entry) -> tuple[int, int] | None:
         """Queue offset, and count of messages, that a record has to be served as; None if no unit

@@ -495,6 +495,23 @@ def test_a_scrub_that_begins_behind_such_a_record_moves_no_unit() -> None:
     assert session(look, image=image, config=CONFIG, topics=Batches()).value == [11]
 
 
+@pytest.mark.parametrize("bit", [0, 2, 25])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rotten_unit_beside_a_record_that_says_another_queue_offset(kind: str, bit: int) -> None:
+    good = session(fill, config=CONFIG, topics=Batches()).image
+    path, _, _ = records(good)[0]
+    image = flip_queue_offset(good, 0, bit)
+    image = edited(image, lambda disk: rot(disk, 1, kind))
+    for boot in range(2):
+        run = session(scrubbed, image=image, config=SCRUBBED, topics=Batches())
+        (count, offset, is_refused), _ = run.value
+        assert is_refused or (count, offset) == (COUNT, MESSAGES), f"boot {boot}"
+        image = run.image
+    healed = edited(image, lambda disk: disk.replace_contents(path, good.contents(path)))
+    again = session(scrubbed, image=healed, config=SCRUBBED, topics=Batches())
+    assert again.value == ((COUNT, MESSAGES, False), 0)
+
+
 async def half(store: MessageStore) -> int:
     """How far the scrub had come when it said so on disk."""
     for _ in range(1000):
