@@ -74,9 +74,9 @@ class Case:
         places = [*zip(told_ns, at_place(told, "physical_offset"), strict=True)]
         # A group's member may handle what it got long after a loss.
         seen_ns = max([0, *told_ns, *at_place(evidence.rows((Function.GOT,)), "returned_ns")])
-        behind = max(places)[1] + 1 if places else None
+        behind = max(places)[1] + 1 if places else 0
         group = evidence.queues.names[queue].group
-        return self.losses.loss_between(group, seen_ns, ENDLESS, behind=behind)
+        return self.losses.loss_between(group, seen_ns, ENDLESS, behind=behind or None)
 
 
 @dataclass(slots=True)

@@ -179,8 +179,9 @@ def catch_up(case: Case, found: Findings) -> int:
         end_ns = event.time_ns + int(float(event.fields.get("seconds", 0)) * SECOND_NS)
         disk_ns = evidence.record.facts.get("disks_ns", {}).get(event.node, 0)
         limit_ns = end_ns + CUT_SYNCS * disk_ns
-        ours = (cut.time_ns for cut in cuts if cut.node == event.node)
-        cut_ns = min((at for at in ours if event.time_ns <= at <= limit_ns), default=0)
+        ours = [cut.time_ns for cut in cuts if cut.node == event.node]
+        ours += [limit_ns] if limit_ns > end else []  # nobody knows of one that would come
+        cut_ns = max((at for at in ours if event.time_ns <= at <= limit_ns), default=0)
         begins_ns[event.node].append((event.time_ns, max(end_ns, cut_ns)))
     examined = 0
     for event in samples:

@@ -123,12 +123,15 @@ class _Excuses:
         return next(filter(None, (self._lost_behind(one, row) for row in (last, *before))), None)
 
     def _has_stayed(self, last: Row) -> bool:
-        """Whether a member is called for its queue later on."""
-        return any(
-            (call.process, call.topic, call.queue) == (last.process, last.topic, last.queue)
-            and call.invoked_ns > last.returned_ns
+        """Whether a member is called for its queue next."""
+        later = (
+            call
             for call in self._calls[last.node, last.operation]
+            if (call.topic, call.queue) == (last.topic, last.queue)
+            and call.invoked_ns > last.returned_ns
         )
+        following = min(later, key=lambda call: call.invoked_ns, default=None)
+        return following is not None and following.process == last.process
 
     def _lost_behind(self, one: Heard, last: Row) -> Excuse | None:
         """The same, where this is the last that was seen of it."""

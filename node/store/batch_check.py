@@ -50,7 +50,7 @@ class BatchCheck:
     def _find_from(self, number: int, queue: BatchConsumeQueue, entry: Entry) -> int | None:
         while number < queue.end_unit:
             unit = queue.unit_at(number)
-            is_own = unit is not None and unit[0] == entry.physical_offset
+            is_own = unit is not None and _is_of(unit, entry)
             if is_own or not self._is_true(queue, number):
                 # The latter may be of a record that says another queue: no checksum covers that.
                 own = number if is_own else queue.number_of(entry.physical_offset)
@@ -78,7 +78,7 @@ class BatchCheck:
                 break
             number += 1
         while number > queue.first_unit and not _is_own_and_joined(queue, number, entry):
-            if self._is_below(queue, number - 1, offset):
+            if self._is_below(queue, number - 1, entry):
                 break
             number -= 1
         return number
@@ -95,9 +95,11 @@ class BatchCheck:
             return is_unit_of(unit, entry)
         return not self._cursor.one(unit[0]).entries
 
-    def _is_below(self, queue: BatchConsumeQueue, number: int, offset: int) -> bool:
+    def _is_below(self, queue: BatchConsumeQueue, number: int, entry: Entry) -> bool:
         unit = queue.unit_at(number)
-        return unit is not None and unit[0] < offset and self._is_true(queue, number)
+        if unit is None or unit[0] >= entry.physical_offset or _is_of(unit, entry):
+            return False
+        return self._is_true(queue, number)
 
     def _is_true(self, queue: BatchConsumeQueue, number: int) -> bool:
         """Whether a unit is that of a record of its queue, or may be that of one that expired or
@@ -115,6 +117,12 @@ class BatchCheck:
             return False
         said = entry.queue_offset, abs(entry.units)
         return is_unit_of(unit, entry) or queue.slot_of(entry) not in (None, said)
+
+
+def _is_of(unit: tuple[int, ...], entry: Entry) -> bool:
+    """Whether a unit says where a record lies, or what it holds: the rest may be rotten."""
+    said = entry.queue_offset, abs(entry.units)
+    return unit[0] == entry.physical_offset or unit[4:6] == said
 
 
 def _is_own_and_joined(queue: BatchConsumeQueue, number: int, entry: Entry) -> bool:

@@ -52,7 +52,7 @@ class BatchConsumeQueue(UnitQueue):
 
     @property
     def kept_unit(self) -> int:
-        """Number of the first unit that says something of the units behind it."""
+        """As for every queue; behind those of expired records if the scrub said so."""
         return max(self.first_unit, self._kept)
 
     def keep_from(self, number: int, log_min: int) -> None:

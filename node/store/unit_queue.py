@@ -103,6 +103,11 @@ class UnitQueue:
         """Number of the first unit that is kept, or of the first one of its segment."""
         return self.row.starts[0] // self.unit.size if self.row.starts else self.stored_units
 
+    @property
+    def kept_unit(self) -> int:
+        """Number of the first unit that says something of the units behind it."""
+        return self.first_unit
+
     def begins_before(self, deletions: dict[str, int]) -> bool:
         """Whether the queue holds what was there when its topic was deleted.
 
@@ -171,11 +176,13 @@ class UnitQueue:
 
     def _walk(self, offset: int) -> int:
         """End of the valid prefix, unit by unit; pre-blanks at its end do not count."""
-        end = first = self.first_unit
-        last_physical, number = -1, first
+        end, kept = self.first_unit, self.kept_unit
+        last_physical, number = -1, end
         for start in self.row.starts:
             for unit in self.unit.iter_unpack(self.row.read(start, self.row.size)):
-                if not self._is_blank(unit):
+                if number < kept:
+                    end = number + 1
+                elif not self._is_blank(unit):
                     if not self._valid(unit, offset) or unit[0] <= last_physical:
                         return end
                     last_physical, end = unit[0], number + 1
@@ -188,7 +195,7 @@ class UnitQueue:
         Pre-blanks count as valid on the way, so that a gap costs no more than any other units;
         those right before the end are taken off again.
         """
-        base = low = self.first_unit
+        base = low = self.kept_unit
         high = self.row.end // self.unit.size
         while low < high:
             middle = (low + high) // 2

@@ -54,7 +54,7 @@ class QueueLog:
         self._target: dict[str, int] | None = None
         self._held_up: dict[str, float] = {}
         self._shortest: dict[str, int] = {}
-        """Where members that hold queues up ended at the last look."""
+        """How far members had come that hold queues up."""
         self._compared: dict[str, None] = {}
         """Queues, those first of which the last look back is the longest ago."""
         self._log = KeptLog(options)
@@ -194,9 +194,10 @@ class QueueLog:
             why = f"a member ends at {bounds.end}, {who}the stream is at {begin}"
             if name not in self._shortest:
                 LOG.warning("stream.waits %s: %s; it is waited for while it catches up", name, why)
-            if bounds.end > self._shortest.get(name, bounds.end):
+            known = self._shortest.get(name, bounds.end)
+            if bounds.end > known:
                 self._held_up.pop(name, None)
-            self._shortest[name] = bounds.end
+            self._shortest[name] = max(bounds.end, known)  # one that comes and goes gets no further
             self._hold_up(name, why)
             return begin, begin
         self._held_up.pop(name, None)

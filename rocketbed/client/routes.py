@@ -211,7 +211,10 @@ class Routes:
 
         def read(answer: Command) -> TopicRouteData | None:
             if answer.code == ResponseCode.SUCCESS:
-                return TopicRouteData.decode(answer.body)
+                found = TopicRouteData.decode(answer.body)
+                if not found.queue_datas:
+                    raise ProtocolError(f"the route of topic {topic} names no queue")
+                return found
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
             what = f"route of topic {topic}"

@@ -63,6 +63,7 @@ KINDS = {
     "zeros": lambda unit: [0] * 8,
     "offset sign": flips(0, 63),
     "offset bit 40": flips(0, 40),
+    "offset bit 12": flips(0, 12),
     "offset bit 4": flips(0, 4),
     "size bit 12": flips(1, 12),
     "size bit 3": flips(1, 3),
@@ -226,6 +227,47 @@ def test_a_rotten_unit_of_an_expired_record_hides_nothing(change: str | int, bef
         found = session(scrubbed, image=image, config=scrubbing, topics=Batches())
         assert found.value == ((COUNT - first, MESSAGES, False), 0)
         image = found.image
+
+
+@pytest.mark.parametrize("bit", [40, 61])
+@pytest.mark.parametrize("cut_behind", [1, 2, 6])
+def test_a_cut_behind_a_rotten_unit_of_an_expired_record(cut_behind: int, bit: int) -> None:
+    config = replace(CONFIG, batch_queue_segment_size=COUNT * BATCH_UNIT.size)
+    good = session(fill, config=config, topics=Batches()).image
+    expiring = replace(config, reserved_ms=1, delete_batch_max=1)
+    kept = session(expire, image=good, config=expiring, topics=Batches())
+    first, (path, at, _) = kept.value // 2, records(kept.image)[cut_behind]
+    begin = int(path.rpartition("/")[2]) + at
+
+    async def cut(store: MessageStore) -> int:
+        await store.scrubber.finished.wait()
+        await store.removal.cut(begin)
+        for _ in range(3):
+            put(store, body=b"new")
+        await settle(store)
+        return (await deliver(store))[0]
+
+    image = edited(kept.image, lambda disk: rot_by(disk, first - 1, flips(0, bit), COUNT))
+    scrubbing = replace(config, scrub_rate=1 << 30)
+    run = session(cut, image=image, config=scrubbing, topics=Batches())
+    assert run.value == cut_behind + 3
+    again = session(scrubbed, image=run.image, config=scrubbing, topics=Batches())
+    assert (again.value[0][0], again.value[1]) == (cut_behind + 3, 0)
+
+
+@pytest.mark.parametrize("bit", [12, 13])
+def test_the_first_unit_of_a_file_may_be_rotten_too(bit: int) -> None:
+    """It names what lies before the log's beginning, as that of an expired record does."""
+    config = replace(CONFIG, batch_queue_segment_size=5 * BATCH_UNIT.size)
+    good = session(fill, config=config, topics=Batches()).image
+    expiring = replace(config, reserved_ms=1, delete_batch_max=1)
+    kept = session(expire, image=good, config=expiring, topics=Batches())
+    number = kept.value // 2
+    assert min(units(kept.image)).endswith(f"{number * BATCH_UNIT.size:020d}")
+    image = edited(kept.image, lambda disk: rot_by(disk, number, flips(0, bit), 5))
+    scrubbing = replace(config, scrub_rate=1 << 30)
+    found = session(scrubbed, image=image, config=scrubbing, topics=Batches())
+    assert found.value == ((COUNT - number, MESSAGES, False), 0)
 
 
 def inner_batch(store: MessageStore, count: int, says: str = "") -> None:

@@ -145,6 +145,15 @@ def put_back_and_lost_by_one_that_stayed(run: RunMaker) -> None:
         hear(run, group, DUE_NS + 11 * SECOND, process=6, offset=8, value=VALUE + 1)
 
 
+def put_back_and_lost_by_one_that_came_back(run: RunMaker) -> None:
+    put_back_and_lost(run)
+    for number, (process, second) in enumerate([(5, 11), (6, 25)], 1):
+        tell(run, value=VALUE + number, at_ns=TOLD_NS + second * SECOND)
+        for group in (LOOSE, ORDERED):
+            due_ns = DUE_NS + second * SECOND
+            hear(run, group, due_ns, process=process, offset=7 + number, value=VALUE + number)
+
+
 def put_back_and_lost_and_put_back(run: RunMaker) -> None:
     put_back_and_lost(run, process=5)
 
@@ -608,6 +617,7 @@ def taken_again_in_order(run: RunMaker) -> None:
         (lost, set()),
         (put_back_and_lost, set()),
         (put_back_and_lost_by_one_that_stayed, {"A27"}),
+        (put_back_and_lost_by_one_that_came_back, set()),
         (put_back_and_lost_and_put_back, {"A27"}),
         (lost_before, {"A27"}),
         (promoted_without_it, set()),

@@ -718,6 +718,20 @@ def test_a_follower_with_a_slow_disk_gets_on(
     assert found(run.judge(only=["R8"])) == wanted
 
 
+@pytest.mark.parametrize(("cut_s", "wanted"), [([79, 87], set()), ([79], {"R8"})], ids=str)
+def test_a_follower_with_a_slow_disk_may_cut_more_than_once(
+    run: RunMaker, cut_s: list[int], wanted: set[str]
+) -> None:
+    for second in cut_s:
+        run.event(second * SECOND, "b2", "cut", start=5, end=6)
+    test_a_follower_with_a_slow_disk_gets_on(run, 21, 700, 0, wanted)
+
+
+def test_a_run_may_end_before_a_cut_on_a_slow_disk_has(run: RunMaker) -> None:
+    run.record.stop_ns = 87 * SECOND
+    test_a_follower_with_a_slow_disk_gets_on(run, 21, 700, 0, set())
+
+
 @pytest.mark.parametrize(("rate", "wanted"), [("4KiB", set()), ("64KiB", {"R8"})])
 def test_what_a_connection_holds_goes_on_at_the_rate_of_a_slow_link(
     run: RunMaker, rate: str, wanted: set[str]
