@@ -4,7 +4,12 @@ Where a record's unit stands in a batch queue does not follow from its queue off
 gone through beside the log, unit by unit.
 """
 
-from rocketbed.node.store.batch_queue import MESSAGES_MAX, BatchConsumeQueue, is_unit_of
+from rocketbed.node.store.batch_queue import (
+    MESSAGES_MAX,
+    BatchConsumeQueue,
+    batch_unit,
+    is_unit_of,
+)
 from rocketbed.node.store.commitlog import CommitLog
 from rocketbed.node.store.cursor import LogCursor
 from rocketbed.node.store.damage import DamagedRanges
@@ -120,9 +125,8 @@ class BatchCheck:
 
 
 def _is_of(unit: tuple[int, ...], entry: Entry) -> bool:
-    """Whether a unit says where a record lies, or what it holds: the rest may be rotten."""
-    said = entry.queue_offset, abs(entry.units)
-    return unit[0] == entry.physical_offset or unit[4:6] == said
+    """Whether a unit is at a record's place in the log, or says everything else of it."""
+    return unit[0] == entry.physical_offset or unit[1:6] == batch_unit(entry)[1:6]
 
 
 def _is_own_and_joined(queue: BatchConsumeQueue, number: int, entry: Entry) -> bool:

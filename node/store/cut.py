@@ -162,7 +162,10 @@ async def _keep(
     parts.pool.make_dir(directory)
     path = f"{directory}/{name}"
     if disk.exists(path):
-        path = f"{path}.{parts.world.clock.wall_ms()}"
+        at_ms = parts.world.clock.wall_ms()
+        while disk.exists(f"{path}.{at_ms}"):  # of the same moment, or of a clock that went back
+            at_ms += 1
+        path = f"{path}.{at_ms}"
     temporary = f"{path}.new"
     if disk.exists(temporary):
         disk.unlink(temporary)
