@@ -14,7 +14,7 @@ demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
 
 test: $(VENV)/.test  ## set up; what needs only Python, of the longer tests a third (docs/testing.md)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=40 --durations-min=5 -m "not slow and not peer" $(TURNS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=40 --durations-min=5 -m "not slow and not peer" $(TURNS)
 
 test-all:  ## all of that, and what takes long
 	$(MAKE) test TURNS=

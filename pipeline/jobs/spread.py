@@ -66,7 +66,8 @@ def spread(
             while waiting and len(running) <= job.cores:  # one waits, so that no slot has to
                 piece = waiting.pop()
                 running[pool.submit(_run, job, work, piece, build)] = piece
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            done = wait(running, return_when=FIRST_COMPLETED).done
+            for future in sorted(done, key=lambda one: one.exception() is not None):
                 piece = running.pop(future)
                 if (error := future.exception()) is not None:
                     failed.append(error)

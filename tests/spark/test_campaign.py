@@ -104,19 +104,19 @@ def test_a_piece_that_fails_does_not_end_those_after_the_first_answer(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     def work(piece: int) -> int:
-        if piece == 2:
-            raise PipelineError("not two")
+        if piece == 3:  # it begins when one is done
+            raise PipelineError("not three")
         return piece * piece
 
     job = Job("campaign", JobSettings(), spark=spark)
     answers: list[int] = []
-    with pytest.raises(SparkFailed, match="1 of 5 tasks failed: not two"):
+    with pytest.raises(SparkFailed, match="1 of 5 tasks failed: not three"):
         answers.extend(done.answer for done in spread(job, work, [0, 1, 2, 3, 4]))
-    assert sorted(answers) == [0, 1, 9, 16]
+    assert sorted(answers) == [0, 1, 4, 16]
     (row,) = job.report.tables["cost"]
     assert (row["tasks"], row["repeated"]) == (4, 0)
-    with pytest.raises(Exception, match="not two"):
-        list(spread(job, work, [2]))
+    with pytest.raises(Exception, match="not three"):
+        list(spread(job, work, [3]))
 
 
 def test_mutants_that_cannot_be_judged_are_an_error(
