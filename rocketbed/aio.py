@@ -268,6 +268,7 @@ class Admin(AdminFace, _Client[NativeAdmin]):
     hand_over = _waits(NativeAdmin.hand_over)
     force_leader = _waits(NativeAdmin.force_leader)
     broker_config = _waits(NativeAdmin.broker_config)
+    change_broker_config = _waits(NativeAdmin.change_broker_config)
     wipe_write_permission = _waits(NativeAdmin.wipe_write_permission)
     add_write_permission = _waits(NativeAdmin.add_write_permission)
     groups = _waits(NativeAdmin.groups)

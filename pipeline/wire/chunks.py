@@ -6,13 +6,15 @@ became shorter.
 """
 
 import logging
-import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import trio
+
+from rocketbed.client.routes import MASTER_ID
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.options import Options
-from rocketbed.pipeline.wire.log import PAUSE_MAX_S, RawPull, Refused, WireError, WireLog
+from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.questions import describe, together
 from rocketbed.wire.bodies import MessageQueue
 
@@ -29,14 +31,14 @@ IN_FLIGHT: Final = 8
 DOUBTED_MAX: Final = 128
 """Refused messages that are asked for at once, to learn where the next one is that is given."""
 STALLED_MAX: Final = 3
-"""Answers without a record and without a step forward, one after the other, before it is an
-error."""
+"""Answers of a master without a record and without a step forward, one after the other, before it
+is an error; others are waited for."""
 
 
 async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog) -> list[RawPull]:
     """Answers from `start` on until there are bytes enough or the range is over."""
     found: list[RawPull] = []
-    size, offset, stalled, step = 0, start, 0, 0
+    size, offset, stalled, stalled_at, step = 0, start, 0, 0.0, 0
     begins: dict[int, int] = {}
     """Where members that were asked for the offset begin, as they do not have it any more."""
     short: set[int] = set()
@@ -64,8 +66,9 @@ async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog
             if not pulled.records and pulled.next_offset <= offset:
                 if options.read_uncommitted and await _goes_to_another(log, wanted, pulled, short):
                     break
+                stalled_at = stalled_at if stalled else trio.current_time()
                 stalled += 1
-                if await _is_over(log, wanted, pulled, offset, stalled, options):
+                if await _is_over(log, wanted, pulled, offset, stalled, stalled_at, options):
                     found.append(_nothing(wanted.end))
                     return found
                 break
@@ -152,19 +155,33 @@ async def _behind_deleted(
 
 
 async def _is_over(
-    log: WireLog, wanted: "QueueRange", pulled: RawPull, offset: int, times: int, options: Options
+    log: WireLog,
+    wanted: "QueueRange",
+    pulled: RawPull,
+    offset: int,
+    times: int,
+    since_s: float,
+    options: Options,
 ) -> bool:
-    """After an answer without a message and without a step: whether a queue that became shorter is
-    read to its end, for who allows loss. Until then the master is asked. Raises `WireError`."""
-    is_short = pulled.end <= offset
-    is_loose = is_short and not options.fail_on_data_loss
-    if times >= STALLED_MAX + is_loose * math.ceil(options.limit_s / PAUSE_MAX_S):
+    """After an answer without a message and without a step, the first of which came at `since_s`:
+    whether a queue that became shorter is read to its end, for who allows loss. Until then the
+    master is asked. Raises `WireError`."""
+    is_short, is_masters = pulled.end <= offset, pulled.broker_id == MASTER_ID
+    is_final = is_masters and options.fail_on_data_loss and not options.read_uncommitted
+    if is_short and not is_final:  # the one that has it may come back
+        is_enough = trio.current_time() - since_s >= options.limit_s
+    else:
+        is_enough = times >= STALLED_MAX
+    if is_enough:
+        who = "the broker" if is_masters else f"the slave that answers, {pulled.broker_id},"
         what = (
             f"{describe(wanted.queue)}: no messages at {offset}, though it was to be read up to "
-            f"{wanted.end} and the broker says it has {pulled.first} to {pulled.end}: its log was "
+            f"{wanted.end} and {who} says it has {pulled.first} to {pulled.end}: its log was "
             f"truncated, or another broker replaced it"
         )
-        if is_loose:
+        if not is_final:
+            what += ", or the member that has them is away"
+        if is_short and not options.fail_on_data_loss:
             LOG.warning("wire.shorter %s", what)
             return True
         if is_short:

@@ -41,7 +41,7 @@ from rocketbed.pipeline.wire.troubles import (
 from rocketbed.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from rocketbed.wire.bodies import ClusterInfo, MessageQueue, TopicList
 from rocketbed.wire.codes import ResponseCode
-from rocketbed.wire.command import Command, RequestCode, request
+from rocketbed.wire.command import RequestCode, request
 from rocketbed.wire.errors import ProtocolError
 from rocketbed.wire.headers import (
     PullMessageRequest,
@@ -162,7 +162,7 @@ class WireLog:
 
         async def ask() -> list[str]:
             code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-            known = await self._of_nameserver("list of topics", code, TopicList.decode)
+            known = await self._session.nameservers.body(code, "list of topics", TopicList.decode)
             names = sorted(known.topic_list)
             if not names:  # brokers tell a name server that has just started of theirs bit by bit
                 raise NoRoute("the name servers know no topic yet")
@@ -180,8 +180,8 @@ class WireLog:
         if some are not within the limit."""
 
         async def ask() -> frozenset[str]:
-            info = await self._of_nameserver(
-                "list of brokers", RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo.decode
+            info = await self._session.nameservers.body(
+                RequestCode.GET_BROKER_CLUSTER_INFO, "list of brokers", ClusterInfo.decode
             )
             of = info.cluster_addr_table
             for kind, wanted, known in (
@@ -258,34 +258,48 @@ class WireLog:
         )
 
         async def ask() -> int:
-            _, address = await self._member(queue)
+            broker_id, address = await self._member(queue)
             command = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
-            return await number(self._session, queue, address, command)
+            try:
+                return await number(self._session, queue, address, command)
+            except RemotingError:
+                self._note_silent(queue, broker_id)
+                await self._pass_over(queue)
+                raise
 
         return await self._patiently(f"offset by time of {describe(queue)}", queue.topic, ask)
 
     async def pull(self, queue: MessageQueue, offset: int, *, count: int = PULL_COUNT) -> RawPull:
         """Pull once, without waiting for new messages. Raises `WireError`, `TopicGone`."""
-        is_refused = is_closed = False
+        refused: RequestRefused | None = None
+        is_closed = is_away = False
         answer_s = min(ANSWER_S, self._limit_s / 4) if self._anyone else ANSWER_S
 
         async def ask() -> RawPull:
-            nonlocal is_refused, is_closed, answer_s
+            nonlocal refused, is_closed, is_away, answer_s
+            at_master = refused is not None
             try:
-                return await self._pull(
-                    queue, offset, count, at_master=is_refused, answer_s=answer_s
+                found = await self._pull(
+                    queue, offset, count, at_master=at_master, answer_s=answer_s
                 )
             except RequestRefused as exc:
-                if exc.code in CLOSED and self._anyone and await self._pass_over(queue):
-                    is_closed = True
-                    raise NoBroker(str(exc)) from exc
-                is_refused = not is_closed  # the master may have it whole
+                if exc.code in CLOSED and self._anyone:
+                    is_passed = await self._pass_over(queue)
+                    is_closed = is_closed or is_passed
+                    if is_passed or is_away or not await self._has_master(queue):
+                        raise NoBroker(str(exc)) from exc
+                refused = None if is_closed else exc  # the master may have it whole
                 raise
             except RemotingError as exc:
+                is_away = True
                 is_passed = self._anyone and await self._pass_over(queue)
                 if isinstance(exc, RequestTimeout | ConnectionLost) and not is_passed:
                     answer_s *= 2  # megabytes take long on a slow way
                 raise
+            if refused is not None and found.end <= offset:
+                of_holder, refused = refused, None
+                raise of_holder  # which alone has it, and is asked once more
+            return found
 
         try:
             return await self._patiently(
@@ -326,14 +340,6 @@ class WireLog:
         await trio.sleep(min(PAUSE_S * 2**times, PAUSE_MAX_S))
 
     # --- inside
-
-    async def _of_nameserver(self, what: str, code: RequestCode, decode: Callable[[bytes], T]) -> T:
-        def read(answer: Command) -> T:
-            if answer.code != ResponseCode.SUCCESS:
-                raise RequestRefused(what, "nameserver", answer.code, answer.remark)
-            return decode(answer.body)
-
-        return await self._session.nameservers.read(request(code), read)
 
     def _readable(self, route: Route) -> tuple[MessageQueue, ...]:
         """Queues that can be read; of others it is told, once a topic."""
@@ -423,6 +429,14 @@ class WireLog:
             raise NoBroker(f"no broker serves {describe(queue)} now")
         return member
 
+    def _note_silent(self, queue: MessageQueue, broker_id: int) -> None:
+        self.ask_master(queue)
+        self._silent.setdefault(queue, set()).add(broker_id)
+
+    async def _has_master(self, queue: MessageQueue) -> bool:
+        route = await self._session.routes.get(queue.topic)
+        return route.master(queue.broker_name) is not None
+
     async def _pass_over(self, queue: MessageQueue) -> bool:
         """Ask a member next that has not been silent, if there is one; else the master again."""
         route = await self._session.routes.get(queue.topic)
@@ -460,8 +474,7 @@ class WireLog:
                 with reading(address):
                     found = PullMessageResponse.decode(answer.raw_fields)
         except RemotingError:
-            self.ask_master(queue)
-            self._silent.setdefault(queue, set()).add(broker_id)
+            self._note_silent(queue, broker_id)
             raise
         if answer.code in CLOSED:
             self._silent.setdefault(queue, set()).add(broker_id)

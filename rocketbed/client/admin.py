@@ -3,14 +3,14 @@
 What is written goes to every broker concerned and to every nameserver, as `mqadmin` does it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 import orjson
 import trio
 
-from rocketbed.client.errors import ClientError, NoNameserver, NotFound, RequestRefused
+from rocketbed.client.errors import ClientError, NoNameserver, NotFound, RequestRefused, reading
 from rocketbed.client.messages import Received, check_group, check_topic
 from rocketbed.client.offsets import QueueOffsets
 from rocketbed.client.routes import DEFAULT_TOPIC, MASTER_ID
@@ -33,7 +33,6 @@ from rocketbed.wire.bodies import (
 )
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.encoding.fields import Header
-from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.wire.headers import ConsumerGroupRequest
 from rocketbed.wire.headers_admin import (
     AddPermissionResponse,
@@ -73,7 +72,7 @@ class Admin:
         """Nothing is connected yet. Raises `BadMessage` for malformed addresses.
 
         All methods raise `RequestRefused` for an answer that is not success, other `ClientError`
-        when no one can be asked, and `RemotingError` when no answer came.
+        when no one can be asked or an answer cannot be read, `RemotingError` when none came.
         """
         self._session = Session(world, nameservers)
         self._timeout_s = timeout_s
@@ -143,10 +142,10 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """Names of all topics that are routed, system topics too, sorted."""
-        answer = await self._ask_nameserver(
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, what="list of topics"
-        )
-        return sorted(TopicList.decode(answer.body).topic_list)
+        self._session.check_entered()
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        known = await self._session.nameservers.body(code, "list of topics", TopicList.decode)
+        return sorted(known.topic_list)
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Where a topic lives; None when the nameservers do not know it."""
@@ -156,34 +155,31 @@ class Admin:
     async def topic_config(self, topic: str, broker: str) -> TopicConfig:
         """A topic as one broker's master has it."""
         address = (await self._masters([broker]))[broker]
-        answer = await self.ask(
-            address,
-            RequestCode.GET_TOPIC_CONFIG,
-            TopicRequest(topic=topic),
-            what=f"topic {topic} at {broker}",
-        )
-        return TopicConfig.decode(answer.body)
+        header, what = TopicRequest(topic=topic), f"topic {topic} at {broker}"
+        answer = await self.ask(address, RequestCode.GET_TOPIC_CONFIG, header, what=what)
+        with reading(what, address):
+            return TopicConfig.decode(answer.body)
 
     async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
         """All topics of the broker at an address."""
         answer = await self.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, what="topics")
-        return TopicConfigTable.decode(answer.body).topic_config_table
+        with reading("topics", address):
+            return TopicConfigTable.decode(answer.body).topic_config_table
 
     # --- brokers
 
     async def cluster(self) -> ClusterInfo:
         """Clusters, their brokers and the addresses of each."""
-        answer = await self._ask_nameserver(
-            RequestCode.GET_BROKER_CLUSTER_INFO, what="list of brokers"
-        )
-        return ClusterInfo.decode(answer.body)
+        self._session.check_entered()
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        return await self._session.nameservers.body(code, "list of brokers", ClusterInfo.decode)
 
     async def runtime_info(self, address: str) -> dict[str, str]:
         """What the broker at an address says about itself, by RocketMQ's names."""
-        answer = await self.ask(
-            address, RequestCode.GET_BROKER_RUNTIME_INFO, what="runtime information"
-        )
-        return KvTable.decode(answer.body).table
+        what = "runtime information"
+        answer = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, what=what)
+        with reading(what, address):
+            return KvTable.decode(answer.body).table
 
     async def failover_groups(self) -> dict[str, Any]:
         """What the controller of groups with failover has on record of each, by broker name.
@@ -216,6 +212,16 @@ class Admin:
         text = answer.body.decode("utf-8", "replace")
         return {key: value for _, key, value in parse_properties(text)}
 
+    async def change_broker_config(self, address: str, changes: Mapping[str, str]) -> str:
+        """Change settings of the running broker at an address, all or none; by RocketMQ's names.
+
+        Returns why it will not keep them when it starts again; empty if it will. Raises
+        `RequestRefused` where one cannot be changed, or not to that value.
+        """
+        text = "".join(f"{key}={value}\n" for key, value in changes.items())
+        command = request(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+        return (await self._send(address, command, "change of configuration")).remark or ""
+
     async def wipe_write_permission(self, broker: str) -> int:
         """Let no client write to a broker; the number of topics at the first nameserver."""
         answers = await self._session.nameservers.request_all(
@@ -242,10 +248,10 @@ class Admin:
         """Names of the consumer groups of all masters, sorted."""
         found: set[str] = set()
         for address in (await self._masters(None)).values():
-            answer = await self.ask(
-                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, what="list of groups"
-            )
-            found.update(SubscriptionGroupTable.decode(answer.body).subscription_group_table)
+            code, what = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "list of groups"
+            answer = await self.ask(address, code, what=what)
+            with reading(what, address):
+                found.update(SubscriptionGroupTable.decode(answer.body).subscription_group_table)
         return sorted(found)
 
     async def create_group(self, config: SubscriptionGroupConfig) -> None:
@@ -278,7 +284,8 @@ class Admin:
                 parse_address(address), command, timeout_s=self._timeout_s
             )
             if answer.code == ResponseCode.SUCCESS:
-                found.update(ConsumerIdList.decode(answer.body).consumer_id_list)
+                with reading(f"members of group {group}", address):
+                    found.update(ConsumerIdList.decode(answer.body).consumer_id_list)
         return sorted(found)
 
     # --- messages
@@ -327,13 +334,6 @@ class Admin:
         answer = await self._session.ask(parse_address(address), command, timeout_s=self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(what, f"broker {address}", answer.code, answer.remark)
-        return answer
-
-    async def _ask_nameserver(self, code: RequestCode, *, what: str) -> Command:
-        self._session.check_entered()
-        answer = await self._session.nameservers.request(request(code))
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestRefused(what, "nameserver", answer.code, answer.remark)
         return answer
 
     async def _ask_controller(self, command: Command, what: str) -> Command:
@@ -398,11 +398,11 @@ class Admin:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Raises `BodyError`."""
+    """Raises `ClientError`."""
     try:
         found = orjson.loads(body)
     except ValueError as exc:
-        raise BodyError(f"the answer is no JSON: {exc}") from exc
+        raise ClientError(f"the answer is no JSON: {exc}") from exc
     if not isinstance(found, dict):
-        raise BodyError("the answer is no JSON object")
+        raise ClientError("the answer is no JSON object")
     return found

@@ -5,10 +5,12 @@ cannot be reached, and for requests that a peer refused. Broken connections and 
 are `rocketbed.remoting.errors`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from rocketbed.wire.codes import ResponseCode
-from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.errors import ProtocolError, RocketbedError
 
 
 class ClientError(RocketbedError):
@@ -72,6 +74,16 @@ class SendRefused(NotSent):
 
 class SendUnknown(NotSent):
     """The message may be stored, now or later."""
+
+
+@contextmanager
+def reading(what: str, broker: str) -> Iterator[None]:
+    """Within it a broker's answer is read. Raises `ClientError` for one that cannot be."""
+    try:
+        yield
+    except ProtocolError as exc:
+        reason = f"broker {broker} gives an answer that cannot be read: {exc}"
+        raise ClientError(f"{what}: {reason}") from exc
 
 
 def code_name(code: int) -> str:

@@ -5,7 +5,7 @@ of its own, so that one unreachable nameserver cannot eat the time of a whole ca
 trap 9).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 import trio
@@ -14,7 +14,7 @@ from rocketbed.client.connections import Connections
 from rocketbed.client.errors import BadMessage, NoNameserver, RequestRefused
 from rocketbed.remoting.client import parse_address
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.command import Command, ResponseCode
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import Address, World
 
@@ -52,24 +52,36 @@ class Nameservers:
         self.unanswered: dict[Address, None] = {}
         """Those that were asked, and have not answered yet, or not when they were asked last."""
 
-    async def request(self, command: Command, *, timeout_s: float = REQUEST_S) -> Command:
-        """Ask one; the answer, whatever its code. Raises `NoNameserver` when none answers."""
-        return await self.read(command, lambda answer: answer, timeout_s=timeout_s)
-
     async def read(
-        self, command: Command, read: Callable[[Command], T], *, timeout_s: float = REQUEST_S
+        self,
+        command: Command,
+        what: str,
+        read: Callable[[Command], T],
+        *,
+        also: Collection[int] = (),
+        timeout_s: float = REQUEST_S,
     ) -> T:
-        """Ask one; what `read` makes of the answer. Where it cannot (`ProtocolError`), the next one
-        is asked. Raises `NoNameserver` when none gives an answer that can be read."""
-        failures = []
+        """Ask one; what `read` makes of an answer that is success, or has one of the codes `also`.
+
+        One that gives none in time, refuses, or gives what cannot be read (`ProtocolError`) is
+        passed over. Raises `RequestRefused` when all refuse, `NoNameserver` when none helps.
+        """
+        failures, refused = [], []
         with trio.move_on_after(timeout_s):
             for left in range(len(self.addresses), 0, -1):
                 asked = self._current
                 address = self.addresses[asked]
+                where = f"{address[0]}:{address[1]}"
                 try:
-                    return read(await self._ask(address, command, timeout_s, left=left))
+                    answer = await self._ask(address, command, timeout_s, left=left)
+                    if answer.code != ResponseCode.SUCCESS and answer.code not in also:
+                        peer = f"nameserver {where}"
+                        refused.append(RequestRefused(what, peer, answer.code, answer.remark))
+                        failures.append(str(refused[-1]))
+                        self._turn_from(asked)
+                        continue
+                    return read(answer)
                 except ProtocolError as exc:
-                    where = f"{address[0]}:{address[1]}"
                     failures.append(f"{where} gives an answer that cannot be read: {exc}")
                     self._connections.close(address, failures[-1])
                     self._turn_from(asked)
@@ -79,15 +91,20 @@ class Nameservers:
                     self._turn_from(asked)
                 except trio.Cancelled:
                     failures.append(
-                        f"no answer from {address[0]}:{address[1]} to request {command.code}"
-                        f" within {timeout_s:g} s"
+                        f"no answer from {where} to request {command.code} within {timeout_s:g} s"
                     )
                     # A caller with less time than we give each would ask the same one for ever.
                     self._turn_from(asked)
                     raise
+        if refused and len(refused) == len(self.addresses):
+            raise refused[0]
         if not failures or len(failures) < len(self.addresses):
             failures.append(f"timed out after {timeout_s:g} s")
         raise NoNameserver(f"no nameserver answered: {'; '.join(failures)}")
+
+    async def body(self, code: RequestCode, what: str, decode: Callable[[bytes], T]) -> T:
+        """Ask one for a list or table that it keeps. Raises as `read` does."""
+        return await self.read(request(code), what, lambda answer: decode(answer.body))
 
     def _turn_from(self, asked: int) -> None:
         if self._current == asked:
@@ -131,7 +148,9 @@ class Nameservers:
         share_s = timeout_s if len(self.addresses) == 1 else timeout_s / 2
         if left > 1:
             left_s = trio.current_effective_deadline() - trio.current_time()
-            share_s = min(share_s, left_s / 2)
+            share_s = max(
+                min(share_s, left_s / 2), 0.0
+            )  # the caller may learn late that it is over
         link = await self._connections.link(address, timeout_s=min(CONNECT_S, share_s))
         answer = await link.request(command, timeout_s=share_s)
         self.unanswered.pop(address, None)

@@ -5,7 +5,7 @@ from typing import Final
 import trio
 
 from rocketbed.client.arguments import check_offset, check_queue, check_time
-from rocketbed.client.errors import NoBroker, RequestRefused
+from rocketbed.client.errors import NoBroker, RequestRefused, reading
 from rocketbed.client.pulls import describe
 from rocketbed.client.routes import MASTER_ID
 from rocketbed.client.session import Session
@@ -53,7 +53,8 @@ class QueueOffsets:
         answer = await self._ask(queue, command, "committed offset")
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        offset = OffsetResponse.decode(answer.raw_fields).offset
+        with reading("committed offset", queue.broker_name):
+            offset = OffsetResponse.decode(answer.raw_fields).offset
         return offset if offset >= 0 else None
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
@@ -104,7 +105,8 @@ class QueueOffsets:
 
     async def _offset(self, queue: MessageQueue, command: Command, what: str) -> int:
         answer = await self._ask(queue, command, what)
-        return OffsetResponse.decode(answer.raw_fields).offset
+        with reading(what, queue.broker_name):
+            return OffsetResponse.decode(answer.raw_fields).offset
 
     async def _ask(
         self, queue: MessageQueue, command: Command, what: str, *, master_only: bool = False

@@ -210,17 +210,19 @@ class Routes:
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
 
         def read(answer: Command) -> TopicRouteData | None:
-            if answer.code == ResponseCode.SUCCESS:
-                found = TopicRouteData.decode(answer.body)
-                if not found.queue_datas:
-                    raise ProtocolError(f"the route of topic {topic} names no queue")
-                return found
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
-            what = f"route of topic {topic}"
-            raise RequestRefused(what, "nameserver", answer.code, answer.remark)
+            found = TopicRouteData.decode(answer.body)
+            if not found.queue_datas:
+                raise ProtocolError(f"the route of topic {topic} names no queue")
+            try:
+                route_of(topic, found)
+            except ValueError as exc:
+                raise ProtocolError(f"the route of topic {topic} is invalid: {exc}") from exc
+            return found
 
-        return await self._nameservers.read(command, read)
+        also = (ResponseCode.TOPIC_NOT_EXIST,)
+        return await self._nameservers.read(command, f"route of topic {topic}", read, also=also)
 
     async def _renew(self, topic: str, make: bool) -> None:
         try:
@@ -235,7 +237,7 @@ class Routes:
             old.due_at = trio.current_time() + AGAIN_S
         try:
             route = await self._ask(topic, make)
-        except (NoNameserver, NoRoute) as exc:
+        except (NoNameserver, NoRoute, RequestRefused) as exc:
             self.has_nameserver = not isinstance(exc, NoNameserver)
             if old is None or (old.uses_template and not make):
                 raise
@@ -275,14 +277,11 @@ class Routes:
                 entry.route = entry.route.moved(changed)
 
     async def _ask(self, topic: str, make: bool) -> Route:
-        try:
-            data = await self.fetch(topic)
-            is_template = data is None
-            if data is None and make:
-                data = await self.fetch(DEFAULT_TOPIC)
-            if data is not None:
-                return route_of(topic, data, template=is_template)
-        except (ValueError, ProtocolError) as exc:
-            raise NoRoute(f"invalid route of topic {topic}: {exc}") from exc
+        data = await self.fetch(topic)
+        is_template = data is None
+        if data is None and make:
+            data = await self.fetch(DEFAULT_TOPIC)
+        if data is not None:
+            return route_of(topic, data, template=is_template)
         hint = " and no broker creates topics automatically" if make else ""
         raise NoRoute(f"topic {topic} does not exist{hint}: create it first")

@@ -8,7 +8,6 @@ from rocketbed.client.session import Session
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import ClusterInfo
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
-from rocketbed.wire.errors import ProtocolError
 from rocketbed.wire.headers import QueryMessageRequest, ViewMessageRequest
 from rocketbed.wire.message import decode_message, decode_messages, parse_offset_message_id
 from rocketbed.world.api import Address
@@ -98,11 +97,11 @@ class MessageSearch:
         """The name of the broker at an address; the address where no nameserver knows it."""
         text = f"{address[0]}:{address[1]}"
         try:
-            answer = await self._session.nameservers.request(
-                request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            info = await self._session.nameservers.body(
+                RequestCode.GET_BROKER_CLUSTER_INFO, "list of brokers", ClusterInfo.decode
             )
-            table = ClusterInfo.decode(answer.body).broker_addr_table
-        except (NoNameserver, ProtocolError):
+        except (NoNameserver, RequestRefused):
             return text
+        table = info.broker_addr_table
         names = [name for name, data in table.items() if text in data.broker_addrs.values()]
         return names[0] if names else text

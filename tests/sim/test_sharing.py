@@ -299,7 +299,7 @@ def test_locks_are_kept_while_nameservers_hang() -> None:
                 raise NoNameserver("hangs")
 
             locks.hold = noted  # type: ignore[method-assign,assignment]
-            member._session.nameservers.request = hang  # type: ignore[method-assign,assignment]
+            member._session.nameservers.read = hang  # type: ignore[method-assign,assignment]
             await trio.sleep(90)
         assert len(asked) == 30
         for times in asked.values():

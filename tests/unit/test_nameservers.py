@@ -12,8 +12,10 @@ from rocketbed.client.errors import NoNameserver
 from rocketbed.client.nameservers import Nameservers
 from rocketbed.remoting.errors import RequestTimeout
 from rocketbed.wire.bodies import ClusterInfo
-from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer, request
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer
 from rocketbed.world.api import Address, World
+
+BROKERS = RequestCode.GET_BROKER_CLUSTER_INFO, "list of brokers", bytes
 
 
 class Links:
@@ -39,7 +41,7 @@ class Link:
         if self._is_silent:
             await trio.sleep(timeout_s)
             raise RequestTimeout(f"no answer within {timeout_s:g} s")
-        return answer(command, ResponseCode.SUCCESS)
+        return answer(command, ResponseCode.SUCCESS, body=b"{}")
 
 
 @pytest.mark.parametrize("limit_s", [0.1, 1.0])
@@ -50,10 +52,10 @@ def test_a_call_with_little_time_asks_another_one_within_it(limit_s: float) -> N
         addresses = [("ns1", 9876), ("ns2", 9876), ("ns3", 9876)]
         nameservers = Nameservers(world, addresses, cast(Connections, Links()))
         with trio.fail_after(limit_s):
-            return (await nameservers.request(request(RequestCode.GET_BROKER_CLUSTER_INFO))).code
+            return await nameservers.body(*BROKERS)
 
     with Simulation() as simulation:
-        assert simulation.run_process(simulation.start("client", ask)) == ResponseCode.SUCCESS
+        assert simulation.run_process(simulation.start("client", ask)) == b"{}"
 
 
 def test_a_call_that_is_given_up_leaves_the_next_one_to_another() -> None:
@@ -61,15 +63,14 @@ def test_a_call_that_is_given_up_leaves_the_next_one_to_another() -> None:
         addresses = [("ns1", 9876), ("ns2", 9876)]
         nameservers = Nameservers(world, addresses, cast(Connections, Links()))
         async with trio.open_nursery() as nursery:
-            command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
-            nursery.start_soon(nameservers.request, command)
+            nursery.start_soon(nameservers.body, *BROKERS)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
         with trio.fail_after(0.1):
-            return (await nameservers.request(request(RequestCode.GET_BROKER_CLUSTER_INFO))).code
+            return await nameservers.body(*BROKERS)
 
     with Simulation() as simulation:
-        assert simulation.run_process(simulation.start("client", ask)) == ResponseCode.SUCCESS
+        assert simulation.run_process(simulation.start("client", ask)) == b"{}"
 
 
 def test_the_only_one_is_named_where_it_says_nothing() -> None:
@@ -78,12 +79,37 @@ def test_the_only_one_is_named_where_it_says_nothing() -> None:
     async def ask(world: World) -> list[Address]:
         nameservers = Nameservers(world, [("ns1", 9876)], cast(Connections, Links()))
         with pytest.raises(NoNameserver, match="no answer from ns1:9876 to request 106 within 3 s"):
-            await nameservers.request(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+            await nameservers.body(*BROKERS)
         return [*nameservers.unanswered]
 
     with Simulation() as simulation:
         found = simulation.run_process(simulation.start("client", ask))
     assert found == [("ns1", 9876)]
+
+
+def test_a_node_without_nameservers_is_told_so() -> None:
+    """Its brokers ask none for routes."""
+
+    async def ask(world: World) -> None:
+        with pytest.raises(NoNameserver, match="no nameserver answered"):
+            await Nameservers(world, [], cast(Connections, Links())).body(*BROKERS)
+
+    with Simulation() as simulation:
+        simulation.run_process(simulation.start("client", ask))
+
+
+def test_a_call_whose_time_is_over_ends() -> None:
+    """A negative time-out ended the client with an error of trio's."""
+
+    async def ask(world: World) -> bool:
+        addresses = [("ns1", 9876), ("ns2", 9876)]
+        nameservers = Nameservers(world, addresses, cast(Connections, Links()))
+        with trio.CancelScope(deadline=trio.current_time() - 1.0) as scope:
+            await nameservers.body(*BROKERS)
+        return scope.cancelled_caught
+
+    with Simulation() as simulation:
+        assert simulation.run_process(simulation.start("client", ask))
 
 
 class Nonsense(Links):
@@ -105,17 +131,14 @@ class Says:
 def test_one_whose_answer_cannot_be_read_is_no_better_than_one_that_is_silent() -> None:
     """A broken route ended whoever asked, though another nameserver was well."""
 
-    def known(said: Command) -> dict[str, Any]:
-        return ClusterInfo.decode(said.body).broker_addr_table
-
     async def ask(world: World) -> Any:
-        command, links = request(RequestCode.GET_BROKER_CLUSTER_INFO), cast(Connections, Nonsense())
-        both = Nameservers(world, [("ns1", 9876), ("ns2", 9876)], links)
-        found = [await both.read(command, known) for _ in range(2)]
+        code, what, _ = BROKERS
+        both = Nameservers(world, [("ns1", 9876), ("ns2", 9876)], cast(Connections, Nonsense()))
+        found = [await both.body(code, what, ClusterInfo.decode) for _ in range(2)]
         alone = Nameservers(world, [("ns1", 9876)], cast(Connections, Nonsense()))
         with pytest.raises(NoNameserver, match="ns1:9876 gives an answer that cannot be read: "):
-            await alone.read(command, known)
-        return found
+            await alone.body(code, what, ClusterInfo.decode)
+        return [one.broker_addr_table for one in found]
 
     with Simulation() as simulation:
         assert simulation.run_process(simulation.start("client", ask)) == [{}, {}]

@@ -190,16 +190,28 @@ def test_a_topic_that_is_gone_is_gone() -> None:
     on_stage(scenario)
 
 
-@pytest.mark.parametrize("is_empty", [True, False], ids=["knows nothing", "sends damage"])
-def test_a_good_route_is_kept_whatever_a_nameserver_says(is_empty: bool) -> None:
+def nowhere() -> TopicRouteData:
+    data = route("a")
+    data.broker_datas[0].broker_addrs = {0: "nowhere"}
+    return data
+
+
+@pytest.mark.parametrize("trouble", ["knows nothing", "sends damage", "refuses", "names nowhere"])
+def test_a_good_route_is_kept_whatever_a_nameserver_says(trouble: str) -> None:
+    is_empty = trouble == "knows nothing"
+
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         async with Session(stage.world, NAMESERVER) as session:
             found = await session.routes.get("T")
             if is_empty:
                 del stage.routes["T"]
-            else:
+            elif trouble == "refuses":
+                stage.nameserver.answering = lambda command: answer(command, 1, "not ready")
+            elif trouble == "sends damage":
                 stage.nameserver.answering = lambda command: answer(command, 0, body=b'{"brokerD')
+            else:
+                stage.routes["T"] = nowhere()
             for _ in range(4):
                 await trio.sleep(20)
                 assert await session.routes.get("T") is found
@@ -261,11 +273,9 @@ def test_a_nameserver_that_refuses_is_quoted() -> None:
 
 def test_an_address_that_is_none_is_told() -> None:
     async def scenario(stage: Stage) -> None:
-        data = route("a")
-        data.broker_datas[0].broker_addrs = {0: "nowhere"}
-        stage.routes["T"] = data
+        stage.routes["T"] = nowhere()
         async with Session(stage.world, NAMESERVER) as session:
-            with pytest.raises(NoRoute, match="nowhere"):
+            with pytest.raises(NoNameserver, match=r"be read: the route of topic T .*nowhere"):
                 await session.routes.get("T")
 
     on_stage(scenario)
@@ -325,6 +335,27 @@ def test_one_that_does_not_answer_leaves_time_for_the_others() -> None:
             async with Session(stage.world, f"{NAMESERVER};{HOST}:9877") as session:
                 await session.routes.get("T")
         assert dumb.requests
+
+    on_stage(scenario)
+
+
+def test_one_that_is_in_trouble_is_passed_over() -> None:
+    """It refuses, or names a broker's address that is none; another one is well."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        refusing = await stage.peer(9877, lambda command: answer(command, 1, "not ready"))
+        body = nowhere().encode()
+        lost = await stage.peer(9878, lambda command: answer(command, 0, body=body))
+        for _ in range(8):
+            async with Session(stage.world, THREE) as session:
+                assert (await session.routes.get("T")).master("a") is not None
+        assert refusing.requests
+        assert lost.requests
+        stage.nameserver.stop()
+        async with Session(stage.world, THREE) as session:
+            with pytest.raises(NoNameserver, match="not ready"):
+                await session.routes.get("T")
 
     on_stage(scenario)
 

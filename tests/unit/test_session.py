@@ -7,7 +7,9 @@ import pytest
 import trio
 
 from rocketbed import Admin, ClientError, Consumer, Message, Producer
-from tests.support.client import NAMESERVER
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.command import Command, answer
+from tests.support.client import HOST, NAMESERVER, Stage, on_stage, port_of, route
 
 
 def producer() -> Producer:
@@ -45,3 +47,33 @@ def test_a_client_that_is_not_open(call: Callable[[], Awaitable[object]]) -> Non
 @pytest.mark.parametrize("call", CALLS)
 def test_a_client_on_another_loop(call: Callable[[], Awaitable[object]]) -> None:
     assert "import it from rocketbed.aio" in asyncio.run(refused(call))
+
+
+def test_an_answer_that_cannot_be_read_is_an_error_of_the_client() -> None:
+    """The codec's own error reached who asked, and named nobody."""
+
+    def nonsense(command: Command) -> Command:
+        return answer(command, 0, None, {"offset": "banana"}, body=b"{banana")
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        await stage.broker("a", nonsense)
+        at, queue = f"{HOST}:{port_of('a')}", MessageQueue(topic="T", broker_name="a", queue_id=0)
+        async with Admin(stage.world, nameservers=NAMESERVER) as admin:
+            asked: list[Callable[[], Awaitable[object]]] = [
+                lambda: admin.topic_config("T", "a"),
+                lambda: admin.topic_configs(at),
+                lambda: admin.runtime_info(at),
+                admin.groups,
+                lambda: admin.group_members("g"),
+                lambda: admin.offsets.max_offset(queue),
+                lambda: admin.offsets.committed("g", queue),
+            ]
+            for call in asked:
+                assert "broker " in (text := await refused(call))
+                assert "gives an answer that cannot be read" in text
+            stage.nameserver.answering = nonsense
+            for of_nameserver in (admin.topics, admin.cluster, admin.failover_groups):
+                assert await refused(of_nameserver)
+
+    on_stage(scenario)

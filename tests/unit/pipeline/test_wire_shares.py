@@ -380,6 +380,41 @@ def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
     assert asked == [False, True]
 
 
+def test_a_master_that_does_not_have_it_does_not_speak_for_who_refuses_it() -> None:
+    """Its slave alone had the queue's end, one message of it damaged: what stood behind that was
+    left out with it, as the shorter master seemed to say that there was nothing."""
+    bad = {95}
+
+    class Log(WireLog):
+        async def _pull(
+            self, queue: MessageQueue, at: int, count: int, *, at_master: bool, answer_s: float
+        ) -> RawPull:
+            end = 100 if self._asked.get(queue) == 1 and not at_master else 90
+            if at in bad and end == 100:
+                raise RequestRefused("queue", "broker", ResponseCode.SYSTEM_ERROR, "damaged")
+            stop = min([one for one in bad if one > at] + [at + min(count, 32), end])
+            data = b"".join(number.to_bytes(4, "big") for number in range(at, stop))
+            fields = {"next_offset": max(at, stop), "first": 0, "end": end}
+            return RawPull(records=data, broker_id=int(end == 100), **fields)
+
+        async def bounds(self, queue: MessageQueue) -> QueueBounds:
+            return QueueBounds(0, 90, 100)
+
+        async def another(self, queue: MessageQueue, tried: Collection[int]) -> int | None:
+            return min({0, 1} - set(tried), default=None)
+
+    options = Options.parse(
+        {"endpoints": "h:1", "failOnDataLoss": "false", "readUncommitted": "true"}
+    )
+    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
+    clock = MockClock(autojump_threshold=0)
+    log = Log("127.0.0.1:1", limit_s=5.0, anyone=True)
+    found = trio.run(chunks.chunk, options, wanted, 0, log, clock=clock)
+    data = b"".join(one.records for one in found)
+    given = [int.from_bytes(data[at : at + 4], "big") for at in range(0, len(data), 4)]
+    assert given == [number for number in range(100) if number not in bad]
+
+
 def test_an_answer_that_takes_long_is_waited_for_the_longer_the_more_often() -> None:
     """What took over five seconds was asked for again until the limit, and never read."""
     given: list[float] = []
@@ -405,14 +440,20 @@ def test_an_answer_that_takes_long_is_waited_for_the_longer_the_more_often() -> 
 class Shorter(Damaged):
     """A broker that has lost the end of a queue, for good or for some seconds."""
 
-    def __init__(self, back_after: float) -> None:
+    def __init__(self, back_after: float, broker_id: int = 0) -> None:
         super().__init__(set(), 100)
         self.back_after = back_after
+        self.broker_id = broker_id
+
+    async def another(self, queue: MessageQueue, tried: set[int]) -> None:
+        return None
 
     async def pull(self, queue: MessageQueue, at: int, count: int = 1) -> RawPull:
         self.end = 100 if trio.current_time() >= self.back_after else 90
         if at >= self.end:
-            return RawPull(records=b"", next_offset=at, first=0, end=self.end, broker_id=0)
+            return RawPull(
+                records=b"", next_offset=at, first=0, end=self.end, broker_id=self.broker_id
+            )
         return await super().pull(queue, at, count)
 
     pause = WireLog.pause
@@ -439,3 +480,23 @@ def test_a_queue_that_became_shorter_since_the_read_was_planned(
     assert sum(len(one.records) for one in found) == 4 * count
     assert found[-1].next_offset == 100
     assert ("wire.shorter" in caplog.text) == (count == 90)
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "longest", "who"),
+    [(1, "false", "the slave that answers, 1,"), (0, "true", "the broker")],
+)
+def test_who_may_have_less_has_not_the_last_word(broker_id: int, longest: str, who: str) -> None:
+    """The master, or whoever is longest, was away for a second, and its log called truncated."""
+    given = {"endpoints": "h:1", "retryTimeoutMs": "10000", "readUncommitted": longest}
+    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
+
+    def read(back_after: float) -> int:
+        log: Any = Shorter(back_after, broker_id)
+        clock = MockClock(autojump_threshold=0)
+        found = trio.run(chunks.chunk, Options.parse(given), wanted, 0, log, clock=clock)
+        return sum(len(one.records) for one in found)
+
+    assert read(8.0) == 400
+    with pytest.raises(WireError, match=f"and {who} says it has 0 to 90: .* is away; failOn"):
+        read(math.inf)

@@ -117,14 +117,19 @@ def with_members(
 
 
 def told_of_members(
-    members: Sequence[Member], ask: Ask, *, limit_s: float = 1.0, pause_s: float = 0.0
+    members: Sequence[Member],
+    ask: Ask,
+    *,
+    limit_s: float = 1.0,
+    pause_s: float = 0.0,
+    first_id: int = 0,
 ) -> str:
     """The error of a question to these members."""
 
     def use(address: str) -> str:
         return told(address, ask, limit_s=limit_s)
 
-    return with_members(members, use, pause_s=pause_s)
+    return with_members(members, use, pause_s=pause_s, first_id=first_id)
 
 
 def member(first: object, end: object) -> Handlers:
@@ -312,6 +317,38 @@ def test_a_member_that_gives_nothing_to_readers_is_passed_over(code: ResponseCod
     assert "not here" in text
 
 
+def test_a_slave_that_gives_nothing_is_no_refusal_while_the_master_is_away() -> None:
+    """NO_PERMISSION of a slave ended a read whose master was starting again."""
+
+    def refuse(command: Command, _: Connection) -> Command:
+        return answer(command, ResponseCode.NO_PERMISSION, remark="not here")
+
+    (give,) = pulled(18).inline.values()
+    times = iter(range(99))
+
+    def away_at_first(command: Command, connection: Connection) -> Command | None:
+        return give(command, connection) if next(times) else None
+
+    closed = Handlers(inline={RequestCode.PULL_MESSAGE: refuse})
+    late = Handlers(inline={RequestCode.PULL_MESSAGE: away_at_first})
+    found = with_members([late, closed], partial(answered, ask=pull, limit_s=8.0))
+    assert isinstance(found, RawPull)
+    assert (found.next_offset, found.broker_id) == (18, 0)
+    text = told_of_members([closed], pull, limit_s=0.5, first_id=1)
+    assert re.search(r"after 0\.5 s still: .*not here", text)
+    assert re.search(r"^(?!.*after).*not here", told_of_members([closed], pull, limit_s=0.5))
+
+
+def test_a_search_by_time_goes_to_a_member_that_answers(port: Port) -> None:
+    def search(command: Command, _: Connection) -> Command:
+        return answer(command, ResponseCode.SUCCESS, fields={"offset": "7"})
+
+    well = Handlers(inline={RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search})
+    members: list[Member] = [port(True), well]
+    ask = partial(answered, ask=lambda log: log.offset_at(QUEUE, 1_000), limit_s=20.0)
+    assert with_members(members, ask) == 7
+
+
 def keeping(end: int) -> Handlers:
     """A member that has messages 0 to `end`, and gives one at a time."""
 
@@ -337,6 +374,7 @@ def test_a_slave_that_is_longer_is_read_where_the_longest_is_wanted(
 ) -> None:
     def use(address: str) -> None:
         given = {"endpoints": address, "topics": "T", "readUncommitted": longest}
+        given["retryTimeoutMs"] = "1000"
         ask = partial(chunk, Options.parse(given), QueueRange(QUEUE, 0, 9), 0)
         if is_read:
             found = answered(address, ask, limit_s=2.0)
