@@ -8,7 +8,7 @@ silently ignored reads the wrong rows.
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -211,11 +211,12 @@ TABLE: Final = (
     Option(
         "maxBytesPerTrigger", read_number(1), "",
         "upper limit of a micro-batch, bytes of log of all brokers; it takes at least one record of"
-        " each that has any; over `endpoints` only roughly", STREAM,
+        " each that has any; over `endpoints` only roughly, and of each queue", STREAM,
     ),
     Option(
         "maxRowsPerTrigger", read_number(1), "",
-        "the same in records; over `path` those of all topics count", STREAM,
+        "the same in records, exceeded only where more brokers or queues than that have any; over"
+        " `path` those of all topics count", STREAM,
     ),
     Option(
         "minOffsetsPerTrigger", read_number(1), "",
@@ -288,6 +289,11 @@ FS: Final = tuple(one.name for one in TABLE if one.name.startswith("fs."))
 """Options of file systems, called as Hadoop calls its settings."""
 Settings = tuple[tuple[str, str], ...]
 """Those that are given, by name."""
+_NEAR: Final = 0.65
+"""How alike a name is to one that is meant: `pahts` to `path` 0.67; `marker` to `brokers` 0.62."""
+_NEAR_KNOWN: Final = 0.8
+"""And that of an option of another use, which nobody mistyped: `onlyCommitted` to
+`readUncommitted` 0.71, `startOffset` to `startingOffsets` 0.85."""
 _BY_NAME: Final = {option.name.lower(): option for option in TABLE}
 _OF_BUCKET: Final = re.compile(
     rf"fs\.s3a\.bucket\.(.+)\.({'|'.join(re.escape(one.removeprefix('fs.s3a.')) for one in FS)})"
@@ -328,12 +334,12 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
                 shown = f"{called}={text!r}" if option.is_shown else called
                 raise OptionError(f"option {shown}: expected {exc}") from None
         elif name.lower() not in (_OF_SPARK if Use.STREAM_WRITE in uses else ()):
-            valid = [one.name for one in TABLE if set(one.uses) & set(uses)]
-            raise OptionError(
-                f"{_problem(name, option, asked)}{_nearest(name, valid)};"
-                f" options of {asked}: {', '.join(sorted(valid))}",
-                Condition.UNKNOWN_OPTION,
-            )
+            valid = [one for one in TABLE if set(one.uses) & set(uses)]
+            told = _problem(name, option, asked) + _nearest(name, valid)
+            if told == _problem(name, None, asked):
+                names = {"fs.s3a..." if one.name in FS else one.name for one in valid}
+                told += f"; options of {asked}: {', '.join(sorted(names))}"
+            raise OptionError(told, Condition.UNKNOWN_OPTION)
     if set(uses) <= set(READS):
         _check_source(values)
     return values
@@ -372,9 +378,7 @@ def _paths(text: str) -> list[str]:
 def _problem(name: str, option: Option | None, asked: str) -> str:
     if option is None:
         return f"unknown option {name}"
-    return (
-        f"option {option.name} is for {' and '.join(use.value for use in option.uses)}, not {asked}"
-    )
+    return f"option {option.name} is for {_uses(option)}, not {asked}"
 
 
 OF_KAFKA: Final = {
@@ -391,13 +395,24 @@ OF_KAFKA: Final = {
 first that is valid is meant."""
 
 
-def _nearest(name: str, valid: list[str]) -> str:
+def _nearest(name: str, valid: Sequence[Option]) -> str:
+    """What is meant by a name, in words; empty if nobody knows. Of another use is what is nearest
+    only where none of the valid ones is near."""
     for ours in OF_KAFKA.get(name.lower(), ()):
-        if ours in valid:
+        if ours in {one.name for one in valid}:
             return f" (what Kafka's source calls so is {ours} here)"
-    by_lower = {one.lower(): one for one in valid}
-    found = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
-    return f" (is {by_lower[found[0]]} meant?)" if found else ""
+    is_known = name.lower() in _BY_NAME
+    for among in (valid, () if is_known else TABLE):
+        by_lower = {one.name.lower(): one for one in among}
+        near = _NEAR_KNOWN if is_known else _NEAR
+        for found in difflib.get_close_matches(name.lower(), by_lower, 1, near):
+            one = by_lower[found]
+            return f" (is {one.name} meant?{'' if one in valid else f' It is for {_uses(one)}'})"
+    return ""
+
+
+def _uses(option: Option) -> str:
+    return " and ".join(use.value for use in option.uses)
 
 
 def markdown(*uses: Use) -> str:

@@ -280,7 +280,11 @@ class Decoder:
     def _portion(
         self, frame: Frame, faults: Faults, bodies: dict[int, bytes | None]
     ) -> Iterator[pyarrow.RecordBatch]:
-        items = self._items(frame, faults, bodies) if self._opens else {}
+        items: dict[int, Sequence[BatchItem]] = {}
+        if self._opens:
+            items = self._items(frame, faults, bodies)
+            # Who writes such a row again must not send the encoded messages as one.
+            bodies |= {row: None for row in inner_rows(frame) if row in faults}
         if faults:
             self.malformed += len(faults)
             if self.options.mode == "FAILFAST":
@@ -382,7 +386,7 @@ def _bodies(frame: Frame, unpacked: dict[int, bytes | None]) -> pyarrow.Array:
         return stored
     mask = numpy.zeros(frame.count, bool)
     mask[list(unpacked)] = True
-    values = pyarrow.array(list(unpacked.values()), pyarrow.binary())
+    values = pyarrow.array([unpacked[row] for row in sorted(unpacked)], pyarrow.binary())
     return compute.replace_with_mask(stored, flags(mask), values)
 
 

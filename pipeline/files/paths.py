@@ -81,7 +81,7 @@ def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
         name, root = _name(piece)
         root = plain_path(root)
         if near and "://" not in root:
-            root = os.path.join(near, root)
+            root = plain_path(os.path.join(near, root))
         storage = storage_of(root, settings)
         may_list = storage.is_local or root.endswith(LIST_ENDING)
         if name is not None or near or not may_list or not storage.is_file(root):

@@ -80,6 +80,9 @@ def known_segments(
     storage = _place(directory, options)
     content = (wanted.topics, wanted.pattern, wanted.start_ms, wanted.end_ms)
     if all(each is None for each in content):
+        if storage.is_local and not storage.is_dir(directory):
+            # With something to leave out that is told for each store.
+            logger.warning("option stats: %s is not there; %s", directory, MAKE)
         return {}
     is_local = storage.is_local and all(one.storage.is_local for one in replicas)
     found = spread(lambda one: _known(one, storage, directory, wanted), replicas, is_local=is_local)

@@ -70,6 +70,8 @@ class Plan:
         empty = [replica for replica in replicas if is_empty(replica)]
         for replica in empty:
             logger.warning("%s: the log is empty%s", replica.root, self._so(replica, replicas))
+        if len(empty) < len(replicas):
+            self._tell_late_start(max(end for _, end in ends))
         if options.view != "records":
             parts = plan_view(options, wanted, ends)
             check_topics(replicas, options.topics, options.topics_pattern, empty)
@@ -93,6 +95,16 @@ class Plan:
             found += parts_of(planned, here)
             found += self._misnamed(replica, end)
         return found
+
+    def _tell_late_start(self, end: int) -> None:
+        """One that begins where the longest log ends is one that waits for more."""
+        start = self.wanted.start_offset
+        if start is not None and start > end:
+            logger.warning(
+                "startOffset=%d is behind %d, the end of all that is read, so there are no rows",
+                start,
+                end,
+            )
 
     def _split_bytes(
         self, ends: Sequence[tuple[Replica, int]], known: Mapping[Replica, Known]

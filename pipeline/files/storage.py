@@ -162,11 +162,15 @@ def spread(function: Callable[[T], R], items: Sequence[T], *, is_local: bool) ->
 
 
 def plain_path(path: str) -> str:
-    """A path of this machine without `file:`; one elsewhere with single slashes; others as they
-    are."""
+    """A path of this machine without `file:`; one elsewhere with single slashes and without `..`,
+    as Hadoop has them; others as they are. What looks percent-encoded is not decoded, nor is it by
+    Spark's own sources."""
     scheme, separator, rest = path.partition("://")
     if separator and scheme.isalnum() and scheme.lower() != "file":
-        return f"{scheme.lower()}://{re.sub('/+', '/', rest)}"
+        authority, slash, inner = re.sub("/+", "/", rest).partition("/")
+        if {".", ".."} & set(inner.split("/")):
+            inner = os.path.normpath(f"/{inner}").lstrip("/")
+        return f"{scheme.lower()}://{authority}{slash}{inner}"
     for start in ("file://localhost", "file://", "file:"):
         if path.lower().startswith(start) and path[len(start) : len(start) + 1] == "/":
             return path[len(start) :]

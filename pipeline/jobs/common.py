@@ -185,10 +185,12 @@ class Job:
         self._staging.remove(place)
 
     def _take_interrupts(self) -> None:
-        """Ctrl-C ends the job: pyspark's own handler only cancels, and the error of that call may
-        come first."""
+        """Ctrl-C ends the job, and what the command takes for it: pyspark's own handler only
+        cancels, and the error of that call may come first."""
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._interrupt)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if callable(signal.getsignal(number)):
+                    signal.signal(number, self._interrupt)
 
     def _interrupt(self, _number: int, _frame: object) -> None:
         self.interrupted = True

@@ -54,15 +54,20 @@ SYS_FLAG, LENGTH = "sys_flag", "body_length"
 """Not written, yet they tell records that are no single message, and bodies that are packed."""
 SET_BY_BROKER: Final = frozenset(RECORDS) - frozenset(COLUMNS)
 """Columns of what is read that are left out when it is written."""
-NOT_COPIED: Final = frozenset(
+OTHER_KINDS: Final = frozenset(
+    (
+        *(DELAY, "TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
+        "TIMER_DEL_UNIQKEY",
+    )
+)
+"""Properties for which a broker would take a message for a half one, or deliver it later."""
+NOT_COPIED: Final = OTHER_KINDS.union(
     (
         *(KEYS, TAGS, WAIT, UNIQUE_KEY, CLUSTER, CRC32, INNER_BASE, TRANSACTION),
         *("MSG_REGION", "TRACE_ON", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "PGROUP"),
         *("ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "__transactionId__"),
-        # With these a broker would take the copy for a half message, or deliver it later.
-        *(DELAY, "TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
         *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
-        *("TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL"),
+        "TIMER_DELAY_LEVEL",
     )
 )
 """Properties of a stored message that say something of that message only (RocketMQ:
@@ -70,7 +75,10 @@ NOT_COPIED: Final = frozenset(
 
 _SEVERAL: Final = (
     "it is a record of a batch queue with several messages, which would become one: read with the"
-    " option inner=unpack"
+    " options inner=unpack and decompress=true, and leave out rows without a body: they are damaged"
+)
+_NO_BODY: Final = (
+    "the body must be non-empty bytes, and is null, as that of a damaged record: leave the row out"
 )
 _STILL_PACKED: Final = (
     "its body is still packed, which nobody could tell from what is sent: read with the option"
@@ -153,6 +161,8 @@ def outgoing(
 def _outgoing(
     cells: Mapping[str, Any], row: int, key: TaskKey, options: SinkOptions, fixed: dict[str, str]
 ) -> Outgoing:
+    if cells["body"] is None:
+        raise BadMessage(_NO_BODY)
     sys_flag = cells.get(SYS_FLAG)
     if isinstance(sys_flag, int) and sys_flag & INNER_BATCH:
         raise BadMessage(_SEVERAL)
@@ -207,18 +217,29 @@ def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
             raise BadMessage(f"property {wrong[0]} has no value")
         if TRANSACTION in pairs:
             raise BadMessage(f"property {TRANSACTION} is set by exactly-once jobs only")
+        _check_single(pairs)
+        if wrong := sorted(OTHER_KINDS.intersection(pairs)):
+            raise BadMessage(
+                f"property {wrong[0]} is of half messages and delayed ones, which are not written"
+                " so: a column delay_level delays a message"
+            )
         return pairs, None, ()
     if odd := [one for one in given.split(PAIR_END) if one and one.find(NAME_END) < 1]:
         raise BadMessage(
             f"properties has {odd[0]!r}, which is no name 0x01 value: give a map<string,string>"
         )
     stored = decode_properties(given)
-    if INNER_NUM in stored:
-        raise BadMessage(_SEVERAL)
+    _check_single(stored)
     kept = {name: value for name, value in stored.items() if name not in NOT_COPIED}
     if UNIQUE_KEY in stored:
         kept.setdefault(ORIGIN, stored[UNIQUE_KEY])
     return kept, stored.get(TAGS), stored.get(KEYS, "").split()
+
+
+def _check_single(properties: Mapping[str, str]) -> None:
+    """Raises `BadMessage` for those of a record of several messages."""
+    if INNER_NUM in properties:
+        raise BadMessage(_SEVERAL)
 
 
 def _words(given: Any) -> tuple[str, ...]:

@@ -206,15 +206,27 @@ def check_topics(known: Topics | None, asked: Topics) -> None:
 
 
 def shares(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
-    """A limit dealt out by backlog (bytes or messages): who has more waiting gets more.
-
-    The sum is at most the limit, but everyone with a backlog gets at least 1, so that none starves.
-    """
+    """A limit dealt out by backlog (bytes or messages): all that waits, or as `dealt` does."""
     waiting = {name: size for name, size in backlog.items() if size > 0}
-    total = sum(waiting.values())
-    if total <= limit:
-        return waiting
-    return {name: max(size * limit // total, 1) for name, size in waiting.items()}
+    return waiting if sum(waiting.values()) <= limit else dealt(waiting, limit)
+
+
+def dealt(weights: Mapping[str, int], limit: int) -> dict[str, int]:
+    """A limit dealt out by weights, all from 1 on: who has more gets more.
+
+    Everyone gets at least 1, so that none starves. The sum is the limit, or where there are more of
+    them than that, their number.
+    """
+    spare = max(limit - len(weights), 0)
+    total = max(sum(weights.values()) - len(weights), 1)
+    found: dict[str, int] = {}
+    passed = given = 0
+    for name, weight in weights.items():
+        passed += weight - 1
+        up_to = passed * spare // total
+        found[name] = 1 + up_to - given
+        given = up_to
+    return found
 
 
 def lags(at: StreamOffset, newest: StreamOffset) -> dict[str, int]:

@@ -42,6 +42,7 @@ from rocketbed.pipeline.streams.offsets import (
     Topics,
     check_names,
     check_topics,
+    dealt,
     parse_offsets,
     shares,
 )
@@ -391,8 +392,7 @@ class PhysicalLog:
 
 def shares_of_rows(backlog: Mapping[str, int], rows_max: int) -> dict[str, int]:
     """A limit of rows dealt out by bytes of backlog; at least one for who has any."""
-    total = sum(size for size in backlog.values() if size > 0)
-    return {name: max(rows_max * size // total, 1) for name, size in backlog.items() if size > 0}
+    return dealt({name: size for name, size in backlog.items() if size > 0}, rows_max)
 
 
 def read_part(

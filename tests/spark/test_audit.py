@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.audit.job import AuditOptions, audit
 from rocketbed.pipeline.jobs.common import Job, JobSettings
 from rocketbed.pipeline.jobs.verify.job import interpreted
@@ -99,5 +98,7 @@ def test_nothing_to_audit(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([])
     log.write(0, b"")
     job = Job("audit", JobSettings(stores=(str(log.root),), out=tmp_path / "out"), spark=spark)
-    with pytest.raises(PipelineError, match="no messages to audit"):
-        audit(job, AuditOptions())
+    audit(job, AuditOptions())
+    assert (job.report.counts, job.report.exit_code) == ({"messages": 0}, 0)
+    assert job.report.notes == ["no messages, so no page and no files"]
+    assert not (tmp_path / "out").exists()

@@ -16,7 +16,7 @@ from rocketbed.pipeline.jobs.export.job import ExportOptions, export
 from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
 from rocketbed.pipeline.jobs.export.writing import Form
 from rocketbed.pipeline.report import Report
-from tests.support.logs import Log, Message
+from tests.support.logs import INNER, THREE, Log, Message
 
 pytestmark = pytest.mark.spark
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -206,3 +206,13 @@ def test_what_is_dropped_is_counted(spark: SparkSession, tmp_path: Path) -> None
     report = run(spark, log.root, tmp_path / "out", mode="DROPMALFORMED")
     assert (report.exit_code, report.counts["rows"]) == (0, 4)
     assert report.notes == [f"store 0 to {log.end}: 2 that cannot be read were dropped"]
+
+
+def test_damaged_batches_are_told_and_have_no_body(spark: SparkSession, tmp_path: Path) -> None:
+    bodies = THREE, THREE[:-3], THREE
+    log = Log(tmp_path / "store").append([Message(body=one, sys_flag=INNER) for one in bodies])
+    log.flip(log.offsets[0] + 88)
+    report = run(spark, log.root, tmp_path / "out")
+    assert [(one["id"], one["count"]) for one in report.findings] == [("wrong_crc", 2)]
+    found = sorted(read(tmp_path / "out"), key=lambda row: row["queue_offset"])
+    assert [row["body"] for row in found] == [None, None, b"one", b"", b"three"]

@@ -21,7 +21,7 @@ from rocketbed.pipeline.report import Report
 from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.wire.plan import WirePlan
 from rocketbed.wire.properties import decode_properties
-from tests.support.logs import STORE_MS, Log, Message
+from tests.support.logs import INNER, STORE_MS, THREE, Log, Message
 from tests.support.spark_live import cluster_in
 
 pytestmark = pytest.mark.spark
@@ -94,9 +94,12 @@ def source_log(place: Path) -> Log:
         Message(topic="RMQ_SYS_TRANS_HALF_TOPIC"),
         Message(topic="A", body=b"undone", sys_flag=0xC),
         Message(topic="A", body=b"", queue_id=1),
+        Message(topic="A", body=THREE, queue_id=1, sys_flag=INNER),
+        Message(topic="A", body=THREE[:-3], queue_id=1, sys_flag=INNER),
     ]
     log = Log(place).append([*wanted, *others])
-    log.flip(log.offsets[len(wanted)] + 88)
+    for number in (0, 4):
+        log.flip(log.offsets[len(wanted) + number] + 88)
     return log
 
 
@@ -157,7 +160,10 @@ def test_a_store_into_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
         # late sends at once. How the gaps are kept, tests/unit/pipeline/test_replay.py sees.
         times = {int(row["body"]): row["store_timestamp"] for row in rows}
         assert (times[29] - began).total_seconds() >= 2.9 / 5.0 - TICK_S
-        assert {one["id"]: one["count"] for one in report.findings} == {"empty": 1, "wrong_crc": 1}
+        counts = {one["id"]: one["count"] for one in report.findings}
+        assert counts == {"empty": 1, "wrong_crc": 1, "damaged_batches": 2}
+        titles = {one["id"]: one["title"] for one in report.findings}
+        assert "records that hold several messages and are damaged" in titles["damaged_batches"]
         assert report.exit_code == 1
         assert [note.split()[0] for note in report.notes] == ["1", "1"]
 

@@ -12,7 +12,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError, Unwritable
+from rocketbed.pipeline.errors import EXIT_FINDING, Unwritable
 from rocketbed.pipeline.jobs.audit.page import write_page
 from rocketbed.pipeline.jobs.common import Job
 from rocketbed.pipeline.jobs.inputs import sources_now
@@ -72,7 +72,9 @@ def audit(job: Job, options: AuditOptions) -> None:
         topics = _topics(records(*COLUMNS, "_corrupt"))
     total = next((row for row in topics if row["topic"] is None and row["messages"]), None)
     if total is None:
-        raise PipelineError("the input contains no messages to audit")
+        job.report.counts |= {"messages": 0}
+        job.report.notes.append("no messages, so no page and no files")
+        return
     bucket_s = bucket_of(_seconds(total))
     with job.phase("rates"):
         series = _series(records(*COLUMNS), bucket_s)

@@ -133,7 +133,9 @@ def _tell(job: Job, parts: list[Part], manifest: Manifest) -> None:
     for part in parts:
         for what, count in (("malformed", part.malformed), ("wrong_crc", part.wrong_crc)):
             if count:
-                kind = "cannot be read" if what == "malformed" else "have a wrong checksum"
+                kind = "cannot be read"
+                if what == "wrong_crc":
+                    kind = "have a wrong checksum, or several messages that cannot be unpacked"
                 where = f"{part.broker} between {part.start} and {part.end}"
                 title = f"{count} records of {where if part.broker else part.name} {kind}"
                 report.findings.append({"id": what, "title": title, "count": count})

@@ -43,7 +43,8 @@ class Part:
     malformed: int = 0
     """Places of the log that could not be read; they are not in the files."""
     wrong_crc: int = 0
-    """Rows whose body does not match its stored checksum; they are, with `crc_ok` false."""
+    """Rows whose body does not match its stored checksum; they are, with `crc_ok` false. And those
+    of records of several messages that cannot be unpacked; their `body` is null."""
     crc: int = 0
     """Digest of the rows' positions and stored checksums, whatever their order."""
     mark: int = 0

@@ -17,6 +17,7 @@ from rocketbed.pipeline.jobs.export.manifest import Part
 from rocketbed.pipeline.jobs.export.new import NewPart
 from rocketbed.pipeline.jobs.export.place import Place
 from rocketbed.pipeline.jobs.failures import SparkFailed, explain
+from rocketbed.wire.message import INNER_BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter
@@ -216,7 +217,7 @@ def _rows(job: Job, form: Form, source: Mapping[str, str], drops: bool) -> "Data
 
     by = [name for name in form.partition_by if name in RECORDS]
     needed = dict.fromkeys(
-        [*form.columns, *by, "topic", "store_timestamp", "physical_offset", "body_crc"]
+        [*form.columns, *by, "topic", "store_timestamp", "physical_offset", "body_crc", "sys_flag"]
     )
     needed |= dict.fromkeys(["crc_ok", "_corrupt"])
     if drops:
@@ -229,10 +230,13 @@ def _measures() -> "list[Column]":
     from pyspark.sql import functions as f
 
     unframed = f.col("topic").isNull()
+    # Records of several messages that could be taken apart lost the bit.
+    is_batch = f.col("sys_flag").bitwiseAND(INNER_BATCH) != 0
+    bad = (f.col("crc_ok") == f.lit(False)) | is_batch
     return [
         f.count_if(~unframed).alias("rows"),
         f.count_if(unframed).alias("malformed"),
-        f.count_if(~unframed & (f.col("crc_ok") == f.lit(False))).alias("wrong_crc"),
+        f.count_if(~unframed & bad).alias("wrong_crc"),
         f.bit_xor(f.when(~unframed, f.xxhash64("physical_offset", "body_crc"))).alias("crc"),
     ]
 

@@ -35,6 +35,7 @@ from rocketbed.pipeline.jobs.replay.target import (
 )
 from rocketbed.pipeline.option_values import time_in_ms
 from rocketbed.pipeline.sink.options import SinkOptions
+from rocketbed.wire.message import INNER_BATCH
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,6 +59,7 @@ PASSED_OVER: Final = {
 """What is not sent, and need not be."""
 LEFT_OUT: Final = {
     "unreadable": "places of the log that cannot be read",
+    "damaged_batches": "records that hold several messages and are damaged",
     "wrong_crc": "messages with a wrong checksum",
     "empty": "messages without a body, which no client can send",
 }
@@ -211,6 +213,8 @@ def _kind(topic: "Column") -> "Column":
         f.when(topic.isNull(), "unreadable")
         .when(is_system, "system")
         .when(flags.bitwiseAND(TRANSACTION_BITS).isin(*UNDONE), "transaction")
+        # What could be taken apart lost the bit.
+        .when(flags.bitwiseAND(INNER_BATCH) != 0, "damaged_batches")
         .when(f.col("crc_ok") == f.lit(False), "wrong_crc")
         .when(f.col("body_length") == 0, "empty")
         .otherwise(GOOD)

@@ -12,7 +12,7 @@ from rocketbed.pipeline.files.corrupt import RocketbedCorrupt
 from rocketbed.pipeline.schema import RECORDS
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
-from rocketbed.pipeline.sink.rows import cells_of, outgoing
+from rocketbed.pipeline.sink.rows import Outgoing, cells_of, outgoing
 from tests.support.logs import INNER, THREE, ZLIB, Log, Message, packed, rows
 
 PROPERTIES = "UNIQ_KEY\x01whole\x02INNER_NUM\x013\x02"
@@ -32,6 +32,14 @@ def log(tmp_path: Path) -> Log:
 
 def read(log: Log, **options: str) -> list[dict[str, Any]]:
     return rows(log.root, **options)
+
+
+def written(row: dict[str, Any]) -> list[Outgoing]:
+    """What the writer makes of a row. Raises `SinkError`."""
+    batch = pyarrow.RecordBatch.from_pylist([row])
+    key = TaskKey(job="job", batch=0, partition=0)
+    options = SinkOptions(endpoints="h:1", topic="T")
+    return list(outgoing(cells_of(batch), first_row=0, key=key, options=options))
 
 
 def test_each_message_is_a_row_with_what_is_its_own(log: Log) -> None:
@@ -99,6 +107,7 @@ def test_a_batch_that_cannot_be_unpacked_is_corrupt(tmp_path: Path) -> None:
     assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
         *("bad_body", "bad_body", "bad_body", None, None, None),
     ]
+    assert [row["body"] for row in found] == [None, None, None, b"one", b"", b"three"]
     assert [row["body"] for row in read(log, mode="DROPMALFORMED")] == [b"one", b"", b"three"]
     with pytest.raises(RocketbedCorrupt, match="bad_body"):
         read(log, mode="FAILFAST")
@@ -134,6 +143,13 @@ def test_a_damaged_batch_is_one_row_whatever_columns_are_asked_for(
         assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
             *(reason, None, None, None),
         ]
+    if "body" in columns:
+        assert [row["body"] for row in found] == [None, b"one", b"", b"three"]
+        kept = rows(log.root, columns, inner="keep")[0]["body"]
+        # One that cannot be unpacked never had one.
+        assert kept is not None or flags & ZLIB
+        with pytest.raises(SinkError, match=r"is null, .* damaged record: leave the row out"):
+            written({"body": found[0]["body"]})
     if at or "message" in damage:
         assert len(rows(log.root, columns, verifyCrc=False)) == (4 if flags & 1 else 6)
 
@@ -157,8 +173,5 @@ def test_properties_of_a_message_are_as_they_stand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("told", [{"properties": PROPERTIES}, {"Sys_Flag": INNER | 1}])
 def test_a_record_with_several_messages_is_not_written_as_one(told: dict[str, Any]) -> None:
-    batch = pyarrow.RecordBatch.from_pylist([{"body": THREE} | told])
-    key = TaskKey(job="job", batch=0, partition=0)
-    options = SinkOptions(endpoints="h:1", topic="T")
-    with pytest.raises(SinkError, match="inner=unpack"):
-        list(outgoing(cells_of(batch), first_row=0, key=key, options=options))
+    with pytest.raises(SinkError, match=r"inner=unpack.* leave out rows without a body"):
+        written({"body": THREE} | told)

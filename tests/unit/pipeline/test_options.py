@@ -5,6 +5,7 @@ import pytest
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.option_table import (
+    READS,
     TABLE,
     Option,
     OptionError,
@@ -94,6 +95,8 @@ def test_topics_are_a_list() -> None:
         (Use.WRITE, "topics", r"\(is topic meant\?\)"),
         (Use.WRITE, "checkpointLocation", "unknown option"),
         (Use.STREAM_WRITE, "jobId", "is for batch writes, not stream writes"),
+        (Use.BATCH, "maxRowPerTrigger", r"\(is maxRowsPerTrigger meant\? It is for streams\)"),
+        (Use.WRITE, "startOffst", r"\(is startOffset meant\? It is for batch reads\)"),
         *((use, name, "unknown option") for use in Use for name in ("rate", "marker", "transport")),
     ],
 )
@@ -102,7 +105,11 @@ def test_an_option_of_another_use_is_an_error_and_the_nearest_is_named(
 ) -> None:
     with pytest.raises(OptionError, match=says) as caught:
         read_options({name: "1"}, use)
-    assert f"; options of {use.value}: " in str(caught.value)
+    # All of them are told where nothing better is known.
+    is_lost = name in ("rate", "marker", "transport", "checkpointLocation")
+    assert (f"; options of {use.value}: " in str(caught.value)) is is_lost
+    assert "meant" not in str(caught.value) or not (is_lost or name == "onlyCommitted")
+    assert str(caught.value).count("fs.s3a") == (is_lost and use in READS)
 
 
 @pytest.mark.parametrize("use", Use)

@@ -143,6 +143,32 @@ def test_file_paths_of_this_machine() -> None:
     assert plain_path("file://localhosts/store") == "//localhosts/store"
 
 
+def test_what_looks_percent_encoded_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    """As by Spark's own sources: measured with PySpark 4.3, text and `SELECT * FROM text.`."""
+    stores(tmp_path, "p%20q", "p q")
+    for start in ("file:", "file://", ""):
+        for name in ("p%20q", "p q"):
+            (found,) = parse_paths(f"{start}{tmp_path}/{name}")
+            assert found.root == f"{tmp_path}/{name}"
+
+
+@pytest.mark.parametrize(
+    ("path", "plain"),
+    [
+        ("s3a://bucket/lists/../b1/store", "s3a://bucket/b1/store"),
+        ("s3a://bucket/a/./b//../c/", "s3a://bucket/a/c"),
+        ("s3a://bucket/../../store", "s3a://bucket/store"),
+        ("hdfs:///a/../store", "hdfs:///store"),
+        ("s3a://bucket/a..b/...", "s3a://bucket/a..b/..."),
+        ("s3a://bucket/", "s3a://bucket/"),
+        ("s3a://bucket", "s3a://bucket"),
+    ],
+)
+def test_no_dots_are_left_in_a_path_elsewhere(path: str, plain: str) -> None:
+    """S3 has no directories above one, so nothing was found there."""
+    assert plain_path(path) == plain
+
+
 def test_google_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """pyarrow's own limit for a server that does not answer is a quarter of an hour."""
     given: list[dict[str, timedelta]] = []

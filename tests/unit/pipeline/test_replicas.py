@@ -88,6 +88,28 @@ def test_an_empty_log_is_said_and_has_no_topics(
         rows(log.root, topics="Nope")
 
 
+def test_a_start_behind_every_end_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It gave no rows, in silence."""
+    short = Log(tmp_path / "short").append([Message()])
+    long = Log(tmp_path / "long").append([Message(), Message()])
+    both = f"a={short.root},b={long.root}"
+    assert len(rows(both, startOffset=short.end)) == 1
+    assert rows(both, startOffset=long.end) == []  # nothing new
+    assert not caplog.records
+    for view in ("records", "blocks"):
+        caplog.clear()
+        assert rows(both, startOffset=long.end + 1, view=view) == []
+        assert [record.getMessage() for record in caplog.records] == [
+            f"startOffset={long.end + 1} is behind {long.end}, the end of all that is read, so"
+            " there are no rows"
+        ]
+    caplog.clear()
+    assert rows(Log(tmp_path / "empty").root, startOffset=7) == []
+    assert "startOffset" not in caplog.text
+
+
 def test_an_empty_replica_hides_what_the_others_hold_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,12 +2,16 @@
 
 import io
 import json
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rocketbed.cli.interrupts import Interruptible
 from rocketbed.cli.main import main
 from rocketbed.cli.pipeline.options import summary
 from rocketbed.pipeline.errors import PipelineError
@@ -189,6 +193,27 @@ def test_a_staging_directory_goes_unless_it_was_renamed(tmp_path: Path) -> None:
     assert run_job("j", JobSettings(), work).exit_code == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "kept"]
     assert list((tmp_path / "half").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_a_signal_leads_to_is_an_interrupt(number: signal.Signals) -> None:
+    """Raised within a call of Spark's it comes out as an error of that call."""
+
+    def work(job: Job) -> None:
+        job._take_interrupts()
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            raise ConnectionError("Java ended") from None
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with Interruptible():
+            report = run_job("j", JobSettings(), work)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (report.exit_code, report.error) == (130, "interrupted")
 
 
 def test_without_a_terminal_a_phase_is_a_line() -> None:

@@ -94,6 +94,10 @@ def test_names_topics_and_what_is_missing(s3: S3Server, tmp_path: Path) -> None:
     listed = tmp_path / "stores.txt"
     listed.write_text(f"g/0=s3a://{BUCKET}/a/store\ng/1=s3a://{BUCKET}/b/store\n")
     assert {row["replica"] for row in rows(listed, **s3.options)} == {"0", "1"}
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "stores.txt").write_text("../a/store\n../[b]/./store\n")
+    listed_there = s3.put(tmp_path / "lists", "lists") + "/stores.txt"
+    assert {row["broker"] for row in rows(listed_there, **s3.options)} == {"a-store", "b-store"}
     with pytest.raises(StorageError, match="view=index reads local directories only, not s3a:"):
         rows(both, view="index", **s3.options)
 

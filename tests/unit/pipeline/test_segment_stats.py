@@ -315,6 +315,19 @@ def test_a_store_that_was_moved(
     assert "are not there; `rocketbed pipeline stats` makes them anew" in caplog.text
 
 
+def test_a_directory_that_is_not_there_is_told_in_every_read(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nothing could be left out it was accepted in silence."""
+    assert len(rows(log.root, stats=tmp_path / "nope")) == 200
+    assert [record.getMessage() for record in caplog.records] == [
+        f"option stats: {tmp_path}/nope is not there; `rocketbed pipeline stats` makes them anew"
+    ]
+    caplog.clear()
+    assert len(rows(log.root, stats=tmp_path / "nope", topics="phase-2")) == 40
+    assert "are not there; `rocketbed pipeline stats` makes them anew" in caplog.text
+
+
 def test_two_ways_to_one_store(log: Log, out: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(log.root)
     assert planned(tmp_path / "link", stats=out, topics="phase-2")[1]

@@ -166,6 +166,13 @@ def test_columns_count_before_the_stored_properties_where_they_are_null_too() ->
         ({"body": [b"x"], "keys": [["a b"]]}, "without spaces"),
         ({"body": [b"x"], "properties": [[("p", None)]]}, "property p has no value"),
         ({"body": [b"x"], "properties": [[("UNIQ_KEY", "x")]]}, "set by the client: UNIQ_KEY"),
+        ({"body": [b"x"], "properties": [[("INNER_NUM", "5")]]}, "with several messages"),
+        (
+            {"body": [b"x"], "properties": [[("p", "q"), ("TRAN_MSG", "true")]]},
+            "TRAN_MSG is of half",
+        ),
+        ({"body": [b"x"], "properties": [[("TIMER_DELAY_SEC", "1")]]}, "TIMER_DELAY_SEC is of"),
+        ({"body": [b"x"], "properties": [[("DELAY", "3")]]}, "DELAY is of .* delay_level"),
         ({"body": [bytes(5 << 20)]}, "the limit is 4194304"),
         ({"body": [b"x"], "properties": ['{"color":"red"}']}, "is no name 0x01 value: give a map"),
         ({"body": [b"x"], "properties": ["A\x011\x02B"]}, "properties has 'B', which"),
@@ -174,8 +181,9 @@ def test_columns_count_before_the_stored_properties_where_they_are_null_too() ->
     ],
 )
 def test_rows_that_cannot_be_messages(columns: dict[str, list[Any]], reason: str) -> None:
-    with pytest.raises(SinkError, match=reason):
+    with pytest.raises(SinkError, match=reason) as caught:
         messages(columns, options())
+    assert caught.value.condition is Condition.ILLEGAL_ROW
 
 
 def test_delayed_messages_cannot_be_exactly_once() -> None:

@@ -1,6 +1,7 @@
 """What a stream keeps in its checkpoint, what it refuses there, and how a limit is dealt out."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from rocketbed.pipeline.streams.offsets import (
     queue_name,
     shares,
 )
+from rocketbed.pipeline.streams.physical import shares_of_rows
 from rocketbed.pipeline.wire.plan import WirePlan
 
 MARKS = st.dictionaries(
@@ -146,13 +148,26 @@ def test_a_queue_that_ends_before_it_begins() -> None:
 
 @given(st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10**6)), st.integers(1, 10**6))
 def test_shares(backlog: dict[str, int], limit: int) -> None:
-    dealt = shares(backlog, limit)
+    found = shares(backlog, limit)
     waiting = {name for name, size in backlog.items() if size}
-    assert set(dealt) == waiting
-    assert all(1 <= dealt[name] <= backlog[name] for name in waiting)
-    assert sum(dealt.values()) <= max(limit, 0) + len(waiting)
+    assert set(found) == waiting
+    assert all(1 <= found[name] <= backlog[name] for name in waiting)
+    assert sum(found.values()) == min(sum(backlog.values()), max(limit, len(waiting)))
     if sum(backlog.values()) <= limit:
-        assert dealt == {name: backlog[name] for name in waiting}
+        assert found == {name: backlog[name] for name in waiting}
+
+
+@pytest.mark.parametrize("deal", [shares, shares_of_rows])
+def test_a_limit_holds_where_some_have_little(
+    deal: Callable[[dict[str, int], int], dict[str, int]],
+) -> None:
+    """Each was rounded up to 1 by itself: 12 of 10."""
+    backlog = {"a": 40, "b": 4, "c": 3, "d": 3, "e": 1, "f": 1, "g": 0}
+    found = deal(backlog, 10)
+    assert sum(found.values()) == 10
+    assert sorted(found) == list("abcdef")
+    assert found["a"] > found["b"] >= 1
+    assert deal(backlog, 3) == dict.fromkeys("abcdef", 1)
 
 
 def stream(**given_options: str) -> Options:

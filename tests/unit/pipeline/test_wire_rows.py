@@ -277,3 +277,15 @@ def test_a_batch_that_says_another_number_than_it_holds_speaks_for_itself_only(
     decoder.finish(9)
     assert len(found) == 3 + 3 + 1
     assert [row["_corrupt"]["reason"] for row in found if row["_corrupt"]] == ["bad_properties"]
+    assert [row["body"] for row in found if row["_corrupt"]] == [None]
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_damaged_batch_has_no_body_to_write_again(start: int) -> None:
+    """Its encoded messages stood there, and became one message when they were written."""
+    plain = [Message(body=b"%d" % at).encode(1000 * at, at) for at in (0, 4, 5)]
+    data = b"".join((plain[0], of_three(1).replace(b"three", b"thr33"), *plain[1:]))
+    bodies = [row["body"] for row in rows(data, start=start)]
+    assert bodies == [b"0", None, b"4", b"5"][start:]
+    kept = [row["body"] for row in rows(data, start=start, inner="keep")]
+    assert kept == [b"0", THREE.replace(b"three", b"thr33"), b"4", b"5"][start:]
