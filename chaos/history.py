@@ -117,7 +117,7 @@ class Row(NamedTuple):
     body_crc: int
     """RocketMQ's BODYCRC of the body that was sent or received."""
     label_crc: int
-    """Of the tag and the keys that were sent or received (`workload.label_crc`)."""
+    """Of tag, keys and properties that were sent or received (`workload.label_crc`)."""
 
 
 _NOT_RETURNED = UNKNOWN, Outcome.INFO, UNKNOWN, UNKNOWN, UNKNOWN

@@ -16,6 +16,8 @@ _MAGIC = b"RBW1"
 _HEAD = struct.Struct(">4sQQIQI")
 NAMED_BY = "ROCKETBED_WRITER"
 """Property that names the writer of a body that does not: its four numbers and the body's CRC."""
+NOTE = "rocketbed note"
+"""Property that some messages have, as an application gives them its own."""
 BODY_SIZE_MIN = _HEAD.size
 """Bytes of a body without filler."""
 _crc32c: Callable[..., int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
@@ -77,9 +79,15 @@ def body_crc(body: bytes) -> int:
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
-def label_crc(tag: str | None, keys: Iterable[str]) -> int:
-    """A checksum of what a message is found by."""
-    return zlib.crc32("\0".join([tag or "", *keys]).encode()) & 0x7FFFFFFF
+def note_of(value: int) -> dict[str, str]:
+    """A property that the application gives a message: text that a careless parser cuts."""
+    return {NOTE: f'n\u00ba {value}; a=b, "\u00fc"\n\U0001f680'}
+
+
+def label_crc(tag: str | None, keys: Iterable[str], properties: Mapping[str, str]) -> int:
+    """A checksum of what a message has beside its body: tag, keys and the property `NOTE`."""
+    labels = [tag or "", *keys, *([f"\1{properties[NOTE]}"] if NOTE in properties else ())]
+    return zlib.crc32("\0".join(labels).encode()) & 0x7FFFFFFF
 
 
 def tag_crc(tag: str) -> int:

@@ -16,7 +16,7 @@ from rocketbed.chaos.checkers.positions import (
     stored_positions,
 )
 from rocketbed.chaos.checkers.result import Excuse, Severity
-from rocketbed.chaos.history import Function, Outcome
+from rocketbed.chaos.history import OWN_ATTEMPTS, Function, Outcome, Row
 
 
 @check("A22 group skip", "messages below committed positions", final=True)
@@ -166,7 +166,36 @@ def _given_again(case: Case, group: int, queue: int, offset: int, value: int) ->
     # Groups that fail over show what is confirmed only: no place that was read is given again.
     if evidence.elects and evidence.record.expect.loss == "none":
         return None
-    return losses.loss_between(brokers, passed_ns, sent_ns)
+    between = losses.losses_between(brokers, passed_ns, sent_ns)
+    return next((one for one in between if _may_have_stood(evidence, queue, offset, one)), None)
+
+
+def _may_have_stood(evidence: Evidence, queue: int, offset: int, loss: Excuse) -> bool:
+    """Whether another message may have stood at a place until a loss. So many places of a queue
+    are given again as messages of it were lost: no more than had been sent by then and are not
+    there now. They begin in front of the first message that was sent later."""
+    sends, stored = evidence.sends, evidence.stored
+    before = sends.at(passes.below(sends.column("invoked_ns"), loss.end_ns))
+    if len(passes.where(before.column("attempt"), (OWN_ATTEMPTS,))):
+        return True  # nobody knows how often they were stored
+    absent = before.at(passes.missing(before.column("value"), stored.values))
+    lost = sum(
+        place == queue or (place < 0 and _may_be_of(evidence, row, queue))
+        for place, row in zip(map(int, evidence.queue_numbers(absent)), absent.each(), strict=True)
+    )
+    times = passes.lookup(stored.values, sends.column("value"), sends.column("invoked_ns"), -1)
+    first, here = pack(queue, 0), pack(queue, offset)
+    newer = sum(
+        first <= key < here and time_ns >= loss.end_ns
+        for key, time_ns in zip(map(int, stored.keys), map(int, times), strict=True)
+    )
+    return newer < lost
+
+
+def _may_be_of(evidence: Evidence, row: Row, queue: int) -> bool:
+    """Whether a send that no broker answered may have gone to a queue."""
+    topic = evidence.history.topic(row)
+    return topic in evidence.generations.deletions or topic == evidence.queues.names[queue].topic
 
 
 def _given_what_is_gone(case: Case, group: int, queue: int, offset: int) -> Excuse | None:

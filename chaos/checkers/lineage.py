@@ -7,6 +7,7 @@ in common with the master's. Source: chaos.md 2.3; the pieces are RocketMQ's epo
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -152,8 +153,8 @@ class Lineage:
         grown = ends.highest(double.time_ns, later[1]).written
         return grown > ends.at(double.time_ns).written
 
-    def diverged(self, begin_ns: int, end_ns: int, behind: int | None = None) -> Excuse | None:
-        """Which node may have carried bytes in a time that were not the truth's, and since when;
+    def diverged(self, begin_ns: int, end_ns: int, behind: int | None = None) -> Iterator[Excuse]:
+        """Which nodes may have carried bytes in a time that were not the truth's, and since when;
         with `behind`, bytes below that log offset."""
         for number, era in enumerate(self.eras):
             until = self.eras[number + 1].start_ns if number + 1 < len(self.eras) else ENDLESS
@@ -163,8 +164,7 @@ class Lineage:
                         continue
                     if not self.ends[node].rejoined(base, era.start_ns, begin_ns):
                         cause = f"{node} may have kept bytes beyond {base} that {era.master} lacks"
-                        return Excuse(cause, era.start_ns, until)
-        return None
+                        yield Excuse(cause, era.start_ns, until)
 
 
 def lineages(evidence: Evidence, ends: dict[str, NodeEnds]) -> list[Lineage]:

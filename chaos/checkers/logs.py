@@ -173,7 +173,7 @@ class LogReader:
         body = unpack_body(record.body, record.sys_flag) or b""
         properties = record.properties
         tag = properties.get("TAGS", "")
-        label = label_crc(tag, properties.get("KEYS", "").split())
+        label = label_crc(tag, properties.get("KEYS", "").split(), properties)
         writer = writer_of(body, properties) or _NOBODY
         decoded = writer, body_crc(body), label, tag_crc(tag)
         if len(self._known) >= _KNOWN_MAX:

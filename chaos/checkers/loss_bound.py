@@ -6,6 +6,7 @@ that is `unclean`, counted and shown, and allowed only where the promise allowed
 promoted one, to be without them. Under synchronous flush a power cut takes nothing acknowledged.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -105,6 +106,12 @@ class Losses:
     ) -> Excuse | None:
         """What the truth of a group may have lost something by in a time; with `behind`, something
         that ended in front of that log offset, or there."""
+        return next(self.losses_between(group, begin_ns, end_ns, behind=behind), None)
+
+    def losses_between(
+        self, group: int, begin_ns: int, end_ns: int, *, behind: int | None = None
+    ) -> Iterator[Excuse]:
+        """All of these."""
         for loss in self.turns:
             kept = loss.turn.threshold
             change, effect_ns = loss.turn.change, loss.turn.effect_ns
@@ -112,9 +119,10 @@ class Losses:
                 continue
             is_ours = group in (loss.lineage.group, -1)
             if is_ours and change.time_ns <= end_ns and begin_ns < effect_ns:
-                return self._excuse(loss)
-        ours = (lineage for lineage in self.lineages if group in (lineage.group, -1))
-        return next(filter(None, (one.diverged(begin_ns, end_ns, behind) for one in ours)), None)
+                yield self._excuse(loss)
+        for lineage in self.lineages:
+            if group in (lineage.group, -1):
+                yield from lineage.diverged(begin_ns, end_ns, behind)
 
     def on_the_way(
         self, group: int, begin_ns: int, until_ns: int, *, is_safe: bool

@@ -66,7 +66,8 @@ def unknown_values(case: Case, found: Findings) -> int:
 
 @check("A4l altered label", "messages")
 def altered_labels(case: Case, found: Findings) -> int:
-    """A4l: every stored or delivered message has the tag and the keys that it was sent with."""
+    """A4l: every stored or delivered message has the tag, the keys and the property that it was
+    sent with."""
     evidence, reads = case.evidence, case.evidence.reads
     sends = evidence.sends
     labelled = passes.known(sends.column("label_crc"))
@@ -78,13 +79,13 @@ def altered_labels(case: Case, found: Findings) -> int:
         known = passes.lookup(passes.take(values, named), sent, labels, -2)
         examined += len(named)
         for number in passes.unequal(known, passes.take(stored, named)):
-            what = "with another tag, or other keys, than it was sent with, is in the log of"
+            what = "with another tag, keys or property than it was sent with, is in the log of"
             excuse = evidence.disks.may_differ(node)  # no checksum covers properties
             found.add(_stored(evidence, node, named[number], what), excuse=excuse)
     named = passes.found(reads.column("value"), sent)
     known = passes.lookup(passes.take(reads.column("value"), named), sent, labels, -2)
     for number in passes.unequal(known, passes.take(reads.column("label_crc"), named)):
-        what = "with another tag, or other keys, than it was sent with, was given to a reader"
+        what = "with another tag, keys or property than it was sent with, was given to a reader"
         found.add(_read(evidence, reads, named[number], what))
     return examined + len(named)
 

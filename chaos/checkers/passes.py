@@ -82,8 +82,8 @@ def unequal(one: Column, other: Column) -> list[int]:
     return _positions(one != other)
 
 
-def below(one: Column, other: Column) -> list[int]:
-    """Positions where the value of `one` is less than that of `other`."""
+def below(one: Column, other: Column | int) -> list[int]:
+    """Positions where the value of `one` is less than that of `other`, or than a limit."""
     return _positions(one < other)
 
 

@@ -184,8 +184,8 @@ def _not_copied(case: Case, group: int) -> Excuse | None:
 
 
 def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
-    """What a clean stop leaves, and a log from which nothing has expired; an index that was built
-    again lacks the messages of deleted topics."""
+    """What a clean stop leaves; an index that was built again lacks the messages of deleted
+    topics."""
     checkpoint = node.directory.checkpoint
     if checkpoint is None:
         yield "has no checkpoint after a clean stop"
@@ -204,7 +204,7 @@ def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
     places = zip(messages.queues, messages.physicals, strict=True)
     kept = (at for queue, at in places if not evidence.deleted(names[queue].topic))
     first = next(kept, None)
-    if node.log_min == 0 and first is not None:
+    if first is not None:
         if not files:
             yield "has no index"
         elif (begin := files[0].header().begin_offset) > first:

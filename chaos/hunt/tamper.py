@@ -30,15 +30,15 @@ class Tampered:
         return self.verdict == RunVerdict.PASS
 
 
-def tamper(run: Path, scratch: Path, only: Iterable[str] = ()) -> Iterator[Tampered]:
-    """Judge a copy of a run, in `scratch`, after each alteration.
+def tamper(run: Path, scratch: Path, only: Iterable[str] | None = None) -> Iterator[Tampered]:
+    """Judge a copy of a run, in `scratch`, after each alteration, or each of `only`.
 
     Raises `OSError`, `RecordError`.
     """
     record = read_record(run)
-    wanted = set(only)
+    wanted = {one.name for one in ALTERATIONS} if only is None else set(only)
     for one in ALTERATIONS:
-        if wanted and one.name not in wanted:
+        if one.name not in wanted:
             continue
         copy = scratch / one.name
         shutil.copytree(run, copy)

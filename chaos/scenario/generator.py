@@ -67,6 +67,8 @@ MANY_SHARE: Final = 0.05
 MANY_TOPICS: Final = (200, 300)
 MANY_DISK_MS: Final = 5.0
 """A node that stops syncs every queue."""
+PROPERTIES_SHARE: Final = 0.3
+SETTINGS_SHARE: Final = 0.15
 LISTENER_SHARE: Final = 0.25
 DELAYS: Final = "1s 2s 3s 4s 5s 6s"
 RARE_SHARE: Final = 0.3
@@ -109,7 +111,9 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     # not copied its master's tables for the last time when the run stops (seed 801135).
     if not broken:
         producers = draw_chores(Random(f"{name}/{seed}/chores"), producers, weather)
+        producers = draw_settings(Random(f"{name}/{seed}/settings"), producers, weather)
     producers = draw_topics(Random(f"{name}/{seed}/topics"), producers, weather)
+    producers = draw_properties(Random(f"{name}/{seed}/properties"), producers)
     consumers = _draw_consumers(random.choice((1, 2, 2, 3)), f"{name}/{seed}/consumers")
     if producers.topics > MANY_TOPICS[0]:
         consumers = replace(consumers, count=2, members=1)
@@ -273,6 +277,12 @@ def draw_chores(random: Random, load: Producers, weather: Weather) -> Producers:
     return replace(load, changes=random.randint(1, 3)) if is_changed else load
 
 
+def draw_settings(random: Random, load: Producers, weather: Weather) -> Producers:
+    """Settings of running nodes that are changed meanwhile, in a part of the seeds."""
+    is_drawn, count = random.random() < SETTINGS_SHARE, random.randint(1, 4)
+    return replace(load, settings=count) if is_drawn and _is_quick(weather) else load
+
+
 def draw_topics(random: Random, load: Producers, weather: Weather) -> Producers:
     """Topics of another kind, or hundreds of them, in a small part of the seeds."""
     if random.random() < BATCH_QUEUE_SHARE:
@@ -282,6 +292,11 @@ def draw_topics(random: Random, load: Producers, weather: Weather) -> Producers:
         # Clients that begin again, or are far away, would ask for all of them one by one.
         load = replace(load, topics=load.topics + random.randint(*MANY_TOPICS), queues=1)
     return load
+
+
+def draw_properties(random: Random, load: Producers) -> Producers:
+    """Properties of the application's in a part of the seeds."""
+    return replace(load, properties=0.5) if random.random() < PROPERTIES_SHARE else load
 
 
 def _draw_broken(random: Random, shape: Shape) -> str:

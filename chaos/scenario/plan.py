@@ -78,6 +78,8 @@ class Producers:
     timeout_s: float = 3.0
     oneway: float = 0.0
     """Share of single sends that ask for no answer."""
+    properties: float = 0.0
+    """Share of messages with a property of the application's; of delayed ones all, if any."""
     burst: int = 0
     """Operations that each begins at once, now and then, whatever `in_flight` says."""
     large: int = 0
@@ -89,6 +91,8 @@ class Producers:
     again."""
     changes: int = 0
     """How often a topic is changed while the faults go on: more queues, or closed for a while."""
+    settings: int = 0
+    """How often a setting of a running node is changed while the faults go on."""
     batch_queues: int = 0
     """How many of the topics, the first ones, have `queue.type=BatchCQ`."""
     stay_s: float = 0.0

@@ -226,11 +226,13 @@ PRODUCER: Final[Mapping[str, Kind]] = {
     "ordered": Kind(flag, lambda value: str(value).lower()),
     "timeout": TIME,
     "oneway": NUMBER,
+    "properties": NUMBER,
     "burst": WHOLE,
     "large": Kind(size, str),
     "late": WHOLE,
     "deleted": WHOLE,
     "changes": WHOLE,
+    "settings": WHOLE,
     "batch_queues": WHOLE,
     "stay": TIME,
 }

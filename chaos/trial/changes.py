@@ -2,6 +2,8 @@
 
 A change is repeated until every node of each group has it, as a slave that is promoted before it
 has copied its master's tables would go on with the old ones. The history tells of it from then on.
+When the faults are over, all but the first are left out, and nothing is closed any more: readers
+are to be given everything soon then.
 """
 
 from contextlib import suppress
@@ -37,24 +39,29 @@ class Changes:
     left: int = 0
     without: frozenset[str] = frozenset()
     """Nodes that stay away, so that nobody waits for their word."""
+    _over: trio.Event = field(default_factory=trio.Event)
     _done: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
         self.left = self.plan.producers.changes
 
     async def run(self) -> None:
-        """Make all changes in the storm; goes on after it with what is left."""
+        """Make changes in the storm, and end the last one."""
         random = Random(f"{self.plan.seed}/changes")
         queues = dict.fromkeys(lasting_names(self.plan), self.plan.producers.queues)
         pause_s = self.plan.storm_s / (self.left + 1)
         while self.left:
-            await trio.sleep(random.uniform(0.1, 0.9) * pause_s)
+            with trio.move_on_after(random.uniform(0.1, 0.9) * pause_s):
+                await self._over.wait()
+            if self._over.is_set() and self.left < self.plan.producers.changes:
+                break
             topic = random.choice(list(queues))
-            if random.random() < 0.5:
+            if random.random() < 0.5 or self._over.is_set():
                 queues[topic] += random.randint(1, 3)
             else:
                 await self._change(topic, queues[topic], random.choice((PERM_READ, PERM_WRITE)))
-                await trio.sleep(NARROW_S * random.random())
+                with trio.move_on_after(NARROW_S * random.random()):
+                    await self._over.wait()
                 self.backend.history.event(Function.NODE, "", "topic_widening", {"topic": topic})
             await self._change(topic, queues[topic], READ_WRITE)
             self.left -= 1
@@ -63,9 +70,10 @@ class Changes:
     async def finish(self, without: frozenset[str]) -> str:
         """Wait for all of it when nothing is broken any more; what is not done in time."""
         self.without = without
+        self._over.set()
         with trio.move_on_after(REST_S):
             await self._done.wait()
-        return f"{self.left} changes of topics" if self.left else ""
+        return "" if self._done.is_set() else "a change of a topic"
 
     async def _change(self, topic: str, queues: int, perm: int) -> None:
         brokers = list(self.plan.shape.group_nodes())

@@ -8,6 +8,7 @@ from rocketbed.chaos.trial.changes import Changes
 from rocketbed.chaos.trial.deletions import Deletions
 from rocketbed.chaos.trial.load import LoadControl
 from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.trial.settings import SettingChanges
 from rocketbed.chaos.trial.topics import RunTopics
 
 
@@ -27,4 +28,6 @@ def chores_of(
         found.append(Deletions(plan, backend, control, members, topics))
     if plan.producers.changes:
         found.append(Changes(plan, backend, members))
+    if plan.producers.settings:
+        found.append(SettingChanges(plan, backend, members))
     return found

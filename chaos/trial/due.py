@@ -38,6 +38,8 @@ COPIES: Final = ("R1",)
 """Where a group of brokers has two nodes."""
 TAPPED: Final = ("R3",)
 """Where besides every report of a slave is seen: in simulation."""
+SET: Final = ("S29",)
+"""Where settings are changed."""
 DELETED: Final = ("S26",)
 """Where topics are deleted."""
 CHANGED: Final = ("S27",)
@@ -71,6 +73,7 @@ def checks_due(plan: Plan, backend: str) -> tuple[str, ...]:
         due += COPIES if plan.shape.brokers > 1 else ()
         due += TAPPED if plan.shape.brokers > 1 and backend == "sim" else ()
         due += CHANGED if plan.producers.changes else ()
+        due += SET if plan.producers.settings else ()
         due += DELETED if plan.producers.deleted else ()
         due += OBSERVED if backend == "sim" else ()
         is_sure = plan.shape.flush == "sync" and is_followed and backend == "sim"

@@ -21,7 +21,7 @@ from rocketbed.chaos.scenario.targets import listener_names
 from rocketbed.chaos.trial.api import Program
 from rocketbed.chaos.trial.load import ClientFailure, LoadControl, finish_sends, stay_s
 from rocketbed.chaos.trial.reading import HOLD_S, RETRY_S
-from rocketbed.chaos.workload import Writer, body_crc, decode_body, encode_body, label_crc
+from rocketbed.chaos.workload import Writer, body_crc, decode_body, encode_body, label_crc, note_of
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import NoRoute
 from rocketbed.client.messages import Message, Received
@@ -119,7 +119,14 @@ class Hearing:
             value = next(self.control.values)
             body = encode_body(Writer(value, value, process, value), size)
             tag = TAGS[value % len(TAGS)]
-            message = Message(TOPIC, body, tag=tag, keys=[f"v{value}"], delay_level=level)
+            message = Message(
+                TOPIC,
+                body,
+                tag=tag,
+                keys=[f"v{value}"],
+                delay_level=level,
+                properties=note_of(value) if self.plan.producers.properties else {},
+            )
             row = self.history.begin(
                 Function.TELL,
                 process=process,
@@ -128,7 +135,7 @@ class Hearing:
                 operation=level,
                 length=size,
                 body_crc=body_crc(body),
-                label_crc=label_crc(message.tag, message.keys),
+                label_crc=label_crc(message.tag, message.keys, message.properties),
             )
             answer: Answer = await producer.send(message)
             if finish_sends(answer, [row]) is Outcome.OK:
@@ -266,8 +273,10 @@ def _begin(
         physical_offset=message.physical_offset,
         length=len(message.body),
         body_crc=body_crc(message.body),
-        # One that comes again says of which topic it is; sends are told apart by tag and keys.
-        label_crc=label_crc(message.tag, message.keys if origin == TOPIC else (origin,)),
+        # One that comes again says of which topic it is; sends are told apart by their labels.
+        label_crc=label_crc(
+            message.tag, message.keys if origin == TOPIC else (origin,), message.properties
+        ),
         node=message.queue.broker_name,
     )
 

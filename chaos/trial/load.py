@@ -22,7 +22,14 @@ from rocketbed.chaos.history import Attempt, Function, HistoryWriter
 from rocketbed.chaos.history import Outcome as Said
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Program
-from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, body_crc, encode_body, label_crc
+from rocketbed.chaos.workload import (
+    BODY_SIZE_MIN,
+    Writer,
+    body_crc,
+    encode_body,
+    label_crc,
+    note_of,
+)
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, Sent
@@ -276,7 +283,9 @@ class ProducerProgram:
             writer = Writer(value, number, self._process, sequence * SEQUENCES + place)
             body = encode_body(writer, item.size)
             keys = (item.key, f"v{value}")
-            message = Message(topic, body, tag=item.tag, keys=keys)
+            has_note = value * self._load.properties % 1 < self._load.properties
+            own = note_of(value) if has_note else {}
+            message = Message(topic, body, tag=item.tag, keys=keys, properties=own)
             messages.append(message)
             rows.append(begin_send(self._history, writer, message, attempt, oneway=oneway))
         if oneway:
@@ -327,7 +336,7 @@ def begin_send(
         attempt=min(attempt, 255),
         length=len(message.body),
         body_crc=body_crc(message.body),
-        label_crc=label_crc(message.tag, message.keys),
+        label_crc=label_crc(message.tag, message.keys, message.properties),
     )
 
 

@@ -13,7 +13,7 @@ from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import producer_names
 from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.listeners import Hearing
-from rocketbed.chaos.trial.load import ClientFailure, LoadControl
+from rocketbed.chaos.trial.load import ClientFailure, LoadControl, lasting_names
 from rocketbed.chaos.trial.members import Members
 from rocketbed.chaos.trial.reading import Reading, backlog, misrouted
 from rocketbed.client.consumer import Consumer
@@ -24,6 +24,8 @@ HEARD_S: Final = 300.0
 """Longest time for listeners to have had all, with all repetitions."""
 DRAIN_S: Final = 60.0
 """Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""
+TOPICS_MAX: Final = 20
+"""Whose routes are looked at."""
 READ_EACH_S: Final = 0.005
 """More for each message that was sent."""
 READ_QUEUE_S: Final = 3.0
@@ -116,9 +118,11 @@ class Order:
             self.stall("backlog", "consumers", f"after {limit_s:.0f} s: {reason}")
 
     async def routes(self) -> None:
-        """Wait until each nameserver that runs names each broker with its id, and nothing else."""
+        """Wait until each nameserver that runs names each broker with its id, and nothing else, and
+        topics with the queues and permissions that they have."""
         address, up = self.backend.address, self.backend.state
         members = self.members.members.values()
+        topics = lasting_names(self.plan)[:TOPICS_MAX]
         ids = {address(one.name): one.broker_id for one in members if up(one.name) == "running"}
         for name in self.plan.shape.nameserver_names:
             reason = "" if up(name) != "running" else "nothing could be asked"
@@ -126,7 +130,8 @@ class Order:
                 while reason:
                     try:
                         host, port = address(name)
-                        reason = await misrouted(self.backend.world, f"{host}:{port}", ids)
+                        where = f"{host}:{port}"
+                        reason = await misrouted(self.backend.world, where, ids, topics)
                     except ClientFailure as error:
                         reason = f"{error}"
                     if reason:

@@ -22,6 +22,7 @@ from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Received
 from rocketbed.client.pulls import Pulled, PullStatus
+from rocketbed.client.routes import MASTER_ID
 from rocketbed.remoting.client import parse_address
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.world.api import Address, World
@@ -103,7 +104,7 @@ class Reading:
             length=len(message.body),
             node=node or message.queue.broker_name,
             body_crc=body_crc(message.body),
-            label_crc=label_crc(message.tag, message.keys),
+            label_crc=label_crc(message.tag, message.keys, message.properties),
         )
 
     async def read_back(
@@ -297,11 +298,32 @@ async def _behind(
     return ""
 
 
-async def misrouted(world: World, nameservers: str, ids: Mapping[Address, int]) -> str:
+async def misrouted(
+    world: World, nameservers: str, ids: Mapping[Address, int], topics: Iterable[str]
+) -> str:
     """What a nameserver says of brokers by their addresses that is not so, `ids` being their broker
-    ids; empty if all is. Raises `ClientFailure`."""
+    ids, or of topics that is not as their masters have them; empty if all is. Raises
+    `ClientFailure`."""
     async with Admin(world, nameservers=nameservers) as admin:
         table = (await admin.cluster()).broker_addr_table
+        own = {
+            name: await admin.topic_configs(data.broker_addrs[MASTER_ID])
+            for name, data in sorted(table.items())
+            if MASTER_ID in data.broker_addrs
+        }
+        for topic in topics:
+            route = await admin.route(topic)
+            told = {
+                row.broker_name: (row.read_queue_nums, row.write_queue_nums, row.perm)
+                for row in (() if route is None else route.queue_datas)
+            }
+            known = {
+                name: (row.read_queue_nums, row.write_queue_nums, row.perm)
+                for name, rows in own.items()
+                if (row := rows.get(topic)) is not None
+            }
+            if told != known:
+                return f"{nameservers} has {topic} with {told}, and masters have it with {known}"
     listed = [
         (parse_address(address), number)
         for group in table.values()

@@ -5,6 +5,7 @@ Each is put into the node in the processes of its runs only, and the swarm alone
 
 from collections.abc import Callable
 from itertools import count
+from socket import inet_aton
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from rocketbed.chaos.mutants.mutant import swap
 from tests.support.reserve import assert_found
 
+ENDLESS = 1 << 50
 OFFSETS = "rocketbed.node.broker.offsets:Offsets"
 FIRST_SEED = 11_000
 BUDGET_S = 900.0
@@ -48,6 +50,48 @@ def tag_rewritten() -> None:
         return original(self, topic, queue, body, renamed, **more)
 
     original = swap("rocketbed.node.store.run:Run.add", add)
+
+
+def own_property_left_out() -> None:
+    def add(self: Any, topic: str, queue: int, body: bytes, properties: bytes, **more: Any) -> Any:
+        parts = properties.split(b"\x02")
+        kept = b"\x02".join(one for one in parts if not one.startswith(b"rocketbed note\x01"))
+        return original(self, topic, queue, body, kept, **more)
+
+    original = swap("rocketbed.node.store.run:Run.add", add)
+
+
+def promoted_gives_no_tags_of_its_own() -> None:
+    """What a promoted master takes itself it gives to no group that asks for some tags."""
+    was_slave: set[bytes] = set()
+    first: dict[bytes, int] = {}
+
+    def replace_all(self: Any, table: Any, *, is_new: bool = True) -> None:
+        if is_new and self._config.is_slave:
+            node = inet_aton(self._config.ip1)
+            was_slave.add(node)
+            first.pop(node, None)
+        replaced(self, table, is_new=is_new)
+
+    def begin(self: Any) -> Any:
+        found = begun(self)
+        first.setdefault(bytes(self._parts.log.tail.store_host_bytes[:4]), found.position)
+        return found
+
+    def make(self: Any, parts: Any, *arguments: Any) -> None:
+        made(self, parts, *arguments)
+        node = bytes(parts.log.tail.store_host_bytes[:4])
+        self.own = first.get(node, ENDLESS) if node in was_slave else ENDLESS
+
+    def pick(self: Any, units: Any) -> Any:
+        if self._tag_codes is not None:
+            units = [(at, size, code if at < self.own else ENDLESS) for at, size, code in units]
+        return picked(self, units)
+
+    replaced = swap(f"{OFFSETS}.replace_all", replace_all)
+    begun = swap("rocketbed.node.store.store:MessageStore.begin", begin)
+    made = swap("rocketbed.node.store.picker:Picker.__init__", make)
+    picked = swap("rocketbed.node.store.picker:Picker.pick", pick)
 
 
 def time_search_off_by_one() -> None:
@@ -98,6 +142,8 @@ CASES: list[tuple[Callable[[], None], tuple[str, ...]]] = [
     (two_of_three_commits_dropped, ("A37",)),
     (positions_not_copied_to_slaves, ("S21",)),
     (tag_rewritten, ("A4l",)),
+    (own_property_left_out, ("A4l",)),
+    (promoted_gives_no_tags_of_its_own, ("A22",)),
     (time_search_off_by_one, ("A19",)),
     (every_key_query_fails, ("A17",)),
     (unflushed_data_readable, ("I11",)),

@@ -53,6 +53,20 @@ def large_bodies_cut() -> None:
     original = swap("rocketbed.node.store.run:Run.add", add)
 
 
+def settings_not_taken_over() -> None:
+    swap("rocketbed.node.broker.settings:take_over", lambda config, changed, keys: None)
+
+
+def added_queues_not_in_routes() -> None:
+    def put(self: Any, who: Any, config: Any) -> None:
+        known = self.topics.get(config.topic_name, {}).get(who.broker_name)
+        original(self, who, config)
+        if known is not None:
+            self.topics[config.topic_name][who.broker_name] = known
+
+    original = swap("rocketbed.routing.table:RoutingTable._put_topic", put)
+
+
 def topic_used_before_durable() -> None:
     swap("rocketbed.node.broker.topics:Topics.is_durable", lambda self, topic: True)
 
@@ -179,12 +193,15 @@ SWARM, POSITIONS = load_scenario("soak-swarm"), load_scenario("table-cuts")
 CUTS, BIT_ROT = load_scenario("demote-truncate"), load_scenario("bit-rot")
 TOPICS = altered("table-cuts", 'flush = "async"', 'flush = "sync"')
 """What is acknowledged is on disk: a topic has to be there before it."""
+CHANGES = altered("rebalance", 'stay = "8s"', 'stay = "8s"\nchanges = 4')
 TAKEOVER, HANDOVER = load_scenario("takeover"), altered("rolling-handover", "rate = 50", "rate = 2")
 """The second with few messages besides those of its listeners, as only these matter here."""
 CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (ring_overflow_forgets, SWARM, ("S5", "S6", "A2", "A30", "A31", "A22", "L5", "L8", "I13")),
     (reported_before_it_was_written, SWARM, ("R3",)),
     (large_bodies_cut, SWARM, ("A4",)),
+    (settings_not_taken_over, SWARM, ("S29",)),
+    (added_queues_not_in_routes, CHANGES, ("L9",)),
     (topic_used_before_durable, TOPICS, ("S25",)),
     (positions_left_beyond_their_queue, POSITIONS, ("A36",)),
     (cut_bytes_not_kept, CUTS, ("R2k",)),

@@ -58,6 +58,7 @@ def are_noticed(wanted: Sequence[Alteration], recorded: Path, tmp_path: Path) ->
     assert list(answers) == others
     told = record(tmp_path / "told", TOLD_SEED)
     of_told = of_listeners.intersection(names)
+    (tmp_path / "scratch").mkdir()
     answers |= {one.name: one for one in tamper(told, tmp_path / "scratch", only=of_told)}
     assert answers.keys() == set(names)
     assert [name for name, answer in answers.items() if answer.passed] == []
@@ -82,3 +83,14 @@ def test_a_run_that_did_not_pass_says_nothing(recorded: Path, tmp_path: Path) ->
     result = CliRunner().invoke(command, [str(tmp_path)])
     assert result.exit_code == 2
     assert "only a run that passes says something" in result.output
+
+
+@pytest.mark.slow
+def test_an_index_has_to_be_there_where_files_have_expired(tmp_path: Path) -> None:
+    """S21 asked for it only where a log still had its beginning."""
+    run = tmp_path / "run"
+    plan = load_scenario("soak-failover").plan(770_002, quick=True)
+    run.mkdir()
+    assert run_here(plan, run, Options()).verdict == "pass"
+    (gone,) = tamper(run, tmp_path / "scratch", only=["index-gone"])
+    assert "S21" in gone.ids

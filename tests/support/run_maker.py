@@ -47,7 +47,7 @@ def body_of(value: int, *, operation: int | None = None) -> bytes:
 
 
 def label_of(value: int) -> int:
-    return label_crc("t", [f"v{value}"])
+    return label_crc("t", [f"v{value}"], {})
 
 
 def write_table(store: Path, name: str, table: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ def tamper(run: Path, only: tuple[str, ...], as_json: bool) -> int:
         )
     answers: list[Tampered] = []
     with TemporaryDirectory(prefix="rocketbed-") as scratch:
-        for answer in alter(run, Path(scratch), only):
+        for answer in alter(run, Path(scratch), only or None):
             answers.append(answer)
             if not as_json:
                 click.echo(_line(answer))

@@ -394,9 +394,14 @@ def lost_and_replaced(run: RunMaker) -> None:
     run.delivered = list(range(COUNT - 2))
 
 
-def filtered_before_a_loss(run: RunMaker, *, begun_ns: int, is_answered: bool) -> None:
+def filtered_before_a_loss(
+    run: RunMaker, *, begun_ns: int, is_answered: bool, lost_ns: int, queue: int
+) -> None:
     """Message 10 is sent at 100 ms, and its place was passed before, at 98 ms."""
     run.delivered, run.committed = [], {}
+    outcome = Outcome.INFO if queue < 0 else Outcome.WEAK
+    lost = Sent(COUNT, outcome, queue, -1, -1, invoked_ns=lost_ns, returned_ns=99 * MS)
+    run.sends.append(lost)
     deliver(run, 10, 5, 84 * SECOND, process=5)
     run.strike(95 * MS, "b1", "powercut", written=10_000, durable=500)
     run.event(96 * MS, "b1", "start", role="master", id=0)
@@ -748,7 +753,34 @@ def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
 ) -> None:
     """A commit that nobody answered counts from when it began (seed 858172)."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
-    filtered_before_a_loss(run, begun_ns=at_ms * MS, is_answered=is_answered)
+    filtered_before_a_loss(
+        run, begun_ns=at_ms * MS, is_answered=is_answered, lost_ns=90 * MS, queue=-1
+    )
+    result = results(run.judge(only=["A41"]))["A41"]
+    assert (result.found, result.allowed_found) == wanted
+
+
+@pytest.mark.parametrize(
+    ("lost_ms", "queue", "newer", "wanted"),
+    [
+        (90, 0, 0, (0, 1)),
+        (90, 1, 0, (1, 0)),
+        (97, 0, 0, (1, 0)),
+        (90, -1, 1, (1, 0)),
+    ],
+    ids=["lost", "of another queue", "sent later", "too few"],
+)
+def test_a_place_is_given_again_only_where_messages_were_lost(
+    tmp_path: Path, lost_ms: int, queue: int, newer: int, wanted: tuple[int, int]
+) -> None:
+    """A turn by which nothing was lost excused whatever a group that asks for some tags did not
+    get after it."""
+    run = RunMaker(tmp_path / "run", nodes=("b1",))
+    filtered_before_a_loss(
+        run, begun_ns=90 * MS, is_answered=True, lost_ns=lost_ms * MS, queue=queue
+    )
+    if newer:
+        run.sends[8] = Sent(8, invoked_ns=97 * MS, returned_ns=99 * MS)
     result = results(run.judge(only=["A41"]))["A41"]
     assert (result.found, result.allowed_found) == wanted
 
