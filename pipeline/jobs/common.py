@@ -143,7 +143,11 @@ class Job:
     def spark(self) -> "SparkSession":
         """The session, started at the first use. Raises `SparkMissing`."""
         if self._spark is None:
-            with self.phase("starting Spark"), quiet_java(self.settings.spark_log):
+            with (
+                self._put_off(),
+                self.phase("starting Spark"),
+                quiet_java(self.settings.spark_log),
+            ):
                 self._spark = build_session(
                     f"rocketbed {self.name}",
                     master=self.settings.master,
@@ -191,6 +195,33 @@ class Job:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if callable(signal.getsignal(number)):
                     signal.signal(number, self._interrupt)
+
+    @contextmanager
+    def _put_off(self) -> Iterator[None]:
+        """Within it Ctrl-C, and what the command takes for it, waits for the end: Java that is left
+        while it starts Spark goes on for ever, and nobody has a way to it yet. The second time it
+        does not."""
+        previous: dict[int, Any] = {}
+
+        def restore() -> None:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+        def note(_number: int, _frame: object) -> None:
+            self.interrupted = True
+            restore()
+
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if callable(handler := signal.getsignal(number)):
+                    previous[number] = handler
+                    signal.signal(number, note)
+        try:
+            yield
+        finally:
+            restore()
+        if self.interrupted:
+            raise KeyboardInterrupt
 
     def _interrupt(self, _number: int, _frame: object) -> None:
         self.interrupted = True

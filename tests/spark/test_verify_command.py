@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,35 @@ def test_an_interrupted_job_leaves_nothing(store: Path, number: signal.Signals) 
     assert json.loads(report.read_text())["verdict"] == "interrupted"
     manifest = json.loads((out / "_rocketbed_manifest.json").read_text())
     assert manifest["parts"] == []
+
+
+def has_port(session: int) -> bool:
+    """Whether a process of a session's, Java, listens: Spark is about to be started in it."""
+    own = set()
+    for place in Path("/proc").iterdir():
+        with suppress(OSError):
+            is_ours = int((place / "stat").read_text().rpartition(")")[2].split()[3]) == session
+            own |= {os.readlink(one) for one in (place / "fd").iterdir()} if is_ours else set()
+    listening = [
+        line.split()[9]
+        for name in ("tcp", "tcp6")
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]
+        if line.split()[3] == "0A"
+    ]
+    return any(f"socket:[{inode}]" in own for inode in listening)
+
+
+def test_a_job_that_is_ended_while_spark_starts_leaves_no_java(store: Path) -> None:
+    """Java did not end by itself then, nor when its standard input was closed."""
+    words = ["pipeline", "verify", "--store", str(store), "--master", "local[2]"]
+    for pause_s in (0.0, 0.5, 1.0):  # at some moments of its start; none is waited for
+        with subprocess.Popen([*COMMAND, *words], start_new_session=True) as process:
+            while not has_port(process.pid):
+                time.sleep(0.02)
+            time.sleep(pause_s)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LIMIT_S) == 130
+        assert processes_of(process.pid) == []
 
 
 def test_a_job_without_a_store_ends_with_a_sentence(tmp_path: Path) -> None:
