@@ -1,9 +1,8 @@
 """Which delayed messages were delivered, by what the log says: a master asks this at its start."""
 
 import hashlib
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC
@@ -97,8 +96,7 @@ class Delivered:
             waiting = await self._copies(SCHEDULE_TOPIC, message) if came else []
         except (CorruptRecord, RemoteProtocolError, KeyError, ValueError):
             return unknown  # when it is due it will show what is wrong
-        before = bisect_right(waiting, message.physical_offset)
-        return len(came) >= max(before, 1)
+        return has_come(message.physical_offset, waiting, came)
 
     async def _copies(self, topic: str, message: StoredMessage) -> list[int]:
         """Log offsets of the same message in a topic, rising; a program may send one thousands of
@@ -115,6 +113,18 @@ class Delivered:
                 self._known.clear()
             self._known[topic, key] = known
         return known.get(_contents(message), [])
+
+
+def has_come(at: int, waiting: Iterable[int], came: Iterable[int]) -> bool:
+    """Whether a message that waits at a log offset was delivered, by the places of all like it.
+
+    A copy stands behind what it is of, and is of the first that has none: one that came twice says
+    nothing of a message that was put to wait after it.
+    """
+    copies = iter(sorted(came))
+    return all(
+        any(copy > place for copy in copies) for place in sorted({*waiting, at}) if place <= at
+    )
 
 
 def _parts(offsets: list[int]) -> Iterator[list[int]]:

@@ -12,6 +12,7 @@ from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.broker.config_file import TableLost
+from rocketbed.node.broker.delivered import has_come
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC
 from rocketbed.node.config.node_config import ConfigError
 from rocketbed.remoting.client import open_connection
@@ -504,3 +505,27 @@ def test_levels_that_are_none_are_refused_at_the_start(levels: str) -> None:
 
     with pytest.raises(ConfigError, match="is no delay: levels are like"):
         node_run(scenario, f"messageDelayLevel={levels}")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "came", "known"),
+    [
+        ([10], [], []),
+        ([10], [11], [10]),
+        ([10, 20], [11], [10]),
+        ([10, 20], [21], [10]),
+        ([10, 20], [11, 21], [10, 20]),
+        ([10, 20], [21, 22], [10, 20]),
+        ([10, 20], [11, 12], [10]),  # one that came twice is no sign of a later one
+        ([10, 20, 30], [11, 12, 31], [10, 20]),
+        ([], [11], [10]),
+        ([], [9], []),
+    ],
+)
+def test_a_copy_is_of_a_message_that_waited_before_it(
+    waiting: list[int], came: list[int], known: list[int]
+) -> None:
+    """An index that was damaged for a while made some come twice; when they were sent back these
+    counted as delivered, and one between them never came (swarm seed 1465018)."""
+    asked = waiting or [10]
+    assert [at for at in asked if has_come(at, waiting, came)] == known
