@@ -17,12 +17,10 @@ from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.load import ClientFailure, LoadControl, deleted_names
 from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.trial.operating import LOOK_S, REST_S
 from rocketbed.chaos.trial.topics import RunTopics, topic_table
 from rocketbed.client.admin import Admin
 
-LOOK_S: Final = 0.5
-REST_S: Final = 60.0
-"""Longest time for what is left to do once the cluster is healed."""
 AGAIN: Final = 0.7
 """Share of deleted topics that are made again."""
 BY_SEND: Final = 0.5

@@ -11,10 +11,8 @@ from typing import Final
 import trio
 
 from rocketbed.chaos.history import Function
-from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.load import ClientFailure
-from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.trial.operating import LOOK_S, Operating
 from rocketbed.client.admin import Admin
 
 VALUES: Final = {
@@ -29,57 +27,33 @@ CLOSED: Final = "brokerPermission"
 OPEN: Final = "6"
 CLOSED_S: Final = 2.0
 """Longest time for which nobody may send to a node."""
-LOOK_S: Final = 0.5
-REST_S: Final = 60.0
-"""Longest time for what is left to do once the cluster is healed."""
 
 
 @dataclass(slots=True)
-class SettingChanges:
-    """The operator's work on settings, one change after the other."""
+class SettingChanges(Operating):
+    """The operator's work on settings."""
 
-    plan: Plan
-    backend: Backend
-    members: Members
-    left: int = 0
-    without: frozenset[str] = frozenset()
-    """Nodes that stay away: what is to be done to them is not done."""
-    _over: trio.Event = field(default_factory=trio.Event)
-    _done: trio.Event = field(default_factory=trio.Event)
+    NAME = "settings"
+    WHAT = "a change of a setting"
+    _told: dict[tuple[str, str], None] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.left = self.plan.producers.settings
+    @property
+    def count(self) -> int:
+        return self.plan.producers.settings
 
-    async def run(self) -> None:
-        """Make changes in the storm, and ask each node in the end for what it was told. What is
-        not begun when the faults are over is left out, but for the first."""
-        random = Random(f"{self.plan.seed}/settings")
-        pause_s = self.plan.storm_s / (self.left + 1)
-        told: dict[tuple[str, str], None] = {}
-        while self.left:
-            with trio.move_on_after(random.uniform(0.1, 0.9) * pause_s):
-                await self._over.wait()
-            if self._over.is_set() and told:
-                break
-            node, key = random.choice(self.members.nodes), random.choice(list(VALUES))
-            told[node, key] = None
-            await self._change(node, key, random.choice(VALUES[key]))
-            if key == CLOSED:
-                with trio.move_on_after(CLOSED_S * random.random()):
-                    await self._over.wait()
-                await self._change(node, key, OPEN)
-            self.left -= 1
-        for node, key in told:
+    async def change(self, random: Random) -> None:
+        """Tell a node to take another value, or for a while no sends."""
+        node, key = random.choice(self.members.nodes), random.choice(list(VALUES))
+        self._told[node, key] = None
+        await self._change(node, key, random.choice(VALUES[key]))
+        if key == CLOSED:
+            await self.pause(CLOSED_S * random.random())
+            await self._change(node, key, OPEN)
+
+    async def end(self) -> None:
+        """Ask each node for what it was told."""
+        for node, key in self._told:
             await self._change(node, key, None)
-        self._done.set()
-
-    async def finish(self, without: frozenset[str]) -> str:
-        """Wait for all of it when nothing is broken any more; what is not done in time."""
-        self.without = without
-        self._over.set()
-        with trio.move_on_after(REST_S):
-            await self._done.wait()
-        return "" if self._done.is_set() else "a change of a setting"
 
     async def _change(self, node: str, key: str, value: str | None) -> None:
         """Have a node change a setting, with rows of what it said before and after; without a value
