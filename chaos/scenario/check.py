@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.plan import GROUPS, Plan, Producers
+from rocketbed.chaos.scenario.plan import GROUPS, Plan
 from rocketbed.chaos.scenario.step import After, At, Every, Step, unknown
 from rocketbed.chaos.scenario.targets import NUMBERED, check_target, client_names, labels_in
 from rocketbed.chaos.scenario.units import show_duration
@@ -98,10 +98,6 @@ def _check_shape(plan: Plan) -> None:
         raise ScenarioError(str(error)) from None
 
 
-def _shares(load: Producers) -> dict[str, float]:
-    return {"batch": load.batch, "oneway": load.oneway, "properties": load.properties}
-
-
 def _check_load(plan: Plan) -> None:
     load = plan.producers
     _within("producers", load.count, 1, 99)
@@ -122,7 +118,7 @@ def _check_load(plan: Plan) -> None:
     _within("keys", load.keys, 1, 1_000_000)
     if load.rate <= 0:
         raise ScenarioError(f"rate: must be positive, not {load.rate:g}")
-    for key, share in _shares(load).items():
+    for key, share in (("batch", load.batch), ("oneway", load.oneway)):
         if not 0 <= share <= 1:
             raise ScenarioError(f"{key}: must be between 0 and 1, not {share:g}")
     _within("burst", load.burst, 0, 10_000)
@@ -131,6 +127,7 @@ def _check_load(plan: Plan) -> None:
     _within("deleted", load.deleted, 0, max(load.topics - load.late - 1, 0), why=stay)
     _within("changes", load.changes, 0, 99)
     _within("settings", load.settings, 0, 99)
+    _within("properties", load.properties, 0, 1)
     _within("batch_queues", load.batch_queues, 0, load.topics - load.late - load.deleted)
     _within("large", load.large, 0, BODY_MAX)
     if not 0 < load.body[0] <= load.body[1]:

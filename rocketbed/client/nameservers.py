@@ -148,9 +148,7 @@ class Nameservers:
         share_s = timeout_s if len(self.addresses) == 1 else timeout_s / 2
         if left > 1:
             left_s = trio.current_effective_deadline() - trio.current_time()
-            share_s = max(
-                min(share_s, left_s / 2), 0.0
-            )  # the caller may learn late that it is over
+            share_s = min(share_s, max(left_s, 0.0) / 2)  # one that is over is told of it late
         link = await self._connections.link(address, timeout_s=min(CONNECT_S, share_s))
         answer = await link.request(command, timeout_s=share_s)
         self.unanswered.pop(address, None)

@@ -10,7 +10,8 @@ to.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -30,6 +31,7 @@ from rocketbed.wire.headers_admin import GetRouteRequest
 from rocketbed.world.api import Address, World
 
 Begin = Callable[..., Any]
+T = TypeVar("T")
 
 MASTER_ID: Final = 0
 DEFAULT_TOPIC: Final = "TBW102"
@@ -206,20 +208,23 @@ class Routes:
 
         Raises `NoNameserver`, `RequestRefused`.
         """
+        return await self._told(topic, lambda data: data)
+
+    async def _told(self, topic: str, make: Callable[[TopicRouteData], T]) -> T | None:
+        """What `make` makes of what a nameserver says now, unless it raises `ValueError`."""
         header = GetRouteRequest(topic=topic, rbNotify=True)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
 
-        def read(answer: Command) -> TopicRouteData | None:
+        def read(answer: Command) -> T | None:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
             found = TopicRouteData.decode(answer.body)
             if not found.queue_datas:
                 raise ProtocolError(f"the route of topic {topic} names no queue")
             try:
-                route_of(topic, found)
+                return make(found)
             except ValueError as exc:
                 raise ProtocolError(f"the route of topic {topic} is invalid: {exc}") from exc
-            return found
 
         also = (ResponseCode.TOPIC_NOT_EXIST,)
         return await self._nameservers.read(command, f"route of topic {topic}", read, also=also)
@@ -277,11 +282,10 @@ class Routes:
                 entry.route = entry.route.moved(changed)
 
     async def _ask(self, topic: str, make: bool) -> Route:
-        data = await self.fetch(topic)
-        is_template = data is None
-        if data is None and make:
-            data = await self.fetch(DEFAULT_TOPIC)
-        if data is not None:
-            return route_of(topic, data, template=is_template)
+        route = await self._told(topic, partial(route_of, topic))
+        if route is None and make:
+            route = await self._told(DEFAULT_TOPIC, partial(route_of, topic, template=True))
+        if route is not None:
+            return route
         hint = " and no broker creates topics automatically" if make else ""
         raise NoRoute(f"topic {topic} does not exist{hint}: create it first")
