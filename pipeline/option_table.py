@@ -215,8 +215,8 @@ TABLE: Final = (
     ),
     Option(
         "maxRowsPerTrigger", read_number(1), "",
-        "the same in records, exceeded only where more brokers or queues than that have any; over"
-        " `path` those of all topics count", STREAM,
+        "the same in records, of which one of several messages counts once; exceeded only where"
+        " more brokers or queues than that have any; over `path` those of all topics count", STREAM,
     ),
     Option(
         "minOffsetsPerTrigger", read_number(1), "",
