@@ -1,5 +1,6 @@
 """What Spark's configuration says of file systems, as options of the data source, to which Spark
-shows no configuration: `spark.hadoop.fs.s3a...`, and of one bucket `...fs.s3a.bucket.B...`.
+shows no configuration: `spark.hadoop.fs.s3a...`, of one bucket `...fs.s3a.bucket.B...`, and
+`spark.hadoop.fs.azure...`, of one account `...ACCOUNT.dfs.core.windows.net`.
 """
 
 import os
@@ -7,25 +8,38 @@ import re
 from collections.abc import Mapping, Set
 from typing import Final
 
-from rocketbed.pipeline.option_table import FS, OptionError, Settings, common_name, option_of
+from rocketbed.pipeline.option_table import (
+    FS,
+    OptionError,
+    Settings,
+    common_name,
+    family,
+    option_of,
+)
 
 HADOOP: Final = "spark.hadoop."
-_BUCKET: Final = re.compile(r"s3[an]?://([^/,]+)", re.IGNORECASE)
+_PLACES: Final = {
+    "fs.s3a...": re.compile(r"s3[an]?://([^/,]+)", re.IGNORECASE),
+    "fs.azure...": re.compile(r"abfss?://[^/,@]*@([^/,]+)", re.IGNORECASE),
+}
+"""Which paths the settings of a family are for: buckets, accounts."""
 
 
 def settings_of(conf: Mapping[str, str], *places: str, given: Set[str] = frozenset()) -> Settings:
-    """Those that count for some paths, directories or lists of them; none where nothing is in S3,
+    """Those that count for some paths, directories or lists of them; none where nothing is there,
     so that what a session has for other work disturbs no read. `given`: options that count more, in
     lower case. Raises `OptionError`."""
     text = ",".join(places)
-    buckets = {bucket.lower() for bucket in _BUCKET.findall(text)}
+    named = {kind: set(map(str.lower, find.findall(text))) for kind, find in _PLACES.items()}
     is_list = any(map(_is_list, (*places, *text.split(","))))
     found = {}
     for key, value in conf.items():
         name = key.removeprefix(HADOOP)
-        bucket, common = common_name(name)
-        is_ours = name != key and common in FS and not {name.lower(), common} & given
-        if is_ours and value and (is_list or (bucket in buckets if bucket else buckets)):
+        place, common = common_name(name)
+        if name == key or common not in FS or not value or {name.lower(), common} & given:
+            continue
+        there = named[family(common)]
+        if is_list or (place in there if place else there):
             option = option_of(common)
             try:
                 found[name.lower()] = str(option.read(value))

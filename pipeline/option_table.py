@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from rocketbed.pipeline.errors import Condition, PipelineError
 from rocketbed.pipeline.option_values import (
+    read_azure_provider,
     read_column,
     read_duration,
     read_ending,
@@ -22,6 +23,8 @@ from rocketbed.pipeline.option_values import (
     read_flag,
     read_group,
     read_job,
+    read_key,
+    read_login,
     read_names,
     read_nameservers,
     read_number,
@@ -30,6 +33,7 @@ from rocketbed.pipeline.option_values import (
     read_pattern,
     read_place,
     read_provider,
+    read_signature,
     read_starting,
     read_text,
     read_word,
@@ -102,7 +106,7 @@ class Option:
     @property
     def is_shown(self) -> bool:
         """Whether its value may stand in an error: it is no secret."""
-        return not self.name.endswith((".key", ".token"))
+        return not self.name.endswith((".key", ".secret", ".token"))
 
 
 BATCH, STREAM = (Use.BATCH,), (Use.STREAM,)
@@ -284,6 +288,40 @@ TABLE: Final = (
         "whether the bucket is in the path and not in the host's name; without it, it is where"
         " there is an endpoint", source="path",
     ),
+    Option(
+        "fs.azure.account.key", read_key, "Azure's own ways", "the key of the account",
+        source="path",
+    ),
+    Option(
+        "fs.azure.sas.fixed.token", read_signature, "Azure's own ways",
+        "a shared access signature in its place", source="path",
+    ),
+    Option(
+        "fs.azure.account.oauth2.client.id", read_word, "Azure's own ways",
+        "or an application that asks,", source="path",
+    ),
+    Option(
+        "fs.azure.account.oauth2.client.secret", read_word, "Azure's own ways",
+        "the secret of it,", source="path",
+    ),
+    Option(
+        "fs.azure.account.oauth2.client.endpoint", read_login, "Azure's own ways",
+        "and where it is known: `https://login.microsoftonline.com/TENANT/oauth2/token`",
+        source="path",
+    ),
+    Option(
+        "fs.azure.account.auth.type", read_one_of("SharedKey", "SAS", "OAuth"),
+        "what is given", "which of these counts", source="path",
+    ),
+    Option(
+        "fs.azure.account.oauth.provider.type", read_azure_provider, "`ClientCredsTokenProvider`",
+        "of OAuth: the application above, or `MsiTokenProvider`, `WorkloadIdentityTokenProvider`:"
+        " Azure's own ways", source="path",
+    ),
+    Option(
+        "fs.azure.endpoint", read_endpoint, "the account's",
+        "in the account's place, for an emulator: `http://127.0.0.1:10000`", source="path",
+    ),
 )  # fmt: skip
 FS: Final = tuple(one.name for one in TABLE if one.name.startswith("fs."))
 """Options of file systems, called as Hadoop calls its settings."""
@@ -295,16 +333,30 @@ _NEAR_KNOWN: Final = 0.8
 """And that of an option of another use, which nobody mistyped: `onlyCommitted` to
 `readUncommitted` 0.71, `startOffset` to `startingOffsets` 0.85."""
 _BY_NAME: Final = {option.name.lower(): option for option in TABLE}
-_OF_BUCKET: Final = re.compile(
-    rf"fs\.s3a\.bucket\.(.+)\.({'|'.join(re.escape(one.removeprefix('fs.s3a.')) for one in FS)})"
-)
+_S3A: Final = "fs.s3a."
+_OF_S3A: Final = [re.escape(one.removeprefix(_S3A)) for one in FS if one.startswith(_S3A)]
+_OF_BUCKET: Final = re.compile(rf"fs\.s3a\.bucket\.(.+)\.({'|'.join(_OF_S3A)})")
 """An option of one bucket only, in lower case."""
+_OF_ACCOUNT: Final = re.compile(
+    rf"({'|'.join(re.escape(one) for one in FS if 'azure' in one)})\.(.+\..+)"
+)
+"""And of one account of Azure, `fs.azure.account.key.ACCOUNT.dfs.core.windows.net`."""
 
 
 def common_name(name: str) -> tuple[str, str]:
-    """The bucket that an option is for, or nothing, and what it is called for all; lower case."""
-    match = _OF_BUCKET.fullmatch(name.lower())
-    return (match[1], f"fs.s3a.{match[2]}") if match else ("", name.lower())
+    """The bucket or account that an option is for, or nothing, and what it is called for all; lower
+    case."""
+    name = name.lower()
+    if match := _OF_BUCKET.fullmatch(name):
+        return match[1], f"{_S3A}{match[2]}"
+    if match := _OF_ACCOUNT.fullmatch(name):
+        return match[2], match[1]
+    return "", name
+
+
+def family(name: str) -> str:
+    """Of an option of file systems, as text for a list: `fs.s3a...`."""
+    return ".".join(name.split(".")[:2]) + "..."
 
 
 def option_of(name: str) -> Option:
@@ -337,7 +389,7 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
             valid = [one for one in TABLE if set(one.uses) & set(uses)]
             told = _problem(name, option, asked) + _nearest(name, valid)
             if told == _problem(name, None, asked):
-                names = {"fs.s3a..." if one.name in FS else one.name for one in valid}
+                names = {one.name if one.name not in FS else family(one.name) for one in valid}
                 told += f"; options of {asked}: {', '.join(sorted(names))}"
             raise OptionError(told, Condition.UNKNOWN_OPTION)
     if set(uses) <= set(READS):

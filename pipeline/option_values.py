@@ -21,6 +21,9 @@ OF_AWS: Final = (
     *("DefaultCredentialsProvider", "DefaultAWSCredentialsProviderChain"),
 )
 """Providers of S3A, and of AWS, that look where AWS's own library in pyarrow does."""
+OF_APPLICATION: Final = "ClientCredsTokenProvider"
+OF_AZURE: Final = ("MsiTokenProvider", "WorkloadIdentityTokenProvider")
+"""Token providers of ABFS that look where Azure's own library in pyarrow does."""
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
 _DURATIONS: Final = {
     "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
@@ -205,6 +208,35 @@ def read_provider(text: str) -> str:
     if not names or set(names) - {ANONYMOUS, *WITH_KEYS, *OF_AWS}:
         raise ValueError(f"some of {', '.join((ANONYMOUS, *WITH_KEYS, *OF_AWS))}")
     return ",".join(names)
+
+
+def read_azure_provider(text: str) -> str:
+    """A token provider of ABFS, without its package. Raises `ValueError` with what it takes."""
+    return read_one_of(OF_APPLICATION, *OF_AZURE)(text.rpartition(".")[2])
+
+
+def read_key(text: str) -> str:
+    """The key of an account. Raises `ValueError` with what it takes."""
+    if not re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", text.strip()):
+        raise ValueError("a key in base64")
+    return text.strip()
+
+
+def read_signature(text: str) -> str:
+    """A shared access signature, behind `?`. Raises `ValueError` with what it takes."""
+    found = text.strip().removeprefix("?")
+    if not re.fullmatch(r"([^\s=&?]+=[^\s&?]*)(&[^\s=&?]+=[^\s&?]*)*", found):
+        raise ValueError("a signature such as sv=...&sig=...")
+    return f"?{found}"
+
+
+def read_login(text: str) -> str:
+    """Where an application is known, as far as its tenant. Raises `ValueError` with what it
+    takes."""
+    match = re.fullmatch(r"(https://[^/\s]+/[^/\s]+)(/oauth2/\S*)?/?", text.strip())
+    if match is None:
+        raise ValueError("https://login.microsoftonline.com/TENANT/oauth2/token")
+    return match[1]
 
 
 def read_endpoint(text: str) -> str:

@@ -6,11 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.inspect.files import NAME_SIZE, FilePool, Listing, listing_of
+from rocketbed.pipeline.files.places import check_authority, file_system
 from rocketbed.pipeline.files.storage import (
     LOCAL,
     Entry,
@@ -18,30 +17,20 @@ from rocketbed.pipeline.files.storage import (
     Replaced,
     Storage,
     StorageError,
-    UnknownScheme,
 )
 from rocketbed.pipeline.option_table import Settings
-from rocketbed.pipeline.option_values import ANONYMOUS, OF_VARIABLES, TEMPORARY, WITH_KEYS
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 """Schemes under which the same places are reached as under another one."""
-SCHEMES: Final = (*S3_SCHEMES, "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
-"""That are told; others are tried, since pyarrow may learn them."""
 BLOCK: Final = 256 << 10
 """Bytes of a request for less: a request costs as long as some hundred KiB of transfer."""
 BLOCKS_MAX: Final = 64
 AHEAD: Final = 8
 """Requests at once where nothing but zeros is expected."""
 AHEAD_SIZE: Final = 8 << 20
-CONNECT_S: Final = 10.0
-REQUEST_S: Final = 15.0
-"""Without a byte; asked three times, of Google for so long in all."""
-TOLD_MAX: Final = 300
-"""Characters of another library's error that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +108,9 @@ class RemoteStorage(Storage):
 
     def at(self, path: str) -> "tuple[FileSystem, str]":
         """The file system, and the path in it."""
-        inner = path.partition("://")[2].rstrip("/")
-        place, is_by_bucket = _file_system(self.scheme, self.authority, self.settings)
-        return place, inner if is_by_bucket else inner.removeprefix(self.authority) or "/"
+        place, root = file_system(self.scheme, self.authority, self.settings)
+        rest = path.partition("://")[2].rstrip("/").removeprefix(self.authority)
+        return place, f"{root}{rest}" or "/"
 
 
 class _RemoteFile:
@@ -245,11 +234,7 @@ def storage_of(
     if not separator or not scheme.isalnum():
         return LOCAL if seen is None else ListedOnce()
     authority = rest.split("/", 1)[0]
-    if scheme.lower() in S3_SCHEMES and (not authority or "@" in authority):
-        raise StorageError(
-            f"{scheme}://: expected a bucket, {scheme}://BUCKET/..., and no keys in the path: they"
-            " are options, fs.s3a.access.key"
-        )
+    check_authority(scheme, authority)
     return RemoteStorage(scheme.lower(), authority, settings, seen)
 
 
@@ -258,88 +243,3 @@ def need_local(roots: Iterable[str], what: str) -> None:
     for root in roots:
         if not storage_of(root).is_local:
             raise StorageError(f"{what} reads local directories only, not {root}")
-
-
-@cache
-def _file_system(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem, bool]":
-    """pyarrow's file system for a scheme, and whether paths in it begin with the authority.
-
-    Raises `StorageError`.
-    """
-    from pyarrow import fs
-
-    try:
-        if scheme in S3_SCHEMES:
-            return fs.S3FileSystem(**s3_arguments(dict(settings), authority)), True
-        if scheme in ("gs", "gcs"):
-            return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=REQUEST_S)), True
-        found, inner = fs.FileSystem.from_uri(f"{scheme}://{authority}/")
-        return found, bool(inner.strip("/"))
-    except Exception as exc:
-        told = " ".join(str(exc).splitlines())[:TOLD_MAX]
-        if scheme not in SCHEMES:
-            told += f"; schemes that are known: {', '.join(SCHEMES)}"
-            raise UnknownScheme(f"{scheme}://{authority} cannot be opened: {told}") from exc
-        raise StorageError(f"{scheme}://{authority} cannot be opened: {told}") from exc
-
-
-def s3_arguments(settings: dict[str, str], bucket: str) -> dict[str, Any]:
-    """What the settings of Hadoop's S3A mean for pyarrow; what is not set is left to AWS's own
-    environment and files."""
-    own = f"fs.s3a.bucket.{bucket.lower()}."
-    settings = settings | {
-        f"fs.s3a.{name.removeprefix(own)}": value
-        for name, value in settings.items()
-        if name.startswith(own)
-    }
-    names = {
-        "endpoint_override": "fs.s3a.endpoint",
-        "region": "fs.s3a.endpoint.region",
-    }
-    found: dict[str, Any] = {
-        name: settings[key] for name, key in names.items() if settings.get(key)
-    }
-    found |= _credentials(settings)
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
-        if os.environ.get(name):
-            found.setdefault("endpoint_override", os.environ[name])
-    if settings.get("fs.s3a.connection.ssl.enabled", "true") == "false":
-        found["scheme"] = "http"
-    if settings.get("fs.s3a.path.style.access", "true") == "false":
-        found["force_virtual_addressing"] = True
-    if "endpoint_override" not in found and "region" not in found and not _has_region():
-        from pyarrow.fs import resolve_s3_region
-
-        found["region"] = resolve_s3_region(bucket)
-    return found | {"connect_timeout": CONNECT_S, "request_timeout": REQUEST_S}
-
-
-def _credentials(settings: dict[str, str]) -> dict[str, Any]:
-    """Of the first provider that has what it takes, as Hadoop does. Raises `StorageError`."""
-    names = {
-        "access_key": "fs.s3a.access.key",
-        "secret_key": "fs.s3a.secret.key",
-        "session_token": "fs.s3a.session.token",
-    }
-    keys = {name: settings[key] for name, key in names.items() if settings.get(key)}
-    providers = settings.get("fs.s3a.aws.credentials.provider", "")
-    if not providers:
-        return keys
-    for one in (name.strip().rpartition(".")[2] for name in providers.split(",")):
-        if one == ANONYMOUS:
-            return {"anonymous": True}
-        if one not in WITH_KEYS:
-            if one == OF_VARIABLES and not os.environ.get("AWS_ACCESS_KEY_ID"):
-                continue
-            return {}
-        needed = list(names)[: 3 if one == TEMPORARY else 2]
-        if keys.keys() >= set(needed):
-            return {name: keys[name] for name in needed}
-    raise StorageError(
-        f"{providers} has no keys: give fs.s3a.access.key and fs.s3a.secret.key (for {TEMPORARY}"
-        " fs.s3a.session.token too), or another fs.s3a.aws.credentials.provider"
-    )
-
-
-def _has_region() -> bool:
-    return any(os.environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))

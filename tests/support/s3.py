@@ -42,16 +42,7 @@ class S3Server:
 
     def put(self, root: Path, name: str) -> str:
         """Copy a directory there; its address."""
-        from pyarrow.fs import FileSelector, FileType, LocalFileSystem, copy_files
-
-        place = self.file_system()
-        local = LocalFileSystem()
-        for one in local.get_file_info(FileSelector(str(root), recursive=True)):
-            target = f"{BUCKET}/{name}/{os.path.relpath(one.path, root)}"
-            if one.type == FileType.File:
-                copy_files(one.path, target, local, place)
-            else:
-                place.create_dir(target)
+        copy_tree(root, self.file_system(), f"{BUCKET}/{name}")
         return f"s3a://{BUCKET}/{name}"
 
     def file_system(self) -> Any:
@@ -64,6 +55,19 @@ class S3Server:
             region="us-east-1",
             allow_bucket_creation=True,
         )
+
+
+def copy_tree(root: Path, place: Any, there: str) -> None:
+    """Copy a directory into a file system of pyarrow's."""
+    from pyarrow.fs import FileSelector, FileType, LocalFileSystem, copy_files
+
+    local = LocalFileSystem()
+    for one in local.get_file_info(FileSelector(str(root), recursive=True)):
+        target = f"{there}/{os.path.relpath(one.path, root)}"
+        if one.type == FileType.File:
+            copy_files(one.path, target, local, place)
+        else:
+            place.create_dir(target)
 
 
 @contextmanager

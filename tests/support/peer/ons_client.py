@@ -1,8 +1,6 @@
 """npm's `ali-ons` in processes of its own: `node/peer.js`."""
 
 import base64
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,35 +8,16 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.foreign.installation import InstallationError, run_tool
 from rocketbed.client.messages import Message
-from tests.support.peer.installation import DIRECTORY
 from tests.support.peer.line_process import LineProcess
+from tests.support.peer.npm import npm_modules
 
 VERSION: Final = "3.12.0"
 PROGRAM: Final = Path(__file__).parent / "node" / "peer.js"
-INSTALL_S: Final = 300
 WAIT_S: Final = 120.0
 """The first retry comes after 10 s, and a lost broker is found again after up to 30 s."""
 
 Row = dict[str, Any]
-
-
-def install() -> Path:
-    """The folder of its modules, made if it has to be. Raises `InstallationError`."""
-    for tool in ("node", "npm"):
-        if shutil.which(tool) is None:
-            raise InstallationError(f"{tool} is missing (on Debian: apt install nodejs npm)")
-    place = DIRECTORY / f"ali-ons-{VERSION}"
-    if not place.is_dir():
-        DIRECTORY.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="npm-", dir=DIRECTORY) as temporary:
-            made = Path(temporary) / "made"
-            command = ["npm", "install", "--prefix", str(made), "--no-audit", "--no-fund"]
-            command += ["--ignore-scripts", "--no-package-lock", f"ali-ons@{VERSION}"]
-            run_tool(command, INSTALL_S, f"npm could not install ali-ons {VERSION}")
-            made.rename(place)
-    return place / "node_modules"
 
 
 class OnsProducer:
@@ -89,7 +68,7 @@ class OnsConsumer:
 
 @asynccontextmanager
 async def _program(log: Path, *arguments: str) -> AsyncIterator[LineProcess]:
-    modules = install()
+    modules = npm_modules("ali-ons", VERSION)
     command = ["env", f"NODE_PATH={modules}", "node", str(PROGRAM), *arguments]
     async with LineProcess(command, log) as program:
         with trio.fail_after(WAIT_S):

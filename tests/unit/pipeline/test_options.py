@@ -135,6 +135,7 @@ def test_any_text_is_taken_by_few_options() -> None:
         *("path", "topics", "brokers", "clusters", "stats", "columnNameOfCorruptRecord"),
         *("topic", "fs.s3a.endpoint.region", "fs.s3a.access.key"),
         *("fs.s3a.secret.key", "fs.s3a.session.token"),
+        *("fs.azure.account.oauth2.client.id", "fs.azure.account.oauth2.client.secret"),
     ]
 
 
@@ -144,8 +145,25 @@ def test_secrets_are_not_shown() -> None:
     assert "hidden" not in repr(options)
     with pytest.raises(OptionError, match=r"option fs\.s3a\.secret\.key: expected one word"):
         Options.parse({"FS.s3a.secret.key": "hid den"})
+    for name in ("account.key", "sas.fixed.token", "account.oauth2.client.secret"):
+        with pytest.raises(OptionError, match=rf"option fs\.azure\.{name}\.a\.b: expected") as told:
+            Options.parse({f"fs.azure.{name}.a.b": "hid den"})
+        assert "hid den" not in str(told.value)
     (replica,) = parse_paths("s3a://bucket/store", options.fs)
     assert "hidden" not in repr(replica)
+
+
+def test_settings_of_azure_are_as_hadoop_writes_them() -> None:
+    given = {
+        "fs.azure.account.oauth.provider.type": "org.apache.hadoop.x.MsiTokenProvider",
+        "fs.azure.account.oauth2.client.endpoint": "https://login.x.com/ten/oauth2/v2.0/token",
+        "fs.azure.sas.fixed.token.Acc.dfs.core.windows.net": "sv=1&sig=a%2B%3D",
+    }
+    assert Options.parse({"path": "/x", **given}).fs == (
+        ("fs.azure.account.oauth.provider.type", "MsiTokenProvider"),
+        ("fs.azure.account.oauth2.client.endpoint", "https://login.x.com/ten"),
+        ("fs.azure.sas.fixed.token.acc.dfs.core.windows.net", "?sv=1&sig=a%2B%3D"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,6 +173,11 @@ def test_secrets_are_not_shown() -> None:
         ("endpoints", "127.0.0.1", r"host:port;host:port .*'127\.0\.0\.1'"),
         ("fs.s3a.path.style.access", "yes", "one of true, false"),
         ("fs.s3a.aws.credentials.provider", "x.Simple", "some of AnonymousAWSCred"),
+        ("fs.azure.endpoint", "http://x/account", "host:port"),
+        ("fs.azure.account.auth.type", "Custom", "one of SharedKey, SAS, OAuth"),
+        ("fs.azure.account.oauth.provider.type", "x.Mine", "one of ClientCredsTokenProvider, Msi"),
+        ("fs.azure.account.oauth2.client.endpoint", "https://x.com", "/TENANT/oauth2/token"),
+        ("fs.azure.account.keys", "k", r"is fs\.azure\.account\.key meant"),
         ("mode", "DROP", "one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ("view", "rows", "one of records, consumequeue, index, blocks, files"),
         ("splitBytes", "lots", "128m"),

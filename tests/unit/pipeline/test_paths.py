@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rocketbed.pipeline.files.paths import parse_paths
-from rocketbed.pipeline.files.remote import RemoteStorage, s3_arguments, storage_of
+from rocketbed.pipeline.files.places import azure_arguments, s3_arguments
+from rocketbed.pipeline.files.remote import RemoteStorage, storage_of
 from rocketbed.pipeline.files.replicas import NotAStore, Replica
 from rocketbed.pipeline.files.storage import LOCAL, Storage, StorageError, plain_path
 from rocketbed.pipeline.option_table import OptionError
@@ -252,6 +253,69 @@ def test_who_asks_s3(
         del given["fs.s3a.access.key"]
         with pytest.raises(StorageError, match=r"org\.SimpleAWSCredentialsProvider has no keys"):
             s3_arguments(given, "bucket")
+
+
+AZURE = {
+    "account_name": "acc",
+    "blob_storage_authority": ".blob.core.windows.net",
+    "dfs_storage_authority": ".dfs.core.windows.net",
+}
+APPLICATION = {
+    "fs.azure.account.oauth2.client.id": "i",
+    "fs.azure.account.oauth2.client.secret": "s",
+    "fs.azure.account.oauth2.client.endpoint": "https://login.x.com/ten-ant",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, {}),
+        ({"fs.azure.account.key": "k"}, {"account_key": "k"}),
+        ({"fs.azure.account.key.acc.dfs.core.windows.net": "k"}, {"account_key": "k"}),
+        ({"fs.azure.account.key.other.dfs.core.windows.net": "k"}, {}),
+        ({"fs.azure.sas.fixed.token": "?sv=1"}, {"sas_token": "?sv=1"}),
+        (
+            {"fs.azure.account.key": "k", "fs.azure.sas.fixed.token": "t"},
+            {"account_key": "k"},
+        ),
+        (
+            {"fs.azure.account.key": "k", **APPLICATION, "fs.azure.account.auth.type": "OAuth"},
+            {"client_id": "i", "client_secret": "s", "tenant_id": "ten-ant"},
+        ),
+        (
+            {**APPLICATION, "fs.azure.account.oauth.provider.type": "org.x.MsiTokenProvider"},
+            {"client_id": "i"},
+        ),
+        (
+            {"fs.azure.endpoint": "http://127.0.0.1:9"},
+            {
+                "blob_storage_authority": "127.0.0.1:9",
+                "blob_storage_scheme": "http",
+                "dfs_storage_authority": "127.0.0.1:9",
+                "dfs_storage_scheme": "http",
+            },
+        ),
+    ],
+)
+def test_settings_of_azure(given: dict[str, str], found: dict[str, str]) -> None:
+    assert azure_arguments(given, "acc.dfs.core.windows.net") == AZURE | found
+
+
+def test_what_azure_cannot_take() -> None:
+    lacking = {"fs.azure.account.auth.type": "OAuth", **APPLICATION}
+    del lacking["fs.azure.account.oauth2.client.secret"]
+    with pytest.raises(StorageError, match=r"auth\.type=OAuth needs fs\.azure.*client\.secret$"):
+        azure_arguments(lacking, "acc.dfs.core.windows.net")
+    for place in ("abfss://box/store", "abfs://box@/store", "abfss://@acc.dfs.x.net/store"):
+        with pytest.raises(StorageError, match="expected a container and an account"):
+            rows(place)
+
+
+def test_hdfs_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARROW_LIBHDFS_DIR", "/nowhere")
+    with pytest.raises(StorageError, match="needs Java and Hadoop's libhdfs on each machine"):
+        rows("hdfs://127.0.0.1:9/store")
 
 
 def test_names_of_directories_fit_before_an_equals_sign(tmp_path: Path) -> None:

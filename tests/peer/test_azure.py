@@ -1,0 +1,72 @@
+"""Stores in Azure's emulator give what the same files here give."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from rocketbed import pipeline
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.session import build_session
+from tests.support.logs import reasons, rows
+from tests.support.peer.azure import ACCOUNT, ADDRESS, AzureServer, azure_server
+from tests.unit.pipeline.test_s3 import healthy, same
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[AzureServer]:
+    with azure_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize("view", ["records", "consumequeue", "blocks", "files"])
+def test_every_view_is_the_same(azure: AzureServer, tmp_path: Path, view: str) -> None:
+    log = healthy(tmp_path)
+    there = azure.put(log.root, f"same-{view}")
+    options: dict[str, Any] = {"view": view, **azure.options}
+    if view != "files":
+        options["splitBytes"] = 700
+    found = rows(there, **options)
+    assert same(found) == same(rows(log.root, view=view))
+    if view == "files":
+        assert found[0]["path"] == f"{there}/commitlog/{0:020d}"
+
+
+def test_damage_is_found_there_too(azure: AzureServer, tmp_path: Path) -> None:
+    log = healthy(tmp_path)
+    log.flip(log.offsets[3] + 90)
+    log.write(log.offsets[-1] + 60, bytes(log.sizes[-1] - 60))
+    log.close()
+    there = azure.put(log.root, "damage")
+    found = rows(there, **azure.options)
+    assert same(found) == same(rows(log.root))
+    assert [why for _, why in reasons(found)] == ["crc_mismatch", "torn_tail"]
+
+
+def test_what_is_not_there_is_named(azure: AzureServer) -> None:
+    with pytest.raises(PipelineError, match=f"{ADDRESS}/nope is no store directory"):
+        rows(f"{ADDRESS}/nope", **azure.options)
+
+
+def test_spark_takes_the_settings_that_its_configuration_has(
+    azure: AzureServer, tmp_path: Path
+) -> None:
+    log = healthy(tmp_path)
+    azure.put(log.root, "many/orders/store")
+    azure.put(log.root, "many/bills/store")
+    conf = {f"spark.hadoop.{name}": value for name, value in azure.options.items()}
+    spark = build_session("azure", master="local[2]", conf=conf)
+    try:
+        stores = f"{ADDRESS}/many/*/store".replace("abfss", "abfs")
+        found = pipeline.read(spark, stores, ["broker", "body"], splitBytes="2k")
+        counts = {row["broker"]: row["count"] for row in found.groupBy("broker").count().collect()}
+        assert counts == {"orders-store": 60, "bills-store": 60}
+        wrong = {f"fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net": "AAAA"}
+        with pytest.raises(AnalysisException, match=r"ROCKETBED_UNREADABLE.*AuthorizationFailure"):
+            pipeline.read(spark, f"{ADDRESS}/many/orders/store", **wrong).collect()
+        with pytest.raises(AnalysisException, match=r"\[ROCKETBED_NOT_A_STORE\] abfss://"):
+            pipeline.read(spark, f"{ADDRESS}/many/orders").collect()
+    finally:
+        spark.stop()
