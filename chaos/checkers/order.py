@@ -1,6 +1,7 @@
 """Are messages of an ordered topic delivered in the order in which they were sent (A15)?"""
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
@@ -15,7 +16,8 @@ def order_violations(case: Case, found: Findings) -> int:
     the order in which they were sent one after the other.
 
     A loss in between excuses it, or one that came after the reader had got something else at the
-    place: its positions may have been of the log before.
+    place: its positions may have been of the log before. So does a second master that gave it
+    something else there.
     """
     evidence = case.evidence
     topics = set(evidence.record.ordered_topics)
@@ -95,24 +97,27 @@ def _add_disorder(
         row, late = reads.row(ranks[second]), reads.row(ranks[first])
         example = example_of(evidence, row, text, ranks[first] - ranks[second])
         group = evidence.group_of(row.node)
-        passed_ns = _passed_before(evidence, who, ranks[first], sent[first][2])
-        excuse = losses.loss_between(group, min(passed_ns, sent[first][1]), late.returned_ns)
+        got = list(_got(evidence, who, ranks[first]))
+        passed = (at_ns for at, _, at_ns in got if at >= late.queue_offset)
+        since_ns = min(
+            (at_ns for at_ns in passed if at_ns < sent[first][2]), default=sent[first][1]
+        )
+        excuse = losses.loss_between(group, min(since_ns, sent[first][1]), late.returned_ns)
+        for at, value, at_ns in got:
+            if at == late.queue_offset and at_ns < late.returned_ns and value not in sent[first][3]:
+                excuse = excuse or losses.split_between(group, at_ns, at_ns)
         found.add(example, excuse=excuse or losses.gone_of(row.value))
 
 
-def _passed_before(evidence: Evidence, who: _Who, rank: int, until_ns: int) -> int:
-    """When a reader first got what then stood at the place of a read, or behind; the time given, if
-    it never did before that."""
+def _got(evidence: Evidence, who: _Who, rank: int) -> Iterator[tuple[int, int, int]]:
+    """All that a reader got of the queue of one of its reads: queue offset, value, when."""
     reads = evidence.reads
-    queues, offset = evidence.queue_numbers(reads), reads.row(rank).queue_offset
+    queues = evidence.queue_numbers(reads)
     same = (*who, int(queues[rank]))
-    names = ("function", "operation" if who[0] == Function.DELIVER else "process")
-    columns = (reads.column(name) for name in (*names, "queue_offset", "returned_ns"))
-    return min(
-        (
-            int(time_ns)
-            for queue, *reader, at, time_ns in zip(queues, *columns, strict=True)
-            if (*reader, queue) == same and at >= offset and time_ns < until_ns
-        ),
-        default=until_ns,
-    )
+    reader = "operation" if who[0] == Function.DELIVER else "process"
+    names = ("function", reader, "queue_offset", "value", "returned_ns")
+    columns = (reads.column(name) for name in names)
+    for queue, function, number, *what in zip(queues, *columns, strict=True):
+        if (function, number, queue) == same:
+            at, value, at_ns = map(int, what)
+            yield at, value, at_ns

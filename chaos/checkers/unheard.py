@@ -110,8 +110,13 @@ class _Excuses:
         without failover takes the first as success although its slave is late, which no row tells
         (seed 1281344). A member that has the same record once more may leave its queue, and puts
         nothing back then: what the one before had put back counts (seed 1390028), unless it is seen
-        to have stayed."""
+        to have stayed. Nor does one in order that leaves it after a loss of the record (seed
+        1510025)."""
         last = max([one.told, *one.calls], key=lambda row: row.returned_ns)
+        is_in_order = one.group in self._case.evidence.record.ordered_listeners
+        has_left = is_in_order and bool(one.calls) and not self._has_stayed(last)
+        if has_left and (excuse := self._records.lost(last, last.returned_ns)):
+            return excuse
         before = [
             call
             for call in one.calls
@@ -123,7 +128,7 @@ class _Excuses:
         return next(filter(None, (self._lost_behind(one, row) for row in (last, *before))), None)
 
     def _has_stayed(self, last: Row) -> bool:
-        """Whether a member is called for its queue next."""
+        """Whether a member is called for its queue next, and goes on there."""
         later = (
             call
             for call in self._calls[last.node, last.operation]
@@ -131,7 +136,11 @@ class _Excuses:
             and call.invoked_ns > last.returned_ns
         )
         following = min(later, key=lambda call: call.invoked_ns, default=None)
-        return following is not None and following.process == last.process
+        return (
+            following is not None
+            and following.process == last.process
+            and following.queue_offset > last.queue_offset
+        )
 
     def _lost_behind(self, one: Heard, last: Row) -> Excuse | None:
         """The same, where this is the last that was seen of it."""

@@ -183,6 +183,31 @@ def promoted_before_the_refusal(run: RunMaker) -> None:
     promoted_without_it(run, at_s=59)
 
 
+def left_in_order_after_a_promotion(
+    run: RunMaker, *, written: int = 5_000, offset: int = 3
+) -> None:
+    """Who had it in hand left its queue, and began before it when it came back (seed 1510025)."""
+    tell(run)
+    hear(run, LOOSE, DUE_NS)
+    hear(run, ORDERED, DUE_NS, refused=True)
+    run.trace = Trace()
+    for node in run.nodes:
+        reached = 10_000 if node == "b1" else written
+        run.trace.node(node).add(SECOND, reached, reached)
+    run.event(61 * SECOND, "b2", "promote", former="b1", written=written)
+    tell(run, value=VALUE + 1, at_ns=TOLD_NS + SECOND)
+    hear(run, LOOSE, DUE_NS + SECOND, value=VALUE + 1)
+    hear(run, ORDERED, DUE_NS + SECOND, offset=offset, value=VALUE + 1)
+
+
+def left_in_order_after_a_promotion_that_kept_it(run: RunMaker) -> None:
+    left_in_order_after_a_promotion(run, written=6_000)
+
+
+def stayed_in_order_after_a_promotion(run: RunMaker) -> None:
+    left_in_order_after_a_promotion(run, offset=8)
+
+
 def promoted_with_what_came_later(run: RunMaker) -> None:
     """What was put back, or came again when it was due, was written before."""
     promoted_without_it(run, at_s=90, written=10_000, end=11_000)
@@ -622,6 +647,9 @@ def taken_again_in_order(run: RunMaker) -> None:
         (lost_before, {"A27"}),
         (promoted_without_it, set()),
         (promoted_before_the_refusal, {"A27"}),
+        (left_in_order_after_a_promotion, set()),
+        (left_in_order_after_a_promotion_that_kept_it, {"A27", "A42", "A43"}),
+        (stayed_in_order_after_a_promotion, {"A27"}),
         (promoted_with_what_came_later, {"A27"}),
         (promoted_with_all_there_was, {"A27"}),
         (down_when_it_was_due, set()),

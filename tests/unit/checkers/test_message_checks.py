@@ -295,6 +295,34 @@ def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
     assert found(run.judge(only=["A15"])) == wanted
 
 
+@pytest.mark.parametrize(
+    ("offset", "at_s", "wanted"),
+    [(0, 55, set()), (1, 55, {"A15"}), (0, 20, {"A15"}), (None, 55, {"A15"})],
+)
+def test_ordered_messages_where_the_reader_had_got_a_second_masters(
+    run: RunMaker, offset: int | None, at_s: int, wanted: set[str]
+) -> None:
+    """At the place of message 0 its reader had got what a second master had there, and went on
+    behind it (seed 1505028)."""
+    run.record.ordered_topics = ["Trial"]
+    run.delivered = []
+    for send in run.sends:
+        send.invoked_ns = 50 * SECOND + send.value * 10 * MS
+        send.returned_ns = send.invoked_ns + 5 * MS
+    run.strike(54 * SECOND, "b2", "double", for_s=3.0)
+    orders = [2, 0, 1, *range(3, COUNT)]
+
+    def rows(ids: Ids, made: Made) -> list[Row]:
+        before = [] if offset is None else [ids.deliver(500, 0, offset, at_s * SECOND)]
+        return before + [
+            ids.deliver(value, *made.places[value][:2], 80 * SECOND + rank * MS)
+            for rank, value in enumerate(orders)
+        ]
+
+    add(run, rows)
+    assert found(run.judge(only=["A15"])) == wanted
+
+
 def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
     run.strike(100 * MS, "b2", "pause", for_s=1.0)
     run.sends[12] = Sent(12, physical=17)
