@@ -5,6 +5,7 @@ import os
 import re
 from datetime import timedelta
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.pipeline.files.storage import StorageError, UnknownScheme
@@ -41,6 +42,7 @@ _AZURE_KINDS: Final = {
     "OAuth": {"client_id", "client_secret", "tenant_id"},
 }
 """What each kind of authentication of ABFS takes; of those that are given the first counts."""
+_MAKING: Final = Lock()
 _CONTAINER: Final = re.compile(r"([^@]+)@([a-z0-9]+)(\.[a-z0-9.-]+)")
 
 
@@ -58,12 +60,19 @@ def check_authority(scheme: str, authority: str) -> None:
         )
 
 
-@cache
 def file_system(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem, str]":
     """pyarrow's file system, and what paths in it begin with, in the authority's place.
 
     Raises `StorageError`.
     """
+    count = scheme in (*S3_SCHEMES, *AZURE_SCHEMES)
+    # A second one of HDFS would close the connection of the first when it is dropped.
+    with _MAKING:
+        return _made(scheme, authority, settings if count else ())
+
+
+@cache
+def _made(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem, str]":
     from pyarrow import fs
 
     try:

@@ -1,8 +1,11 @@
 """Patterns, lists and schemes in the option `path`."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 import pytest
 
@@ -178,6 +181,24 @@ def test_google_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(storage, RemoteStorage)
     storage.at("gs://patience/store")
     assert given == [{"retry_time_limit": timedelta(seconds=15)}]
+
+
+def test_threads_share_one_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hadoop keeps one connection for all: the second one closed it when it was dropped."""
+    both, made = Barrier(2), []
+
+    def slow(**_: object) -> object:
+        with suppress(BrokenBarrierError):
+            both.wait(0.5)  # met by a second one only
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr("pyarrow.fs.GcsFileSystem", slow)
+    storage = storage_of("gs://threads/store")
+    assert isinstance(storage, RemoteStorage)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(storage.at, ["gs://threads/store"] * 2))
+    assert [place for place, _ in found] == made * 2
 
 
 def test_a_scheme_that_nobody_knows() -> None:
