@@ -218,21 +218,25 @@ class MasterConnection:
         what was; while nothing is compared there is nothing to report.
         """
         offset = self._first
-        memory, name = self._slave.memory, self._slave.master_name(self._address)
         await self._stream.send_all(encode_report(offset))
-        while True:
+        while not self._compared.is_set():
             with trio.move_on_after(self._slave.heartbeat_s):
                 await self._compared.wait()
-                # Before anything is acknowledged to it.
-                if memory is not None and memory.followed != name:
-                    await memory.note(name)
+            if not self._compared.is_set() and self._next > self._first:
+                offset = max(offset, self._acknowledged())
+                await self._stream.send_all(encode_report(offset))
+        # Before anything is acknowledged to it, however long the disk takes.
+        memory, name = self._slave.memory, self._slave.master_name(self._address)
+        if memory is not None and memory.followed != name:
+            await memory.note(name)
+        while True:
+            with trio.move_on_after(self._slave.heartbeat_s):
                 if self._slave.report_flushed:
                     await self._log.flushed.wait_above(offset)
                 else:
                     await self._log.written.wait_above(offset)
-            if self._compared.is_set() or self._next > self._first:
-                offset = max(offset, self._acknowledged())
-                await self._stream.send_all(encode_report(offset))
+            offset = max(offset, self._acknowledged())
+            await self._stream.send_all(encode_report(offset))
 
     def _acknowledged(self) -> int:
         log = self._log

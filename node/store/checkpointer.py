@@ -75,7 +75,7 @@ class Checkpointer:
                 # F before W, durably: a crash in between must not leave W above F.
                 flushed = self._flusher.known(parts.log.flushed.value)
                 await parts.marks.store_flushed(flushed, durable=True)
-                await parts.marks.store(mark)
+                await parts.marks.raise_to(mark)
                 # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
                 await self.store_checkpoint()
             except OSError as exc:

@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass, field, replace
 
 import crcmod.predefined
 import orjson
+import trio
 
 from rocketbed.node.store.files import read_whole
 from rocketbed.node.store.index import pack_header, unpack_header
@@ -182,6 +183,8 @@ class Marks:
         self._flushed_path = f"{root}/{FLUSHED_NAME}"
         self.mark = Mark(store_id="", offset=0)
         """The mark as it is on disk."""
+        self._lock = trio.Lock()
+        """Held while the file is replaced."""
 
     def load(self) -> Mark | None:
         """The stored mark, None if there is none that is whole."""
@@ -191,6 +194,21 @@ class Marks:
         return found
 
     async def store(self, mark: Mark) -> None:
+        async with self._lock:
+            await self._replace(mark)
+
+    async def raise_to(self, mark: Mark) -> None:
+        """Store a mark that was made a while ago, but for whom the log follows: that may have been
+        noted since."""
+        async with self._lock:
+            await self._replace(replace(mark, followed=self.mark.followed))
+
+    async def update(self, **changes: object) -> None:
+        """Replace some fields of the mark, durably."""
+        async with self._lock:
+            await self._replace(replace(self.mark, **changes))  # type: ignore[arg-type]
+
+    async def _replace(self, mark: Mark) -> None:
         disk = self._world.disk
         temporary = f"{self._staging}/{CKPT_NAME}.new"
         disk.makedirs(self._staging)
@@ -207,10 +225,6 @@ class Marks:
         await disk.sync_dir(self._root)
         self.mark = mark
         self._world.mark("store.mark_stored")
-
-    async def update(self, **changes: object) -> None:
-        """Replace some fields of the mark, durably."""
-        await self.store(replace(self.mark, **changes))  # type: ignore[arg-type]
 
     def load_flushed(self) -> int | None:
         """F, or None when it is not known."""

@@ -430,8 +430,11 @@ class MessageStore:
         return self._parts.marks.mark.followed
 
     async def note(self, master: str) -> None:
-        """Put on record that the log is this master's now. Raises `OSError`."""
-        await self._checkpointer.note(followed=master)
+        """Put on record that the log is this master's now. Raises `OSError`.
+
+        It does not wait for a rise of the mark, since acknowledgements wait for it.
+        """
+        await self._parts.marks.update(followed=master)
 
     @property
     def log(self) -> CommitLog:

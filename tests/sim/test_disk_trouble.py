@@ -515,3 +515,33 @@ def test_the_log_waits_for_its_own_names_only_and_no_name_is_passed_over() -> No
         simulation.run(10)
         process.value()
     assert waited[0] < 0.5, "20 directories of queues are not on its way"
+
+
+def test_whom_the_log_follows_is_noted_while_the_mark_rises() -> None:
+    """A slave acknowledges nothing before that, and a rise takes a sync for each segment, queue and
+    index file: sends waited for it longer than their three seconds (seed 1511007)."""
+    disks: list[SimDisk] = []
+
+    async def note_meanwhile(store: MessageStore) -> tuple[float, float]:
+        for queue_id in range(20):
+            put(store, queue_id=queue_id)
+        await store.dispatched.wait_for(store.max_offset)
+        disks[0].sync_seconds = (0.1, 0.1)
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store._checkpointer.raise_mark)
+            await trio.sleep(0.05)  # within its first sync
+            await store.note("master:10912")
+            noted = trio.current_time()
+            assert store._parts.marks.mark.offset == 0
+        assert store._parts.marks.mark.offset == store.max_offset
+        return noted - began, trio.current_time() - began
+
+    async def followed(store: MessageStore) -> str | None:
+        return store.followed
+
+    run = session(note_meanwhile, prepare=disks.append)
+    noted_s, raised_s = run.value
+    assert noted_s < 0.5, "the syncs of the rise are not on its way"
+    assert raised_s > 1.5
+    assert session(followed, image=run.image).value == "master:10912"

@@ -72,10 +72,12 @@ class Cutter:
 class Memory:
     """What the slave's log followed last."""
 
-    def __init__(self, followed: str) -> None:
+    def __init__(self, followed: str, note_s: float) -> None:
         self.followed: str | None = followed
+        self._note_s = note_s
 
     async def note(self, master: str) -> None:
+        await trio.sleep(self._note_s)
         self.followed = master
 
 
@@ -94,11 +96,13 @@ class Pair:
         tells: bool = True,
         is_slave: bool = False,
         followed: str = "",
+        note_s: float = 0,
         find_start: Callable[["Pair"], Awaitable[LogStart]] | None = None,
     ) -> None:
         """`first`: the first record that the slave has; `tells`: whether bounds are known;
-        `followed`: the master that the slave's log followed last."""
-        self.memory = Memory(followed)
+        `followed`: the master that the slave's log followed last; `note_s`: how long it takes to
+        put another one on record."""
+        self.memory = Memory(followed, note_s)
         self.simulation = Simulation(seed)
         self._common, self._ours, self._theirs, self._first = common, ours, theirs, first
         self._tells = tells
@@ -302,6 +306,18 @@ def test_a_master_that_begins_where_the_slave_ends_is_not_followed() -> None:
         search.bounds = LogBounds(2 * SEGMENT, 3 * SEGMENT)
         with pytest.raises(NothingInCommon):
             search.first_report(2 * SEGMENT - 100)
+
+
+def test_nothing_is_acknowledged_before_it_is_on_record_whom_the_log_follows() -> None:
+    """However long a slow disk takes for that: a heartbeat said it all after 5 s."""
+    with Pair(500, 0, 30, note_s=8) as pair:
+        pair.simulation.run(7.5)
+        assert pair.is_equal()
+        assert pair.memory.followed == ""
+        assert [link.acknowledged for link in pair.board.links] == [0]
+        pair.simulation.run(1)
+        assert pair.memory.followed == f"master:{PORT}"
+        assert [link.acknowledged for link in pair.board.links] == [530 * RECORD]
 
 
 def test_a_slave_is_not_cut_for_another_slave() -> None:
