@@ -165,7 +165,7 @@ def _led_end(evidence: Evidence, losses: Losses, image: NodeLog, final: NodeLog)
     """
     lineage, time_ns = losses.lineages[image.group], image.taken.time_ns
     if lineage.era(time_ns - 1).master == image.name:
-        return ENDLESS
+        return _begun_end(losses, image, final)
     promotions = evidence.events(Function.NODE, PROMOTE)
     led = {one.fields.get("epoch") for one in promotions if one.node in lineage.nodes}
     markers = [
@@ -175,6 +175,16 @@ def _led_end(evidence: Evidence, losses: Losses, image: NodeLog, final: NodeLog)
     ]
     begin = min(markers, default=ENDLESS)
     return begin if markers and begin >= _told(losses, image) else ENDLESS
+
+
+def _begun_end(losses: Losses, image: NodeLog, final: NodeLog) -> int:
+    """Where the image of a leader that was elected again ends with the mark of that epoch, in whose
+    place the truth has a later one's (seed 1518002)."""
+    begin, epoch = max(image.markers, default=(0, 0))
+    size = int.from_bytes(image.directory.log.read(begin, 4))
+    is_last = begin + size == image.log_end
+    is_replaced = is_last and dict(final.markers).get(begin, 0) > epoch
+    return begin if is_replaced and begin >= _told(losses, image) else ENDLESS
 
 
 def _told(losses: Losses, image: NodeLog) -> int:

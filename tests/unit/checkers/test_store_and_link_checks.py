@@ -833,6 +833,27 @@ def test_what_began_an_epoch_that_never_came_to_lead_is_no_part_of_the_truth(
     assert found(run.judge(only=["R1i"])) == wanted
 
 
+@pytest.mark.parametrize(
+    ("epoch", "behind", "acknowledged", "wanted"),
+    [(4, 0, 6, set()), (4, 1, 6, {"R1i"}), (4, 0, 8, {"R1i"}), (6, 0, 6, {"R1i"})],
+)
+def test_the_mark_of_a_leader_that_was_elected_again_may_be_replaced(
+    run: RunMaker, epoch: int, behind: int, acknowledged: int, wanted: set[str]
+) -> None:
+    """As long as nothing stands behind it, and by a later one's (seed 1518002)."""
+    run.delivered = []
+    for value in range(6, len(run.sends)):
+        if value == 6 or value >= acknowledged:
+            run.sends[value] = Sent(value, Outcome.INFO)
+    mine, next_one = (
+        Spec("rmq_sys_rb_epoch", 0, b'{"epoch":%d,"leader":1}' % one) for one in (epoch, 5)
+    )
+    later = [spec_of(500 + number, queue_id=1) for number in range(behind)]
+    run.specs = [*run.specs[:6], next_one, *run.specs[7:]]
+    run.images.append(ImageMaker("b1", "kill", SECOND, [*run.specs[:6], mine, *later]))
+    assert found(run.judge(only=["R1i"])) == wanted
+
+
 def test_an_image_with_other_bytes(run: RunMaker) -> None:
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.images.append(ImageMaker("b3", "kill", SECOND, specs))
