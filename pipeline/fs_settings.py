@@ -23,6 +23,8 @@ _PLACES: Final = {
     "fs.azure...": re.compile(r"abfss?://[^/,@]*@([^/,]+)", re.IGNORECASE),
 }
 """Which paths the settings of a family are for: buckets, accounts."""
+_WHO_ASKS: Final = ("fs.azure.account.", "fs.azure.sas.")
+"""Of these, options leave none of the configuration's: a key would count more than a signature."""
 
 
 def settings_of(conf: Mapping[str, str], *places: str, given: Set[str] = frozenset()) -> Settings:
@@ -37,6 +39,8 @@ def settings_of(conf: Mapping[str, str], *places: str, given: Set[str] = frozens
         name = key.removeprefix(HADOOP)
         place, common = common_name(name)
         if name == key or common not in FS or not value or {name.lower(), common} & given:
+            continue
+        if common.startswith(_WHO_ASKS) and any(one.startswith(_WHO_ASKS) for one in given):
             continue
         there = named[family(common)]
         if is_list or (place in there if place else there):

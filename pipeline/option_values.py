@@ -1,5 +1,6 @@
 """What the texts of options mean: each reader raises `ValueError` with what it takes."""
 
+import base64
 import json
 import re
 from collections.abc import Callable
@@ -217,9 +218,12 @@ def read_azure_provider(text: str) -> str:
 
 def read_key(text: str) -> str:
     """The key of an account. Raises `ValueError` with what it takes."""
-    if not re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", text.strip()):
-        raise ValueError("a key in base64")
-    return text.strip()
+    try:
+        if base64.b64decode(text.strip(), validate=True):
+            return text.strip()
+    except ValueError:
+        pass
+    raise ValueError("a key in base64")
 
 
 def read_signature(text: str) -> str:

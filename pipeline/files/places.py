@@ -1,8 +1,11 @@
 """pyarrow's file system for what stands behind a scheme, made from the settings that Spark users
 give Hadoop's."""
 
+import errno
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from threading import Lock
@@ -43,7 +46,9 @@ _AZURE_KINDS: Final = {
 }
 """What each kind of authentication of ABFS takes; of those that are given the first counts."""
 _MAKING: Final = Lock()
-_CONTAINER: Final = re.compile(r"([^@]+)@([a-z0-9]+)(\.[a-z0-9.-]+)")
+_CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*@[a-z0-9]+\.[a-z0-9.-]+")
+_SIGNED: Final = re.compile(r"\?[^\s'\"]*\bsig=[^\s'\"]*")
+"""A shared access signature in an address."""
 
 
 def check_authority(scheme: str, authority: str) -> None:
@@ -55,8 +60,8 @@ def check_authority(scheme: str, authority: str) -> None:
         )
     if scheme.lower() in AZURE_SCHEMES and not _CONTAINER.fullmatch(authority):
         raise StorageError(
-            f"{scheme}://{authority}: expected a container and an account,"
-            f" {scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/..."
+            f"{scheme}://: expected a container and an account, of small letters, digits and -, and"
+            f" no pattern in them: {scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/..."
         )
 
 
@@ -69,6 +74,26 @@ def file_system(scheme: str, authority: str, settings: Settings) -> "tuple[FileS
     # A second one of HDFS would close the connection of the first when it is dropped.
     with _MAKING:
         return _made(scheme, authority, settings if count else ())
+
+
+@contextmanager
+def asked(path: str) -> Iterator[None]:
+    """What pyarrow says of a path elsewhere, as an `OSError` of one line that names it and shows no
+    signature: it also raises errors that are none."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ArrowException) as exc:
+        number = getattr(exc, "errno", None) or errno.EIO
+        raise OSError(number, plain(exc), path) from None
+
+
+def plain(error: Exception) -> str:
+    """The text of another library's error in one line, without signatures."""
+    return _SIGNED.sub("?...", " ".join(str(error).split()))[:TOLD_MAX]
 
 
 @cache
@@ -88,7 +113,7 @@ def _made(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem,
     except StorageError:
         raise
     except Exception as exc:
-        told = " ".join(str(exc).splitlines())[:TOLD_MAX]
+        told = plain(exc)
         if scheme not in SCHEMES:
             told += f"; schemes that are known: {', '.join(SCHEMES)}"
             raise UnknownScheme(f"{scheme}://{authority} cannot be opened: {told}") from exc
@@ -128,6 +153,7 @@ def azure_arguments(settings: dict[str, str], host: str) -> dict[str, Any]:
 
     `host` is `ACCOUNT.dfs.core.windows.net`, or that of another cloud. Raises `StorageError`.
     """
+    mine = {common_name(name)[1] for name in settings if common_name(name)[0] == host.lower()}
     settings = _own(settings, host)
     account, _, domain = host.partition(".")
     authority = f".{domain}"
@@ -143,12 +169,14 @@ def azure_arguments(settings: dict[str, str], host: str) -> dict[str, Any]:
             found[f"{kind}_storage_scheme"] = scheme or "https"
     has = {name for name, key in _AZURE_KEYS.items() if settings.get(key)}
     kind = settings.get("fs.azure.account.auth.type", "")
-    kind = kind or next((kind for kind, names in _AZURE_KINDS.items() if has >= names), "")
+    own = {name for name in has if _AZURE_KEYS[name] in mine}
+    kind = kind or _azure_kind(own) or _azure_kind(has)
     provider = settings.get("fs.azure.account.oauth.provider.type", "").rpartition(".")[2]
     if provider in OF_AZURE and kind in ("", "OAuth"):
         return found | {name: settings[_AZURE_KEYS[name]] for name in has & {"client_id"}}
-    if not kind:
+    if not kind and not has:
         return found
+    kind = kind or "OAuth"
     if lacks := _AZURE_KINDS[kind] - has:
         raise StorageError(
             f"fs.azure.account.auth.type={kind} needs"
@@ -158,6 +186,11 @@ def azure_arguments(settings: dict[str, str], host: str) -> dict[str, Any]:
     if "tenant_id" in keys:
         keys["tenant_id"] = keys["tenant_id"].rpartition("/")[2]
     return found | keys
+
+
+def _azure_kind(has: set[str]) -> str:
+    """The first kind that has all it takes."""
+    return next((kind for kind, names in _AZURE_KINDS.items() if has >= names), "")
 
 
 def _own(settings: dict[str, str], place: str) -> dict[str, str]:

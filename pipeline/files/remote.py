@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.inspect.files import NAME_SIZE, FilePool, Listing, listing_of
-from rocketbed.pipeline.files.places import check_authority, file_system
+from rocketbed.pipeline.files.places import asked, check_authority, file_system
 from rocketbed.pipeline.files.storage import (
     LOCAL,
     Entry,
@@ -61,7 +61,8 @@ class RemoteStorage(Storage):
         from pyarrow.fs import FileSelector, FileType
 
         place, inner = self.at(directory)
-        found = place.get_file_info(FileSelector(inner, allow_not_found=True))
+        with asked(directory):
+            found = place.get_file_info(FileSelector(inner, allow_not_found=True))
         return sorted(
             Entry(
                 one.base_name,
@@ -90,7 +91,7 @@ class RemoteStorage(Storage):
 
     def content(self, path: str, size: int) -> bytes:
         place, inner = self.at(path)
-        with place.open_input_stream(inner) as file:
+        with asked(path), place.open_input_stream(inner) as file:
             return bytes(file.read(size))
 
     def pool(self) -> FilePool:
@@ -100,11 +101,14 @@ class RemoteStorage(Storage):
         return _RemoteFile(self, path)
 
     def identity(self, path: str) -> object:
-        return ALIASES.get(self.scheme, self.scheme), path.partition("://")[2]
+        scheme, rest = ALIASES.get(self.scheme, self.scheme), path.partition("://")[2]
+        # An account has two names, of which either is told.
+        return scheme, rest.replace(".blob.", ".dfs.", 1) if scheme == "abfs" else rest
 
     def _type(self, path: str) -> Any:
         place, inner = self.at(path)
-        return place.get_file_info(inner).type
+        with asked(path):
+            return place.get_file_info(inner).type
 
     def at(self, path: str) -> "tuple[FileSystem, str]":
         """The file system, and the path in it."""
@@ -119,7 +123,8 @@ class _RemoteFile:
     def __init__(self, storage: RemoteStorage, path: str) -> None:
         self._path = path
         self._place, self._inner = storage.at(path)
-        self._file = self._place.open_input_file(self._inner)
+        with asked(path):
+            self._file = self._place.open_input_file(self._inner)
         self._opened = self._info()
 
     def size(self) -> int:
@@ -127,8 +132,9 @@ class _RemoteFile:
 
     def read_into(self, view: memoryview, position: int) -> int:
         """Raises `Replaced`: pyarrow takes a short answer for what was asked for."""
-        self._file.seek(position)
-        count = int(self._file.readinto(view))
+        with asked(self._path):
+            self._file.seek(position)
+            count = int(self._file.readinto(view))
         now = self._info()
         if (now.size, now.mtime_ns) != (self._opened.size, self._opened.mtime_ns):
             raise Replaced(errno.ESTALE, "it was replaced while it was read", self._path)
@@ -138,7 +144,8 @@ class _RemoteFile:
         self._file.close()
 
     def _info(self) -> Any:
-        found = self._place.get_file_info(self._inner)
+        with asked(self._path):
+            found = self._place.get_file_info(self._inner)
         if found.size is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         return found
@@ -162,7 +169,8 @@ class RemotePool(FilePool):
         if file is None or size <= 0:
             return b""
         if size > BLOCK:
-            return bytes(file.read_at(max(min(size, file.size() - position), 0), position))
+            with asked(path):
+                return bytes(file.read_at(max(min(size, file.size() - position), 0), position))
         first = position // BLOCK
         blocks = range(first, (position + size - 1) // BLOCK + 1)
         data = b"".join(self._block(path, file, number) for number in blocks)
@@ -178,7 +186,8 @@ class RemotePool(FilePool):
         starts = range(position, end, AHEAD_SIZE)
 
         def filled(start: int) -> int:
-            data = file.read_at(min(AHEAD_SIZE, end - start), start)
+            with asked(path):
+                data = file.read_at(min(AHEAD_SIZE, end - start), start)
             return start + len(data) - len(data.lstrip(b"\0"))
 
         with ThreadPoolExecutor(AHEAD) as threads:
@@ -204,7 +213,8 @@ class RemotePool(FilePool):
         if path not in self._files:
             try:
                 place, inner = self._storage.at(path)
-                self._files[path] = place.open_input_file(inner)
+                with asked(path):
+                    self._files[path] = place.open_input_file(inner)
             except FileNotFoundError:
                 return None
             if len(self._files) > BLOCKS_MAX:
@@ -217,7 +227,9 @@ class RemotePool(FilePool):
             self._blocks.move_to_end(key)
             return self._blocks[key]
         length = max(min(BLOCK, file.size() - number * BLOCK), 0)
-        data = self._blocks[key] = bytes(file.read_at(length, number * BLOCK)) if length else b""
+        with asked(path):
+            data = bytes(file.read_at(length, number * BLOCK)) if length else b""
+        self._blocks[key] = data
         if len(self._blocks) > BLOCKS_MAX:
             self._blocks.popitem(last=False)
         return data

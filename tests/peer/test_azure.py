@@ -66,6 +66,10 @@ def test_spark_takes_the_settings_that_its_configuration_has(
         wrong = {f"fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net": "AAAA"}
         with pytest.raises(AnalysisException, match=r"ROCKETBED_UNREADABLE.*AuthorizationFailure"):
             pipeline.read(spark, f"{ADDRESS}/many/orders/store", **wrong).collect()
+        signed = {"fs.azure.sas.fixed.token": "sv=1&sig=c2VjcmV0"}
+        with pytest.raises(AnalysisException, match=r"ROCKETBED_UNREADABLE.*abfss://") as caught:
+            pipeline.read(spark, f"{ADDRESS}/many/orders/store", **signed).collect()
+        assert "c2VjcmV0" not in str(caught.value)
         with pytest.raises(AnalysisException, match=r"\[ROCKETBED_NOT_A_STORE\] abfss://"):
             pipeline.read(spark, f"{ADDRESS}/many/orders").collect()
     finally:

@@ -49,13 +49,14 @@ def test_only_what_is_in_s3_and_only_its_bucket(tmp_path: Path) -> None:
 def test_of_azure_only_its_accounts() -> None:
     key = "fs.azure.account.key"
     of_one = f"{key}.acc.dfs.core.windows.net"
-    conf = CONF | {f"spark.hadoop.{key}": "k", f"spark.hadoop.{of_one}": "a"}
+    conf = CONF | {f"spark.hadoop.{key}": "a2V5", f"spark.hadoop.{of_one}": "bWlu"}
     assert dict(settings_of(conf, "s3a://x/store")) == FOR_ALL
-    assert dict(settings_of(conf, "abfss://box@other.dfs.x.net/store")) == {key: "k"}
-    there = "a=abfs://box@Acc.dfs.core.windows.net/store"
-    assert dict(settings_of(conf, there)) == {key: "k", of_one: "a"}
+    assert dict(settings_of(conf, "abfss://box@other.dfs.x.net/store")) == {key: "a2V5"}
+    there = "a=abfs://box@acc.dfs.core.windows.net/store"
+    assert dict(settings_of(conf, there)) == {key: "a2V5", of_one: "bWlu"}
     assert dict(settings_of(conf, there, given={key})) == {}
-    assert Options.parse({"path": there, of_one: "a"}).fs == ((of_one, "a"),)
+    assert dict(settings_of(conf, there, given={"fs.azure.sas.fixed.token"})) == {}
+    assert Options.parse({"path": there, of_one: "bWlu"}).fs == ((of_one, "bWlu"),)
 
 
 @pytest.mark.parametrize(

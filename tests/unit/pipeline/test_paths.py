@@ -8,9 +8,10 @@ from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 
 import pytest
+from pyarrow import ArrowInvalid
 
 from rocketbed.pipeline.files.paths import parse_paths
-from rocketbed.pipeline.files.places import azure_arguments, s3_arguments
+from rocketbed.pipeline.files.places import asked, azure_arguments, s3_arguments
 from rocketbed.pipeline.files.remote import RemoteStorage, storage_of
 from rocketbed.pipeline.files.replicas import NotAStore, Replica
 from rocketbed.pipeline.files.storage import LOCAL, Storage, StorageError, plain_path
@@ -301,6 +302,13 @@ APPLICATION = {
             {"account_key": "k"},
         ),
         (
+            {
+                "fs.azure.account.key": "k",
+                "fs.azure.sas.fixed.token.acc.dfs.core.windows.net": "?sv=1",
+            },
+            {"sas_token": "?sv=1"},
+        ),
+        (
             {"fs.azure.account.key": "k", **APPLICATION, "fs.azure.account.auth.type": "OAuth"},
             {"client_id": "i", "client_secret": "s", "tenant_id": "ten-ant"},
         ),
@@ -328,9 +336,30 @@ def test_what_azure_cannot_take() -> None:
     del lacking["fs.azure.account.oauth2.client.secret"]
     with pytest.raises(StorageError, match=r"auth\.type=OAuth needs fs\.azure.*client\.secret$"):
         azure_arguments(lacking, "acc.dfs.core.windows.net")
-    for place in ("abfss://box/store", "abfs://box@/store", "abfss://@acc.dfs.x.net/store"):
-        with pytest.raises(StorageError, match="expected a container and an account"):
-            rows(place)
+    del lacking["fs.azure.account.auth.type"]
+    with pytest.raises(StorageError, match=r"auth\.type=OAuth needs fs\.azure.*client\.secret$"):
+        azure_arguments(lacking, "acc.dfs.core.windows.net")
+    for place in ("box", "box@", "@acc.dfs.x.net", "Box@acc.dfs.x.net", "box:k3y@acc.dfs.x.net"):
+        with pytest.raises(StorageError, match="expected a container and an account") as caught:
+            rows(f"abfss://{place}/store")
+        assert "k3y" not in str(caught.value)
+
+
+def test_an_account_has_two_names() -> None:
+    storage = storage_of("abfss://box@acc.dfs.core.windows.net/x")
+    same = storage.identity("abfs://box@acc.blob.core.windows.net/x")
+    assert storage.identity("abfss://box@acc.dfs.core.windows.net/x") == same
+
+
+def test_what_pyarrow_says_is_one_line_without_a_signature() -> None:
+    for error in (OSError("a\n'http://h/x?se=1&sig=s3cret&sp=r' b"), ArrowInvalid("?sig=s3cret")):
+        with pytest.raises(OSError, match=r"\?\.\.\.") as caught, asked("abfss://x/y"):
+            raise error
+        assert caught.value.filename == "abfss://x/y"
+        assert "s3cret" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(FileNotFoundError, match="gone"), asked("abfss://x/y"):
+        raise FileNotFoundError("gone")
 
 
 def test_hdfs_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
