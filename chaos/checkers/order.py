@@ -17,7 +17,7 @@ def order_violations(case: Case, found: Findings) -> int:
 
     A loss in between excuses it, or one that came after the reader had got something else at the
     place: its positions may have been of the log before. So does a second master that gave it
-    something else there.
+    something else there, from where it went on.
     """
     evidence = case.evidence
     topics = set(evidence.record.ordered_topics)
@@ -103,9 +103,10 @@ def _add_disorder(
             (at_ns for at_ns in passed if at_ns < sent[first][2]), default=sent[first][1]
         )
         excuse = losses.loss_between(group, min(since_ns, sent[first][1]), late.returned_ns)
-        for at, value, at_ns in got:
-            if at == late.queue_offset and at_ns < late.returned_ns and value not in sent[first][3]:
-                excuse = excuse or losses.split_between(group, at_ns, at_ns)
+        before = [one for one in got if one[0] <= late.queue_offset and one[2] < row.returned_ns]
+        if before and before[-1][0] == late.queue_offset and before[-1][1] not in sent[first][3]:
+            at_ns = before[-1][2]
+            excuse = excuse or losses.split_between(group, at_ns, at_ns)
         found.add(example, excuse=excuse or losses.gone_of(row.value))
 
 

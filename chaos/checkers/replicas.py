@@ -180,7 +180,9 @@ def _led_end(evidence: Evidence, losses: Losses, image: NodeLog, final: NodeLog)
 def _begun_end(losses: Losses, image: NodeLog, final: NodeLog) -> int:
     """Where the image of a leader that was elected again ends with the mark of that epoch, in whose
     place the truth has a later one's (seed 1518002)."""
-    begin, epoch = max(image.markers, default=(0, 0))
+    if not image.markers:
+        return ENDLESS
+    begin, epoch = max(image.markers)
     size = int.from_bytes(image.directory.log.read(begin, 4))
     is_last = begin + size == image.log_end
     is_replaced = is_last and dict(final.markers).get(begin, 0) > epoch

@@ -72,9 +72,11 @@ class _Excuses:
         topic = self._case.evidence.history.topic(one.told)
         places = self._last_places(group, one.group, topic)
         if places is None:
-            return self._passed(one, None, {}) or self._on_the_way(one)
+            return self._passed(one, None, {}) or self._left(one) or self._on_the_way(one)
         place = places.get(one.told.value, NOWHERE)
-        if place is NOWHERE or place.physical in {call.physical_offset for call in one.calls}:
+        if place is NOWHERE:
+            return self._left(one) or self._on_the_way(one)
+        if place.physical in {call.physical_offset for call in one.calls}:
             return self._on_the_way(one)
         return self._passed(one, place, places)
 
@@ -110,13 +112,8 @@ class _Excuses:
         without failover takes the first as success although its slave is late, which no row tells
         (seed 1281344). A member that has the same record once more may leave its queue, and puts
         nothing back then: what the one before had put back counts (seed 1390028), unless it is seen
-        to have stayed. Nor does one in order that leaves it after a loss of the record (seed
-        1510025)."""
+        to have stayed."""
         last = max([one.told, *one.calls], key=lambda row: row.returned_ns)
-        is_in_order = one.group in self._case.evidence.record.ordered_listeners
-        has_left = is_in_order and bool(one.calls) and not self._has_stayed(last)
-        if has_left and (excuse := self._records.lost(last, last.returned_ns)):
-            return excuse
         before = [
             call
             for call in one.calls
@@ -127,8 +124,19 @@ class _Excuses:
         ]
         return next(filter(None, (self._lost_behind(one, row) for row in (last, *before))), None)
 
+    def _left(self, one: Heard) -> Excuse | None:
+        """A loss of the record that a member in order had in hand, where it left its queue and so
+        put nothing back (seed 1510025)."""
+        if not one.calls or one.group not in self._case.evidence.record.ordered_listeners:
+            return None
+        last = max(one.calls, key=lambda row: row.returned_ns)
+        if self._has_stayed(last):
+            return None
+        until_ns = last.returned_ns
+        return self._records.lost(last, until_ns) or self._records.split(last, until_ns)
+
     def _has_stayed(self, last: Row) -> bool:
-        """Whether a member is called for its queue next, and goes on there."""
+        """Whether a member is called for its queue next, where that is in order behind the last."""
         later = (
             call
             for call in self._calls[last.node, last.operation]
@@ -136,11 +144,10 @@ class _Excuses:
             and call.invoked_ns > last.returned_ns
         )
         following = min(later, key=lambda call: call.invoked_ns, default=None)
-        return (
-            following is not None
-            and following.process == last.process
-            and following.queue_offset > last.queue_offset
-        )
+        if following is None or following.process != last.process:
+            return False
+        is_in_order = last.operation in self._case.evidence.record.ordered_listeners
+        return following.queue_offset > last.queue_offset or not is_in_order
 
     def _lost_behind(self, one: Heard, last: Row) -> Excuse | None:
         """The same, where this is the last that was seen of it."""

@@ -117,7 +117,7 @@ def _made(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem,
         if scheme not in SCHEMES:
             told += f"; schemes that are known: {', '.join(SCHEMES)}"
             raise UnknownScheme(f"{scheme}://{authority} cannot be opened: {told}") from exc
-        told = f"{NEEDS[scheme]} ({told})" if scheme in NEEDS else told
+        told += f"; {NEEDS[scheme]}" if scheme in NEEDS else ""
         raise StorageError(f"{scheme}://{authority} cannot be opened: {told}") from exc
 
 

@@ -200,6 +200,12 @@ def left_in_order_after_a_promotion(
     hear(run, ORDERED, DUE_NS + SECOND, offset=offset, value=VALUE + 1)
 
 
+def left_in_order_after_a_second_master(run: RunMaker) -> None:
+    """Which had it, and nobody else."""
+    left_in_order_after_a_promotion(run, written=10_000)
+    run.strike(TOLD_NS - SECOND, "b3", "double", for_s=2.0)
+
+
 def left_in_order_after_a_promotion_that_kept_it(run: RunMaker) -> None:
     left_in_order_after_a_promotion(run, written=6_000)
 
@@ -648,6 +654,7 @@ def taken_again_in_order(run: RunMaker) -> None:
         (promoted_without_it, set()),
         (promoted_before_the_refusal, {"A27"}),
         (left_in_order_after_a_promotion, set()),
+        (left_in_order_after_a_second_master, set()),
         (left_in_order_after_a_promotion_that_kept_it, {"A27", "A42", "A43"}),
         (stayed_in_order_after_a_promotion, {"A27"}),
         (promoted_with_what_came_later, {"A27"}),
@@ -820,5 +827,34 @@ def test_a_delayed_message_was_passed_only_at_its_own_place(
     run.strike(40 * SECOND, "b1", "powercut", written=3_000, durable=2_000)
     run.event(40 * SECOND, "b1", "exit", cause="powercut", reason="")
     run.event(41 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
+    result = run.judge(only=["A27"]).result("A27")
+    assert (result.found, result.allowed_found) == wanted
+
+
+@pytest.mark.parametrize(("stands", "wanted"), [(False, (0, 1)), (True, (1, 0))])
+def test_a_member_in_order_that_left_is_excused_only_where_the_record_is_gone(
+    run: RunMaker, *, stands: bool, wanted: tuple[int, int]
+) -> None:
+    """A loss at that time may have been of others."""
+    run.record.promise = Promise(replication="async", copies=1)
+    if stands:
+        run.specs.append(spec_of(VALUE, topic=TOLD, queue_id=0, queue_offset=7))
+    told: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
+    told |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
+    due = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "queue": 0, "queue_offset": 7}
+    refused = due | {"operation": ORDERED, "outcome": Outcome.FAIL}
+
+    def rows(_run: RunMaker, made: Made, ids: Ids) -> list[Row]:
+        place = {"physical_offset": made.offsets[-1], "value": VALUE, "process": 5}
+        return [
+            ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **told),
+            ids.row(Function.HEAR, topic=ids.told, operation=LOOSE, **due, **place),
+            ids.row(Function.HEAR, topic=ids.told, **refused, **place),
+        ]
+
+    run.rows.append(rows)
+    run.strike(TOLD_NS + SECOND, "b1", "powercut", written=9_000, durable=100)
+    run.event(TOLD_NS + SECOND, "b1", "exit", cause="powercut", reason="")
+    run.event(TOLD_NS + SECOND + MS, "b1", "start", role="ASYNC_MASTER", id=0)
     result = run.judge(only=["A27"]).result("A27")
     assert (result.found, result.allowed_found) == wanted
