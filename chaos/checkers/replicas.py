@@ -161,32 +161,38 @@ def _led_end(evidence: Evidence, losses: Losses, image: NodeLog, final: NodeLog)
     """Where an image begins an epoch that nobody saw lead and that the truth went on without
     (soak-failover 1290023, seed 1273057): above all that had been acknowledged.
 
-    No event tells of the first epoch, nor of a leader that is elected again.
+    No event tells of the first epoch, nor of a leader that is elected again: what that one begins
+    counts, unless nobody else had it and the truth begins a later epoch there (seed 1518002).
     """
     lineage, time_ns = losses.lineages[image.group], image.taken.time_ns
-    if lineage.era(time_ns - 1).master == image.name:
-        return _begun_end(losses, image, final)
     promotions = evidence.events(Function.NODE, PROMOTE)
     led = {one.fields.get("epoch") for one in promotions if one.node in lineage.nodes}
     markers = [
-        offset
+        (offset, epoch)
         for offset, epoch in image.markers
         if offset >= final.log_min and epoch not in led and (offset, epoch) not in final.markers
     ]
-    begin = min(markers, default=ENDLESS)
-    return begin if markers and begin >= _told(losses, image) else ENDLESS
-
-
-def _begun_end(losses: Losses, image: NodeLog, final: NodeLog) -> int:
-    """Where the image of a leader that was elected again ends with the mark of that epoch, in whose
-    place the truth has a later one's (seed 1518002)."""
-    if not image.markers:
+    if not markers:
         return ENDLESS
-    begin, epoch = max(image.markers)
-    size = int.from_bytes(image.directory.log.read(begin, 4))
-    is_last = begin + size == image.log_end
-    is_replaced = is_last and dict(final.markers).get(begin, 0) > epoch
-    return begin if is_replaced and begin >= _told(losses, image) else ENDLESS
+    begin, epoch = min(markers)
+    if lineage.era(time_ns - 1).master == image.name:
+        is_over = any(there == begin and other > epoch for there, other in final.markers)
+        if not (is_over and _is_alone(evidence, losses, image, begin)):
+            return ENDLESS
+    return begin if begin >= _told(losses, image) else ENDLESS
+
+
+def _is_alone(evidence: Evidence, losses: Losses, image: NodeLog, begin: int) -> bool:
+    """Whether nothing that an image's node has behind a place can have been confirmed: more copies
+    than its own are promised, and no other node's log ever reached beyond it."""
+    promise, lineage = evidence.record.promise, losses.lineages[image.group]
+    time_ns = image.taken.time_ns
+    others = [ends for node, ends in lineage.ends.items() if node != image.name]
+    return (
+        promise.replication == "sync"
+        and promise.copies > 1
+        and all(one.complete and one.highest(-1, time_ns).written <= begin for one in others)
+    )
 
 
 def _told(losses: Losses, image: NodeLog) -> int:

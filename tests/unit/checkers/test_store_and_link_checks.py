@@ -834,23 +834,42 @@ def test_what_began_an_epoch_that_never_came_to_lead_is_no_part_of_the_truth(
 
 
 @pytest.mark.parametrize(
-    ("epoch", "behind", "acknowledged", "wanted"),
-    [(4, 0, 6, set()), (4, 1, 6, {"R1i"}), (4, 0, 8, {"R1i"}), (6, 0, 6, {"R1i"})],
+    ("others_end", "copies", "later_epoch", "acknowledged", "wanted"),
+    [
+        (6, 2, 5, 6, set()),
+        (7, 2, 5, 6, {"R1i"}),
+        (6, 1, 5, 6, {"R1i"}),
+        (6, 2, 3, 6, {"R1i"}),
+        (6, 2, 0, 6, {"R1i"}),
+        (6, 2, 5, 7, {"R1i"}),
+    ],
 )
-def test_the_mark_of_a_leader_that_was_elected_again_may_be_replaced(
-    run: RunMaker, epoch: int, behind: int, acknowledged: int, wanted: set[str]
+def test_what_a_leader_began_again_alone_is_no_part_of_the_truth(
+    run: RunMaker,
+    tmp_path: Path,
+    others_end: int,
+    copies: int,
+    later_epoch: int,
+    acknowledged: int,
+    wanted: set[str],
 ) -> None:
-    """As long as nothing stands behind it, and by a later one's (seed 1518002)."""
-    run.delivered = []
-    for value in range(6, len(run.sends)):
-        if value == 6 or value >= acknowledged:
-            run.sends[value] = Sent(value, Outcome.INFO)
-    mine, next_one = (
-        Spec("rmq_sys_rb_epoch", 0, b'{"epoch":%d,"leader":1}' % one) for one in (epoch, 5)
-    )
-    later = [spec_of(500 + number, queue_id=1) for number in range(behind)]
-    run.specs = [*run.specs[:6], next_one, *run.specs[7:]]
-    run.images.append(ImageMaker("b1", "kill", SECOND, [*run.specs[:6], mine, *later]))
+    """It was killed over the marker of its second epoch, and the next leader began one at the same
+    place that was over before anybody saw it (seed 1518002)."""
+    there = ends(tmp_path)
+    run.sends[acknowledged:] = [Sent(value, Outcome.INFO) for value in range(acknowledged, COUNT)]
+    mine = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":4,"leader":1}')
+    later = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":%d,"leader":2}' % later_epoch)
+    image_specs = [*run.specs[:6], mine]
+    if later_epoch:
+        run.specs = [*run.specs[:6], later, *run.specs[6:]]
+        run.read_values = run.delivered = list(range(COUNT))
+    run.record.promise = Promise(flush="sync", replication="sync", copies=copies)
+    run.trace = Trace()
+    for node in run.nodes:
+        end = there[5] if node == "b1" else there[others_end - 1]
+        run.trace.node(node).add(1, end, end)
+        run.trace.node(node).add(2 * SECOND, there[-1], there[-1])
+    run.images.append(ImageMaker("b1", "kill", SECOND, image_specs))
     assert found(run.judge(only=["R1i"])) == wanted
 
 
