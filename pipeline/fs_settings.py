@@ -14,15 +14,13 @@ from rocketbed.pipeline.option_table import (
     Settings,
     common_name,
     family,
+    one_host,
     option_of,
 )
 
 HADOOP: Final = "spark.hadoop."
-_PLACES: Final = {
-    "fs.s3a...": re.compile(r"s3[an]?://([^/,]+)", re.IGNORECASE),
-    "fs.azure...": re.compile(r"abfss?://[^/,@]*@([^/,]+)", re.IGNORECASE),
-}
-"""Which paths the settings of a family are for: buckets, accounts."""
+_BUCKET: Final = re.compile(r"s3[an]?://([^/,]+)", re.IGNORECASE)
+_ACCOUNT: Final = re.compile(r"abfss?://[^/,@]*@([^/,]+)", re.IGNORECASE)
 _WHO_ASKS: Final = ("fs.azure.account.", "fs.azure.sas.")
 """Of these, options leave none of the configuration's: a key would count more than a signature."""
 
@@ -32,7 +30,10 @@ def settings_of(conf: Mapping[str, str], *places: str, given: Set[str] = frozens
     so that what a session has for other work disturbs no read. `given`: options that count more, in
     lower case. Raises `OptionError`."""
     text = ",".join(places)
-    named = {kind: set(map(str.lower, find.findall(text))) for kind, find in _PLACES.items()}
+    named = {
+        "fs.s3a...": set(map(str.lower, _BUCKET.findall(text))),
+        "fs.azure...": set(map(one_host, _ACCOUNT.findall(text))),
+    }
     is_list = any(map(_is_list, (*places, *text.split(","))))
     found = {}
     for key, value in conf.items():

@@ -350,8 +350,13 @@ def common_name(name: str) -> tuple[str, str]:
     if match := _OF_BUCKET.fullmatch(name):
         return match[1], f"{_S3A}{match[2]}"
     if match := _OF_ACCOUNT.fullmatch(name):
-        return match[2], match[1]
+        return one_host(match[2]), match[1]
     return "", name
+
+
+def one_host(host: str) -> str:
+    """An account of Azure's has two host names, of which either is told; lower case."""
+    return host.lower().replace(".blob.", ".dfs.", 1)
 
 
 def family(name: str) -> str:
@@ -454,13 +459,21 @@ def _nearest(name: str, valid: Sequence[Option]) -> str:
         if ours in {one.name for one in valid}:
             return f" (what Kafka's source calls so is {ours} here)"
     is_known = name.lower() in _BY_NAME
+    start, asked = _parts(name)
     for among in (valid, () if is_known else TABLE):
-        by_lower = {one.name.lower(): one for one in among}
+        ends = {end: one for one in among for begin, end in [_parts(one.name)] if begin == start}
         near = _NEAR_KNOWN if is_known else _NEAR
-        for found in difflib.get_close_matches(name.lower(), by_lower, 1, near):
-            one = by_lower[found]
+        for found in difflib.get_close_matches(asked, ends, 1, near):
+            one = ends[found]
             return f" (is {one.name} meant?{'' if one in valid else f' It is for {_uses(one)}'})"
     return ""
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """What a name has in common with others of its kind, and the rest, without an account; lower
+    case."""
+    match = re.fullmatch(r"(fs\.[a-z0-9]+\.)(.+?)(\.[a-z0-9]+\.(dfs|blob)\..+)?", name.lower())
+    return (match[1], match[2]) if match else ("", name.lower())
 
 
 def _uses(option: Option) -> str:

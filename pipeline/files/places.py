@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.pipeline.files.storage import StorageError, UnknownScheme
-from rocketbed.pipeline.option_table import Settings, common_name
+from rocketbed.pipeline.option_table import Settings, common_name, one_host
 from rocketbed.pipeline.option_values import ANONYMOUS, OF_AZURE, OF_VARIABLES, TEMPORARY, WITH_KEYS
 
 if TYPE_CHECKING:
@@ -153,8 +153,10 @@ def azure_arguments(settings: dict[str, str], host: str) -> dict[str, Any]:
 
     `host` is `ACCOUNT.dfs.core.windows.net`, or that of another cloud. Raises `StorageError`.
     """
-    mine = {common_name(name)[1] for name in settings if common_name(name)[0] == host.lower()}
-    settings = _own(settings, host)
+    by_place = [one for one in map(common_name, settings) if one[1] in _AZURE_KEYS.values()]
+    mine = {name for place, name in by_place if place == one_host(host)}
+    others = {place for place, _ in by_place} - {"", one_host(host)}
+    settings = _own(settings, one_host(host))
     account, _, domain = host.partition(".")
     authority = f".{domain}"
     found: dict[str, Any] = {
@@ -175,6 +177,10 @@ def azure_arguments(settings: dict[str, str], host: str) -> dict[str, Any]:
     if provider in OF_AZURE and kind in ("", "OAuth"):
         return found | {name: settings[_AZURE_KEYS[name]] for name in has & {"client_id"}}
     if not kind and not has:
+        if others:
+            raise StorageError(
+                f"who asks is given for {', '.join(sorted(others))}, and not for {host}"
+            )
         return found
     kind = kind or "OAuth"
     if lacks := _AZURE_KINDS[kind] - has:

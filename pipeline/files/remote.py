@@ -18,7 +18,7 @@ from rocketbed.pipeline.files.storage import (
     Storage,
     StorageError,
 )
-from rocketbed.pipeline.option_table import Settings
+from rocketbed.pipeline.option_table import Settings, one_host
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -102,8 +102,8 @@ class RemoteStorage(Storage):
 
     def identity(self, path: str) -> object:
         scheme, rest = ALIASES.get(self.scheme, self.scheme), path.partition("://")[2]
-        # An account has two names, of which either is told.
-        return scheme, rest.replace(".blob.", ".dfs.", 1) if scheme == "abfs" else rest
+        host, slash, inner = rest.partition("/")
+        return scheme, one_host(host) + slash + inner if scheme == "abfs" else rest
 
     def _type(self, path: str) -> Any:
         place, inner = self.at(path)

@@ -178,6 +178,8 @@ def test_settings_of_azure_are_as_hadoop_writes_them() -> None:
         ("fs.azure.account.oauth.provider.type", "x.Mine", "one of ClientCredsTokenProvider, Msi"),
         ("fs.azure.account.oauth2.client.endpoint", "https://x.com", "/TENANT/oauth2/token"),
         ("fs.azure.account.keys", "k", r"is fs\.azure\.account\.key meant"),
+        ("fs.azure.account.keys.a.dfs.core.windows.net", "k", r"is fs\.azure\.account\.key meant"),
+        ("fs.azure.account.hns.enabled", "true", r"options of .*fs\.azure\.\.\., fs\.s3a\.\.\."),
         ("mode", "DROP", "one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ("view", "rows", "one of records, consumequeue, index, blocks, files"),
         ("splitBytes", "lots", "128m"),

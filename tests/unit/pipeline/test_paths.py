@@ -295,7 +295,7 @@ APPLICATION = {
         ({}, {}),
         ({"fs.azure.account.key": "k"}, {"account_key": "k"}),
         ({"fs.azure.account.key.acc.dfs.core.windows.net": "k"}, {"account_key": "k"}),
-        ({"fs.azure.account.key.other.dfs.core.windows.net": "k"}, {}),
+        ({"fs.azure.account.key.acc.blob.core.windows.net": "k"}, {"account_key": "k"}),
         ({"fs.azure.sas.fixed.token": "?sv=1"}, {"sas_token": "?sv=1"}),
         (
             {"fs.azure.account.key": "k", "fs.azure.sas.fixed.token": "t"},
@@ -339,6 +339,9 @@ def test_what_azure_cannot_take() -> None:
     del lacking["fs.azure.account.auth.type"]
     with pytest.raises(StorageError, match=r"auth\.type=OAuth needs fs\.azure.*client\.secret$"):
         azure_arguments(lacking, "acc.dfs.core.windows.net")
+    other = {"fs.azure.account.key.other.dfs.core.windows.net": "k"}
+    with pytest.raises(StorageError, match=r"given for other\.dfs\..*, and not for acc\.dfs\."):
+        azure_arguments(other, "acc.dfs.core.windows.net")
     for place in ("box", "box@", "@acc.dfs.x.net", "Box@acc.dfs.x.net", "box:k3y@acc.dfs.x.net"):
         with pytest.raises(StorageError, match="expected a container and an account") as caught:
             rows(f"abfss://{place}/store")
