@@ -103,9 +103,9 @@ def _add_disorder(
             (at_ns for at_ns in passed if at_ns < sent[first][2]), default=sent[first][1]
         )
         excuse = losses.loss_between(group, min(since_ns, sent[first][1]), late.returned_ns)
-        before = [one for one in got if one[0] <= late.queue_offset and one[2] < row.returned_ns]
-        if before and before[-1][0] == late.queue_offset and before[-1][1] not in sent[first][3]:
-            at_ns = before[-1][2]
+        back = [one for one in got if one[0] <= late.queue_offset and one[2] < row.returned_ns]
+        if back and back[-1][0] == late.queue_offset and back[-1][1] not in sent[first][3]:
+            at_ns = back[-1][2]
             excuse = excuse or losses.split_between(group, at_ns, at_ns)
         found.add(example, excuse=excuse or losses.gone_of(row.value))
 
