@@ -218,15 +218,16 @@ class MasterConnection:
         what was; while nothing is compared there is nothing to report.
         """
         offset = self._first
+        memory, name = self._slave.memory, self._slave.master_name(self._address)
         await self._stream.send_all(encode_report(offset))
         while not self._compared.is_set():
             with trio.move_on_after(self._slave.heartbeat_s):
                 await self._compared.wait()
-            if not self._compared.is_set() and self._next > self._first:
+            is_noted = memory is None or memory.followed == name
+            if not self._compared.is_set() and self._next > self._first and is_noted:
                 offset = max(offset, self._acknowledged())
                 await self._stream.send_all(encode_report(offset))
         # Before anything is acknowledged to it, however long the disk takes.
-        memory, name = self._slave.memory, self._slave.master_name(self._address)
         if memory is not None and memory.followed != name:
             await memory.note(name)
         while True:

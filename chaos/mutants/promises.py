@@ -92,7 +92,7 @@ async def _flush_in_batches(original: Any, self: Any) -> None:
     "E3",
     "slave reports by the clock",
     "rocketbed.replication.follow:MasterConnection._report",
-    "0dd66d9d776e0354",
+    "fd8c06a008ea24a9",
     bug="none: acknowledgements of slaves come later",
     edit="a slave reports every 500 ms, not whenever its log has grown",
 )

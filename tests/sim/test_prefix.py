@@ -97,11 +97,13 @@ class Pair:
         is_slave: bool = False,
         followed: str = "",
         note_s: float = 0,
+        pause_s: float = 0,
         find_start: Callable[["Pair"], Awaitable[LogStart]] | None = None,
     ) -> None:
         """`first`: the first record that the slave has; `tells`: whether bounds are known;
         `followed`: the master that the slave's log followed last; `note_s`: how long it takes to
-        put another one on record."""
+        put another one on record; `pause_s`: of a master like RocketMQ's behind each transfer."""
+        self._pause_s = pause_s
         self.memory = Memory(followed, note_s)
         self.simulation = Simulation(seed)
         self._common, self._ours, self._theirs, self._first = common, ours, theirs, first
@@ -152,8 +154,7 @@ class Pair:
                     data = self.master_log.read(position, min(left, 32_768))
                     await stream.send_all(encode_transfer(position, data))
                     position += len(data)
-                    if not data:
-                        await trio.sleep(5)
+                    await trio.sleep(self._pause_s if data else 5)
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             await trio.aclose_forcefully(stream)
 
@@ -318,6 +319,16 @@ def test_nothing_is_acknowledged_before_it_is_on_record_whom_the_log_follows() -
         pair.simulation.run(1)
         assert pair.memory.followed == f"master:{PORT}"
         assert [link.acknowledged for link in pair.board.links] == [530 * RECORD]
+
+
+@pytest.mark.parametrize(("followed", "says"), [("", False), (f"master:{PORT}", True)])
+def test_who_compares_for_long_acknowledges_only_to_whom_the_log_follows(
+    followed: str, *, says: bool
+) -> None:
+    """Behind an earlier connection that broke before it was on record: the heartbeat said it."""
+    with Pair(3000, 100, 0, like_rocketmq=True, tells=False, pause_s=6, followed=followed) as pair:
+        pair.run_until(lambda: pair.slave.state in ("following", "refused"), seconds=600)
+        assert any(len(reports) > 1 for reports in pair.reports) == says
 
 
 def test_a_slave_is_not_cut_for_another_slave() -> None:
