@@ -40,7 +40,7 @@ def _no_truncation() -> None:
     "M5",
     "truncation not crash-safe",
     "rocketbed.node.store.removal:cut_log",
-    "05e778bf7f53e049",
+    "61b6a47b42df713a",
     bug="a cut only moves positions back: what is not overwritten is valid after a crash (10666)",
     edit="nothing of a cut is put on record, zeroed, dropped or synced",
     caught_by=("R2c", "S13", "R1", "A7", "SI"),

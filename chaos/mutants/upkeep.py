@@ -1,7 +1,6 @@
 """Bugs in what the store does while it runs and stops: marks, segments, store times."""
 
 import contextlib
-from dataclasses import replace
 from typing import Any
 
 import trio
@@ -23,7 +22,7 @@ _ROLL = "rocketbed.node.store.run:Run._roll"
     "M6",
     "checkpoint before data",
     "rocketbed.node.store.checkpointer:Checkpointer.raise_mark",
-    "a0ada6d5fb1da7a4",
+    "cfdddff9183b2881",
     bug="the checkpoint speaks of bytes that are not on disk yet (678, 4559)",
     edit="mark and checkpoint are stored first, then log, queues and index are synced",
     caught_by=("S11", "S11m", "S5", "A2", "S13", "A1"),
@@ -34,9 +33,9 @@ async def _checkpoint_before_data(original: Any, self: Any) -> bool:
         parts = self._parts
         if self._dispatcher.settled:
             with contextlib.suppress(OSError):
-                mark = self._snapshot(parts.dispatched.value)
+                changes = self._snapshot(parts.dispatched.value)
                 parts.index.write()
-                await parts.marks.store(replace(mark, index=parts.index.mark()))
+                await parts.marks.update(**changes, index=parts.index.mark())
                 await self.store_checkpoint()
     done: bool = await original(self)
     return done

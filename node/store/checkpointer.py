@@ -5,7 +5,6 @@ that the mark promises is ever behind it.
 """
 
 import errno
-from dataclasses import replace
 
 import trio
 
@@ -14,7 +13,7 @@ from rocketbed.node.store.dispatch import Dispatcher
 from rocketbed.node.store.errors import StoreFailed
 from rocketbed.node.store.files import NO_DESCRIPTOR
 from rocketbed.node.store.flush import Flusher
-from rocketbed.node.store.marks import INDEX_OFF, Mark
+from rocketbed.node.store.marks import INDEX_OFF
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.wire.message import BORN_IPV6, HEAD, MAGIC_V1, MAGIC_V2
 
@@ -60,11 +59,11 @@ class Checkpointer:
             end = parts.dispatched.value
             # The snapshot before the fsyncs: traffic goes on meanwhile, and counts taken later
             # would promise entries that no fsync has covered (T1).
-            mark = self._snapshot(end)
+            changes = self._snapshot(end)
             try:
                 parts.index.write()
-                filled_ms = parts.index.last_filled_ms()
-                mark = replace(mark, index=parts.index.mark(), index_filled_ms=filled_ms)
+                changes["index_filled_ms"] = parts.index.last_filled_ms()
+                changes["index"] = parts.index.mark()
                 if not await self._dispatcher.write_queues():
                     return False
                 await self._flusher.flush()
@@ -75,7 +74,7 @@ class Checkpointer:
                 # F before W, durably: a crash in between must not leave W above F.
                 flushed = self._flusher.known(parts.log.flushed.value)
                 await parts.marks.store_flushed(flushed, durable=True)
-                await parts.marks.raise_to(mark)
+                await parts.marks.update(**changes)
                 # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
                 await self.store_checkpoint()
             except OSError as exc:
@@ -93,8 +92,8 @@ class Checkpointer:
             parts.world.mark("store.mark_raised")
             return True
 
-    def _snapshot(self, end: int) -> Mark:
-        """The mark for `end`, as far as it is known before anything is synced."""
+    def _snapshot(self, end: int) -> dict[str, object]:
+        """What the mark says of `end`, as far as it is known before anything is synced."""
         parts = self._parts
         last = self._dispatcher.last
         old = parts.marks.mark
@@ -107,21 +106,20 @@ class Checkpointer:
         deleted |= dict.fromkeys(self.leaving, parts.log.written.value)
         count, total, first = parts.queues.sums(self.leaving)
         start = old.record_start if last is None else last.physical_offset
-        return replace(
-            old,
-            offset=end,
-            owed=old.owed if old.owed > end else -1,
-            record_start=start,
-            queue_count=count,
-            queue_total=total,
-            queue_first=first,
-            clean=None,
-            index_damage=old.index_damage or ("" if parts.config.index_enabled else INDEX_OFF),
-            deleted=deleted,
-            remaking=tuple(sorted(parts.queues.remaking)),
+        return {
+            "offset": end,
+            "owed": old.owed if old.owed > end else -1,
+            "record_start": start,
+            "queue_count": count,
+            "queue_total": total,
+            "queue_first": first,
+            "clean": None,
+            "index_damage": old.index_damage or ("" if parts.config.index_enabled else INDEX_OFF),
+            "deleted": deleted,
+            "remaking": tuple(sorted(parts.queues.remaking)),
             # Retention puts a higher one on record before it deletes anything.
-            first=max(old.first, parts.log.min_offset),
-        )
+            "first": max(old.first, parts.log.min_offset),
+        }
 
     async def note(self, **changes: object) -> None:
         """Put something else on record in the mark, durably. Raises `OSError`."""

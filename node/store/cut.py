@@ -7,7 +7,7 @@ a crash between any two steps repeats it.
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import trio
 
@@ -31,17 +31,15 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     """
     log, marks = parts.log, parts.marks
     log.cuts += 1
-    mark = replace(marks.mark, cut_to=offset, clean=None)
     # W and F come down before a byte of the log is zeroed: else a crash in between would leave a
     # log that is shorter than they promise, which a boot takes for damage.
     if marks.mark.offset > offset:
         await _lower_mark(parts, offset, record_start)
-        mark = replace(marks.mark, cut_to=offset)
-    mark = replace(mark, deleted=mark.deleted_below(offset))
     flushed = marks.load_flushed()
     if flushed is not None and flushed > offset:
         await marks.store_flushed(offset, durable=True)
-    await marks.store(mark)
+    deleted = marks.mark.deleted_below(offset)
+    await marks.update(cut_to=offset, clean=None, deleted=deleted)
     parts.world.mark("store.cut_recorded")
     start = log.segments.start_of(offset)
     if log.segments.has(offset):

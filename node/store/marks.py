@@ -197,12 +197,6 @@ class Marks:
         async with self._lock:
             await self._replace(mark)
 
-    async def raise_to(self, mark: Mark) -> None:
-        """Store a mark that was made a while ago, but for whom the log follows: that may have been
-        noted since."""
-        async with self._lock:
-            await self._replace(replace(mark, followed=self.mark.followed))
-
     async def update(self, **changes: object) -> None:
         """Replace some fields of the mark, durably."""
         async with self._lock:
