@@ -45,7 +45,7 @@ _AZURE_KINDS: Final = {
     "OAuth": {"client_id", "client_secret", "tenant_id"},
 }
 """What each kind of authentication of ABFS takes; of those that are given the first counts."""
-_MAKING: Final = Lock()
+_MAKING: Final[dict[str, Lock]] = {}
 _CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*@[a-z0-9]+\.[a-z0-9.-]+")
 _SIGNED: Final = re.compile(r"\?[^\s'\"]*\bsig=[^\s'\"]*")
 """A shared access signature in an address."""
@@ -70,10 +70,11 @@ def file_system(scheme: str, authority: str, settings: Settings) -> "tuple[FileS
 
     Raises `StorageError`.
     """
-    count = scheme in (*S3_SCHEMES, *AZURE_SCHEMES)
+    if scheme in (*S3_SCHEMES, *AZURE_SCHEMES):
+        return _made(scheme, authority, settings)
     # A second one of HDFS would close the connection of the first when it is dropped.
-    with _MAKING:
-        return _made(scheme, authority, settings if count else ())
+    with _MAKING.setdefault(authority, Lock()):
+        return _made(scheme, authority, ())
 
 
 @contextmanager
