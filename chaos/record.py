@@ -98,6 +98,10 @@ class Stall:
     reason: str
 
 
+UNREAD = "final reader"
+"""The subject where not all was read at the end, dead letters included."""
+
+
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
     """`run.json`. Times in nanoseconds of the run's clock, which the history uses too."""

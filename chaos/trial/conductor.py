@@ -16,7 +16,7 @@ import trio
 
 from rocketbed.chaos.damage import REFUSALS
 from rocketbed.chaos.history import Function
-from rocketbed.chaos.record import ACKS_FILE, TRACE_FILE, Crash, Promise, RunRecord, Stall
+from rocketbed.chaos.record import ACKS_FILE, TRACE_FILE, UNREAD, Crash, Promise, RunRecord, Stall
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import consumer_names, listener_names, producer_names
 from rocketbed.chaos.trial.actions import Actions
@@ -337,7 +337,7 @@ class Conductor:
                 scope.cancel()
                 await trio.lowlevel.checkpoint()  # where the cancellation shows in the scope
         if scope.cancelled_caught:
-            self._stall("drain", "final reader", reason)
+            self._stall("drain", UNREAD, reason)
 
     async def _stop(self) -> None:
         self._enter("stopping")

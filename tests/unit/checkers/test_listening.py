@@ -8,7 +8,7 @@ import pytest
 
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.history import Function, Outcome, Row
-from rocketbed.chaos.record import Promise
+from rocketbed.chaos.record import UNREAD, Promise, Stall
 from rocketbed.chaos.trace import Trace
 from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, found, spec_of
 
@@ -127,6 +127,21 @@ def refused_and_not_again(run: RunMaker) -> None:
     tell(run)
     hear(run, LOOSE, DUE_NS, refused=True)
     hear(run, ORDERED, DUE_NS)
+
+
+def dead_letters_unread(run: RunMaker, *, times: int = TRIES) -> None:
+    """What was refused for the last time may be among them."""
+    tell(run)
+    hear(run, ORDERED, DUE_NS)
+    run.record.stalls = [Stall(what="drain", subject=UNREAD, reason="too slow")]
+    at_ns = DUE_NS
+    for number in range(times):
+        hear(run, LOOSE, at_ns, times=number, refused=True)
+        at_ns += (3 + number) * SECOND + 20 * MS
+
+
+def dead_letters_unread_and_one_call_too_few(run: RunMaker) -> None:
+    dead_letters_unread(run, times=TRIES - 1)
 
 
 def put_back_and_lost(run: RunMaker, *, process: int = 6) -> None:
@@ -645,6 +660,8 @@ def taken_again_in_order(run: RunMaker) -> None:
         (late, {"A27w"}),
         (by_one_group_only, {"A27"}),
         (refused_and_not_again, {"A27"}),
+        (dead_letters_unread, set()),
+        (dead_letters_unread_and_one_call_too_few, {"A27"}),
         (lost, set()),
         (put_back_and_lost, set()),
         (put_back_and_lost_by_one_that_stayed, {"A27"}),
