@@ -388,7 +388,8 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
                 values[name.lower() if bucket else option.name] = option.read(str(text))
             except ValueError as exc:
                 called = name if bucket else option.name
-                shown = f"{called}={text!r}" if option.is_shown else called
+                is_shown = option.is_shown and "@" not in str(text)  # a user's password
+                shown = f"{called}={text!r}" if is_shown else called
                 raise OptionError(f"option {shown}: expected {exc}") from None
         elif name.lower() not in (_OF_SPARK if Use.STREAM_WRITE in uses else ()):
             valid = [one for one in TABLE if set(one.uses) & set(uses)]

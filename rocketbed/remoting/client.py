@@ -58,6 +58,8 @@ async def open_connection(
 
 def parse_address(text: str) -> Address:
     """`host:port` as a pair; IPv6 hosts may stand in brackets. Raises `ValueError`."""
+    if {"@", "/"} & set(text):  # not repeated: it may hold a password
+        raise ValueError("an address is host:port, without a scheme, a user or a path")
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ValueError(f"not an address of the form host:port: {text!r}")

@@ -372,7 +372,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:x", "h:70000"])
+@pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:x", "h:70000", "u@h:1", "x://h:1"])
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         parse_address(text)

@@ -149,6 +149,10 @@ def test_secrets_are_not_shown() -> None:
         with pytest.raises(OptionError, match=rf"option fs\.azure\.{name}\.a\.b: expected") as told:
             Options.parse({f"fs.azure.{name}.a.b": "hid den"})
         assert "hid den" not in str(told.value)
+    for text in ("user:h1dden@h:1", "http://user:h1dden@h:1"):
+        with pytest.raises(OptionError, match="without a scheme, a user or a path") as told:
+            Options.parse({"endpoints": text})
+        assert "h1dden" not in str(told.value)
     (replica,) = parse_paths("s3a://bucket/store", options.fs)
     assert "hidden" not in repr(replica)
 
