@@ -84,7 +84,8 @@ class MasterMemory(Protocol):
         ...
 
     async def note(self, master: str) -> None:
-        """Put on record, durably, that the log is this master's now. Raises `OSError`."""
+        """Put on record, durably, that the log is this master's now. Raises `OSError`, and what
+        a store raises that has failed by it."""
         ...
 
 

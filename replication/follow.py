@@ -62,6 +62,8 @@ class MasterConnection:
         self.parted: Parted | None = None
         """Where the logs part, for a slave that may cut its own."""
         self._compared = trio.Event()
+        self._noted = trio.Event()
+        """It is on record whom the log follows: nothing is acknowledged to anybody else."""
         self._unanswered = 0
         self._reason = ""
 
@@ -72,6 +74,7 @@ class MasterConnection:
             self._follow()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_lost, nursery, self._take_frames)
+            nursery.start_soon(self._until_lost, nursery, self._note)
             nursery.start_soon(self._until_lost, nursery, self._report)
         if self._slave.state != "refused" and self.parted is None:
             if not self._compared.is_set():
@@ -211,6 +214,14 @@ class MasterConnection:
         for callback in slave.on_following:
             callback()
 
+    async def _note(self) -> None:
+        memory, name = self._slave.memory, self._slave.master_name(self._address)
+        if memory is not None and memory.followed != name:
+            await self._compared.wait()
+            await memory.note(name)
+        self._noted.set()
+        await trio.sleep_forever()
+
     async def _report(self) -> None:
         """Report at once, whenever the log has grown, and when long silent.
 
@@ -218,18 +229,21 @@ class MasterConnection:
         what was; while nothing is compared there is nothing to report.
         """
         offset = self._first
-        memory, name = self._slave.memory, self._slave.master_name(self._address)
         await self._stream.send_all(encode_report(offset))
         while not self._compared.is_set():
             with trio.move_on_after(self._slave.heartbeat_s):
                 await self._compared.wait()
-            is_noted = memory is None or memory.followed == name
-            if not self._compared.is_set() and self._next > self._first and is_noted:
+            if not self._compared.is_set() and self._next > self._first and self._noted.is_set():
                 offset = max(offset, self._acknowledged())
                 await self._stream.send_all(encode_report(offset))
-        # Before anything is acknowledged to it, however long the disk takes.
-        if memory is not None and memory.followed != name:
-            await memory.note(name)
+        while not self._noted.is_set():
+            with trio.move_on_after(self._slave.heartbeat_s):
+                await self._noted.wait()
+            if not self._noted.is_set():  # it acknowledges nothing, and the master does not go
+                await self._stream.send_all(encode_report(0))
+                self._slave.world.log.warning(
+                    "replication.note_waits", master=address_text(self._address)
+                )
         while True:
             with trio.move_on_after(self._slave.heartbeat_s):
                 if self._slave.report_flushed:

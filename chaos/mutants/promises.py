@@ -92,7 +92,7 @@ async def _flush_in_batches(original: Any, self: Any) -> None:
     "E3",
     "slave reports by the clock",
     "rocketbed.replication.follow:MasterConnection._report",
-    "fd8c06a008ea24a9",
+    "2df0f238655ed5a3",
     bug="none: acknowledgements of slaves come later",
     edit="a slave reports every 500 ms, not whenever its log has grown",
 )
@@ -101,6 +101,6 @@ async def _reports_by_the_clock(_original: Any, self: Any) -> None:
     await self._stream.send_all(encode_report(offset))
     while True:
         await trio.sleep(REPORT_S)
-        if self._compared.is_set() or self._next > self._first:
+        if self._noted.is_set() and (self._compared.is_set() or self._next > self._first):
             offset = max(offset, self._acknowledged())
             await self._stream.send_all(encode_report(offset))

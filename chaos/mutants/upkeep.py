@@ -22,7 +22,7 @@ _ROLL = "rocketbed.node.store.run:Run._roll"
     "M6",
     "checkpoint before data",
     "rocketbed.node.store.checkpointer:Checkpointer.raise_mark",
-    "cfdddff9183b2881",
+    "8ae61264c2236811",
     bug="the checkpoint speaks of bytes that are not on disk yet (678, 4559)",
     edit="mark and checkpoint are stored first, then log, queues and index are synced",
     caught_by=("S11", "S11m", "S5", "A2", "S13", "A1"),

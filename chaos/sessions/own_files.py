@@ -15,6 +15,7 @@ from rocketbed.chaos.sessions.durable import Loss, ensure_durable
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.store import ROOT, ensure_closed
 from rocketbed.node.store.checkpoint import Checkpoint, Witnesses
+from rocketbed.node.store.failure import Failure
 from rocketbed.node.store.indexfile import Header
 from rocketbed.node.store.marks import AcceptedCut, Mark, Marks, decode_mark, encode_mark
 from rocketbed.world.api import World
@@ -71,7 +72,7 @@ def _drawn(random: Random) -> Mark:
 
 async def _marks(world: World, random: Random) -> None:
     disk: Any = world.disk
-    marks, path = Marks(world, ROOT, STAGING), f"{ROOT}/rocketbed.ckpt"
+    marks, path = Marks(world, ROOT, STAGING, Failure()), f"{ROOT}/rocketbed.ckpt"
     ensure(marks.load() is None and not marks.has_traces, "mark", "there is one")
     for _ in range(TIMES):
         mark = _drawn(random)
@@ -79,7 +80,7 @@ async def _marks(world: World, random: Random) -> None:
         await marks.store(mark)
         ensure_durable(world, "a mark")
         ensure(disk.contents(path) == encode_mark(mark), "mark", "and something behind it")
-        again = Marks(world, ROOT, STAGING)
+        again = Marks(world, ROOT, STAGING, Failure())
         ensure(again.load() == mark == again.mark, "mark", f"{again.mark} for {mark}")
         ensure(marks.mark == mark and marks.has_traces, "mark", "it is another one in memory")
         at = random.randrange(1 << 40)
@@ -98,7 +99,11 @@ async def _marks(world: World, random: Random) -> None:
         ensure(mark.deleted_below(end) == lower, "mark", f"deleted below {end}")
     plain = Mark(store_id="x", offset=0)
     ensure(decode_mark(encode_mark(plain)) == plain, "mark", "one without anything")
-    ensure(Marks(world, ROOT, STAGING).mark == replace(plain, store_id=""), "mark", "the first one")
+    ensure(
+        Marks(world, ROOT, STAGING, Failure()).mark == replace(plain, store_id=""),
+        "mark",
+        "the first one",
+    )
     known = orjson.loads(encode_mark(plain).split(b"\n")[1])
     text = orjson.dumps({name: known[name] for name in OLDEST})
     old = b"rocketbed-ckpt 1\n%s\n%08x\n" % (text, crc32c(text))
@@ -108,7 +113,7 @@ async def _marks(world: World, random: Random) -> None:
 async def _flushed(world: World, random: Random) -> None:
     """A number, or not known; damaged is another thing than not known."""
     disk: Any = world.disk
-    marks = Marks(world, ROOT, STAGING)
+    marks = Marks(world, ROOT, STAGING, Failure())
     ensure(marks.load_flushed() is None and marks.has_lost_flushed, "F", "there is one")
     for value in (0, 1, random.randrange(1 << 62), None, (1 << 63) - 1):
         await marks.store_flushed(value, durable=True)

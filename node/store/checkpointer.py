@@ -4,14 +4,11 @@ About once a second while there is traffic. What is synced is as new as the mark
 that the mark promises is ever behind it.
 """
 
-import errno
-
 import trio
 
 from rocketbed.node.store.checkpoint import Checkpoint
 from rocketbed.node.store.dispatch import Dispatcher
-from rocketbed.node.store.errors import StoreFailed
-from rocketbed.node.store.files import NO_DESCRIPTOR
+from rocketbed.node.store.files import SHORTAGES
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.marks import INDEX_OFF
 from rocketbed.node.store.parts import StoreParts
@@ -78,13 +75,8 @@ class Checkpointer:
                 # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
                 await self.store_checkpoint()
             except OSError as exc:
-                if exc.errno not in (errno.ENOSPC, errno.EDQUOT, *NO_DESCRIPTOR):
-                    raise parts.failure.set(
-                        StoreFailed(
-                            f"the durable mark of {parts.config.root} cannot be written:"
-                            f" {exc.strerror}; check the disk, then start the node again"
-                        )
-                    ) from exc
+                if exc.errno not in SHORTAGES:
+                    raise parts.marks.failed(exc) from exc
                 parts.world.log.warning(
                     "store.mark_waits", offset=end, reason=exc.strerror or str(exc.errno)
                 )
@@ -122,7 +114,7 @@ class Checkpointer:
         }
 
     async def note(self, **changes: object) -> None:
-        """Put something else on record in the mark, durably. Raises `OSError`."""
+        """Put something else on record in the mark, durably; raises as `Marks.update` does."""
         async with self.lock:
             await self._parts.marks.update(**changes)
 

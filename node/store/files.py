@@ -30,6 +30,8 @@ LOOKED_MAX = 400
 """Names that are looked at together, at 1.5 us each, while nobody else has a turn."""
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 """The process has no descriptor left: the file was not opened, so nothing was done in vain."""
+SHORTAGES = (errno.ENOSPC, errno.EDQUOT, *NO_DESCRIPTOR)
+"""What a disk or a process lacks for a while."""
 
 
 def store_files(descriptors: int) -> int:

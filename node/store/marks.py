@@ -9,14 +9,17 @@ loss (T1). Two files in the root, which RocketMQ ignores, hold proof instead:
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
 
 import crcmod.predefined
 import orjson
 import trio
 
-from rocketbed.node.store.files import read_whole
+from rocketbed.node.store.errors import StoreError, StoreFailed
+from rocketbed.node.store.failure import Failure
+from rocketbed.node.store.files import SHORTAGES, read_whole
 from rocketbed.node.store.index import pack_header, unpack_header
 from rocketbed.node.store.indexfile import Header
 from rocketbed.world.api import World
@@ -175,8 +178,9 @@ def decode_mark(data: bytes) -> Mark | None:
 class Marks:
     """Reads and writes both files of one store directory."""
 
-    def __init__(self, world: World, root: str, staging: str) -> None:
+    def __init__(self, world: World, root: str, staging: str, failure: Failure) -> None:
         self._world = world
+        self._failure = failure
         self._root = root
         self._staging = staging
         self._path = f"{root}/{CKPT_NAME}"
@@ -194,11 +198,13 @@ class Marks:
         return found
 
     async def store(self, mark: Mark) -> None:
+        """Replace the mark, durably; raises as `update` does."""
         async with self._lock:
             await self._replace(mark)
 
     async def update(self, **changes: object) -> None:
-        """Replace some fields of the mark, durably."""
+        """Replace some fields of the mark, durably. Raises `OSError` where it cannot be written;
+        `StoreFailed` where its sync fails, and the store has failed then."""
         async with self._lock:
             await self._replace(replace(self.mark, **changes))  # type: ignore[arg-type]
 
@@ -211,14 +217,31 @@ class Marks:
         file = disk.open(temporary, create=True)
         try:
             file.write_at(0, encode_mark(mark))
-            await file.sync()
+            await self._synced(file.sync)
         finally:
             file.close()
         disk.rename(temporary, self._path)
         self._world.mark("store.mark_renamed")
-        await disk.sync_dir(self._root)
+        await self._synced(partial(disk.sync_dir, self._root))
         self.mark = mark
         self._world.mark("store.mark_stored")
+
+    async def _synced(self, sync: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await sync()
+        except OSError as exc:
+            if exc.errno in SHORTAGES:  # all of it is written anew the next time
+                raise
+            raise self.failed(exc) from exc
+
+    def failed(self, exc: OSError) -> StoreError:
+        """The store has failed by what kept the mark from being written."""
+        return self._failure.set(
+            StoreFailed(
+                f"the durable mark of {self._root} cannot be written: {exc.strerror}; check the"
+                " disk, then start the node again"
+            )
+        )
 
     def load_flushed(self) -> int | None:
         """F, or None when it is not known."""

@@ -111,7 +111,7 @@ def make_parts(
             world, pool, config, staging, is_batch=topics.is_batch_queue, exists=topics.exists
         ),
         index=Index(world, pool, config, staging),
-        marks=Marks(world, config.root, staging),
+        marks=Marks(world, config.root, staging, failure),
         witnesses=Witnesses(world, config.root, staging),
         scanner=RecordScanner(
             check_crc=False, delays_ms=delays_ms, bodies=log_bodies(wanted=config.native)

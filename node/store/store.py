@@ -430,7 +430,7 @@ class MessageStore:
         return self._parts.marks.mark.followed
 
     async def note(self, master: str) -> None:
-        """Put on record that the log is this master's now. Raises `OSError`.
+        """Put on record that the log is this master's now; raises as `Marks.update` does.
 
         It does not wait for a rise of the mark, since acknowledgements wait for it.
         """

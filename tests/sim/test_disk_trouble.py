@@ -545,3 +545,38 @@ def test_whom_the_log_follows_is_noted_while_the_mark_rises() -> None:
     assert noted_s < 0.5, "the syncs of the rise are not on its way"
     assert raised_s > 1.5
     assert session(followed, image=run.image).value == "master:10912"
+
+
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [("sync", f"{ROOT}/rocketbed.tmp/rocketbed.ckpt.new"), ("sync_dir", ROOT)],
+)
+def test_a_sync_that_fails_while_it_is_noted_whom_the_log_follows_stops_the_store(
+    operation: str, path: str
+) -> None:
+    """It was taken for a connection that broke: nothing of it may be believed afterwards."""
+    disks: list[SimDisk] = []
+
+    async def note(store: MessageStore) -> None:
+        disks[0].faults.append(SimFault(operation=operation, path=path))
+        with pytest.raises(StoreFailed, match="mark of /store cannot be written: Input/output"):
+            await store.note("master:10912")
+
+    with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
+        session(note, prepare=disks.append)
+
+
+def test_who_has_no_room_to_note_whom_the_log_follows_tries_it_again() -> None:
+    disks: list[SimDisk] = []
+
+    async def note(store: MessageStore) -> str | None:
+        disks[0].faults.append(
+            SimFault(operation="write", path=f"{ROOT}/rocketbed.tmp/*", error=errno.ENOSPC)
+        )
+        with pytest.raises(OSError, match="No space left"):
+            await store.note("master:10912")
+        assert store.followed == ""
+        await store.note("master:10912")
+        return store.followed
+
+    assert session(note, prepare=disks.append).value == "master:10912"

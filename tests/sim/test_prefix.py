@@ -321,6 +321,14 @@ def test_nothing_is_acknowledged_before_it_is_on_record_whom_the_log_follows() -
         assert [link.acknowledged for link in pair.board.links] == [530 * RECORD]
 
 
+def test_a_record_that_takes_longer_than_a_master_waits_is_written() -> None:
+    """It was begun again with each connection, and never done."""
+    with Pair(500, 0, 30, note_s=31) as pair:
+        pair.run_until(lambda: pair.memory.followed == f"master:{PORT}", seconds=35)
+        pair.simulation.run(1)
+        assert [link.acknowledged for link in pair.board.links] == [530 * RECORD]
+
+
 @pytest.mark.parametrize(("followed", "says"), [("", False), (f"master:{PORT}", True)])
 def test_who_compares_for_long_acknowledges_only_to_whom_the_log_follows(
     followed: str, *, says: bool
