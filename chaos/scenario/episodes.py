@@ -392,8 +392,14 @@ def crowd(maker: Maker) -> Episode:
 
 
 def hostile(maker: Maker) -> Episode:
-    """Somebody claims to be a slave."""
-    return Episode(0, [(0, f"hostile leader{maker.group()} for {maker.text(1.0, 8.0)}")])
+    """Somebody claims to be a slave, now and then while none is there that is one."""
+    group, seconds = maker.group(), maker.seconds(1.0, 8.0)
+    episode = Episode(0, [(0, f"hostile leader{group} for {show_duration(seconds)}")])
+    # Not drawn, so that what comes behind it in kept seeds stays as it was.
+    if not maker.alone and int(1000 * seconds) % 3 == 0:
+        cut = show_duration(min(seconds, 2.0))
+        episode.steps.append((0, f"partition leader{group} -> others for {cut}"))
+    return episode
 
 
 def clocks(maker: Maker) -> Episode:

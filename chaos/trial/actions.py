@@ -20,7 +20,7 @@ from rocketbed.chaos.scenario.targets import machine_names
 from rocketbed.chaos.scenario.verbs import RegisterFault
 from rocketbed.chaos.trial.api import CrashPoint, DiskFault, Program
 from rocketbed.chaos.trial.effects import Effect, Effects, both_ways
-from rocketbed.chaos.trial.intruders import crowd, forge, hostile
+from rocketbed.chaos.trial.intruders import PIPE, PIPES, crowd, forge, hostile
 from rocketbed.chaos.trial.leave import Leave
 from rocketbed.chaos.trial.links import LinkState
 from rocketbed.chaos.trial.operator import force_leader, hand_over, trouble
@@ -478,7 +478,8 @@ class Actions:
 
     async def _hostile(self, step: Step, names: list[str]) -> Done:
         host, port = self._backend.address(names[0])
-        task = partial(hostile, self._backend.world, (host, port + 1))
+        pipe = PIPES.get(self._backend.name, PIPE)
+        task = partial(hostile, self._backend.world, (host, port + 1), pipe)
         if self._plan.shape.failover:
             task = partial(forge, self._members, self._members.members[names[0]].group)
         return Done(names=names[:1], undo=self._beside(task))

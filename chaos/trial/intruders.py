@@ -5,6 +5,7 @@ do may cost the node a descriptor of its store, or count as an acknowledgement.
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any, Final
 
@@ -13,7 +14,8 @@ import trio
 from rocketbed.chaos.trial.load import ClientFailure
 from rocketbed.chaos.trial.members import CLUSTER, Members
 from rocketbed.chaos.trial.operator import known
-from rocketbed.wire.ha import encode_report
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.ha import TransferReader, encode_report
 from rocketbed.wire.ha_native import (
     Ack,
     Beat,
@@ -28,7 +30,12 @@ from rocketbed.world.api import Address, World
 
 RETRY_S: Final = 0.2
 CLAIMS: Final = (1 << 20, 1 << 40, (1 << 63) - 1, -1)
-"""Offsets that were never sent to this peer, or cannot be."""
+"""Offsets that were never sent to this peer, or cannot be; its log's end comes beside them."""
+PIPES: Final = {"sim": 512 * 1024}
+"""Bytes that a connection which nobody reads may hold, with what its sender has in hand. What a
+peer was sent it may acknowledge, so that the log's end is claimed only behind more than this."""
+PIPE: Final = 32 << 20
+"""The same of a kernel's, with all that `tcp_rmem` and `tcp_wmem` let it grow."""
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 NOBODY: Final = 63
 """Number of a replica that no group has."""
@@ -73,16 +80,44 @@ async def crowd(world: World, addresses: list[Address], count: int) -> None:
                 nursery.start_soon(hold, address)
 
 
-async def hostile(world: World, address: Address) -> None:
-    """Ask for the log from its beginning, read nothing, and claim to have all of it."""
-    for claim in cycle(CLAIMS):
-        with suppress(*LOST):
-            stream = await world.network.connect(*address)
+@dataclass(slots=True)
+class Overheard:
+    """Where the log that a master sends begins and ends."""
+
+    begin: int = 0
+    end: int = 0
+
+
+async def hostile(world: World, address: Address, pipe: int) -> None:
+    """Ask for the log from its beginning, read nothing, and claim to have all of it.
+
+    A companion reads it to its end, says nothing more, and tells where that is.
+    """
+    log = Overheard()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_overhear, world, address, log)
+        for claim in cycle((None, *CLAIMS)):
+            with suppress(*LOST):
+                stream = await world.network.connect(*address)
+                async with stream:
+                    await stream.send_all(encode_report(0))
+                    for _ in range(10):
+                        await trio.sleep(RETRY_S)
+                        unsent = log.end if log.end - log.begin > pipe else 0
+                        await stream.send_all(encode_report(unsent if claim is None else claim))
+            await trio.sleep(RETRY_S)
+
+
+async def _overhear(world: World, address: Address, log: Overheard) -> None:
+    while True:
+        with suppress(*LOST, RemoteProtocolError):
+            stream, reader, begin = await world.network.connect(*address), TransferReader(), None
             async with stream:
                 await stream.send_all(encode_report(0))
-                for _ in range(10):
-                    await trio.sleep(RETRY_S)
-                    await stream.send_all(encode_report(claim))
+                while data := await stream.receive_some(1 << 16):
+                    for frame in reader.feed(data):
+                        begin = frame.offset if begin is None else begin
+                        log.begin, log.end = begin, frame.offset + len(frame.data)
         await trio.sleep(RETRY_S)
 
 

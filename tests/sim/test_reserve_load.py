@@ -183,6 +183,15 @@ def who_is_behind_stays_in_the_in_sync_set() -> None:
     swap("rocketbed.replication.membership:Membership._is_behind", lambda self, *more: False)
 
 
+def acknowledged_by_whom_it_was_not_sent() -> None:
+    def newest(self: Any, data: Any) -> int:
+        found = int(original(self, data))
+        self._link.offered = max(self._link.offered, found)
+        return found
+
+    original = swap("rocketbed.replication.master:SlaveConnection._newest", newest)
+
+
 def altered(scenario: str, was: str, to_be: str) -> Family:
     text = (DIRECTORY / f"{scenario}.toml").read_text(encoding="utf-8")
     assert was in text
@@ -218,6 +227,7 @@ CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
     (members_kept_after_their_end, load_scenario("delays"), ("A27", "A27w")),
     (a_lease_of_six_seconds, TAKEOVER, ("X1",)),
     (followers_join_after_half_a_minute, TAKEOVER, ("X1",)),
+    (acknowledged_by_whom_it_was_not_sent, load_scenario("damage"), ("I7",)),
     (who_is_behind_stays_in_the_in_sync_set, TAKEOVER, ("X1",)),
 ]
 
