@@ -10,6 +10,7 @@ import trio
 from rocketbed.chaos.sessions.master import HandMaster
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.stage import HA_PORT, PORT, SEGMENT, Stage
+from rocketbed.chaos.sim.stream import WINDOW
 from rocketbed.replication.fetch import FetchFailed, fetch
 from rocketbed.wire.bodies import HaRuntimeInfo
 from rocketbed.wire.command import RequestCode, ResponseCode
@@ -67,6 +68,9 @@ def run_feeding(seed: int) -> str:
             digest += stage.simulation.digest()
     with Stage(seed) as stage:
         _confirms(stage)
+        digest += stage.simulation.digest()
+    with Stage(seed) as stage:
+        _claims(stage, Random(f"feeding/{seed}/claims"))
         digest += stage.simulation.digest()
     for settings, descriptors, limits in LIMITS:
         with Stage(seed) as stage:
@@ -156,6 +160,26 @@ def _acknowledges(stage: Stage, end: int) -> None:
     ensure(told == [0, end - 5, end, end - 7], "acknowledged", f"{told}, the log ends at {end}")
     ensure(was_closed, "refused", "one that acknowledges what is not there is served")
     ensure(not master.slaves, "refused", "its connection counts")
+
+
+def _claims(stage: Stage, random: Random) -> None:
+    """Who reads nothing, and says that it has all of a log that no connection holds."""
+    node = stage.node("master", MASTER)
+    while node.store.max_offset < 3 * WINDOW:
+        stage.fill("master", 100, random)
+    end = node.store.max_offset
+
+    async def main(world: World) -> bool:
+        stream = await world.network.connect("master", HA_PORT)
+        await stream.send_all(encode_report(0))
+        await trio.sleep(0.3)
+        await stream.send_all(encode_report(end))
+        return await _is_closed(stream)
+
+    ensure(stage.peer(main), "refused", "one that acknowledges what it was not sent is served")
+    refused = [str(one["reason"]) for one in stage.told("master", "replication.slave_refused")]
+    right = len(refused) == 1 and f"it acknowledges {end}, but only what lies" in refused[0]
+    ensure(right, "told", f"{refused}")
 
 
 def _confirms(stage: Stage) -> None:

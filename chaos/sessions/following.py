@@ -8,6 +8,7 @@ from typing import Any, Final
 from rocketbed.chaos.sessions.master import HandMaster, a_record_end
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.stage import AS_SLAVE, SEGMENT, Stage, ends_of
+from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.store.store import MessageStore
 from rocketbed.replication.slave import Slave
@@ -58,6 +59,7 @@ def run_following(seed: int) -> str:
             digest += _begins(seed, settings, master, first, whole, random)
     digest += _pauses(seed, log)
     digest += _copies(seed, log)
+    digest += _compares_for_long(seed, random)
     digest += _asks_no_port_0(seed)
     digest += _learns_deletions(seed, random)
     digest += _begins_again(seed, log)
@@ -106,6 +108,29 @@ def _begins(
         ensure(is_told == (not master.gives_first), "told", f"{unknown}")
         low, held = stage.log("slave")
         ensure((low, held) == (master.low, master.log), "log", f"from {low}: other bytes")
+        return stage.simulation.digest()
+
+
+def _compares_for_long(seed: int, random: Random) -> str:
+    """What was a master's log, while it is compared: for several heartbeats, of which none may
+    acknowledge anything, since it is not on record whom it follows."""
+    with Stage(seed) as stage:
+        stage.node("slave", {})
+        while stage.nodes["slave"].store.max_offset % SEGMENT < SEGMENT // 2:
+            stage.fill("slave", 5, random)
+        _, log = stage.log("slave")
+        image = stage.stop("slave")
+    with Stage(seed) as stage:
+        master = HandMaster(log)
+        master.pause_s = 1.3
+        master.start(stage)
+        master.node = stage.node("slave", AS_SLAVE, image=image)
+        stage.until(lambda: bool(master.reports), "a first report")
+        began = stage.simulation.timeline.now / SECOND
+        _catches_up(stage, master)
+        took = stage.simulation.timeline.now / SECOND - began
+        ensure(took > 2, "load", f"compared within {took} s")
+        ensure(not master.wrong, "reported", "; ".join(master.wrong[:3]))
         return stage.simulation.digest()
 
 

@@ -43,6 +43,8 @@ class HandMaster:
         self.serves = True
         self.is_silent = False
         """Whether it answers no report."""
+        self.pause_s = 0.001
+        """Behind each piece that it sends."""
         self.dropped_s = 0.0
         self.node: Node | None = None
         """The slave, whose reports are compared with what it has."""
@@ -127,7 +129,9 @@ class HandMaster:
         raise trio.ClosedResourceError("the slave closed it")
 
     def _judge(self, offset: int, reports: list[int]) -> None:
-        """No report is above what the slave has, on disk if it flushes each, or below the last."""
+        """No report is above what the slave has, on disk if it flushes each, or below the last; and
+        none but the first, a question, comes before the slave has put on record whom it follows,
+        or says that it has nothing."""
         if self.node is None:
             return
         log = self.node.store.log
@@ -137,8 +141,13 @@ class HandMaster:
         is_empty = not reports and log.written.value == log.min_offset
         if offset > max(held, log.min_offset, 1, self.low if is_empty else 0):
             self.wrong.append(f"{offset}, {held} is held (sync flush: {is_sync})")
-        if reports and offset < reports[-1]:
-            self.wrong.append(f"{offset} behind {reports[-1]}")
+        if not reports or not offset:
+            return
+        if offset < max(reports):
+            self.wrong.append(f"{offset} behind {max(reports)}")
+        followed = self.node.store.followed or ""
+        if not followed.startswith("master:"):
+            self.wrong.append(f"{offset} while the mark says that it follows {followed!r}")
 
     async def _send(self, stream: Stream, reports: list[int], is_asked: trio.Event) -> None:
         await is_asked.wait()
@@ -155,4 +164,4 @@ class HandMaster:
                 await stream.send_all(encode_transfer(at, data))
                 quiet_s = 0.0
             at += len(data)
-            await trio.sleep(0.001 if data else LOOK_S)
+            await trio.sleep(self.pause_s if data else LOOK_S)
