@@ -13,12 +13,13 @@ that started it and can be taken up again with `LocalCluster.load`.
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 import trio
 
-from rocketbed.chaos.cluster.ends import KnownEnd, end_on_disk, missing_in, needs_slaves
+from rocketbed.chaos.cluster.ends import KnownEnd, end_on_disk, has_parted, missing_in, needs_slaves
 from rocketbed.chaos.cluster.plan import (
     BROKER_NAME,
     CONFIG,
@@ -268,11 +269,20 @@ class LocalCluster:
         """
         broker = self.plan.member(name).broker
         former = self.plan.master(broker).name
-        ends = [await self._end(one.name) for one in self.plan.nodes(broker)]
-        only_slaves = needs_slaves(self.member_directory(former))
-        return [
-            end for end in ends if end.name != former or end.state == "running" or not only_slaves
-        ]
+        ends = {one.name: await self._end(one.name) for one in self.plan.nodes(broker)}
+        if needs_slaves(self.member_directory(former)) and ends[former].state != "running":
+            del ends[former]
+        # Of a slave that is down the end that parted may be an old one, which was given up before.
+        looks = [end for end in ends.values() if end.state == "running" or end.name == former]
+        for end in looks:
+            ends[end.name] = replace(end, parted=await self._has_parted(ends[name], end))
+        return list(ends.values())
+
+    async def _has_parted(self, one: KnownEnd, other: KnownEnd) -> bool:
+        if one.name == other.name or one.offset is None or other.offset is None:
+            return False
+        stores = [self.member_directory(end.name) / "store" for end in (one, other)]
+        return await self._world.offload(has_parted, *stores, min(one.offset, other.offset))
 
     async def _end(self, name: str) -> KnownEnd:
         async with self.admin() as admin:

@@ -8,9 +8,13 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rocketbed.chaos.cluster.plan import ClusterError, read_settings
 from rocketbed.inspect import LogEnd, NotAStore, open_directory
+
+COMPARED: Final = 64 * 1024
+"""Bytes of two logs that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class KnownEnd:
     """How it was seen, in words: `running`, `stopped`, `not answering`."""
     unqueued: str = ""
     """Which of its messages nobody can pull there, in words; empty if there are none."""
+    parted: bool = False
+    """Whether it has other bytes than the node that is to be promoted, where both have some."""
 
 
 def missing_in(target: KnownEnd, others: Iterable[KnownEnd]) -> str:
@@ -34,6 +40,14 @@ def missing_in(target: KnownEnd, others: Iterable[KnownEnd]) -> str:
             " what it lacks"
         )
     longer = []
+    others = list(others)
+    if parted := [f"{other.name} ({other.state})" for other in others if other.parted]:
+        return (
+            f"{' and '.join(parted)} has other messages than {target.name} in the same place of the"
+            " log: one of them lost its end and went on, and what either has may have been"
+            f" acknowledged. The promotion cuts off what {target.name} does not have (it is kept in"
+            " rocketbed.cut): save these messages first"
+        )
     for other in others:
         if other.offset is None:
             longer.append(f"nothing can be known of the log of {other.name} ({other.state})")
@@ -53,6 +67,27 @@ def missing_in(target: KnownEnd, others: Iterable[KnownEnd]) -> str:
         " have been acknowledged; start what is stopped and let it catch up, or promote the one"
         " that has most"
     )
+
+
+def has_parted(one: Path, other: Path, end: int) -> bool:
+    """Whether two logs, which both reach `end`, differ before it, also while processes write to
+    them; not where that cannot be read. Blocks.
+
+    Whoever lost the end of its log and went on has other messages from there on.
+    """
+    start = max(end - COMPARED, 0)
+    try:
+        with closing(open_directory(one)) as mine, closing(open_directory(other)) as theirs:
+            start = max(start, mine.log.min_offset, theirs.log.min_offset)
+            while start < end:
+                left = mine.log.read(start, end - start)
+                right = theirs.log.read(start, len(left))
+                if not left or left[: len(right)] != right:
+                    return bool(left and right)
+                start += len(right) or end
+    except (NotAStore, OSError):
+        pass
+    return False
 
 
 def end_on_disk(store: Path) -> int | None:

@@ -220,6 +220,37 @@ async def test_what_stopped_members_and_the_master_have_counts(tmp_path: Path) -
                 await cluster.promote("slave-2")
 
 
+async def test_a_slave_of_another_history_is_not_promoted_without_a_word(tmp_path: Path) -> None:
+    """The master lost its end, and has taken messages since, though not as many."""
+    cluster = LocalCluster.create(tmp_path / "c", slaves=1, sync=False)
+    store = cluster.member_directory("master") / "store"
+    with trio.fail_after(DEADLINE_S):
+        async with cluster:
+            await cluster.start()
+            await send(cluster, 0, 5)
+            await wait_equal(cluster)
+            await cluster.stop("master")
+            shutil.copytree(store, tmp_path / "old")
+            await cluster.start("master")
+            await send(cluster, 5, 15)
+            before = await wait_equal(cluster)
+            await cluster.stop("master")
+            shutil.rmtree(store)
+            shutil.move(tmp_path / "old", store)
+            await cluster.start("master")
+            await send(cluster, 20, 23)
+            said = r"master \(running\) has other messages than slave-1 .*; or use --force"
+            with pytest.raises(ClusterError, match=said):
+                await cluster.promote("slave-1")
+            await cluster.stop("master")
+            with pytest.raises(ClusterError, match=r"master \(stopped\) has other messages"):
+                await cluster.promote("slave-1")
+            await cluster.start("master")
+            assert await cluster.promote("slave-1", force=True) == ["slave-1", "master"]
+            assert await wait_equal(cluster) >= before
+            assert list((store / "rocketbed.cut").iterdir())
+
+
 async def test_a_master_that_acknowledges_alone_until_it_is_stopped(tmp_path: Path) -> None:
     """What it took between the first look and its stop is seen by the second one."""
     cluster = LateMessages.create(tmp_path / "c", slaves=1, sync=False)
