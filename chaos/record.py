@@ -143,6 +143,8 @@ class RunRecord:
     """Calls for a message before it is a dead letter."""
     delay_levels: str = DELAY_LEVELS_DEFAULT
     """`messageDelayLevel` of the nodes."""
+    indexed: bool = True
+    """Whether nodes kept an index of keys all along (`messageIndexEnable`)."""
     ordered_topics: list[str] = field(default_factory=list)
     """Topics whose messages of one key have to be delivered in the producer's order."""
     shared_topics: list[str] = field(default_factory=list)

@@ -10,7 +10,7 @@ nothing for it. The order of all checks stands in `registry`.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.ends import ENDLESS
@@ -28,6 +28,8 @@ from rocketbed.chaos.checkers.result import (
     not_run,
 )
 from rocketbed.chaos.history import Function, Outcome
+
+NO_INDEX: Final = "messageIndexEnable=false: nodes kept no index of keys"
 
 
 class NotRun(Exception):
@@ -56,6 +58,11 @@ class Case:
         if not len(rows):
             raise NotApplicable(without)
         return rows
+
+    def need_index(self) -> None:
+        """Raises `NotApplicable` where nodes kept no index of keys."""
+        if not self.evidence.record.indexed:
+            raise NotApplicable(NO_INDEX)
 
     def lost_end(self, queue: int) -> Excuse | None:
         """What may have lost the furthest message of a queue of which no log has any: not where it

@@ -177,6 +177,7 @@ def delayed_twice(case: Case, found: Findings) -> int:
     """A42: a delayed message comes to stand in its topic once. Not where the first one was lost, or
     a second master delivered too."""
     examined = 0
+    case.need_index()  # else a master goes by a table that it writes now and then
     places: dict[int, dict[tuple[int, int, int], Row]] = defaultdict(dict)
     for one in heard(case):
         if one.told.operation:

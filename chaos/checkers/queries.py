@@ -32,6 +32,7 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
     warning then; in the calm phase and at the end it is none.
     """
     evidence, stored = case.evidence, case.evidence.stored
+    case.need_index()
     failed = evidence.rows((Function.QUERY_KEY,), Outcome.INFO)
     for row in map(failed.row, range(len(failed))):
         if row.process == FINAL_READER:

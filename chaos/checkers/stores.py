@@ -4,12 +4,19 @@ At the end, after a clean stop, nothing may be unfinished. An image is what a cu
 torn tail and queues behind the log are legal in it, and what is judged is what may never be.
 """
 
-from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.check import NO_INDEX, Case, Check, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.disks import LYING
 from rocketbed.chaos.checkers.events import step_of, targets_of
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.result import CheckResult, Example, Excuse, judged, not_run
+from rocketbed.chaos.checkers.result import (
+    CheckResult,
+    Example,
+    Excuse,
+    judged,
+    not_applicable,
+    not_run,
+)
 from rocketbed.chaos.damage import ALARMS
 from rocketbed.chaos.history import Function
 from rocketbed.inspect import Finding
@@ -18,6 +25,7 @@ from rocketbed.inspect import Severity as Grade
 CUT_NS = 5_000_000_000
 """Between a real disk's power cut and what its node says of it, at most."""
 GIVES_NOTHING = "the disk does not give it"
+INDEX_FILES = "index files"
 STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
     ("S1 logs tile", frozenset({"S1", "S13", "sizes"}), "records"),
     ("S2 checksums hold", frozenset({"S2"}), "records"),
@@ -26,9 +34,9 @@ STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
     ("S5 queue entries complete", frozenset({"S5"}), "queues"),
     ("S6 queue slots", frozenset({"S6"}), "queues"),
     ("S7 tag codes", frozenset({"S7"}), "queues"),
-    ("S8 index agrees with the log", frozenset({"S8"}), "index files"),
+    ("S8 index agrees with the log", frozenset({"S8"}), INDEX_FILES),
     ("S9 no silent damage", frozenset({"S9"}), "records"),
-    ("S10 index complete", frozenset({"S10"}), "index files"),
+    ("S10 index complete", frozenset({"S10"}), INDEX_FILES),
     ("S11 checkpoint not ahead", frozenset({"S11"}), "directories"),
     ("S12 abort file", frozenset({"S12"}), "directories"),
     ("S15 configuration files", frozenset({"S15", "topics"}), "directories"),
@@ -212,7 +220,9 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
     }
     empty = [node for node, count in counts.items() if not count]
     if empty and not found.found and not sum(counts.values()):
-        return not_run(title, unit, f"nothing to examine in {', '.join(empty)}")
+        why = f"nothing to examine in {', '.join(empty)}"
+        off = unit == INDEX_FILES and not evidence.record.indexed
+        return not_applicable(title, unit, NO_INDEX) if off else not_run(title, unit, why)
     note = f"none in {', '.join(empty)}" if empty else ""
     return judged(title, sum(counts.values()), unit, found.found, note, allowed=found.allowed)
 

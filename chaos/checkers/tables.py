@@ -200,6 +200,8 @@ def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
                 f"names {checkpoint.confirm_offset} in its checkpoint as the beginning of its last"
                 f" record, which lies between {before} and {end}"
             )
+    if not evidence.record.indexed:
+        return
     files, names, messages = node.directory.index_files, evidence.queues.names, node.messages
     places = zip(messages.queues, messages.physicals, strict=True)
     kept = (at for queue, at in places if not evidence.deleted(names[queue].topic))

@@ -22,7 +22,7 @@ from rocketbed.chaos.scenario.targets import consumer_names, listener_names, pro
 from rocketbed.chaos.trial.actions import Actions
 from rocketbed.chaos.trial.api import Backend, Program
 from rocketbed.chaos.trial.chores import chores_of
-from rocketbed.chaos.trial.due import checks_due
+from rocketbed.chaos.trial.due import checks_due, is_indexed
 from rocketbed.chaos.trial.group import Member, groups_of
 from rocketbed.chaos.trial.listeners import GROUPS, ORDERED, RETRIES, TOPIC, Hearing, levels_text
 from rocketbed.chaos.trial.load import (
@@ -385,6 +385,7 @@ class Conductor:
             record.listener_tries = RETRIES + 1
             record.ordered_listeners = [GROUPS[ORDERED]]
         record.delay_levels = levels_text(self.plan)
+        record.indexed = is_indexed(self.plan)
         record.ids = {name: member.broker_id for name, member in self.members.members.items()}
         record.end_ns = self.backend.now_ns()
         record.steps = [str(step) for step in self.schedule.done]

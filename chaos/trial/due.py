@@ -53,6 +53,20 @@ OBSERVED: Final = ("I7", "S15t", "L11")
 """Where every write and every sync of a node is seen: in simulation."""
 
 
+INDEXED: Final = ("A17", "A17w", "A42", "S8", "S10")
+"""Those of them that go by an index of keys."""
+
+
+def is_indexed(plan: Plan) -> bool:
+    """Whether no node is ever told to keep no index of keys."""
+    key = "messageIndexEnable"
+    given = [plan.shape.settings.get(key, "true")]
+    for step in plan.steps:
+        name, _, value = step.words.get("set", "").partition("=")
+        given += [value] if name == key else []
+    return all(value.lower() != "false" for value in given)
+
+
 def checks_due(plan: Plan, backend: str) -> tuple[str, ...]:
     """Ids of the checks that have to run when our own nodes carry a plan out."""
     readers, groups = plan.consumers, groups_of(plan)
@@ -78,4 +92,4 @@ def checks_due(plan: Plan, backend: str) -> tuple[str, ...]:
         due += OBSERVED if backend == "sim" else ()
         is_sure = plan.shape.flush == "sync" and is_followed and backend == "sim"
         due += ON_DISK if is_sure else ()
-    return tuple(due)
+    return tuple(one for one in due if one not in INDEXED or is_indexed(plan))

@@ -9,7 +9,8 @@ from rocketbed.chaos.hunt.runner import run_plan
 from rocketbed.chaos.record import HISTORY_FILE
 from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.scenario.dump import plan_to_toml
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.scenario.plan import Consumers, Listeners, Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.chaos.scenario.toml import read_toml
 
 LARGE = 100_000
@@ -81,3 +82,22 @@ def test_who_stays_broken_is_told(*, failover: bool, target: str, count: int) ->
 def test_its_keys_are_read_back() -> None:
     plan = read_toml(plan_to_toml(PLAN), "rare.toml").plan(PLAN.seed)
     assert (plan.producers, plan.broken) == (PLAN.producers, PLAN.broken)
+
+
+def test_nodes_without_an_index_are_judged_by_what_needs_none() -> None:
+    plan = Plan(
+        name="no-index",
+        seed=1,
+        shape=Shape(brokers=2, min_isr=2, flush="sync", settings={"messageIndexEnable": "false"}),
+        producers=Producers(count=2, rate=10.0),
+        listeners=Listeners(count=2),
+        steps=(parse_step("at 4s kill leader for 500ms"),),
+        storm_s=8.0,
+        calm_s=31.0,
+    )
+    outcome = run_plan(plan)
+    assert outcome.verdict == "pass", outcome.error or outcome.finding_ids
+    assert outcome.judgement is not None
+    off = "messageIndexEnable=false: nodes kept no index of keys"
+    assert {outcome.judgement.result(name).note for name in ("A17", "A42", "S8", "S10")} == {off}
+    assert outcome.judgement.result("A27").examined
