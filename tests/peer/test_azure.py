@@ -10,9 +10,8 @@ from pyspark.errors import AnalysisException
 from rocketbed import pipeline
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.session import build_session
-from tests.support.logs import reasons, rows
+from tests.support.logs import healthy, reasons, rows, same
 from tests.support.peer.azure import ACCOUNT, ADDRESS, AzureServer, azure_server
-from tests.unit.pipeline.test_s3 import healthy, same
 
 
 @pytest.fixture(scope="module")

@@ -212,3 +212,16 @@ def reasons(found: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
     return [
         (row["_corrupt"]["offset"], row["_corrupt"]["reason"]) for row in found if row["_corrupt"]
     ]
+
+
+def healthy(tmp_path: Path) -> Log:
+    """A store of 60 messages, whose table has one topic of another name."""
+    log = Log(tmp_path / "store").append(messages(60))
+    (log.root / "config").mkdir()
+    (log.root / "config" / "topics.json").write_text('{"topicConfigTable":{"Only":{}}}')
+    return log
+
+
+def same(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without what says where they were read."""
+    return [row | {"replica": "", "broker": "", "path": ""} for row in found]

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from rocketbed.pipeline.jobs.export.place import Place
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
-from tests.support.logs import Log, Message, messages, reasons, rows
+from tests.support.logs import Log, Message, healthy, messages, reasons, rows, same
 from tests.support.s3 import BUCKET, S3Server, s3_server
 
 
@@ -28,17 +27,6 @@ from tests.support.s3 import BUCKET, S3Server, s3_server
 def s3() -> Iterator[S3Server]:
     with s3_server() as server:
         yield server
-
-
-def healthy(tmp_path: Path) -> Log:
-    log = Log(tmp_path / "store").append(messages(60))
-    (log.root / "config").mkdir()
-    (log.root / "config" / "topics.json").write_text('{"topicConfigTable":{"Only":{}}}')
-    return log
-
-
-def same(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row | {"replica": "", "broker": "", "path": ""} for row in found]
 
 
 @pytest.mark.parametrize("view", ["records", "consumequeue", "blocks", "files"])
