@@ -108,10 +108,13 @@ class Actions:
 
     async def leave_broken(self, target: str) -> list[str]:
         """Cut the power of some machines, and let it be until the next `mend`: not of a master in
-        whose place nobody leads. Whose power that was."""
+        whose place nobody leads, nor where too few are left, since an empty disk has not been
+        filled yet (seed 1614028). Whose power that was."""
         names = await self._resolver.names(target)
         if not self._backend.elects:
             names = [name for name in names if not self._members.is_leader(name)]
+        elif any(self._too_few_without(names, group) for group in self._plan.shape.group_nodes()):
+            names = []
         for name in names:
             self._unwanted(name)
             await self._backend.power_cut(name, self._plan.weather.cut_mode)
@@ -119,6 +122,11 @@ class Actions:
             fields = {"step": f"powercut {target} while all else is healed", "targets": names}
             self._backend.history.event(Function.NEMESIS, "", "powercut", fields)
         return names
+
+    def _too_few_without(self, names: list[str], group: str) -> bool:
+        nodes = self._plan.shape.group_nodes()[group]
+        left = [one for one in nodes if one not in names and self._members.members[one].joined]
+        return len(left) < self._plan.shape.copies and any(one in names for one in nodes)
 
     # --- processes
 

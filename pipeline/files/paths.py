@@ -84,15 +84,23 @@ def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
             root = plain_path(os.path.join(near, root))
         storage = storage_of(root, settings)
         may_list = storage.is_local or root.endswith(LIST_ENDING)
-        if name is not None or near or not may_list or not storage.is_file(root):
+        is_file = may_list and name is None and storage.is_file(root)
+        if near and is_file:
+            raise NotAStore(f"path {root} is no store directory: a list of stores is in no other")
+        if not is_file:
             yield root if name is None else f"{name}={root}"
             continue
         content = storage.content(root, LIST_MAX).decode("utf-8-sig", errors="replace")
         if "\0" in content:
             raise NotAStore(f"path {root}: a file, and no list of stores, which is text")
-        for line in content.splitlines():
-            line = _REMARK.sub("", line)
-            yield from _listed(line, settings, near=os.path.dirname(root))
+        stores = [
+            one
+            for line in content.splitlines()
+            for one in _listed(_REMARK.sub("", line), settings, near=os.path.dirname(root))
+        ]
+        if not stores:
+            raise NotAStore(f"path {root}: the list names no store, one a line")
+        yield from stores
 
 
 def _name(piece: str) -> tuple[str | None, str]:

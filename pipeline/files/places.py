@@ -117,6 +117,8 @@ def _made(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem,
         told = plain(exc)
         if scheme not in SCHEMES:
             told += f"; schemes that are known: {', '.join(SCHEMES)}"
+            if scheme in ("wasb", "wasbs"):
+                told += ". It is read as abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/..."
             raise UnknownScheme(f"{scheme}://{authority} cannot be opened: {told}") from exc
         told += f"; {NEEDS[scheme]}" if scheme in NEEDS else ""
         raise StorageError(f"{scheme}://{authority} cannot be opened: {told}") from exc

@@ -140,6 +140,7 @@ class TaskSender:
     async def _queue(self, item: Request) -> MessageQueue:
         """Where to send a request now; another queue each time where the row names none."""
         queues = await self._producer.queues(item.topic)
+        brokers = sorted({queue.broker_name for queue in queues})
         if item.queue_id is not None:
             queues = tuple(
                 queue
@@ -149,7 +150,14 @@ class TaskSender:
         if not queues:
             where = "" if item.queue_id is None else f" with queue {item.queue_id}"
             where += f" at {item.broker}" if item.broker else ""
-            raise ClientError(f"no broker{where} accepts messages for topic {item.topic} now")
+            hint = (
+                f": it has queues at {', '.join(brokers)}; rows without the columns broker and"
+                " queueId go to any of them"
+            )
+            raise ClientError(
+                f"no broker{where} accepts messages for topic {item.topic} now"
+                + (hint if brokers else "")
+            )
         self._turn += 1
         return queues[0 if item.queue_id is not None else self._turn % len(queues)]
 

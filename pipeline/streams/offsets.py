@@ -184,14 +184,13 @@ def check_order(starting: str | StreamOffset, ending: str | StreamOffset) -> Non
             raise StreamError(f"startingOffsets {mark.at} of {name} is after endingOffsets {end}")
 
 
-def check_names(known: Mapping[str, Mark], present: set[str], what: str) -> None:
+def check_names(known: Mapping[str, Mark], present: set[str], what: str, advice: str) -> None:
     """Refuse offsets of brokers that the stream does not read. Raises `StreamError`."""
     foreign = sorted(set(known) - present)
     if foreign:
         raise StreamError(
-            f"the checkpoint has offsets of {', '.join(foreign)}, but this stream reads "
-            f"{', '.join(sorted(present)) or 'nothing'}: it belongs to another {what}; give each "
-            f"stream its own checkpointLocation"
+            f"{what} has offsets of {', '.join(foreign)}, but this stream reads "
+            f"{', '.join(sorted(present)) or 'nothing'}: {advice}"
         )
 
 

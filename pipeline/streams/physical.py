@@ -117,7 +117,8 @@ class PhysicalLog:
         """Where a stream without a checkpoint begins. Raises `StreamError`."""
         starting = parse_offsets(self.options.starting_offsets, PHYSICAL)
         if isinstance(starting, StreamOffset):
-            check_names(starting.marks, set(self._brokers), "set of brokers (startingOffsets)")
+            advice = "name brokers as the option path does (broker=root)"
+            check_names(starting.marks, set(self._brokers), "startingOffsets", advice)
             return self._offset(
                 {name: self._given(name, mark) for name, mark in starting.marks.items()}
             )
@@ -135,7 +136,11 @@ class PhysicalLog:
 
     def _check(self, offset: StreamOffset) -> None:
         """That one of the checkpoint is of these logs and topics. Raises `StreamError`."""
-        check_names(offset.marks, set(self._brokers), "cluster or another set of brokers")
+        advice = (
+            "it belongs to another cluster or another set of brokers; give each stream its own"
+            " checkpointLocation"
+        )
+        check_names(offset.marks, set(self._brokers), "the checkpoint", advice)
         check_topics(offset.topics, self._topics)
 
     def ends(self) -> dict[str, int]:

@@ -199,6 +199,20 @@ def test_markers_of_many_batches(start: Start) -> None:
 def test_sending_waits_for_a_broker_that_restarts_and_not_for_ever(start: Start) -> None:
     cluster = start()
     send(sink(cluster), 0, 10)
+    elsewhere = sink(cluster, retryTimeoutMs="500")
+    key = TaskKey(job=elsewhere.job, batch=0, partition=0)
+    columns = {"body": [b"12"], "broker": ["store"], "queue_id": [0]}
+    rows = list(outgoing(columns, first_row=0, key=key, options=elsewhere))
+
+    async def send_elsewhere() -> None:
+        async with TaskSender(elsewhere, key) as sender:
+            await sender.send(rows)
+
+    says = (
+        r"no broker with queue 0 at store accepts .*: it has queues at broker-a; rows without the"
+    )
+    with pytest.raises(SinkError, match=says):
+        trio.run(send_elsewhere)
     cluster.kill("master")
     with pytest.raises(
         SinkError, match=r"row 0 of partition 10 for topic T: not accepted within 0\.5 s"

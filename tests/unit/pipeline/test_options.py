@@ -78,6 +78,14 @@ def test_times(text: str, ms: int) -> None:
     assert time_in_ms(text) == ms
 
 
+def test_a_time_in_seconds_is_refused() -> None:
+    says = r"'1763640000': expected milliseconds since 1970 \(1763640000000, if these are seconds\)"
+    with pytest.raises(OptionError, match=says):
+        Options.parse({"startTimestamp": "1763640000"})
+    assert time_in_ms("1763640000000") == 1763640000000
+    assert time_in_ms("-1763640000") == -1763640000
+
+
 def test_topics_are_a_list() -> None:
     assert Options.parse({"topics": "a, b,"}).topics == frozenset("ab")
     assert Options.parse({}).topics is None

@@ -597,6 +597,7 @@ def test_where_statistics_have_no_meaning(log: Log, out: Path) -> None:
     ("place", "why"),
     [
         ("nope://b/stats", r"nope://b cannot be opened: .* known: s3, s3a, s3n, gs, .*hdfs"),
+        ("wasbs://c@a.blob/x", r"It is read as abfss://CONTAINER@ACCOUNT\.dfs\."),
         ("s3a:///stats", "expected a bucket"),
         ("s3a:/b/stats", "a directory, or SCHEME"),
         ("FILE", "a directory, or SCHEME"),
