@@ -188,7 +188,7 @@ def test_starting_offsets_have_to_be_a_records(tmp_path: Path) -> None:
             log(path, startingOffsets=f'{{"a": {wrong}}}').initial()
     newest = log(path, startingOffsets="latest").initial()
     assert log(path, startingOffsets=f'{{"a": {newest.marks["a"].at}}}').initial() == newest
-    with pytest.raises(StreamError, match="startingOffsets has offsets of z, .* reads a: name"):
+    with pytest.raises(StreamError, match=r"startingOffsets has offsets of z, .* reads a: name"):
         log(path, startingOffsets='{"z": 0}').initial()
 
 
