@@ -201,12 +201,12 @@ def test_sending_waits_for_a_broker_that_restarts_and_not_for_ever(start: Start)
     send(sink(cluster), 0, 10)
     elsewhere = sink(cluster, retryTimeoutMs="500")
     key = TaskKey(job=elsewhere.job, batch=0, partition=0)
-    columns = {"body": [b"12"], "broker": ["store"], "queue_id": [0]}
-    rows = list(outgoing(columns, first_row=0, key=key, options=elsewhere))
+    columns: dict[str, list[Any]] = {"body": [b"12"], "broker": ["store"], "queue_id": [0]}
+    lost = list(outgoing(columns, first_row=0, key=key, options=elsewhere))
 
     async def send_elsewhere() -> None:
         async with TaskSender(elsewhere, key) as sender:
-            await sender.send(rows)
+            await sender.send(lost)
 
     says = (
         r"no broker with queue 0 at store accepts .*: it has queues at broker-a; rows without the"
