@@ -64,6 +64,7 @@ class MasterConnection:
         self._compared = trio.Event()
         self._noted = trio.Event()
         """It is on record whom the log follows: nothing is acknowledged to anybody else."""
+        self._is_served = False
         self._unanswered = 0
         self._reason = ""
 
@@ -121,6 +122,7 @@ class MasterConnection:
                 self._reason = "it closed the connection"
                 return
             for frame in self._frames.feed(data):
+                self._is_served = True
                 self._take(frame)
 
     def _take(self, frame: Transfer) -> None:
@@ -239,7 +241,9 @@ class MasterConnection:
         while not self._noted.is_set():
             with trio.move_on_after(self._slave.heartbeat_s):
                 await self._noted.wait()
-            if not self._noted.is_set():  # it acknowledges nothing, and the master does not go
+            # It acknowledges nothing, and the master stays. Not before the first one has been read:
+            # a 0 in its place would ask for another beginning.
+            if not self._noted.is_set() and self._is_served:
                 await self._stream.send_all(encode_report(0))
                 self._slave.world.log.warning(
                     "replication.note_waits", master=address_text(self._address)
@@ -259,7 +263,7 @@ class MasterConnection:
         return end if self._compared.is_set() else min(end, self._next)
 
     async def _until_lost(self, nursery: trio.Nursery, part: Callable[[], Awaitable[None]]) -> None:
-        """Run one of the two tasks; its end is the connection's."""
+        """Run one of the three tasks; its end is the connection's."""
         try:
             await part()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:

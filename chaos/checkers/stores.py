@@ -206,6 +206,8 @@ def two_owners(case: Case, found: Findings) -> int:
 
 def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: str) -> CheckResult:
     found = Findings()
+    if unit == INDEX_FILES and not evidence.record.indexed:
+        return not_applicable(title, unit, NO_INDEX)
     for node in evidence.nodes:
         floor = Grade.TAIL if node.name in evidence.record.stopped_cleanly else Grade.DAMAGE
         for finding in node.report.findings:
@@ -220,9 +222,7 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
     }
     empty = [node for node, count in counts.items() if not count]
     if empty and not found.found and not sum(counts.values()):
-        why = f"nothing to examine in {', '.join(empty)}"
-        off = unit == INDEX_FILES and not evidence.record.indexed
-        return not_applicable(title, unit, NO_INDEX) if off else not_run(title, unit, why)
+        return not_run(title, unit, f"nothing to examine in {', '.join(empty)}")
     note = f"none in {', '.join(empty)}" if empty else ""
     return judged(title, sum(counts.values()), unit, found.found, note, allowed=found.allowed)
 

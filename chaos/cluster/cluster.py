@@ -242,10 +242,13 @@ class LocalCluster:
         """
         until = trio.current_time() + CATCH_UP_S
         others = [end for end in await self._ends(name) if end.name != name]
-        while problem := missing_in(await self._end(name), others):
+        while problem := missing_in(own := await self._end(name), others):
             if self.pid(name) is None or trio.current_time() >= until:
                 raise ClusterError(f"{problem}; or use --force to promote it as it is")
             await trio.sleep(LOOK_S)
+            for place, end in enumerate(others):
+                if end.parted:  # one that follows may have been about to be cut
+                    others[place] = replace(end, parted=await self._has_parted(own, end))
 
     async def _look_again(self, name: str, *, was_running: str) -> None:
         """The same without waiting, now that nobody acknowledges any more.

@@ -4,17 +4,24 @@ A node that answers says it. Of one that does not, stopped or hanging, the files
 acknowledged with its help is in its log, whatever happened to the process since.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rocketbed.chaos.cluster.plan import ClusterError, read_settings
-from rocketbed.inspect import LogEnd, NotAStore, open_directory
+from rocketbed.inspect import CommitLog, LogEnd, NotAStore, Record, open_directory
+from rocketbed.wire.message import MAGIC_V1
 
 COMPARED: Final = 64 * 1024
 """Bytes of two logs that are compared."""
+BODY_MAX: Final = 5 << 20
+"""More than a record has before the byte that differs."""
+MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
+"""What both magics begin with."""
+MAGIC_AT: Final = 4
+"""Behind a record's length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +50,10 @@ def missing_in(target: KnownEnd, others: Iterable[KnownEnd]) -> str:
     others = list(others)
     if parted := [f"{other.name} ({other.state})" for other in others if other.parted]:
         return (
-            f"{' and '.join(parted)} has other messages than {target.name} in the same place of the"
-            " log: one of them lost its end and went on, and what either has may have been"
-            f" acknowledged. The promotion cuts off what {target.name} does not have (it is kept in"
-            " rocketbed.cut): save these messages first"
+            f"{' and '.join(parted)} {'has' if len(parted) == 1 else 'have'} other messages than"
+            f" {target.name} in the same place of the log: one of them lost its end and went on,"
+            " and what either has may have been acknowledged. The promotion cuts off what"
+            f" {target.name} does not have (it is kept in rocketbed.cut): save these messages first"
         )
     for other in others:
         if other.offset is None:
@@ -70,24 +77,49 @@ def missing_in(target: KnownEnd, others: Iterable[KnownEnd]) -> str:
 
 
 def has_parted(one: Path, other: Path, end: int) -> bool:
-    """Whether two logs, which both reach `end`, differ before it, also while processes write to
-    them; not where that cannot be read. Blocks.
+    """Whether two logs, which both reach `end`, have different messages in a place before it, also
+    while processes write to them; not where that cannot be read. Blocks.
 
-    Whoever lost the end of its log and went on has other messages from there on.
+    Whoever lost the end of its log and went on has other messages from there on. Damage is none.
     """
     start = max(end - COMPARED, 0)
     try:
         with closing(open_directory(one)) as mine, closing(open_directory(other)) as theirs:
-            start = max(start, mine.log.min_offset, theirs.log.min_offset)
-            while start < end:
-                left = mine.log.read(start, end - start)
-                right = theirs.log.read(start, len(left))
-                if not left or left[: len(right)] != right:
-                    return bool(left and right)
-                start += len(right) or end
+            low = max(mine.log.min_offset, theirs.log.min_offset)
+            differs = _first_difference(mine.log, theirs.log, max(start, low), end)
+            for offset in _candidates(mine.log, max(differs - BODY_MAX, low), differs):
+                left, right = mine.log.record_at(offset), theirs.log.record_at(offset)
+                if isinstance(left, Record) and isinstance(right, Record):
+                    return left.store_ms != right.store_ms
     except (NotAStore, OSError):
         pass
     return False
+
+
+def _candidates(log: CommitLog, low: int, offset: int) -> Iterator[int]:
+    """Where records may begin, from an offset down."""
+    data, end = bytearray(), offset + MAGIC_AT + len(MAGIC)
+    while low <= offset and low + len(data) < end:
+        piece = log.read(low + len(data), end - low - len(data))
+        if not piece:
+            break
+        data += piece
+    at = len(data)
+    while (at := data.rfind(MAGIC, 0, at)) >= MAGIC_AT:
+        yield low + at - MAGIC_AT
+        at += len(MAGIC) - 1
+
+
+def _first_difference(one: CommitLog, other: CommitLog, start: int, end: int) -> int:
+    """-1 for none, or where one of them cannot be read."""
+    while start < end:
+        left = one.read(start, end - start)
+        right = other.read(start, len(left))
+        size = min(len(left), len(right))
+        if left[:size] != right[:size]:
+            return start + next(at for at in range(size) if left[at] != right[at])
+        start += size or end
+    return -1
 
 
 def end_on_disk(store: Path) -> int | None:

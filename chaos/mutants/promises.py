@@ -92,7 +92,7 @@ async def _flush_in_batches(original: Any, self: Any) -> None:
     "E3",
     "slave reports by the clock",
     "rocketbed.replication.follow:MasterConnection._report",
-    "2df0f238655ed5a3",
+    "5cdce5ef3493e6ce",
     bug="none: acknowledgements of slaves come later",
     edit="a slave reports every 500 ms, not whenever its log has grown",
 )

@@ -113,7 +113,7 @@ class Actions:
         names = await self._resolver.names(target)
         if not self._backend.elects:
             names = [name for name in names if not self._members.is_leader(name)]
-        elif any(self._too_few_without(names, group) for group in self._plan.shape.group_nodes()):
+        if any(self._too_few_without(names, group) for group in self._plan.shape.group_nodes()):
             names = []
         for name in names:
             self._unwanted(name)

@@ -385,7 +385,7 @@ class Conductor:
             record.listener_tries = RETRIES + 1
             record.ordered_listeners = [GROUPS[ORDERED]]
         record.delay_levels = levels_text(self.plan)
-        record.indexed = is_indexed(self.plan)
+        record.indexed = is_indexed(self.plan, self.schedule.done)
         record.ids = {name: member.broker_id for name, member in self.members.members.items()}
         record.end_ns = self.backend.now_ns()
         record.steps = [str(step) for step in self.schedule.done]

@@ -4,9 +4,11 @@ Some follow from the load and the cluster; what a scenario is there to show besi
 (`[expect] checks`). The run's record holds both, as ids.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import Step
 from rocketbed.chaos.trial.group import follows, groups_of
 
 MESSAGES: Final = ("A1", "2.3", "A2", "A3", "A4", "A4l", "A5", "A6", "A7", "A8", "A9", "I13")
@@ -57,11 +59,12 @@ INDEXED: Final = ("A17", "A17w", "A42", "S8", "S10")
 """Those of them that go by an index of keys."""
 
 
-def is_indexed(plan: Plan) -> bool:
-    """Whether no node is ever told to keep no index of keys."""
+def is_indexed(plan: Plan, done: Sequence[Step] = ()) -> bool:
+    """Whether no node is ever told to keep no index of keys; `done`: steps that were given by hand
+    among others."""
     key = "messageIndexEnable"
     given = [plan.shape.settings.get(key, "true")]
-    for step in plan.steps:
+    for step in (*plan.steps, *done):
         name, _, value = step.words.get("set", "").partition("=")
         given += [value] if name == key else []
     return all(value.lower() != "false" for value in given)

@@ -30,10 +30,10 @@ from rocketbed.world.api import Address, World
 
 RETRY_S: Final = 0.2
 CLAIMS: Final = (1 << 20, 1 << 40, (1 << 63) - 1, -1)
-"""Offsets that were never sent to this peer, or cannot be; its log's end comes beside them."""
+"""Offsets that nobody was sent, or can be, as long as logs are short; their end comes besides."""
 PIPES: Final = {"sim": 512 * 1024}
 """Bytes that a connection which nobody reads may hold, with what its sender has in hand. What a
-peer was sent it may acknowledge, so that the log's end is claimed only behind more than this."""
+peer was sent it may acknowledge: nothing is claimed that this could hold."""
 PIPE: Final = 32 << 20
 """The same of a kernel's, with all that `tcp_rmem` and `tcp_wmem` let it grow."""
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -82,16 +82,16 @@ async def crowd(world: World, addresses: list[Address], count: int) -> None:
 
 @dataclass(slots=True)
 class Overheard:
-    """Where the log that a master sends begins and ends."""
+    """Where the log ends that a master sends."""
 
-    begin: int = 0
     end: int = 0
 
 
 async def hostile(world: World, address: Address, pipe: int) -> None:
-    """Ask for the log from its beginning, read nothing, and claim to have all of it.
+    """Ask for the log from its beginning, read no more than where that is, and claim to have what
+    no connection of `pipe` bytes holds.
 
-    A companion reads it to its end, says nothing more, and tells where that is.
+    A companion reads the log to its end, says nothing more, and tells where that is.
     """
     log = Overheard()
     async with trio.open_nursery() as nursery:
@@ -101,23 +101,24 @@ async def hostile(world: World, address: Address, pipe: int) -> None:
                 stream = await world.network.connect(*address)
                 async with stream:
                     await stream.send_all(encode_report(0))
+                    begin = int.from_bytes(await stream.receive_some(8), "big")
                     for _ in range(10):
                         await trio.sleep(RETRY_S)
-                        unsent = log.end if log.end - log.begin > pipe else 0
-                        await stream.send_all(encode_report(unsent if claim is None else claim))
+                        said = log.end if claim is None else claim
+                        was_sent = begin <= said <= begin + pipe
+                        await stream.send_all(encode_report(0 if was_sent else said))
             await trio.sleep(RETRY_S)
 
 
 async def _overhear(world: World, address: Address, log: Overheard) -> None:
     while True:
         with suppress(*LOST, RemoteProtocolError):
-            stream, reader, begin = await world.network.connect(*address), TransferReader(), None
+            stream, reader = await world.network.connect(*address), TransferReader()
             async with stream:
                 await stream.send_all(encode_report(0))
                 while data := await stream.receive_some(1 << 16):
                     for frame in reader.feed(data):
-                        begin = frame.offset if begin is None else begin
-                        log.begin, log.end = begin, frame.offset + len(frame.data)
+                        log.end = frame.offset + len(frame.data)
         await trio.sleep(RETRY_S)
 
 

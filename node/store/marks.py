@@ -187,6 +187,9 @@ class Marks:
         self._flushed_path = f"{root}/{FLUSHED_NAME}"
         self.mark = Mark(store_id="", offset=0)
         """The mark as it is on disk."""
+        self.is_sure = True
+        """Not from the rename of a new one until its name is on disk: a power loss may leave either
+        then, also where who waited for that has been cancelled."""
         self._lock = trio.Lock()
         """Held while the file is replaced."""
 
@@ -220,10 +223,12 @@ class Marks:
             await self._synced(file.sync)
         finally:
             file.close()
+        self.is_sure = False
         disk.rename(temporary, self._path)
         self._world.mark("store.mark_renamed")
         await self._synced(partial(disk.sync_dir, self._root))
         self.mark = mark
+        self.is_sure = True
         self._world.mark("store.mark_stored")
 
     async def _synced(self, sync: Callable[[], Awaitable[None]]) -> None:

@@ -427,7 +427,8 @@ class MessageStore:
     @property
     def followed(self) -> str | None:
         """Address of the master that this log followed last (`replication.api.MasterMemory`)."""
-        return self._parts.marks.mark.followed
+        marks = self._parts.marks
+        return marks.mark.followed if marks.is_sure else None
 
     async def note(self, master: str) -> None:
         """Put on record that the log is this master's now; raises as `Marks.update` does.

@@ -66,7 +66,10 @@ def parse_paths(text: str, settings: Settings = (), *, is_once: bool = False) ->
         for each in replicas
     ]
     if not found:
-        raise OptionError("option path is missing: the root of a store, or broker/replica=root,...")
+        raise OptionError(
+            "option path is missing, or its list is empty: the root of a store, or"
+            " broker/replica=root,..."
+        )
     _check_apart(found)
     if len({(each.broker, each.name) for each in found}) < len(found):
         raise OptionError(
@@ -86,21 +89,16 @@ def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
         may_list = storage.is_local or root.endswith(LIST_ENDING)
         is_file = may_list and name is None and storage.is_file(root)
         if near and is_file:
-            raise NotAStore(f"path {root} is no store directory: a list of stores is in no other")
+            raise NotAStore(f"path {root} is no store directory: in a list of stores are no files")
         if not is_file:
             yield root if name is None else f"{name}={root}"
             continue
         content = storage.content(root, LIST_MAX).decode("utf-8-sig", errors="replace")
         if "\0" in content:
             raise NotAStore(f"path {root}: a file, and no list of stores, which is text")
-        stores = [
-            one
-            for line in content.splitlines()
-            for one in _listed(_REMARK.sub("", line), settings, near=os.path.dirname(root))
-        ]
-        if not stores:
-            raise NotAStore(f"path {root}: the list names no store, one a line")
-        yield from stores
+        for line in content.splitlines():
+            line = _REMARK.sub("", line)
+            yield from _listed(line, settings, near=os.path.dirname(root))
 
 
 def _name(piece: str) -> tuple[str | None, str]:

@@ -580,3 +580,20 @@ def test_who_has_no_room_to_note_whom_the_log_follows_tries_it_again() -> None:
         return store.followed
 
     assert session(note, prepare=disks.append).value == "master:10912"
+
+
+def test_a_record_whose_writing_was_cancelled_is_not_believed_before_it_is_on_disk() -> None:
+    """A connection broke before the new mark's name was on disk: a power loss may leave either."""
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> list[str | None]:
+        await store.note("a:10912")
+        told = [store.followed]
+        disks[0].sync_seconds = (0.1, 0.1)
+        with trio.move_on_after(0.05):  # within the file's sync; that of its name is not begun
+            await store.note("b:10912")
+        told.append(store.followed)
+        await store.note("a:10912")
+        return [*told, store.followed]
+
+    assert session(work, prepare=disks.append).value == ["a:10912", None, "a:10912"]

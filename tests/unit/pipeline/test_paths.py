@@ -73,10 +73,10 @@ def test_a_file_that_lists_stores(tmp_path: Path) -> None:
     assert short(found, tmp_path) == [("g", "0", "b1"), ("g", "1", "b2"), ("c1", "c1", "c1")]
     assert len(rows(listed, readUncommitted=True)) == 3
     listed.write_text("stores.txt\n")
-    with pytest.raises(NotAStore, match=r"stores\.txt is no store directory: a list of stores is"):
+    with pytest.raises(NotAStore, match=r"stores\.txt is no store directory: in a list"):
         rows(listed)
     listed.write_text("# none yet\n\n")
-    with pytest.raises(NotAStore, match=r"stores\.txt: the list names no store"):
+    with pytest.raises(OptionError, match="option path is missing, or its list is empty"):
         rows(listed)
 
 
