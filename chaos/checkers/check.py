@@ -66,7 +66,8 @@ class Case:
 
     def lost_end(self, queue: int) -> Excuse | None:
         """What may have lost the furthest message of a queue of which no log has any: not where it
-        was seen afterwards, or was kept then, so that it expired (seed 1390026)."""
+        was seen afterwards, or was kept then, so that it expired (seed 1390026). Or the second
+        master that took it, where it was seen in its time alone (seed 1818008)."""
         evidence = self.evidence
         if evidence.stored.ends[queue]:
             return None
@@ -83,7 +84,8 @@ class Case:
         seen_ns = max([0, *told_ns, *at_place(evidence.rows((Function.GOT,)), "returned_ns")])
         behind = max(places)[1] + 1 if places else 0
         group = evidence.queues.names[queue].group
-        return self.losses.loss_between(group, seen_ns, ENDLESS, behind=behind or None)
+        lost = self.losses.loss_between(group, seen_ns, ENDLESS, behind=behind or None)
+        return lost or self.losses.split_between(group, seen_ns, seen_ns)
 
 
 @dataclass(slots=True)

@@ -238,6 +238,21 @@ def test_a_group_owes_no_position_where_all_of_a_queue_was_lost(run: RunMaker) -
     assert (result.found, result.examined) == (0, 1)
 
 
+def without_queue_1(run: RunMaker) -> None:
+    """No log has any of it, and none begins with 0."""
+    specs = [spec for spec in run.specs if spec.queue_id == 0]
+
+    def begin_later(path: Path) -> None:
+        for node in NODES:
+            for name in ("commitlog", "consumequeue", "index"):
+                shutil.rmtree(path / "stores" / node / name)
+            build(path / "stores" / node, specs, first=SEGMENT)
+
+    run.after.insert(0, begin_later)
+    for node in NODES:
+        keep(run, node, END)
+
+
 @pytest.mark.parametrize(
     ("verb", "kept", "is_lost"),
     [("powercut", 2_000, True), ("powercut", 9_900, False), ("kill", 10_000, False)],
@@ -253,17 +268,36 @@ def test_a_group_owes_no_position_of_what_was_lost_before_it_would_have_expired(
         run.sends[value] = Sent(value, queue=1, queue_offset=value // 2, returned_ns=40 * SECOND)
     run.strike(50 * SECOND, "b1", verb, written=10_000, durable=kept)
     run.event(51 * SECOND, "b1", "recovered", end=kept)
-    specs = [spec for spec in run.specs if spec.queue_id == 0]
+    without_queue_1(run)
+    result = results(run.judge(only=["A30"]))["A30"]
+    assert (result.found, result.allowed_found) == ((0, 1) if is_lost else (1, 0))
 
-    def begin_later(path: Path) -> None:
-        for node in NODES:
-            for name in ("commitlog", "consumequeue", "index"):
-                shutil.rmtree(path / "stores" / node / name)
-            build(path / "stores" / node, specs, first=SEGMENT)
 
-    run.after.insert(0, begin_later)
-    for node in NODES:
-        keep(run, node, END)
+@pytest.mark.parametrize(
+    ("sent_s", "seen_s", "is_lost"), [(40, 0, True), (40, 50, False), (50, 0, False)]
+)
+def test_a_group_owes_no_position_of_what_a_second_master_took(
+    run: RunMaker, sent_s: int, seen_s: int, *, is_lost: bool
+) -> None:
+    """Seed 1818008: unless somebody was given it later, or it was sent when there was one master.
+
+    What the only master took has expired, and so the queue's end has to be told.
+    """
+    run.record.facts["retention_ns"] = SECOND
+    run.rows.clear()
+    run.read_values = list(range(0, COUNT, 2))
+    for value in range(1, COUNT, 2):
+        sent_ns = sent_s * SECOND
+        run.sends[value] = Sent(value, queue=1, queue_offset=value // 2, returned_ns=sent_ns)
+    if seen_s:
+        last = COUNT - 1 - COUNT % 2
+        got = [(last, last // 2)]
+        run.rows.append(lambda run, made, ids: ids.pull(9, 1, last // 2, got, seen_s * SECOND))
+    step = "at 39s double b2 for 2s"
+    run.strike(39 * SECOND, "b2", "double", step=step, targets=["b2"], for_s=2.0)
+    run.strike(41 * SECOND, "b2", "heal", step=step, targets=["b2"])
+    run.event(41 * SECOND, "b2", "start", role="SLAVE", id=1)
+    without_queue_1(run)
     result = results(run.judge(only=["A30"]))["A30"]
     assert (result.found, result.allowed_found) == ((0, 1) if is_lost else (1, 0))
 
