@@ -273,12 +273,14 @@ class LocalCluster:
         broker = self.plan.member(name).broker
         former = self.plan.master(broker).name
         ends = {one.name: await self._end(one.name) for one in self.plan.nodes(broker)}
-        if needs_slaves(self.member_directory(former)) and ends[former].state != "running":
+        own, led = ends[name], ends[former]
+        for one, end in ends.items():
+            parted = await self._has_parted(own, end)
+            if parted and end.state != "running":  # the master that it followed last went on so
+                parted = not await self._has_parted(led, end)
+            ends[one] = replace(end, parted=parted)
+        if needs_slaves(self.member_directory(former)) and led.state != "running":
             del ends[former]
-        # Of a slave that is down the end that parted may be an old one, which was given up before.
-        looks = [end for end in ends.values() if end.state == "running" or end.name == former]
-        for end in looks:
-            ends[end.name] = replace(end, parted=await self._has_parted(ends[name], end))
         return list(ends.values())
 
     async def _has_parted(self, one: KnownEnd, other: KnownEnd) -> bool:

@@ -4,24 +4,20 @@ A node that answers says it. Of one that does not, stopped or hanging, the files
 acknowledged with its help is in its log, whatever happened to the process since.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 from rocketbed.chaos.cluster.plan import ClusterError, read_settings
-from rocketbed.inspect import CommitLog, LogEnd, NotAStore, Record, open_directory
-from rocketbed.wire.message import MAGIC_V1
+from rocketbed.inspect import CommitLog, LogEnd, NotAStore, Scanned, open_directory
 
 COMPARED: Final = 64 * 1024
-"""Bytes of two logs that are compared."""
-BODY_MAX: Final = 5 << 20
-"""More than a record has before the byte that differs."""
-MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
-"""What both magics begin with."""
-MAGIC_AT: Final = 4
-"""Behind a record's length."""
+"""Bytes of two logs that are compared first; where they are the same, the logs have not parted."""
+LOOKED_AT: Final = 8 << 20
+"""Bytes of them whose records are compared then: more than any message has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,46 +76,53 @@ def has_parted(one: Path, other: Path, end: int) -> bool:
     """Whether two logs, which both reach `end`, have different messages in a place before it, also
     while processes write to them; not where that cannot be read. Blocks.
 
-    Whoever lost the end of its log and went on has other messages from there on. Damage is none.
+    Whoever lost the end of its log and went on has other messages from there on. Damage is none:
+    both have to be whole.
     """
-    start = max(end - COMPARED, 0)
     try:
         with closing(open_directory(one)) as mine, closing(open_directory(other)) as theirs:
             low = max(mine.log.min_offset, theirs.log.min_offset)
-            differs = _first_difference(mine.log, theirs.log, max(start, low), end)
-            for offset in _candidates(mine.log, max(differs - BODY_MAX, low), differs):
-                left, right = mine.log.record_at(offset), theirs.log.record_at(offset)
-                if isinstance(left, Record) and isinstance(right, Record):
-                    return left.store_ms != right.store_ms
+            if _is_same(mine.log, theirs.log, max(end - COMPARED, low), end):
+                return False
+            low = max(end - LOOKED_AT, low)
+            return _have_parted(_places(mine.log, low, end), _places(theirs.log, low, end))
     except (NotAStore, OSError):
-        pass
-    return False
+        return False
 
 
-def _candidates(log: CommitLog, low: int, offset: int) -> Iterator[int]:
-    """Where records may begin, from an offset down."""
-    data, end = bytearray(), offset + MAGIC_AT + len(MAGIC)
-    while low <= offset and low + len(data) < end:
-        piece = log.read(low + len(data), end - low - len(data))
-        if not piece:
-            break
-        data += piece
-    at = len(data)
-    while (at := data.rfind(MAGIC, 0, at)) >= MAGIC_AT:
-        yield low + at - MAGIC_AT
-        at += len(MAGIC) - 1
-
-
-def _first_difference(one: CommitLog, other: CommitLog, start: int, end: int) -> int:
-    """-1 for none, or where one of them cannot be read."""
+def _is_same(one: CommitLog, other: CommitLog, start: int, end: int) -> bool:
+    """True where one of them cannot be read."""
     while start < end:
         left = one.read(start, end - start)
         right = other.read(start, len(left))
         size = min(len(left), len(right))
         if left[:size] != right[:size]:
-            return start + next(at for at in range(size) if left[at] != right[at])
+            return False
         start += size or end
-    return -1
+    return True
+
+
+def _places(log: CommitLog, low: int, end: int) -> list[tuple[int, int, int]]:
+    """First byte, end and time of the whole messages that begin in a part of a log."""
+    log.flushed_offset = None  # they count also where a power cut may have torn what is between
+    found = takewhile(lambda item: item.offset < end, log.scan(low))
+    whole = [item for item in found if isinstance(item, Scanned)]
+    return [(item.offset, item.offset + item.size, item.store_ms) for item in whole]
+
+
+def _have_parted(one: list[tuple[int, int, int]], other: list[tuple[int, int, int]]) -> bool:
+    """Whether a message of one stands where the other has a different one, or a part of one."""
+    left, right = 0, 0
+    while left < len(one) and right < len(other):
+        if one[left][1] <= other[right][0]:
+            left += 1
+        elif other[right][1] <= one[left][0]:
+            right += 1
+        elif one[left] != other[right]:
+            return True
+        else:
+            left, right = left + 1, right + 1
+    return False
 
 
 def end_on_disk(store: Path) -> int | None:

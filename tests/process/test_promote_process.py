@@ -251,6 +251,35 @@ async def test_a_slave_of_another_history_is_not_promoted_without_a_word(tmp_pat
             assert list((store / "rocketbed.cut").iterdir())
 
 
+async def test_what_a_stopped_slave_has_of_another_history_counts(tmp_path: Path) -> None:
+    """The master lost its end and went on with its other slave; then both are down."""
+    cluster = LocalCluster.create(tmp_path / "c", slaves=2)
+    store = cluster.member_directory("master") / "store"
+    with trio.fail_after(DEADLINE_S):
+        async with cluster:
+            await cluster.start()
+            await send(cluster, 0, 5)
+            await wait_equal(cluster)
+            await cluster.stop("slave-2")
+            await cluster.stop("master")
+            shutil.copytree(store, tmp_path / "old")
+            await cluster.start("master")
+            await send(cluster, 5, 8)
+            await cluster.stop("master")
+            shutil.rmtree(store)
+            shutil.move(tmp_path / "old", store)
+            await cluster.start("master", "slave-2")
+            await send(cluster, 20, 40)
+            await wait_equal_of(cluster, "master", "slave-2")
+            for name in ("master", "slave-2"):
+                await kill(cluster, name)
+            with pytest.raises(ClusterError, match=r"slave-2 \(stopped\) has other messages"):
+                await cluster.promote("slave-1")
+            await cluster.start("master", "slave-2")
+            await cluster.stop("slave-1")  # what it has was given up by the master before
+            assert await cluster.promote("slave-2") == ["slave-2", "master"]
+
+
 async def test_a_master_that_acknowledges_alone_until_it_is_stopped(tmp_path: Path) -> None:
     """What it took between the first look and its stop is seen by the second one."""
     cluster = LateMessages.create(tmp_path / "c", slaves=1, sync=False)
