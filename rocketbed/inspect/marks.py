@@ -18,6 +18,8 @@ CKPT_NAME = "rocketbed.ckpt"
 FLUSHED_NAME = "rocketbed.flushed"
 _FIRST_LINE = b"rocketbed-ckpt 1"
 _FLUSHED = struct.Struct(">qQ")
+_INDEX_OFF = "it was switched off (messageIndexEnable=false) meanwhile"
+"""What the mark says of an index that lacks what came while nobody wanted one."""
 _COMPARED = 40
 """Bytes of `checkpoint` that a clean stop remembers."""
 crc32c: Callable[[bytes], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
@@ -50,6 +52,8 @@ class Marks:
     """Where retention left the beginning of the log; -1 in marks that do not say."""
     index_tags: bool = False
     """The index holds tags too."""
+    index_off: bool = False
+    """A node without an index has written meanwhile: the next start with one builds it again."""
     remaking: tuple[str, ...] = ()
     """Topics whose queues are being made again from the log."""
     is_replica: bool = False
@@ -84,6 +88,7 @@ def read_marks(
             deleted={str(topic): int(at) for topic, at in document["deleted"].items()},
             first=int(document.get("first", -1)),
             index_tags=bool(document.get("index_tags")),
+            index_off=document.get("index_damage") == _INDEX_OFF,
             remaking=tuple(map(str, document.get("remaking", ()))),
             is_replica=document.get("followed", "") != "",
         )

@@ -2,6 +2,7 @@
 
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -96,9 +97,10 @@ async def fill(store: MessageStore) -> None:
     await store.dispatched.wait_above(store.max_offset - 1)
 
 
-async def write(root: Path, *, copy_to: Path | None = None) -> None:
-    """A store that is filled and closed; `copy_to` gets a copy from before the close."""
-    store = await MessageStore.open(real_world("test"), config(root), Topics())
+async def write(root: Path, *, copy_to: Path | None = None, indexed: bool = True) -> None:
+    """A store that is filled (once more) and closed; `copy_to` gets a copy from before the close."""
+    wanted = replace(config(root), index_enabled=indexed)
+    store = await MessageStore.open(real_world("test"), wanted, Topics())
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         await fill(store)

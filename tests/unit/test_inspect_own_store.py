@@ -51,6 +51,18 @@ async def test_a_stopped_store_is_good(tmp_path: Path) -> None:
     assert len(list(messages(opened, Filter(topic="Topic1", key="key4")))) == 1
 
 
+async def test_an_index_that_was_switched_off_is_no_damage(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    await write(root)
+    await write(root, indexed=False)
+    report = examine(root)
+    found = [(finding.rule, finding.severity) for finding in report.findings]
+    assert found == [("S10", Severity.TAIL)], report.findings
+    assert "messageIndexEnable was false" in only(report, "S10", Severity.TAIL)
+    await write(root)
+    assert examine(root).findings == ()
+
+
 async def test_a_killed_store_is_good_but_for_the_kill(tmp_path: Path) -> None:
     await write(tmp_path / "store", copy_to=tmp_path / "killed")
     report = examine(tmp_path / "killed")

@@ -36,10 +36,18 @@ class IndexChecker:
     """Takes the records of the log one by one, and says what the index makes of them."""
 
     def __init__(
-        self, files: list[IndexFile], names: list[str], findings: Findings, facts: LogFacts
+        self,
+        files: list[IndexFile],
+        names: list[str],
+        findings: Findings,
+        facts: LogFacts,
+        *,
+        was_off: bool,
     ) -> None:
         self._findings = findings
         self._facts = facts
+        self._was_off = was_off
+        """Whether nodes are known to have written without an index."""
         self._files = list(zip(files, names, strict=True))
         self._name = names[0] if names else "index"
         self._header = IndexHeader(0, 0, 0, 0, 0, 1)
@@ -100,8 +108,8 @@ class IndexChecker:
 
         True when the index lacks the end of the log.
         """
-        behind = self._missing > 0
-        if behind:
+        behind = self._missing > 0 and not self._was_off
+        if self._missing:
             self._report_missing(tail=True)
         while self._next is not None:
             entry = self._next
@@ -207,6 +215,9 @@ class IndexChecker:
         if self._leading and not tail:
             severity = Severity.NOTE
             what += ": older index files were deleted"
+        elif self._was_off:
+            severity = Severity.TAIL
+            what += ", as messageIndexEnable was false: a start with true builds the index again"
         elif self._facts.may_lack_entries(self._missing_from) and (
             tail or self._torn >= self._missing
         ):

@@ -137,7 +137,11 @@ class _LogChecker:
     def __post_init__(self) -> None:
         files = self.directory.index_files
         names = [self.directory.relative(index.file.path) for index in files]
-        self.index = IndexChecker(files, names, self.findings, self.facts) if files else None
+        self.index = None
+        if files:
+            marks = self.directory.marks
+            was_off = marks is not None and marks.trusted and marks.index_off
+            self.index = IndexChecker(files, names, self.findings, self.facts, was_off=was_off)
         self.dispatcher = Dispatcher(self.directory)
         self.remade = self.directory.remade_topics()
         self._steps_back = self._keys = 0
