@@ -113,7 +113,8 @@ def _begins(
 
 def _compares_for_long(seed: int, random: Random) -> str:
     """What was a master's log, while it is compared: for several heartbeats, of which none may
-    acknowledge anything, since it is not on record whom it follows."""
+    acknowledge anything, since it is not on record whom it follows; and once more when it is, where
+    they acknowledge what was compared."""
     with Stage(seed) as stage:
         stage.node("slave", {})
         while stage.nodes["slave"].store.max_offset % SEGMENT < SEGMENT // 2:
@@ -130,6 +131,11 @@ def _compares_for_long(seed: int, random: Random) -> str:
         _catches_up(stage, master)
         took = stage.simulation.timeline.now / SECOND - began
         ensure(took > 2, "load", f"compared within {took} s")
+        seen = len(master.reports)
+        master.drop()
+        stage.until(lambda: len(master.reports) > seen, "another first report")
+        _catches_up(stage, master)
+        ensure(len(set(master.reports[-1])) > 2, "load", "it reported nothing while it compared")
         ensure(not master.wrong, "reported", "; ".join(master.wrong[:3]))
         return stage.simulation.digest()
 
@@ -211,11 +217,15 @@ def tables_of(number: int, deleted: dict[str, int] | None = None) -> dict[int, b
     )
     return {
         21: topics.encode(),
-        43: ConsumerOffsetTable(offset_table={"T@g": {0: number, 1: 7}}).encode(),
+        43: ConsumerOffsetTable(offset_table=_positions(number)).encode(),
         45: b'{"offsetTable":{1:%d}}' % number,
         201: groups.encode(),
         402: RequestModeTable(message_request_mode_map=_modes(number)).encode(),
     }
+
+
+def _positions(number: int) -> dict[str, dict[int, int]]:
+    return {"T@g": {0: number, 1: 7}, f"T@g-{number}": {1: 5}}
 
 
 def _modes(number: int) -> dict[str, dict[str, RequestMode]]:
@@ -268,7 +278,7 @@ def _has_tables(node: Any, number: int) -> None:
     want = {"T": 2 + number, f"only-{number}": 2 + number}
     ensure(queues == want, "tables", f"topics {queues} for {want}")
     offsets = node.tables.offsets.body().offset_table
-    ensure(offsets == {"T@g": {0: number, 1: 7}}, "tables", f"positions {offsets}")
+    ensure(offsets == _positions(number), "tables", f"positions {offsets}")
     groups = set(node.tables.groups.body().subscription_group_table)
     ensure(groups == {f"g-{number}"}, "tables", f"groups {groups}")
     modes = node.tables.modes.body().message_request_mode_map

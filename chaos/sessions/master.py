@@ -51,6 +51,8 @@ class HandMaster:
         self.wrong: list[str] = []
         self.gives_first = gives_first
         self._port = port
+        self._sent = 0
+        """Up to where the newest connection was sent the log."""
         self._scopes: list[trio.CancelScope] = []
         self._stage: Stage | None = None
 
@@ -103,6 +105,7 @@ class HandMaster:
     async def _serve(self, stream: Stream) -> None:
         self.began.append(trio.current_time())
         reports: list[int] = []
+        self._sent = 0
         try:
             with trio.CancelScope() as scope:
                 self._scopes.append(scope)
@@ -130,8 +133,8 @@ class HandMaster:
 
     def _judge(self, offset: int, reports: list[int]) -> None:
         """No report is above what the slave has, on disk if it flushes each, or below the last; and
-        none but the first, a question, comes before the slave has put on record whom it follows,
-        or says that it has nothing."""
+        none but the first, a question, is above what was sent, or comes before the slave has put on
+        record whom it follows, or says that it has nothing."""
         if self.node is None:
             return
         log = self.node.store.log
@@ -145,6 +148,8 @@ class HandMaster:
             return
         if offset < max(reports):
             self.wrong.append(f"{offset} behind {max(reports)}")
+        if offset > max(self._sent, reports[0]):
+            self.wrong.append(f"{offset}, {self._sent} was sent")
         followed = self.node.store.followed or ""
         if not followed.startswith("master:"):
             self.wrong.append(f"{offset} while the mark says that it follows {followed!r}")
@@ -161,6 +166,7 @@ class HandMaster:
             data = self.log[at - self.low :][:left]
             quiet_s = 0.0 if data else quiet_s + LOOK_S
             if data or quiet_s >= 1:
+                self._sent = at + len(data)
                 await stream.send_all(encode_transfer(at, data))
                 quiet_s = 0.0
             at += len(data)

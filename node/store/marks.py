@@ -188,8 +188,9 @@ class Marks:
         self.mark = Mark(store_id="", offset=0)
         """The mark as it is on disk."""
         self.is_sure = True
-        """Not from the rename of a new one until its name is on disk: a power loss may leave either
-        then, also where who waited for that has been cancelled."""
+        """Whether a power loss leaves whom the log follows as `mark` says: not from the rename of
+        a mark with another one until its name is on disk, also where who waited for that has been
+        cancelled."""
         self._lock = trio.Lock()
         """Held while the file is replaced."""
 
@@ -223,7 +224,7 @@ class Marks:
             await self._synced(file.sync)
         finally:
             file.close()
-        self.is_sure = False
+        self.is_sure = self.is_sure and mark.followed == self.mark.followed
         disk.rename(temporary, self._path)
         self._world.mark("store.mark_renamed")
         await self._synced(partial(disk.sync_dir, self._root))
