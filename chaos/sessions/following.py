@@ -135,8 +135,8 @@ def _compares_for_long(seed: int, random: Random) -> str:
         master.drop()
         stage.until(lambda: len(master.reports) > seen, "another first report")
         _catches_up(stage, master)
-        ensure(len(set(master.reports[-1])) > 2, "load", "it reported nothing while it compared")
         ensure(not master.wrong, "reported", "; ".join(master.wrong[:3]))
+        ensure(len(set(master.reports[-1])) > 2, "load", "it reported nothing while it compared")
         return stage.simulation.digest()
 
 
