@@ -597,3 +597,24 @@ def test_a_record_whose_writing_was_cancelled_is_not_believed_before_it_is_on_di
         return [*told, store.followed]
 
     assert session(work, prepare=disks.append).value == ["a:10912", None, "a:10912"]
+
+
+def test_whom_the_log_follows_is_known_while_a_mark_that_says_the_same_is_written() -> None:
+    """A slave whose log had parted meanwhile was refused, as one that has lost its mark."""
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> list[str | None]:
+        await store.note("a:10912")
+        put(store)
+        await store.dispatched.wait_for(store.max_offset)
+        disks[0].sync_seconds = (0.1, 0.1)
+        told: list[str | None] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store._checkpointer.raise_mark)
+            while store._parts.marks.mark.offset < store.max_offset:
+                told.append(store.followed)
+                await trio.sleep(0.02)
+        assert len(told) > 20, "all syncs of a rise"
+        return told
+
+    assert {*session(work, prepare=disks.append).value} == {"a:10912"}
