@@ -28,6 +28,8 @@ OF_AZURE: Final = ("MsiTokenProvider", "WorkloadIdentityTokenProvider")
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
 SECONDS: Final = range(10**9, 10**11)
 """Numbers that are times of this century in seconds, and in milliseconds before 1974."""
+MICROSECONDS: Final = 10**14
+"""From here on numbers are times in micro- or nanoseconds, or milliseconds after the year 5138."""
 _DURATIONS: Final = {
     "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
 }  # fmt: skip
@@ -46,12 +48,16 @@ def time_in_ms(text: str) -> int:
     """Milliseconds since 1970 of a number of them, or of an ISO-8601 time (UTC if it names no
     zone). A part of one counts as a whole: what was stored before such a time still was.
 
-    Raises `ValueError`, also for a number of seconds.
+    Raises `ValueError`, also for a number of seconds, micro- or nanoseconds.
     """
     text = text.strip()
     if re.fullmatch(r"-?[0-9]+", text):
         if int(text) in SECONDS:
             raise ValueError(f"milliseconds since 1970 ({text}000, if these are seconds)")
+        if int(text) >= MICROSECONDS:
+            finer = "nano" if int(text) >= 1000 * MICROSECONDS else "micro"
+            short = text[: -6 if finer == "nano" else -3]
+            raise ValueError(f"milliseconds since 1970 ({short}, if these are {finer}seconds)")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

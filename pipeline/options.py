@@ -65,6 +65,8 @@ class Options:
     def parse(cls, given: Mapping[str, str], *uses: Use) -> "Options":
         """Options from Spark's mapping, by default of any kind of read. Raises `OptionError`."""
         values = read_options(given, *(uses or READS))
+        if {"startingOffsets", "startingTimestamp"} <= values.keys():
+            raise OptionError("give startingOffsets or startingTimestamp, not both")
         if "maxTriggerDelay" in values and "minOffsetsPerTrigger" not in values:
             raise OptionError(
                 "maxTriggerDelay says nothing without minOffsetsPerTrigger: give both"
@@ -85,8 +87,6 @@ class Options:
             raise OptionError("give topics or topicsPattern, not both")
         if self.brokers is not None and self.clusters is not None:
             raise OptionError("give brokers or clusters, not both")
-        if self.starting_timestamp is not None and self.starting_offsets != "earliest":
-            raise OptionError("give startingOffsets or startingTimestamp, not both")
         low, high = self.start_offset, self.end_offset
         if low is not None and high is not None and low > high:
             raise OptionError(f"startOffset {low} is after endOffset {high}")

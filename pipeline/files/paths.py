@@ -87,7 +87,11 @@ def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
             root = plain_path(os.path.join(near, root))
         storage = storage_of(root, settings)
         may_list = storage.is_local or root.endswith(LIST_ENDING)
-        is_file = may_list and name is None and storage.is_file(root)
+        is_file = may_list and storage.is_file(root)
+        if is_file and name is not None:
+            raise NotAStore(
+                f"path {piece}: {root} is a file; {name}= names a store, also in a list of them"
+            )
         if near and is_file:
             raise NotAStore(f"path {root} is no store directory: in a list of stores are no files")
         if not is_file:

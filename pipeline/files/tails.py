@@ -18,6 +18,7 @@ from rocketbed.pipeline.files.replicas import (
     closed_ms,
     durable_offset,
     listed_files,
+    log_files,
 )
 from rocketbed.pipeline.files.segments import WINDOW_MIN
 from rocketbed.pipeline.files.splits import data_end, last_store_ms
@@ -42,10 +43,11 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
     """What stands behind a log's last record, which ends at `end`, or stood there, as consume
     queues know; None: nothing.
 
-    It is damage where the log holds no record at all, and where a broker closed the store when a
-    later record was on disk (its checkpoint has the time of the last one). Anything else can be a
-    crash's: RocketMQ cuts log and queues without zeroing them. `files`: those of the log up to the
-    last that holds anything.
+    It is damage where the log holds no record at all, where a broker closed the store when a later
+    record was on disk (its checkpoint has the time of the last one), and where a file is gone
+    before another one, which was made when that one was written to. Anything else can be a crash's:
+    RocketMQ cuts log and queues without zeroing them. `files`: those of the log up to the last that
+    holds anything.
     """
     closed = closed_ms(replica)
     has_bytes = False
@@ -61,6 +63,10 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
                 break
     finally:
         pool.close()
+    all_files = log_files(replica)
+    ends = [other.start for one, other in pairwise(all_files) if end <= one.end < other.start]
+    if ends:
+        return Behind(max(found, *ends), True)
     if found <= end:
         return None
     last = last_store_ms(replica, end)

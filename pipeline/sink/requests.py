@@ -12,6 +12,8 @@ from rocketbed.pipeline.sink.rows import Outgoing
 
 COUNT_MAX: Final = 1000
 """Messages in one request."""
+RETRY_PREFIX: Final = "%RETRY%"
+"""Of topics that brokers take no batch for."""
 OVERHEAD: Final = 160
 """Bytes that a message adds to its body, properties and keys, at most for the usual case."""
 LANES: Final = 4
@@ -51,16 +53,17 @@ def make_requests(rows: Iterable[Outgoing], bytes_max: int) -> dict[Lane, list[R
         size = len(message.body) + OVERHEAD + _text_size(row)
         key = message.topic, row.broker, row.queue_id
         current = filling.get(key)
+        is_alone = message.delay_level > 0 or message.topic.startswith(RETRY_PREFIX)
         is_full = current is None or (
-            current.size + size > bytes_max or len(current.rows) >= COUNT_MAX or message.delay_level
+            current.size + size > bytes_max or len(current.rows) >= COUNT_MAX
         )
-        if is_full:
+        if is_full or is_alone:
             current = filling[key] = Request(message.topic, row.queue_id, row.broker)
             lanes.setdefault(_lane(key, made), []).append(current)
         assert current is not None
         current.rows.append(row)
         current.size += size
-        if message.delay_level:
+        if is_alone:
             del filling[key]
     return lanes
 

@@ -116,7 +116,9 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
         elif name not in SET_BY_BROKER:
             raise _illegal(f"column {name} is not part of a message; allowed columns: {known}")
     if "headers" in found and "properties" not in found:
-        raise _illegal("column headers is not written: call it properties, or drop it")
+        raise _illegal(
+            "column headers is not written: read the column properties too, which is, or drop it"
+        )
     if "body" not in found:
         raise _illegal(f"column body is required; allowed columns: {known}")
     if "topic" not in found and not options.topic:

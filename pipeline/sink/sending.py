@@ -152,7 +152,7 @@ class TaskSender:
             where += f" at {item.broker}" if item.broker else ""
             hint = (
                 f": it has queues at {', '.join(brokers)}; rows without the columns broker and"
-                " queueId go to any of them"
+                " queue_id go to any of them"
             )
             raise ClientError(
                 f"no broker{where} accepts messages for topic {item.topic} now"

@@ -20,6 +20,7 @@ from rocketbed.pipeline.options import Options
     ("given", "says"),
     [
         ({"path": "x", "startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
+        ({"path": "x", "startingTimestamp": "1", "startingOffsets": "earliest"}, "not both"),
         ({"path": "x", "minOffsetsPerTrigger": "5"}, "is for endpoints"),
         ({"endpoints": "h:1", "syncMode": "walk"}, "is for path"),
         ({"path": "x", "topics": "T", "topicsPattern": "T"}, "not both"),
@@ -78,10 +79,18 @@ def test_times(text: str, ms: int) -> None:
     assert time_in_ms(text) == ms
 
 
-def test_a_time_in_seconds_is_refused() -> None:
-    says = r"'1763640000': expected milliseconds since 1970 \(1763640000000, if these are seconds\)"
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("1763640000", "seconds"),
+        ("1763640000000000", "microseconds"),
+        ("1763640000000000000", "nanoseconds"),
+    ],
+)
+def test_a_time_in_another_unit_is_refused(text: str, unit: str) -> None:
+    says = rf"'{text}': expected milliseconds since 1970 \(1763640000000, if these are {unit}\)"
     with pytest.raises(OptionError, match=says):
-        Options.parse({"startTimestamp": "1763640000"})
+        Options.parse({"startTimestamp": text})
     assert time_in_ms("1763640000000") == 1763640000000
     assert time_in_ms("-1763640000") == -1763640000
 

@@ -75,6 +75,8 @@ def test_a_file_that_lists_stores(tmp_path: Path) -> None:
     listed.write_text("stores.txt\n")
     with pytest.raises(NotAStore, match=r"stores\.txt is no store directory: in a list"):
         rows(listed)
+    with pytest.raises(NotAStore, match=r"stores\.txt is a file; b= names a store"):
+        rows(f"b={listed}")
     listed.write_text("# none yet\n\n")
     with pytest.raises(OptionError, match="option path is missing, or its list is empty"):
         rows(listed)

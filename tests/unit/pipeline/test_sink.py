@@ -77,7 +77,7 @@ def test_columns() -> None:
         ({"body": "int"}, "column body is int, not binary or string"),
         ({"body": "binary", "color": "string"}, "column color is not part of a message"),
         ({"body": "binary", "keys": "array<int>"}, "column keys is array<int>"),
-        ({"body": "binary", "headers": "map<string,string>"}, "headers is not written: call it"),
+        ({"body": "binary", "headers": "map<string,string>"}, "headers is not written: read the"),
         ({"body": "binary", "broker": "string"}, "broker requires column queue_id"),
         ({"Body": "int"}, "column body is int"),
         ({"body": "binary", "BODY": "binary"}, "column BODY is there twice"),
@@ -222,6 +222,8 @@ def test_requests_have_limits() -> None:
     assert [len(item.rows) for item in lane] == [1, 1]
     singles = make_requests([row(number) for number in range(8)], 0)
     assert [item.is_single for lane in singles.values() for item in lane] == [True] * 8
+    (lane,) = make_requests([row(0, topic="%RETRY%g", queue=0)] * 3, 1 << 22).values()
+    assert [item.is_single for item in lane] == [True] * 3, "brokers take no batch there"
 
 
 def runs(*offsets: int, topic: str = "T") -> Runs:
