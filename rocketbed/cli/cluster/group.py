@@ -271,9 +271,9 @@ def promote(name: str, force: bool, directory: Path) -> int:
 
     The former master is stopped first. The tail of its log that the new master lacks is truncated;
     a copy is kept in rocketbed.cut in its store. A slave that does not answer, or lacks what
-    another node has by its own word or by its files, is refused, since the missing messages may
-    have been acknowledged. Only a former master that does not answer, and acknowledged nothing
-    without a slave, may have more.
+    another node has by its own word or by its files, or has other messages in that place, is
+    refused, since what is missing may have been acknowledged. Only a former master that does not
+    answer, and acknowledged nothing without a slave, may have more.
     """
     from rocketbed.chaos.cluster.cluster import LocalCluster
     from rocketbed.chaos.cluster.upkeep import claimed
