@@ -82,7 +82,8 @@ def starts(full: Filled, what: str, change: Change, *, again: bool, says: str = 
     others = struct.unpack_from(">6q", run.image.contents(CHECKPOINT))[3:]
     last = full.model.kept[-1].physical
     ensure(others == (0, last, 0), "checkpoint", f"{what}: {others}, the last record is at {last}")
-    previewed = f"from offset {want}" in lines
+    count = sum(one.physical >= want for one in full.model.kept)
+    previewed = f"{count} records would be dispatched again, from offset {want}" in lines
     ensure(previewed, "preview", f"{what}: {told} for {want}")
     look_at(run.image, but=("sizes",) if what == STRAYS else ())
     return run.digest

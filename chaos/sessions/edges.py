@@ -13,7 +13,7 @@ import orjson
 
 from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.edges_asked import ask_admission, ask_answers, ask_logs
-from rocketbed.chaos.sessions.edges_names import ask_tags, ask_targets
+from rocketbed.chaos.sessions.edges_names import ask_checksums, ask_tags, ask_targets
 from rocketbed.chaos.sessions.edges_waits import ask_limits, ask_paces, ask_watermarks
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.node.broker.long_polling import LongPolls
@@ -62,6 +62,7 @@ def run_edges(seed: int) -> str:
     _waits()
     ask_targets()
     ask_tags()
+    ask_checksums()
     ask_admission(random)
     ask_answers()
     ask_limits()

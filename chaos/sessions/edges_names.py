@@ -7,6 +7,7 @@ from typing import Any
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.node.broker.subscriptions import BadExpression, parse_tags, tag_codes
 from rocketbed.node.broker.waiting import target_of
+from rocketbed.node.store.run import without_checksum
 from rocketbed.wire.bodies import SubscriptionData
 from rocketbed.wire.message import StoredMessage
 from rocketbed.wire.properties import REAL_QUEUE, REAL_TOPIC
@@ -33,6 +34,19 @@ def _stored(properties: dict[str, str]) -> StoredMessage:
     stored: Any = Stored()
     stored.properties = properties
     return stored  # type: ignore[no-any-return]
+
+
+def ask_checksums() -> None:
+    """A producer's checksum of a record is left out, wherever it stands; nothing else is."""
+    ours, others = "__CRC32#\x010123456789\x02", ("K\x01v\x02", "x__CRC32#\x011\x02", "")
+    for count in range(4):
+        for row in product((ours, *others), repeat=count):
+            text = "".join(row).encode()
+            want = "".join(one for one in row if one != ours).encode()
+            found = without_checksum(text)
+            ensure(found == want, "checksum", f"{text!r}: {found!r}")
+    found = without_checksum(f"K\x01v\x02{ours[:-1]}".encode())
+    ensure(found == b"K\x01v\x02", "checksum", f"{found!r}")
 
 
 def ask_tags() -> None:

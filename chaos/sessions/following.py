@@ -60,6 +60,7 @@ def run_following(seed: int) -> str:
     digest += _pauses(seed, log)
     digest += _copies(seed, log)
     digest += _compares_for_long(seed, random)
+    digest += _compares_the_last_byte(seed, random)
     digest += _asks_no_port_0(seed)
     digest += _learns_deletions(seed, random)
     digest += _begins_again(seed, log)
@@ -137,6 +138,26 @@ def _compares_for_long(seed: int, random: Random) -> str:
         _catches_up(stage, master)
         ensure(not master.wrong, "reported", "; ".join(master.wrong[:3]))
         ensure(len(set(master.reports[-1])) > 2, "load", "it reported nothing while it compared")
+        return stage.simulation.digest()
+
+
+def _compares_the_last_byte(seed: int, random: Random) -> str:
+    """Another byte at the log's end, which is the first one of a frame."""
+    with Stage(seed) as stage:
+        stage.node("slave", {})
+        stage.fill("slave", 5, random)
+        _, log = stage.log("slave")
+        image = stage.stop("slave")
+    with Stage(seed) as stage:
+        master = HandMaster(log[:-1] + bytes((log[-1] ^ 1,)) + bytes(100))
+        master.piece = len(log) - 2
+        master.start(stage)
+        slave = stage.node("slave", AS_SLAVE, image=image).replication.slave
+        assert slave is not None
+        stage.until(lambda: bool(master.reports), "a first report")
+        ensure(master.reports[0][0] == 1, "asked", f"{master.reports[0]}")
+        stage.until(lambda: slave.state == "refused", "a master with another last byte is refused")
+        ensure(stage.log("slave")[1] == log, "log", "changed for a master that is refused")
         return stage.simulation.digest()
 
 

@@ -397,11 +397,20 @@ class Leading(LeadingStage):
             await self.hears(follower)
         await self._follow(one, two, CAUGHT_UP_S)
         doubt = Reject(why="no good", first=one.acknowledged)
+        looked, scrubber = list[int](), self.node.store.scrubber
+        look = scrubber.look_at
+
+        async def look_at(offset: int) -> None:
+            looked.append(offset)
+            await look(offset)
+
+        scrubber.look_at = look_at
         for _ in range(2):
             await one.say(doubt)
         await trio.sleep(0.02)
         told = [line["offset"] for line in self.stage.told(NODE, "leader.doubted")]
         ensure(told == [doubt.first], "doubted", f"{told} for {doubt}")
+        await self.until(lambda: looked == [doubt.first], "it looks there itself", 1.5)
         await self.written(1)
         await self._follow(one, two, 0.1)  # what it doubted it has now
         since = len(self.controller.changes)

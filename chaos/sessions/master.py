@@ -43,6 +43,7 @@ class HandMaster:
         self.serves = True
         self.is_silent = False
         """Whether it answers no report."""
+        self.piece = PIECE
         self.pause_s = 0.001
         """Behind each piece that it sends."""
         self.dropped_s = 0.0
@@ -162,7 +163,7 @@ class HandMaster:
         if at < self.low:
             return
         while True:
-            left = min(PIECE, SEGMENT - at % SEGMENT)
+            left = min(self.piece, SEGMENT - at % SEGMENT)
             data = self.log[at - self.low :][:left]
             quiet_s = 0.0 if data else quiet_s + LOOK_S
             if data or quiet_s >= 1:

@@ -52,13 +52,14 @@ def ask_batches(world: World, random: Random, store: MessageStore) -> None:
     _trusted(random, queue)
     queue.destroy()
     ensure(queue.max_offset == queue.min_offset == 0, "units", "something is left")
+    _begin_anew(random, BatchConsumeQueue(TOPIC, 0, row))
     store._parts.pool.close()
 
 
 def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list[Entry]]:
     """Records with a unit, and those that have none, since their offsets are taken. One whose
     offset the next record disproves has the offset that was due."""
-    units, outside, at, base = list[Entry](), list[Entry](), BEGIN, random.choice((0, 0, 5))
+    units, outside, at, base = list[Entry](), list[Entry](), BEGIN, random.choice((0, 0, 1, 2, 5))
     after, first, refused = 0, -1, None
     for _ in range(random.randrange(2, 16)):
         count, draw = random.choice((1, 2, 3, MESSAGES_MAX)), random.random()
@@ -172,6 +173,21 @@ def _trusted(random: Random, queue: BatchConsumeQueue) -> None:
         ensure(queue.offset_after(first + end) == after, "units", f"{after} is behind {end}")
     queue.set_end(first + count)
     ensure(queue.max_offset == sum(rows[-1][4:6]), "units", f"{queue.max_offset} at its end")
+
+
+def _begin_anew(random: Random, queue: BatchConsumeQueue) -> None:
+    """Of records without a unit a 0 and a 1 behind it say where a topic began again."""
+    at, zero, anew = random.choice((0, 0, 70)), -1, -1
+    first = at
+    for number in range(random.randrange(1, 9)):
+        offset = random.choice((0, 0, 1, 1, 2))
+        if offset == 1 and zero >= 0 and anew < 0:
+            anew = zero
+        zero = -1 if offset else at
+        queue.keep_outside(offset, at)
+        told = queue.outside, queue.first_outside, queue.anew_at
+        ensure(told == (number + 1, first, anew), "units", f"{told} for {first}, {anew}")
+        at += random.randrange(90, 200)
 
 
 def _end(entry: Entry) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import trio
 
 from rocketbed.chaos.sessions.model import ensure
+from rocketbed.node.broker.config_file import TableLost
 from rocketbed.node.broker.delays import LOOK_S, ROUND, ROUND_BYTES, DelayOffsets, Delays
 from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import World
@@ -64,9 +65,35 @@ async def ask_delays(world: World, random: Random) -> None:
     for number, is_confirmed_first in enumerate((False, True)):
         await _saved(world, f"{DIRECTORY}/{number}", is_confirmed_first=is_confirmed_first)
     delays, _, _ = _delays(world, lambda: 0, None)
+    _table_lost(world)
     levels = [delays.level(asked) for asked in (-1, 0, 1, 2, 3)]
     ensure(levels == [0, 0, 1, 2, 2], "delay", f"levels {levels}")
     ensure([delays.delay_ms(1), delays.delay_ms(2)] == [2000, 5000], "delay", "of the levels")
+
+
+def _table_lost(world: World) -> None:
+    """What it said is in the log too, for who has an index: he tells of it and goes on."""
+    disk: Any = world.disk
+    folder = f"{DIRECTORY}/lost"
+    disk.replace_contents(f"{folder}/delayOffset.json", b"{")
+    for indexed in (False, True):
+        told = list[str]()
+        log: Any = SimpleNamespace(
+            error=lambda event, reason, told=told: told.append(event),
+            warning=lambda event, **fields: None,
+        )
+        store = SimpleNamespace(index_enabled=indexed)
+        config: Any = SimpleNamespace(config_dir=folder, store=store)
+        table = DelayOffsets(replace(world, log=log), config)
+        try:
+            table.load()
+            is_told = told == ["delays.table_lost"]
+        except TableLost:
+            is_told = not told
+            ensure(not indexed, "delay", "a start is refused for a table that the log has too")
+        else:
+            ensure(indexed, "delay", "a start without positions that only the table had")
+        ensure(is_told, "delay", f"of a lost table: {told}")
 
 
 async def _due(world: World, random: Random) -> None:

@@ -6,6 +6,7 @@ is no await between `CommitLog.begin` and `commit`, so no two runs overlap. A ru
 files: `LogTail` holds what it reads of the log, and the log does the writing.
 """
 
+import re
 import struct
 import zlib
 from collections.abc import Sequence
@@ -55,6 +56,7 @@ TOPIC_MAX = 127
 RETRY_TOPIC_MAX = 255
 _TOPICS_MAX = 1 << 16
 _CRC_NAME = CRC32.encode() + b"\x01"
+_CRC_PAIR = re.compile(rb"(?<![^\x02])" + re.escape(_CRC_NAME) + rb"[^\x02]*\x02?")
 _crc32 = zlib.crc32
 _new_tuple = tuple.__new__
 
@@ -113,14 +115,9 @@ class LogTail:
         return head
 
 
-def _without_crc(properties: bytes) -> bytes:
+def without_checksum(properties: bytes) -> bytes:
     """The record's checksum is ours to write: readers would take a producer's for it."""
-    at = properties.find(_CRC_NAME)
-    while at >= 0 and (at == 0 or properties[at - 1] == 2):
-        stop = properties.find(b"\x02", at) + 1
-        properties = properties[:at] + (properties[stop:] if stop else b"")
-        at = properties.find(_CRC_NAME)
-    return properties
+    return _CRC_PAIR.sub(b"", properties)
 
 
 class Run:
@@ -190,7 +187,7 @@ class Run:
         if properties and not properties[-1]:
             properties = closed(properties)
         if _CRC_NAME in properties:
-            properties = _without_crc(properties)
+            properties = without_checksum(properties)
         body_length, properties_length = len(body), len(properties)
         if tail.append_property_crc:
             properties, properties_length = self._with_crc_room(properties)
