@@ -75,7 +75,8 @@ def _table_lost(world: World) -> None:
     """What it said is in the log too, for who has an index: he tells of it and goes on."""
     disk: Any = world.disk
     folder = f"{DIRECTORY}/lost"
-    disk.replace_contents(f"{folder}/delayOffset.json", b"{")
+    for name in ("delayOffset.json", "delayOffset.json.bak"):
+        disk.replace_contents(f"{folder}/{name}", b"{")
     for indexed in (False, True):
         told = list[str]()
         log: Any = SimpleNamespace(
