@@ -75,6 +75,7 @@ def _table_lost(world: World) -> None:
     """What it said is in the log too, for who has an index: he tells of it and goes on."""
     disk: Any = world.disk
     folder = f"{DIRECTORY}/lost"
+    disk.makedirs(folder)
     for name in ("delayOffset.json", "delayOffset.json.bak"):
         disk.replace_contents(f"{folder}/{name}", b"{")
     for indexed in (False, True):
