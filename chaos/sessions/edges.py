@@ -7,6 +7,7 @@ that would tell never come. Here each rule is asked by itself, beside another wa
 from dataclasses import replace
 from itertools import product
 from random import Random
+from types import SimpleNamespace
 from typing import Any, Final
 
 import orjson
@@ -32,8 +33,9 @@ from rocketbed.replication.epochs import (
 from rocketbed.replication.errors import ChangeRefused, EntryDamaged, GroupUnknown, HistoryRefused
 from rocketbed.replication.lease import LEASE_S, Fence, Roll, Wait
 from rocketbed.replication.lost_groups import WAITING_S, LostGroups
+from rocketbed.replication.register.cas import Versioned
 from rocketbed.replication.register.form import dumped, loaded
-from rocketbed.replication.register.register import new_group
+from rocketbed.replication.register.register import Register, new_group
 from rocketbed.wire.headers_failover import RegisterReplicaRequest
 from rocketbed.world.api import World
 
@@ -72,6 +74,7 @@ def run_edges(seed: int) -> str:
 async def _main(world: World, random: Random) -> None:
     _lost_groups()
     _rolls(random)
+    await _unreadable()
     await ask_paces(random)
     await ask_watermarks()
     await ask_logs(world, random)
@@ -162,6 +165,29 @@ def _entries() -> None:
             says = SAYS.get(what, "").format(found)
             ensure(f"cannot be read: {says}" in str(exc), "entry", str(exc))
         ensure(was_taken == is_taken, "entry", f"{change}: taken {was_taken}")
+
+
+async def _unreadable() -> None:
+    """What nobody could read is not stored: here an epoch beyond the last one that there is."""
+    swapped = list[bytes]()
+    for epoch in (EPOCH_MAX - 1, EPOCH_MAX):
+        entry = replace(new_group("g", replicas=1), epoch=epoch, replicas={1: REPLICA}, version=1)
+
+        async def read(_name: str, entry: GroupEntry = entry) -> Versioned:
+            return Versioned(1, dumped(entry))
+
+        async def swap(_name: str, value: bytes, *, after: int) -> bool:
+            swapped.append(value)
+            return after == 1
+
+        store: Any = SimpleNamespace(read=read, swap=swap)
+        alive = {1: Candidate(incarnation=REPLICA.incarnation)}
+        try:
+            await Register(store).force("g", 1, alive, op="x")
+            ensure(epoch < EPOCH_MAX, "entry", "an epoch that nobody can read was stored")
+        except ChangeRefused as exc:
+            ensure("could read" in str(exc) and epoch == EPOCH_MAX, "entry", str(exc))
+    ensure(len(swapped) == 1, "entry", f"{len(swapped)} were stored")
 
 
 def _founded() -> None:
