@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rocketbed.chaos.sessions.model import Wrong, ensure
+from rocketbed.node.store.checkpointer import store_ms_at
 from rocketbed.node.store.config import SEGMENT_SIZE, StoreConfig, parse_delay_levels
 from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.node.store.heal_files import NotHealed, file_lengths, segment_size
@@ -34,6 +35,19 @@ def ask_lengths(world: World) -> None:
     except NotHealed:
         return
     raise Wrong("files: a folder is one")
+
+
+def ask_times() -> None:
+    """When the record at an offset was stored, by its first bytes; 0 where none begins."""
+    for magic, start, size in product((True, False), (704, 703), (HEAD.size + 96, 76, 75)):
+        head = bytearray(_head(start, 5_000_000_000))
+        head[6] ^= not magic
+        head[36:40] = bytes(4)  # hosts of IPv4
+        read = SimpleNamespace(read=lambda at, _most, head=head, size=size: bytes(head[:size]))
+        parts: Any = SimpleNamespace(log=SimpleNamespace(segments=read))
+        found = store_ms_at(parts, 704)
+        want = 5_000_000_000 if magic and start == 704 and size > 75 else 0
+        ensure(found == want, "times", f"{found} of a record: {magic}, {start}, {size} bytes")
 
 
 def ask_sizes() -> None:
