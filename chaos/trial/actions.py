@@ -206,18 +206,22 @@ class Actions:
             await self._backend.crash(name, point)
 
         async def wait() -> bool:
-            struck = False
+            struck = list[str]()
             with trio.move_on_after(words.get("within", math.inf)):
                 for name in names:
                     while self._backend.ends(name) == before[name]:
                         await trio.sleep(LOOK_S)
                     self._unwanted(name)
-                    struck = True
+                    struck.append(name)
                 await withdraw()  # it may have ended in another way
                 self.leave.withdraw(permit)
                 return True
             await disarm()
-            return struck
+            for name in names:  # one may have come there since the last look
+                if name not in struck and self._backend.ends(name) != before[name]:
+                    self._unwanted(name)
+                    struck.append(name)
+            return bool(struck)
 
         return Done(names=names, undo=_each(names, self._start), words=words, wait=wait)
 
