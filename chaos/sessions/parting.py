@@ -43,6 +43,8 @@ def run_parting(seed: int) -> str:
             with Stage(f"{seed}/{common}/{ours}/{theirs}") as stage:
                 _part(stage, master, slave, diverged, random)
                 digest += stage.simulation.digest()
+    for before, after in (("cut", "cut"), ("cut:7", "cut:7"), ("cut:7", "cut:8")):
+        digest += _came_back(seed, before, after, random)
     return digest + _expired_meanwhile(seed, random)
 
 
@@ -88,6 +90,37 @@ def _part(stage: Stage, has_master: Disk, has_slave: Disk, diverged: str, random
     for one in stage.told("slave", "replication.cut"):
         kept = disk.contents(str(one["kept"]))
         ensure(ours[common:] in kept, "cut", f"{case}: {len(kept)} bytes kept")
+
+
+def _came_back(seed: int, before: str, after: str, random: Random) -> str:
+    """The master that it followed has lost its end and gone on: what the slave has may be all that
+    is left, so it is not cut, unless there was a promotion since."""
+    both, _ = _filled(seed, None, 20, random)
+    (_, ours), (_, theirs) = [_filled(f"{seed}/{one}", both, 10, random) for one in "sm"]
+    with Stage(seed) as stage:
+        HandMaster(ours).start(stage)
+        node = stage.node("slave", {**AS_SLAVE, "rbDiverged": before})
+        stage.until(lambda: node.store.log.flushed.value == len(ours), "a copy")
+        stage.until(lambda: bool(node.store.followed), "whom it follows is on record")
+        image = stage.stop("slave")
+    with Stage(seed) as stage:
+        HandMaster(theirs).start(stage)
+        slave = stage.node(
+            "slave", {**AS_SLAVE, "rbDiverged": after}, image=image
+        ).replication.slave
+        assert slave is not None
+        case = f"{before}, {after} later"
+        if after == before:
+            stage.until(lambda: slave.state == "refused", f"{case}: it is refused")
+            stage.simulation.run(REFUSED_S)
+            ensure(stage.log("slave") == (0, ours), "log", f"{case}: changed")
+            why = str(stage.told("slave", "replication.refused")[-1]["reason"])
+            ensure("this slave followed master:" in why, "refused", f"{case}: {why}")
+        else:
+            stage.until(
+                lambda: stage.log("slave") == (0, theirs), f"{case}: it is cut, and follows"
+            )
+        return stage.simulation.digest()
 
 
 def _expired_meanwhile(seed: int, random: Random) -> str:
