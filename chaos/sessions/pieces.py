@@ -10,7 +10,13 @@ from rocketbed.chaos.sessions.alone import run_alone
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.pieces_cut import ask_cuts, ask_far, ask_known_damage
 from rocketbed.chaos.sessions.pieces_expiry import ask_expiry
-from rocketbed.chaos.sessions.pieces_files import ask_lengths, ask_retention, ask_sizes, ask_times
+from rocketbed.chaos.sessions.pieces_files import (
+    ask_lengths,
+    ask_retention,
+    ask_sectors,
+    ask_sizes,
+    ask_times,
+)
 from rocketbed.chaos.sessions.pieces_flush import ask_flush
 from rocketbed.chaos.sessions.pieces_index import ask_index
 from rocketbed.chaos.sessions.pieces_ring import ask_ring
@@ -43,6 +49,7 @@ def run_pieces(seed: int) -> str:
         _joined(random, JOIN_GAP * least + random.randrange(2))
     ask_sizes()
     ask_times()
+    ask_sectors(random)
     asked = (_main, ask_cuts, ask_far, ask_known_damage)
     runs = [run_alone(ask, random, settings(random)) for ask in asked]
     return " ".join(run.digest for run in (*runs, run_alone(ask_flush, random)))

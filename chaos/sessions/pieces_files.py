@@ -12,6 +12,7 @@ from rocketbed.node.store.config import SEGMENT_SIZE, StoreConfig, parse_delay_l
 from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.node.store.heal_files import NotHealed, file_lengths, segment_size
 from rocketbed.node.store.retention import HOUR_MS, Retention
+from rocketbed.node.store.scan import SECTOR, _late_damage
 from rocketbed.node.store.view import is_segment_name
 from rocketbed.wire.message import HEAD
 from rocketbed.world.api import DiskUsage, World
@@ -48,6 +49,27 @@ def ask_times() -> None:
         found = store_ms_at(parts, 704)
         want = 5_000_000_000 if magic and start == 704 and size > 75 else 0
         ensure(found == want, "times", f"{found} of a record: {magic}, {start}, {size} bytes")
+
+
+def ask_sectors(random: Random) -> None:
+    """A sector that never arrived is told in the topic and in the properties of a record."""
+    for _ in range(60):
+        base, topic_at = random.randrange(2 * SECTOR), random.choice((80, SECTOR - 3, SECTOR))
+        topic, size = random.choice((1, 7, 127)), random.choice((0, 1, 40, 3 * SECTOR))
+        end = topic_at + topic + 2 + size
+        buffer = bytearray(b"x" * end)
+        low = random.choice(range(-(base % SECTOR), end, SECTOR))
+        for at in range(max(low, 0), min(low + random.choice((1, 100, SECTOR)), end)):
+            buffer[at] = 0
+        parts: dict[tuple[bool, int], set[int]] = {}
+        for at in (*range(topic_at, topic_at + topic), *range(end - size, end)):
+            part = (at < topic_at + topic, (base + at) // SECTOR)
+            parts.setdefault(part, set()).add(buffer[at])
+        for asks in (True, False):
+            properties = bytes(buffer[end - size :])
+            told = _late_damage(bytes(buffer), 0, base, topic_at, properties, end, asks)
+            is_lost = asks and {0} in parts.values()
+            ensure(bool(told) == is_lost, "sectors", f"{told!r}: {parts}, asked {asks}")
 
 
 def ask_sizes() -> None:
