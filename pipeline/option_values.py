@@ -28,8 +28,10 @@ OF_AZURE: Final = ("MsiTokenProvider", "WorkloadIdentityTokenProvider")
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
 SECONDS: Final = range(10**9, 10**11)
 """Numbers that are times of this century in seconds, and in milliseconds before 1974."""
-MICROSECONDS: Final = 10**14
-"""From here on numbers are times in micro- or nanoseconds, or milliseconds after the year 5138."""
+FINER: Final = {"micro": 10**3, "nano": 10**6}
+"""Units, and how many of each are a millisecond."""
+LIKELY_MS: Final = range(10**12, 4 * 10**12)
+"""Times from 2001 to 2096: a number that is one of them in a finer unit is taken to be that."""
 _DURATIONS: Final = {
     "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
 }  # fmt: skip
@@ -54,10 +56,9 @@ def time_in_ms(text: str) -> int:
     if re.fullmatch(r"-?[0-9]+", text):
         if int(text) in SECONDS:
             raise ValueError(f"milliseconds since 1970 ({text}000, if these are seconds)")
-        if int(text) >= MICROSECONDS:
-            finer = "nano" if int(text) >= 1000 * MICROSECONDS else "micro"
-            short = text[: -6 if finer == "nano" else -3]
-            raise ValueError(f"milliseconds since 1970 ({short}, if these are {finer}seconds)")
+        for name, factor in FINER.items():
+            if (ms := int(text) // factor) in LIKELY_MS:
+                raise ValueError(f"milliseconds since 1970 ({ms}, if these are {name}seconds)")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

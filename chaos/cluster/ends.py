@@ -4,20 +4,24 @@ A node that answers says it. Of one that does not, stopped or hanging, the files
 acknowledged with its help is in its log, whatever happened to the process since.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocketbed.chaos.cluster.plan import ClusterError, read_settings
-from rocketbed.inspect import CommitLog, LogEnd, NotAStore, Scanned, open_directory
+from rocketbed.inspect import CommitLog, Filler, LogEnd, NotAStore, Scanned, open_directory
+from rocketbed.inspect.files import READ_SIZE
 
-COMPARED: Final = 64 * 1024
-"""Bytes of two logs that are compared first; where they are the same, the logs have not parted."""
 LOOKED_AT: Final = 8 << 20
-"""Bytes of them whose records are compared then: more than any message has."""
+"""Bytes of two logs, from their common end down, of which the messages are compared; more where
+none begins there."""
+HOLE_TOPIC: Final = b"!"
+"""Of what stands where a hole of the log was closed by an operator's order."""
+STORED_AT: Final = (56, 68)
+"""Of a record, where its store time stands: behind a host of IPv4, or of IPv6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,15 @@ class KnownEnd:
     """Which of its messages nobody can pull there, in words; empty if there are none."""
     parted: bool = False
     """Whether it has other bytes than the node that is to be promoted, where both have some."""
+
+
+class _Place(NamedTuple):
+    """A whole message of a log, or a filler."""
+
+    start: int
+    end: int
+    store_ms: int
+    """-1 of a filler."""
 
 
 def missing_in(target: KnownEnd, others: Iterable[KnownEnd]) -> str:
@@ -81,48 +94,72 @@ def has_parted(one: Path, other: Path, end: int) -> bool:
     """
     try:
         with closing(open_directory(one)) as mine, closing(open_directory(other)) as theirs:
-            low = max(mine.log.min_offset, theirs.log.min_offset)
-            if _is_same(mine.log, theirs.log, max(end - COMPARED, low), end):
-                return False
-            low = max(end - LOOKED_AT, low)
-            return _have_parted(_places(mine.log, low, end), _places(theirs.log, low, end))
+            logs = mine.log, theirs.log
+            low, size = max(log.min_offset for log in logs), LOOKED_AT
+            while True:
+                start = max(end - size, low)
+                if _is_same(*logs, start, end):
+                    return False
+                left, right = (_places(log, start, end) for log in logs)
+                if start == low or (left and right):
+                    return _have_parted(logs, left, right)
+                size *= 2
     except (NotAStore, OSError):
         return False
 
 
 def _is_same(one: CommitLog, other: CommitLog, start: int, end: int) -> bool:
-    """True where one of them cannot be read."""
     while start < end:
-        left = one.read(start, end - start)
+        left = one.read(start, min(end - start, READ_SIZE))
         right = other.read(start, len(left))
         size = min(len(left), len(right))
-        if left[:size] != right[:size]:
+        if not size or left[:size] != right[:size]:
             return False
-        start += size or end
+        start += size
     return True
 
 
-def _places(log: CommitLog, low: int, end: int) -> list[tuple[int, int, int]]:
-    """First byte, end and time of the whole messages that begin in a part of a log."""
+def _places(log: CommitLog, low: int, end: int) -> list[_Place]:
+    """The whole messages that begin in a part of a log, and the fillers of its files there."""
     log.flushed_offset = None  # they count also where a power cut may have torn what is between
+    low = next((max(low, file.start) for file in log.segments if file.end > low), end)
     found = takewhile(lambda item: item.offset < end, log.scan(low))
-    whole = [item for item in found if isinstance(item, Scanned)]
-    return [(item.offset, item.offset + item.size, item.store_ms) for item in whole]
+    places = []
+    for item in found:
+        if isinstance(item, Filler):
+            places.append(_Place(item.offset, item.offset + item.size, -1))
+        elif isinstance(item, Scanned) and item.topic != HOLE_TOPIC:  # a hole's is nobody's message
+            places.append(_Place(item.offset, item.offset + item.size, item.store_ms))
+    return places
 
 
-def _have_parted(one: list[tuple[int, int, int]], other: list[tuple[int, int, int]]) -> bool:
+def _have_parted(
+    logs: tuple[CommitLog, CommitLog], one: Sequence[_Place], other: Sequence[_Place]
+) -> bool:
     """Whether a message of one stands where the other has a different one, or a part of one."""
     left, right = 0, 0
     while left < len(one) and right < len(other):
-        if one[left][1] <= other[right][0]:
+        mine, theirs = one[left], other[right]
+        if mine.end <= theirs.start:
             left += 1
-        elif other[right][1] <= one[left][0]:
+        elif theirs.end <= mine.start:
             right += 1
-        elif one[left] != other[right]:
-            return True
-        else:
+        elif mine == theirs or _is_rotten(logs, mine, theirs):
             left, right = left + 1, right + 1
+        else:
+            return True
     return False
+
+
+def _is_rotten(logs: tuple[CommitLog, CommitLog], one: _Place, other: _Place) -> bool:
+    """Whether two messages differ by their time only, which no checksum covers."""
+    if (one.start, one.end) != (other.start, other.end) or -1 in (one.store_ms, other.store_ms):
+        return False
+    left, right = (bytearray(log.read(one.start, one.end - one.start)) for log in logs)
+    for at in STORED_AT:
+        if left[at : at + 8] == one.store_ms.to_bytes(8, "big"):
+            left[at : at + 8] = right[at : at + 8] = bytes(8)
+    return left == right
 
 
 def end_on_disk(store: Path) -> int | None:

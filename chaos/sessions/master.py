@@ -52,8 +52,6 @@ class HandMaster:
         self.wrong: list[str] = []
         self.gives_first = gives_first
         self._port = port
-        self._sent = 0
-        """Up to where the newest connection was sent the log."""
         self._scopes: list[trio.CancelScope] = []
         self._stage: Stage | None = None
 
@@ -106,33 +104,35 @@ class HandMaster:
     async def _serve(self, stream: Stream) -> None:
         self.began.append(trio.current_time())
         reports: list[int] = []
-        self._sent = 0
+        sent = [0]
         try:
             with trio.CancelScope() as scope:
                 self._scopes.append(scope)
                 if self.serves:
                     async with trio.open_nursery() as nursery:
                         is_asked = trio.Event()
-                        nursery.start_soon(self._hear, stream, reports, is_asked)
-                        nursery.start_soon(self._send, stream, reports, is_asked)
+                        nursery.start_soon(self._hear, stream, reports, is_asked, sent)
+                        nursery.start_soon(self._send, stream, reports, is_asked, sent)
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
             with trio.move_on_after(1, shield=True):
                 await trio.aclose_forcefully(stream)
 
-    async def _hear(self, stream: Stream, reports: list[int], is_asked: trio.Event) -> None:
+    async def _hear(
+        self, stream: Stream, reports: list[int], is_asked: trio.Event, sent: list[int]
+    ) -> None:
         reader = ReportReader()
         while data := await stream.receive_some(4096):
             for offset in reader.feed(data):
                 if not reports:
                     self.reports.append(reports)
-                self._judge(offset, reports)
+                self._judge(offset, reports, sent[0])
                 reports.append(offset)
                 is_asked.set()
         raise trio.ClosedResourceError("the slave closed it")
 
-    def _judge(self, offset: int, reports: list[int]) -> None:
+    def _judge(self, offset: int, reports: list[int], sent: int) -> None:
         """No report is above what the slave has, on disk if it flushes each, or below the last; and
         none but the first, a question, is above what was sent, or comes before the slave has put on
         record whom it follows, or says that it has nothing."""
@@ -149,13 +149,16 @@ class HandMaster:
             return
         if offset < max(reports):
             self.wrong.append(f"{offset} behind {max(reports)}")
-        if offset > max(self._sent, reports[0]):
-            self.wrong.append(f"{offset}, {self._sent} was sent")
+        if offset > max(sent, reports[0]):
+            self.wrong.append(f"{offset}, {sent} was sent")
         followed = self.node.store.followed or ""
         if not followed.startswith("master:"):
             self.wrong.append(f"{offset} while the mark says that it follows {followed!r}")
 
-    async def _send(self, stream: Stream, reports: list[int], is_asked: trio.Event) -> None:
+    async def _send(
+        self, stream: Stream, reports: list[int], is_asked: trio.Event, sent: list[int]
+    ) -> None:
+        """`sent` is told up to where it was sent the log."""
         await is_asked.wait()
         if self.is_silent:
             return
@@ -167,7 +170,7 @@ class HandMaster:
             data = self.log[at - self.low :][:left]
             quiet_s = 0.0 if data else quiet_s + LOOK_S
             if data or quiet_s >= 1:
-                self._sent = at + len(data)
+                sent[0] = at + len(data)
                 await stream.send_all(encode_transfer(at, data))
                 quiet_s = 0.0
             at += len(data)

@@ -70,6 +70,14 @@ def ask_sectors(random: Random) -> None:
             told = _late_damage(bytes(buffer), 0, base, topic_at, properties, end, asks)
             is_lost = asks and {0} in parts.values()
             ensure(bool(told) == is_lost, "sectors", f"{told!r}: {parts}, asked {asks}")
+    for pair, is_checksum in (
+        ("__CRC32#", True),
+        ("x__CRC32#", False),
+        ("K\x01v\x02__CRC32#", True),
+    ):
+        wrong = f"{pair}\x010123456789\x02".encode()
+        told = _late_damage(wrong, 0, 0, 0, wrong, len(wrong), False)
+        ensure(("checksum" in told) == is_checksum, "checksum", f"{told!r} of {wrong!r}")
 
 
 def ask_sizes() -> None:

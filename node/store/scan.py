@@ -350,7 +350,8 @@ def _late_damage(
     zero_rule: bool,
 ) -> str:
     """What the body's CRC does not cover: the record checksum, and sectors that never arrived."""
-    if properties[-CRC_SIZE:].startswith(_CRC_NAME) and properties.endswith(b"\x02"):
+    is_whole_name = properties[-CRC_SIZE - 1 : -CRC_SIZE] in (b"", b"\x02")
+    if is_whole_name and properties[-CRC_SIZE:].startswith(_CRC_NAME) and properties[-1] == 2:
         digits = properties[-CRC_SIZE + len(_CRC_NAME) : -1]
         value = zlib.crc32(memoryview(buffer)[at : end - CRC_SIZE]) & CRC_MASK
         if digits != str(value)[::-1].ljust(10, "0").encode():

@@ -67,7 +67,9 @@ def _carrying_crc(frame: Frame) -> Positions:
     if len(rows):
         tails = frame.bytes[at[rows][:, None] + numpy.arange(CRC_PROPERTY_SIZE)]
         same = (tails[:, : len(_TAIL)] == _TAIL).all(axis=1) & (tails[:, -1] == 2)
-        rows = rows[same]
+        # Another property's name may end like it.
+        is_all = frame.properties_size[rows] == CRC_PROPERTY_SIZE
+        rows = rows[same & (is_all | (frame.bytes[at[rows] - 1] == 2))]
     return rows
 
 

@@ -44,10 +44,10 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
     queues know; None: nothing.
 
     It is damage where the log holds no record at all, where a broker closed the store when a later
-    record was on disk (its checkpoint has the time of the last one), and where a file is gone
-    before another one, which was made when that one was written to. Anything else can be a crash's:
-    RocketMQ cuts log and queues without zeroing them. `files`: those of the log up to the last that
-    holds anything.
+    record was on disk (its checkpoint has the time of the last one), and where a file is gone that
+    queues know records of, and one behind it, which was made later, is there. Anything else can be
+    a crash's: RocketMQ cuts log and queues without zeroing them. `files`: those of the log up to
+    the last that holds anything.
     """
     closed = closed_ms(replica)
     has_bytes = False
@@ -63,15 +63,23 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
                 break
     finally:
         pool.close()
-    all_files = log_files(replica)
-    ends = [other.start for one, other in pairwise(all_files) if end <= one.end < other.start]
-    if ends:
-        return Behind(max(found, *ends), True)
     if found <= end:
         return None
+    if gap := _gap_behind(replica, end):
+        return Behind(max(found, gap), True)
     last = last_store_ms(replica, end)
     is_all = has_bytes and last is None
     return Behind(found, is_all or (closed is not None and closed > (last or 0)))
+
+
+def _gap_behind(replica: Replica, end: int) -> int:
+    """Where the files go on behind `end` after one or more that are gone; 0: nowhere."""
+    files = log_files(replica)
+    size = max((file.size for file in files), default=0)
+    ends = [
+        two.start for one, two in pairwise(files) if end <= one.end and one.start + size < two.start
+    ]
+    return ends[-1] if ends else 0
 
 
 def written_end(replica: Replica, files: Sequence[SegmentFile], end: int) -> int:

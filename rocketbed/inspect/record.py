@@ -166,7 +166,7 @@ def scan_record(buffer: bytes, view: memoryview, position: int, offset: int) -> 
             return None
         if _zero_sector(buffer, properties_at, end, shift):
             return None
-    if properties[-20:-11] == CRC_PROPERTY and properties[-1] == 2:
+    if has_property_crc(properties):
         checked = zlib.crc32(view[position : end - CRC_PROPERTY_SIZE])
         if properties[-11:-1] != crc_digits(checked):
             return None
@@ -318,11 +318,17 @@ def judge_body_crc(record: Record) -> str | None:
     return f"body CRC is {body_crc(record.body)}, the record says {record.body_crc}"
 
 
+def has_property_crc(properties: bytes) -> bool:
+    """Whether properties end in a checksum of the record, not in one whose name ends like it."""
+    is_last = properties[-20:-11] == CRC_PROPERTY and properties[-1] == 2
+    return is_last and properties[-21:-20] in (b"", b"\x02")
+
+
 def judge_property_crc(record: Record) -> str | None:
     """The CRC property, where there is one, covers all that stands before it (2.7)."""
-    tail = record.raw_properties[-CRC_PROPERTY_SIZE:]
-    if not tail.startswith(CRC_PROPERTY) or tail[-1] != 2:
+    if not has_property_crc(record.raw_properties):
         return None
+    tail = record.raw_properties[-CRC_PROPERTY_SIZE:]
     expected = crc_digits(zlib.crc32(record.raw[:-CRC_PROPERTY_SIZE]))
     if tail[9:19] == expected:
         return None

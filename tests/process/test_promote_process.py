@@ -16,6 +16,8 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.inspect import check_store, open_directory
+from tests.support.logs import STORE_MS, Log
+from tests.support.logs import Message as Stored
 
 pytestmark = pytest.mark.process
 DEADLINE_S = 60
@@ -278,6 +280,22 @@ async def test_what_a_stopped_slave_has_of_another_history_counts(tmp_path: Path
             await cluster.start("master", "slave-2")
             await cluster.stop("slave-1")  # what it has was given up by the master before
             assert await cluster.promote("slave-2") == ["slave-2", "master"]
+
+
+async def test_an_old_end_counts_unless_the_master_of_the_target_left_it_behind(
+    tmp_path: Path,
+) -> None:
+    """Of three stopped nodes, by their files; letters are messages."""
+    for case, (master, target, other) in enumerate(
+        (("aBC", "aB", "aX"), ("aBC", "aA", "aBX"), ("aBC", "aA", "aBC"))
+    ):
+        cluster = LocalCluster.create(tmp_path / f"{case}", slaves=2)
+        for name, log in (("master", master), ("slave-1", target), ("slave-2", other)):
+            stored = [Stored(body=one.encode() * 99, store_ms=STORE_MS + ord(one)) for one in log]
+            Log(cluster.member_directory(name) / "store", segment=1 << 20).append(stored)
+        ends = await cluster._ends("slave-1")
+        parted = {end.name for end in ends if end.parted}
+        assert parted == ({"slave-2"} if case else set()), (case, ends)
 
 
 async def test_a_master_that_acknowledges_alone_until_it_is_stopped(tmp_path: Path) -> None:

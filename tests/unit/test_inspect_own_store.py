@@ -63,6 +63,14 @@ async def test_an_index_that_was_switched_off_is_no_damage(tmp_path: Path) -> No
     assert examine(root).findings == ()
 
 
+async def test_an_index_that_a_kill_had_cut_off_before_is_none_either(tmp_path: Path) -> None:
+    root = tmp_path / "killed"
+    await write(tmp_path / "store", copy_to=root)
+    await write(root, indexed=False)
+    assert {finding.rule for finding in examine(root).findings} <= {"S8", "S10"}
+    assert examine(root).worst == Severity.TAIL, examine(root).findings
+
+
 async def test_a_killed_store_is_good_but_for_the_kill(tmp_path: Path) -> None:
     await write(tmp_path / "store", copy_to=tmp_path / "killed")
     report = examine(tmp_path / "killed")

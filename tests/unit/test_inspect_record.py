@@ -203,6 +203,17 @@ def test_the_crc_property_covers_the_whole_record() -> None:
     assert fault(with_property_crc(sample(), crc=1)).rule == "record-property-crc"
 
 
+def test_a_property_whose_name_ends_like_the_checksum_s_is_none() -> None:
+    for name, rule in (("x__CRC32#", None), ("__CRC32#", "record-property-crc")):
+        data = sample(properties=((name, "0123456789"),))
+        if rule is None:
+            assert parsed(data).properties[name] == "0123456789"
+            assert scan_record(data, memoryview(data), 0, 0) is not None
+        else:
+            assert fault(data).rule == rule
+            assert scan_record(data, memoryview(data), 0, 0) is None
+
+
 def test_an_erased_sector_of_properties() -> None:
     """What a lost sector of a fresh segment leaves, and no checksum covers (T5)."""
     data = sample(properties=(("K", "x" * 1500),))

@@ -1,14 +1,16 @@
 """Whether two logs went different ways, as `cluster promote` asks before it makes a master."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.cluster.ends import COMPARED, LOOKED_AT, has_parted
+from rocketbed.chaos.cluster.ends import LOOKED_AT, has_parted
 from tests.support.logs import STORE_MS, Log, Message
 
-SIZES = [100] * 20 + [3 * COMPARED] + [50] * 5
-"""Of bodies; one takes more than the bytes that are compared."""
+SIZES = [100] * 20 + [200 * 1024] + [50] * 5
+"""Of bodies."""
+MIB = 1 << 20
 
 
 def make(root: Path, parted: int = len(SIZES)) -> Log:
@@ -17,41 +19,74 @@ def make(root: Path, parted: int = len(SIZES)) -> Log:
         Message(body=b"x" * size, store_ms=STORE_MS + 1000 * (number >= parted))
         for number, size in enumerate(SIZES)
     ]
-    return Log(root, segment=1 << 20).append(messages)
+    return Log(root, segment=MIB).append(messages)
+
+
+def later(*sizes: int) -> list[Message]:
+    return [Message(body=b"y" * size, store_ms=STORE_MS + 9) for size in sizes]
+
+
+def part(root: Path, both: Sequence[int], mine: Sequence[int], theirs: Sequence[int]) -> bool:
+    """Whether two logs have parted that begin with the same messages, as both of them say."""
+    common = [Message(body=b"x" * size) for size in both]
+    one = Log(root / "a", segment=16 * MIB if max(mine) > MIB else MIB).append(common)
+    other = Log(root / "b", segment=one.segment).append(common)
+    one.append([Message(body=b"z" * size, store_ms=STORE_MS + 5) for size in mine])
+    other.append(later(*theirs))
+    end = min(one.end, other.end)
+    found = has_parted(one.root, other.root, end)
+    assert has_parted(other.root, one.root, end) == found
+    return found
 
 
 @pytest.mark.parametrize("parted", [19, 20, 21, 25])
 def test_who_lost_an_end_and_went_on_has_parted(tmp_path: Path, parted: int) -> None:
     one, other = make(tmp_path / "a"), make(tmp_path / "b", parted)
-    end = one.offsets[-1] + one.sizes[-1]
-    assert has_parted(one.root, other.root, end)
-    assert has_parted(other.root, one.root, end)
+    assert has_parted(one.root, other.root, one.end)
+    assert has_parted(other.root, one.root, one.end)
     assert not has_parted(one.root, other.root, one.offsets[parted])
 
 
-@pytest.mark.parametrize("other_size", [1777, 70_001])
-def test_who_parted_long_ago_has_still(tmp_path: Path, other_size: int) -> None:
+@pytest.mark.parametrize("size", [1777, 70_001])
+def test_who_parted_long_ago_has_still(tmp_path: Path, size: int) -> None:
     """No message of one begins where one of the other does, for more than is looked at."""
-    both = [Message(body=b"x" * 100, store_ms=STORE_MS)] * 20
-    mine = [Message(body=b"a" * 90_000, store_ms=STORE_MS + 1)] * 120
-    theirs = [Message(body=b"b" * other_size, store_ms=STORE_MS + 2)] * (10_800_000 // other_size)
-    one = Log(tmp_path / "a", segment=1 << 20).append(both + mine)
-    other = Log(tmp_path / "b", segment=1 << 20).append(both + theirs)
-    end = min(one.offsets[-1] + one.sizes[-1], other.offsets[-1] + other.sizes[-1])
-    assert end > LOOKED_AT + 1_000_000
-    assert has_parted(one.root, other.root, end)
-    assert has_parted(other.root, one.root, end)
+    count = (LOOKED_AT + MIB) // size
+    assert part(tmp_path, [100] * 20, [90_000] * ((LOOKED_AT + MIB) // 90_000), [size] * count)
+
+
+def test_messages_of_any_size_and_the_ends_of_files_are_seen(tmp_path: Path) -> None:
+    assert part(tmp_path / "larger than what is looked at", [100], [9 * MIB], [9 * MIB])
+    kib = 1024
+    assert part(tmp_path / "a filler there, a message here", [100 * kib] * 9, [200 * kib], [kib])
+    assert part(tmp_path / "both end in fillers", [100], [600 * kib] * 2, [700 * kib] * 2)
+
+
+def test_a_file_that_is_gone_hides_nothing_else(tmp_path: Path) -> None:
+    assert part(tmp_path, [100], [90_000] * 130, [70_001] * 170)
+    (tmp_path / "a/commitlog" / f"{4 * MIB:020d}").unlink()
+    end = 11 * MIB
+    assert has_parted(tmp_path / "a", tmp_path / "b", end)
+    assert has_parted(tmp_path / "b", tmp_path / "a", end)
 
 
 def test_what_is_damaged_or_cannot_be_read_has_not(tmp_path: Path) -> None:
     one, other = make(tmp_path / "a"), make(tmp_path / "b")
-    end = one.offsets[-1] + one.sizes[-1]
-    assert not has_parted(one.root, other.root, end)
+    assert not has_parted(one.root, other.root, one.end)
     other.flip(other.offsets[23] + 95)
-    assert not has_parted(one.root, other.root, end)
-    other.write(other.offsets[22] + 10, bytes(end - other.offsets[22] - 10))
-    assert not has_parted(one.root, other.root, end)
-    assert not has_parted(other.root, one.root, end)
-    assert not has_parted(one.root, tmp_path / "none", end)
+    assert not has_parted(one.root, other.root, one.end)
+    other.flip(other.offsets[22] + 63)  # its store time, which no checksum covers
+    assert not has_parted(one.root, other.root, one.end)
+    other.write(other.offsets[21] + 10, bytes(one.end - other.offsets[21] - 10))
+    assert not has_parted(one.root, other.root, one.end)
+    assert not has_parted(other.root, one.root, one.end)
+    assert not has_parted(one.root, tmp_path / "none", one.end)
     one.path(0).unlink()
-    assert not has_parted(one.root, other.root, end)
+    assert not has_parted(one.root, other.root, one.end)
+
+
+def test_a_hole_that_was_closed_has_not(tmp_path: Path) -> None:
+    one, other = make(tmp_path / "a"), make(tmp_path / "b")
+    closed = Message(topic="!", body=b"x" * 50, sys_flag=0xC, store_ms=STORE_MS + 7)
+    other.write(other.offsets[22], closed.encode(other.offsets[22], 0))
+    assert not has_parted(one.root, other.root, one.end)
+    assert not has_parted(other.root, one.root, one.end)

@@ -132,7 +132,8 @@ class IndexChecker:
         for position, (index, name) in enumerate(self._files):
             self._name = name
             self._header = header = index.header()
-            self._mendable = position + 1 == len(self._files) and self._facts.unclean
+            is_last = position + 1 == len(self._files)
+            self._mendable = is_last and (self._facts.unclean or self._was_off)
             replay = _Replay(index, header, name, self._findings, mendable=self._mendable)
             slots = index.layout.slots
             table = replay.table
@@ -170,7 +171,7 @@ class IndexChecker:
 
     def _may_lack(self, offset: int) -> bool:
         """Whether the entry of a record need not be on disk: a start indexes it again."""
-        return self._mendable and self._facts.may_lack_entries(offset)
+        return self._mendable and (self._was_off or self._facts.may_lack_entries(offset))
 
     def _judge_time(self, entry: _Entry, store_ms: int) -> None:
         begin_ms = self._header.begin_ms
@@ -202,7 +203,8 @@ class IndexChecker:
             what = f"{lacking.total()} keys of the record at {offset} are not indexed"
             severity = Severity.DAMAGE
             is_torn = self._torn or (self._next is not None and not self._next.offset)
-            if (is_torn and self._may_lack(offset)) or (self._next is None and self._facts.unclean):
+            is_end = self._next is None and (self._facts.unclean or self._was_off)
+            if (is_torn and self._may_lack(offset)) or is_end:
                 severity = Severity.TAIL
             self._findings.add("S10", severity, self._name, what, offset=offset, advice=REBUILD)
         if not extra and not lacking:
@@ -215,7 +217,7 @@ class IndexChecker:
         if self._leading and not tail:
             severity = Severity.NOTE
             what += ": older index files were deleted"
-        elif self._was_off:
+        elif self._was_off and tail:
             severity = Severity.TAIL
             what += ", as messageIndexEnable was false: a start with true builds the index again"
         elif self._facts.may_lack_entries(self._missing_from) and (

@@ -426,6 +426,22 @@ def test_a_missing_file(tmp_path: Path) -> None:
     assert rows(log.root, startOffset=8192) == [r for r in found if r["physical_offset"] >= 8192]
 
 
+def test_a_last_file_that_was_cut_behind_its_records_lacks_nothing(tmp_path: Path) -> None:
+    log = healthy(tmp_path)
+    log.write(log.end - log.end % 4096 + 4096, bytes(8))  # prepared, never used
+    os.truncate(log.path(log.end), log.end % 4096 + 10)
+    assert not reasons(rows(log.root))
+
+
+def test_a_property_whose_name_ends_like_the_checksum_s(tmp_path: Path) -> None:
+    names = ("x__CRC32#", "__CRC32#")
+    log = Log(tmp_path / "store").append(
+        [Message(properties=f"{name}\x010123456789\x02") for name in names] + messages(3)
+    )
+    found = rows(log.root, ["physical_offset", "crc_ok"])
+    assert [row["crc_ok"] for row in found] == [True, False, True, True, True]
+
+
 @pytest.mark.parametrize("how", ["deleted", "emptied", "cut"])
 def test_a_file_that_shrinks_between_planning_and_reading(tmp_path: Path, how: str) -> None:
     log = healthy(tmp_path)
