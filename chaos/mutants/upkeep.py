@@ -70,7 +70,7 @@ def _abort_removed_early() -> None:
     edit="the room for the filler is forgotten, which then takes what there is",
     caught_by=("S1", "S9", "SI", "C1", "R1"),
     family="abort-file",
-    targets={_ADD: "ee4556a58741cf02", _FIT: "25eaa7c055b1d394", _ROLL: "d4c052a657ab74c4"},
+    targets={_ADD: "bf930b34f007f178", _FIT: "25eaa7c055b1d394", _ROLL: "d4c052a657ab74c4"},
 )
 def _roll_off_by_one() -> None:
     def roll(self: Any) -> None:
