@@ -166,7 +166,7 @@ def scan_record(buffer: bytes, view: memoryview, position: int, offset: int) -> 
             return None
         if _zero_sector(buffer, properties_at, end, shift):
             return None
-    if has_property_crc(properties):
+    if properties[-20:-11] == CRC_PROPERTY and has_property_crc(properties):
         checked = zlib.crc32(view[position : end - CRC_PROPERTY_SIZE])
         if properties[-11:-1] != crc_digits(checked):
             return None
@@ -320,8 +320,8 @@ def judge_body_crc(record: Record) -> str | None:
 
 def has_property_crc(properties: bytes) -> bool:
     """Whether properties end in a checksum of the record, not in one whose name ends like it."""
-    is_last = properties[-20:-11] == CRC_PROPERTY and properties[-1] == 2
-    return is_last and properties[-21:-20] in (b"", b"\x02")
+    is_last = properties[-CRC_PROPERTY_SIZE:-11] == CRC_PROPERTY and properties[-1] == 2
+    return is_last and properties[-CRC_PROPERTY_SIZE - 1 : -CRC_PROPERTY_SIZE] in (b"", b"\x02")
 
 
 def judge_property_crc(record: Record) -> str | None:
