@@ -166,10 +166,12 @@ class _Group:
         """What may have kept answers from clients: steps, and nodes that were down."""
         evidence, nodes = self.case.evidence, self.lineage.nodes
         exits = [one for one in evidence.events(Function.NODE, "exit") if one.node in nodes]
+        # There its connections are a follower's, whose own one a node ends (seed 2200025).
+        hinders = HINDERS | {"hostile"} if evidence.elects else HINDERS
         for one in faults(evidence):
             words = {*one.targets, *one.step.replace(",", " ").split()}
             of_clients = any(word.startswith(clients) for word in words)
-            if of_clients or (words.intersection(nodes) and one.verb in HINDERS):
+            if of_clients or (words.intersection(nodes) and one.verb in hinders):
                 yield Excuse(one.step, one.asked_ns, one.end_ns + SETTLE_NS)
             elif any(
                 exit_.node in one.targets and one.asked_ns < exit_.time_ns <= one.begin_ns
