@@ -274,13 +274,12 @@ class LocalCluster:
         former = self.plan.master(broker).name
         ends = {one.name: await self._end(one.name) for one in self.plan.nodes(broker)}
         own, led = ends[name], ends[former]
-        is_led = not await self._has_parted(own, led)
         for one, end in ends.items():
-            parted = await self._has_parted(own, end)
+            ends[one] = replace(end, parted=await self._has_parted(own, end))
+        for one, end in ends.items():
             # An old end that the master, whose log the target has, left behind was given up before.
-            if parted and is_led and end.state != "running":
-                parted = not await self._has_parted(led, end)
-            ends[one] = replace(end, parted=parted)
+            if end.parted and end.state != "running" and not ends[former].parted:
+                ends[one] = replace(end, parted=not await self._has_parted(led, end))
         if needs_slaves(self.member_directory(former)) and led.state != "running":
             del ends[former]
         return list(ends.values())

@@ -6,13 +6,13 @@ acknowledged with its help is in its log, whatever happened to the process since
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from rocketbed.chaos.cluster.plan import ClusterError, read_settings
-from rocketbed.inspect import CommitLog, Filler, LogEnd, NotAStore, Scanned, open_directory
+from rocketbed.inspect import CommitLog, Filler, LogEnd, NotAStore, Record, Scanned, open_directory
 from rocketbed.inspect.files import READ_SIZE
 
 LOOKED_AT: Final = 8 << 20
@@ -20,8 +20,6 @@ LOOKED_AT: Final = 8 << 20
 none begins there."""
 HOLE_TOPIC: Final = b"!"
 """Of what stands where a hole of the log was closed by an operator's order."""
-STORED_AT: Final = (56, 68)
-"""Of a record, where its store time stands: behind a host of IPv4, or of IPv6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +151,12 @@ def _have_parted(
 
 def _is_rotten(logs: tuple[CommitLog, CommitLog], one: _Place, other: _Place) -> bool:
     """Whether two messages differ by their time only, which no checksum covers."""
-    if (one.start, one.end) != (other.start, other.end) or -1 in (one.store_ms, other.store_ms):
+    if one.start != other.start:
         return False
-    left, right = (bytearray(log.read(one.start, one.end - one.start)) for log in logs)
-    for at in STORED_AT:
-        if left[at : at + 8] == one.store_ms.to_bytes(8, "big"):
-            left[at : at + 8] = right[at : at + 8] = bytes(8)
-    return left == right
+    left, right = (log.record_at(one.start) for log in logs)
+    if not isinstance(left, Record) or not isinstance(right, Record):
+        return False
+    return replace(left, store_ms=right.store_ms, raw=right.raw) == right
 
 
 def end_on_disk(store: Path) -> int | None:
