@@ -205,23 +205,23 @@ class Actions:
         for name in names:
             await self._backend.crash(name, point)
 
+        def look() -> bool:
+            """Whether somebody has not come there yet."""
+            for name in [one for one in before if self._backend.ends(one) != before[one]]:
+                del before[name]
+                self._unwanted(name)
+            return bool(before)
+
         async def wait() -> bool:
-            struck = list[str]()
             with trio.move_on_after(words.get("within", math.inf)):
-                for name in names:
-                    while self._backend.ends(name) == before[name]:
-                        await trio.sleep(LOOK_S)
-                    self._unwanted(name)
-                    struck.append(name)
+                while look():
+                    await trio.sleep(LOOK_S)
                 await withdraw()  # it may have ended in another way
                 self.leave.withdraw(permit)
                 return True
             await disarm()
-            for name in names:  # one may have come there since the last look
-                if name not in struck and self._backend.ends(name) != before[name]:
-                    self._unwanted(name)
-                    struck.append(name)
-            return bool(struck)
+            look()  # one may have come there since
+            return len(before) < len(names)
 
         return Done(names=names, undo=_each(names, self._start), words=words, wait=wait)
 
