@@ -13,13 +13,11 @@ that started it and can be taken up again with `LocalCluster.load`.
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 import trio
 
-from rocketbed.chaos.cluster.ends import KnownEnd, end_on_disk, has_parted, missing_in, needs_slaves
 from rocketbed.chaos.cluster.plan import (
     BROKER_NAME,
     CONFIG,
@@ -31,9 +29,9 @@ from rocketbed.chaos.cluster.plan import (
     change_settings,
     make_plan,
     read_plan,
-    read_settings,
     write_settings,
 )
+from rocketbed.chaos.cluster.promotion import Promotion
 from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.host.member import LOG, ManagedProcess, rocketbed_command
 from rocketbed.chaos.host.tied import tied_command
@@ -47,10 +45,6 @@ SERVING_S: Final = 30.0
 """A member that is not serving after this long is taken to hang."""
 STOP_S: Final = 10.0
 """After a SIGTERM; then it is killed."""
-FENCE_S: Final = 3.0
-"""The same for a master that another one replaces."""
-CATCH_UP_S: Final = 2.0
-"""What a slave that is about to be the master may take to have all that another node has."""
 LOOK_S: Final = 0.01
 """Pause between looks whether a member serves; a process cannot tell us."""
 ASK_S: Final = 1.0
@@ -63,7 +57,7 @@ class LocalCluster:
         self.directory = directory
         self.plan = plan
         self._command_line = tied_command if tied else rocketbed_command
-        self._world = real_world("cluster")
+        self.world = real_world("cluster")
         self._processes = {member.name: self._make_process(member) for member in plan.members}
 
     def _make_process(self, member: ClusterMember) -> ManagedProcess:
@@ -199,106 +193,9 @@ class LocalCluster:
     async def promote(self, name: str, *, force: bool = False) -> list[str]:
         """Make a slave the master; the former master, once it is up again, is its slave.
 
-        The former master is stopped first, by force if need be, so that there are never two. Those
-        that ran run again afterwards, with their new roles: their names are returned, the new
-        master's first. What only the former master had is cut from its log and kept in its
-        `rocketbed.cut`. A slave that lacks what another node can be seen to have is given
-        `CATCH_UP_S` to get it, and refused then, unless with `force`: it may have been
-        acknowledged. Raises `ClientError` if the nameserver does not answer, and `ClusterError`; if
-        that says that a member does not serve, the roles have changed.
+        See `Promotion.run`.
         """
-        plan = self.plan.promoted(name)
-        broker = plan.member(name).broker
-        former = self.plan.master(broker).name
-        if self.pid(NAMESERVER) is None:
-            raise ClusterError(
-                f"{NAMESERVER} is not running: start it first, it knows which node is master"
-            )
-        async with self.admin() as admin:
-            await admin.cluster()  # or nobody could see that the new master serves
-        if not force:
-            await self._wait_whole(name)
-        nodes = [one.name for one in plan.nodes(broker)]
-        running = [one for one in nodes if self.pid(one) is not None]
-        again = [one for one in running if one != name and self._changes(plan, one)]
-        if former in running:
-            await self.stop(former, timeout_s=FENCE_S)
-            if not force:
-                await self._look_again(name, was_running=former)
-        for one in (name, *again):
-            if self.pid(one) is not None:
-                await self.stop(one)
-        self.plan = plan
-        plan.save(self.directory)
-        await self.start(name)
-        if again:
-            await self.start(*again)
-        return [name, *again]
-
-    async def _wait_whole(self, name: str) -> None:
-        """Wait until a slave has all that the other nodes had at first. Raises `ClusterError`.
-
-        What the master takes meanwhile is for `_look_again`.
-        """
-        until = trio.current_time() + CATCH_UP_S
-        others = [end for end in await self._ends(name) if end.name != name]
-        while problem := missing_in(own := await self._end(name), others):
-            if self.pid(name) is None or trio.current_time() >= until:
-                raise ClusterError(f"{problem}; or use --force to promote it as it is")
-            await trio.sleep(LOOK_S)
-            for place, end in enumerate(others):
-                if end.parted:  # one that follows may have been about to be cut
-                    others[place] = replace(end, parted=await self._has_parted(own, end))
-
-    async def _look_again(self, name: str, *, was_running: str) -> None:
-        """The same without waiting, now that nobody acknowledges any more.
-
-        Raises `ClusterError` with the former master started again.
-        """
-        ends = await self._ends(name)
-        own = next(end for end in ends if end.name == name)
-        if problem := missing_in(own, [end for end in ends if end.name != name]):
-            await self.start(was_running)
-            raise ClusterError(
-                f"{problem}. {was_running} took messages until it was stopped, and is master again:"
-                " try again, or use --force to discard them"
-            )
-
-    async def _ends(self, name: str) -> list[KnownEnd]:
-        """Ends of all nodes of this one's group whose logs count.
-
-        A master that does not answer, and waits for slaves before it acknowledges, has nothing
-        acknowledged that no slave has.
-        """
-        broker = self.plan.member(name).broker
-        former = self.plan.master(broker).name
-        ends = {one.name: await self._end(one.name) for one in self.plan.nodes(broker)}
-        own, led = ends[name], ends[former]
-        for one, end in ends.items():
-            ends[one] = replace(end, parted=await self._has_parted(own, end))
-        for one, end in ends.items():
-            # An old end that the master, whose log the target has, left behind was given up before.
-            if end.parted and end.state != "running" and not ends[former].parted:
-                ends[one] = replace(end, parted=not await self._has_parted(led, end))
-        if needs_slaves(self.member_directory(former)) and led.state != "running":
-            del ends[former]
-        return list(ends.values())
-
-    async def _has_parted(self, one: KnownEnd, other: KnownEnd) -> bool:
-        if one.name == other.name or one.offset is None or other.offset is None:
-            return False
-        stores = [self.member_directory(end.name) / "store" for end in (one, other)]
-        return await self._world.offload(has_parted, *stores, min(one.offset, other.offset))
-
-    async def _end(self, name: str) -> KnownEnd:
-        async with self.admin() as admin:
-            row = await self._status(self.plan.member(name), admin)
-        offset = row.offset("commitLogMaxOffset")
-        if offset is not None:
-            return KnownEnd(name, offset, "running", row.unqueued)
-        store = self.member_directory(name) / "store"
-        offset = await self._world.offload(end_on_disk, store)
-        return KnownEnd(name, offset, "stopped" if row.pid is None else "not answering")
+        return await Promotion(self, name).run(force=force)
 
     async def close(self) -> list[str]:
         """Stop every member, nodes first; names of those that had to be killed."""
@@ -317,7 +214,7 @@ class LocalCluster:
         with trio.move_on_after(timeout_s):
             async with self.admin() as admin:
                 while process.pid() is not None:
-                    if (await self._status(member, admin)).is_serving:
+                    if (await self.look(member, admin)).is_serving:
                         return
                     await trio.sleep(LOOK_S)
             what = f"ended with code {await process.wait_ended()}"
@@ -326,12 +223,12 @@ class LocalCluster:
     async def status(self) -> list[MemberStatus]:
         found: dict[str, MemberStatus] = {}
 
-        async def look(member: ClusterMember) -> None:
-            found[member.name] = await self._status(member, admin)
+        async def find(member: ClusterMember) -> None:
+            found[member.name] = await self.look(member, admin)
 
         async with self.admin() as admin, trio.open_nursery() as nursery:
             for member in self.plan.members:  # at once: each may be silent for seconds
-                nursery.start_soon(look, member)
+                nursery.start_soon(find, member)
         return [found[name] for name in self.names]
 
     async def group(self, broker: str = BROKER_NAME) -> GroupStatus | None:
@@ -399,9 +296,10 @@ class LocalCluster:
 
     def admin(self) -> Admin:
         """A client for administration, to be entered."""
-        return Admin(self._world, nameservers=self.nameserver_address, timeout_s=ASK_S)
+        return Admin(self.world, nameservers=self.nameserver_address, timeout_s=ASK_S)
 
-    async def _status(self, member: ClusterMember, admin: Admin) -> MemberStatus:
+    async def look(self, member: ClusterMember, admin: Admin) -> MemberStatus:
+        """What one member does at the moment."""
         pid = self._process(member.name).pid()
         is_routed = False
         info, broker_id = None, member.broker_id
@@ -435,11 +333,6 @@ class LocalCluster:
             for key, value in self.plan.nameserver_settings().items():
                 options += ["--set", f"{key}={value}"]
         return self._command_line(*options, "--log", LOG)
-
-    def _changes(self, plan: ClusterPlan, name: str) -> bool:
-        """Whether a node's settings differ from what this plan wants of its role."""
-        wanted = plan.role_settings(plan.member(name))
-        return not wanted.items() <= read_settings(self.member_directory(name)).items()
 
     def _write(self) -> None:
         try:

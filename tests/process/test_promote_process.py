@@ -10,6 +10,7 @@ import trio
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.plan import ClusterError
+from rocketbed.chaos.cluster.promotion import Promotion
 from rocketbed.cli.main import main
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
@@ -289,7 +290,7 @@ async def test_an_old_end_counts_unless_the_master_of_the_target_left_it_behind(
         for name, log in (("master", master), ("slave-1", target), ("slave-2", other)):
             stored = [Stored(body=one.encode() * 99, store_ms=STORE_MS + ord(one)) for one in log]
             Log(cluster.member_directory(name) / "store", segment=1 << 20).append(stored)
-        ends = await cluster._ends("slave-1")
+        ends = await Promotion(cluster, "slave-1").ends()
         parted = {end.name for end in ends if end.parted}
         assert parted == ({"slave-2"} if case else set()), (case, ends)
 

@@ -13,6 +13,7 @@ import trio
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.plan import ClusterError, change_settings, make_plan, read_plan
+from rocketbed.chaos.cluster.promotion import changes_role
 from rocketbed.chaos.host.member import ManagedProcess, ProcessError
 from rocketbed.chaos.host.ports import (
     HOST,
@@ -156,9 +157,9 @@ def test_a_promotion_changes_roles_and_keeps_what_was_edited(tmp_path: Path) -> 
     assert (plan.master().name, plan.promotions) == ("slave-2", {"broker-a": 1})
     cluster.plan = plan
     for name in cluster.nodes:
-        assert cluster._changes(plan, name)
+        assert changes_role(cluster, plan, name)
         change_settings(cluster.member_directory(name), plan.role_settings(plan.member(name)))
-        assert not cluster._changes(plan, name)
+        assert not changes_role(cluster, plan, name)
         text = (cluster.member_directory(name) / "broker.conf").read_text()
         config, warnings = make_config(settings_from_text(text, name))
         assert warnings == []
