@@ -175,3 +175,11 @@ class HandMaster:
                 quiet_s = 0.0
             at += len(data)
             await trio.sleep(self.pause_s if data else LOOK_S)
+
+
+def catches_up(stage: Stage, master: HandMaster) -> None:
+    """All that the master has is written and, at last, reported; no more ever."""
+    stage.until(
+        lambda: bool(master.reports) and master.reports[-1][-1] == master.end,
+        f"a report of {master.end}",
+    )

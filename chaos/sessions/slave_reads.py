@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from rocketbed.chaos.sessions.broker import Peer
-from rocketbed.chaos.sessions.following import tables_of
+from rocketbed.chaos.sessions.following_tables import tables_of
 from rocketbed.chaos.sessions.master import HandMaster
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.stage import AS_SLAVE, Stage
