@@ -162,7 +162,7 @@ async def _positions(world: World, random: Random, folder: str) -> None:
             lower = sum(table[place] != before[place] for place in table)
             ensure(count == lower, "positions", f"{count} were brought down, of {lower}")
         elif draw < 0.7:
-            offsets.delete_topic("A")
+            offsets.delete_topics({"A"})
             table = {place: o for place, o in table.items() if not place[0].startswith("A@")}
         elif draw < 0.75:
             offsets.delete_group("g")

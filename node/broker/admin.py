@@ -217,7 +217,7 @@ class Admin:
             config = None
             # Durably, also after a deletion that was interrupted: positions that come back would
             # lead groups past what is sent once the topic is made again.
-            self._offsets.delete_topic(topic)
+            self._offsets.delete_topics({topic})
             await self._offsets.save()
             await settled()
         except (ConfigFileError, StoreError):

@@ -5,7 +5,7 @@ never fewer (store.md T21). The first one of a queue is saved at once: a group t
 end of a queue would begin at another end after the crash.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -218,8 +218,9 @@ class Offsets:
     def delete_group(self, group: str) -> None:
         self._drop(lambda _, name: name == group)
 
-    def delete_topic(self, topic: str) -> None:
-        self._drop(lambda name, _: name == topic)
+    def delete_topics(self, topics: Collection[str]) -> None:
+        """Of all of them in one pass: there may be a million offsets."""
+        self._drop(lambda name, _: name in topics)
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups that have offsets in a topic."""
