@@ -243,9 +243,8 @@ class Broker:
         queues = [*store.queue_keys(), *store.new_queues()]
         gone = self.table_log.deleted
         tables.topics.adopt([queue for queue in queues if queue[0] not in gone])
-        tables.offsets.delete_topics(
-            gone
-        )  # whoever deleted them may have lost its lead before that
+        # Whoever deleted them may have led no more when it came to these.
+        tables.offsets.delete_topics(gone)
         tables.topics.become_own()
         tables.offsets.bring_down(partial(store.queue_max, committed=False))
         self.delays.begin_anew()
