@@ -45,9 +45,9 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
 
     It is damage where the log holds no record at all, where a broker closed the store when a later
     record was on disk (its checkpoint has the time of the last one), and where a file is gone that
-    queues know records of, and one behind it, which was made later, is there. Anything else can be
-    a crash's: RocketMQ cuts log and queues without zeroing them. `files`: those of the log up to
-    the last that holds anything.
+    queues or that time know records of, and one behind it, which was made later, is there. Anything
+    else can be a crash's: RocketMQ cuts log and queues without zeroing them. `files`: those of the
+    log up to the last that holds anything.
     """
     closed = closed_ms(replica)
     has_bytes = False
@@ -63,13 +63,16 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
                 break
     finally:
         pool.close()
-    if found <= end:
+    if found <= end and closed is None:
         return None
-    if gap := _gap_behind(replica, end):
+    gap = _gap_behind(replica, end)
+    if found > end and gap:
         return Behind(max(found, gap), True)
     last = last_store_ms(replica, end)
-    is_all = has_bytes and last is None
-    return Behind(found, is_all or (closed is not None and closed > (last or 0)))
+    is_late = closed is not None and closed > (last or 0)
+    if found <= end:
+        return Behind(gap, True) if gap and is_late else None
+    return Behind(found, is_late or (has_bytes and last is None))
 
 
 def _gap_behind(replica: Replica, end: int) -> int:

@@ -237,9 +237,11 @@ def _broker_log(name: str, replicas: "list[Replica]") -> BrokerLog:
 
 
 def _replica_log(replica: "Replica") -> ReplicaLog:
+    from rocketbed.pipeline.files.replicas import first_offset
     from rocketbed.pipeline.files.splits import confirmed_end, log_files
 
     end = confirmed_end([replica])
     files = log_files(replica)
-    start = files[0].start if files else end
-    return ReplicaLog(replica, start, end, len(files), sum(file.size for file in files))
+    return ReplicaLog(
+        replica, first_offset(replica), end, len(files), sum(file.size for file in files)
+    )

@@ -18,6 +18,7 @@ from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.decode import batches
 from rocketbed.pipeline.files.paths import parse_paths
+from rocketbed.pipeline.files.replicas import first_offset
 from rocketbed.pipeline.files.splits import (
     NotAStore,
     Replica,
@@ -50,7 +51,6 @@ from rocketbed.pipeline.streams.replicas import (
     Standing,
     State,
     View,
-    first_offset,
     is_unwritten,
     judge,
     look,

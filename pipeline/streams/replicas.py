@@ -20,6 +20,7 @@ from rocketbed.inspect.files import SegmentFile
 from rocketbed.inspect.record import blank_size
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.corrupt import DataLost
+from rocketbed.pipeline.files.replicas import first_offset
 from rocketbed.pipeline.files.splits import NotAStore, Replica, data_end, log_files
 from rocketbed.pipeline.files.storage import Storage
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError
@@ -74,12 +75,6 @@ def mark_at(replica: Replica, position: int) -> Mark:
     return Mark(position, _crc_before(replica.storage, log_files(replica), position) or 0)
 
 
-def first_offset(replica: Replica) -> int:
-    """The first physical offset that a replica still has. Raises `NotAStore`."""
-    files = log_files(replica)
-    return files[0].start if files else 0
-
-
 def may_begin(replica: Replica, position: int) -> bool:
     """Whether a record says that it begins there, or the log or a file ends there.
 
@@ -126,7 +121,7 @@ def look(replica: Replica, mark: Mark, *, finds_end: bool = True) -> View:
     """
     try:
         files = log_files(replica)
-        first = files[0].start if files else 0
+        first = first_offset(replica)
         if first > mark.at:
             return View(replica, State.RETAINED, first, data_end(replica))
         crc = _crc_before(replica.storage, files, mark.at)

@@ -326,6 +326,19 @@ def test_a_last_record_that_only_its_queue_knows(tmp_path: Path, how: str) -> No
         assert reasons(rows(log.root, failOnDataLoss="false")) == [(at, "missing_segment")]
 
 
+def test_a_last_record_that_only_the_checkpoint_knows(tmp_path: Path) -> None:
+    log = Log(tmp_path / "store", has_queues=False).append(messages(12))
+    log.append([Message(body=bytes(3900))])
+    at = log.offsets[-1]
+    log.write(at + 4096, bytes(8))  # prepared, never used
+    log.path(at).unlink()
+    assert not reasons(rows(log.root))  # a store that no broker closed: nobody knows of it
+    log.close()
+    with pytest.raises(DataLost, match=f"data from physical offset {at} on is gone"):
+        rows(log.root)
+    assert reasons(rows(log.root, failOnDataLoss="false")) == [(at, "missing_segment")]
+
+
 def test_a_whole_log_that_only_its_queues_know(tmp_path: Path) -> None:
     log = healthy(tmp_path).close()
     shutil.rmtree(log.root / "commitlog")

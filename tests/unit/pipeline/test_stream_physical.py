@@ -1,6 +1,7 @@
 """Streams over store directories, without Spark: where batches end, which rows they have, and what
 holds them up."""
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -228,6 +229,24 @@ def test_retention_under_a_stream(tmp_path: Path) -> None:
     last = end(loose, first)
     assert [at for _, at in rows(loose, first, last)] == [at for at in offsets if at >= 8192]
     assert end(loose, last) == last
+
+
+def test_an_emptied_first_file_is_not_retention(tmp_path: Path) -> None:
+    path = two_replicas(tmp_path, [200])
+    whole = log(path)
+    start = whole.initial()
+    expected = rows(whole, start, end(whole, start))
+    os.truncate(tmp_path / "0/commitlog" / f"{0:020d}", 0)
+    stream = log(path)
+    assert stream.initial() == start
+    with pytest.raises(DataLost, match="data from physical offset 0 on is gone"):
+        rows(stream, start, end(stream, start))
+    lenient = log(path, failOnDataLoss=False)
+    assert rows(lenient, start, end(lenient, start))[:2] == [("a", 0), ("a", SEGMENT)]
+
+    write_log(tmp_path / "1", SPECS, segment=SEGMENT)
+    both = log(f"{path},a/1={tmp_path / '1'}")
+    assert rows(both, start, end(both, start)) == expected
 
 
 def test_one_replica_that_still_has_it_is_enough(tmp_path: Path) -> None:
