@@ -6,6 +6,7 @@ PEER ?=
 BEFORE ?=
 SLICE ?=
 TURNS ?= --by-turns
+HANGS := -o faulthandler_exit_on_timeout=true --max-worker-restart=0  # a hang ends the run, named
 INSTALLED := pyproject.toml requirements.lock hatch_build.py node/store/native.h node/store/log_native.c node/broker/plain_native.c rocketbed/world/sync_native.c
 
 .PHONY: demo test test-all test-slow test-peer check bench bench-spark clean
@@ -14,7 +15,7 @@ demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
 
 test: $(VENV)/.test  ## set up; what needs only Python, of the longer tests a third (docs/testing.md)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=40 --durations-min=5 -m "not slow and not peer" $(TURNS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(HANGS) --durations=40 --durations-min=5 -m "not slow and not peer" $(TURNS)
 
 test-all:  ## all of that, and what takes long
 	$(MAKE) test TURNS=

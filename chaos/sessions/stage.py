@@ -171,11 +171,11 @@ def fill(store: MessageStore, count: int, random: Random) -> None:
 
 
 def read_log(log: Any) -> tuple[int, bytes]:
-    low, data = log.min_offset, b""
-    while low + len(data) < log.written.value:
+    low, data, piece = log.min_offset, b"", b"-"
+    while piece and low + len(data) < log.written.value:  # less while the log is cut
         at = low + len(data)
-        size = min(log.written.value - at, SEGMENT - at % SEGMENT)
-        data += log.read(at, size)
+        piece = log.read(at, min(log.written.value - at, SEGMENT - at % SEGMENT))
+        data += piece
     return low, data
 
 
