@@ -23,12 +23,12 @@ from rocketbed.chaos.trial.effects import Effect, Effects, both_ways
 from rocketbed.chaos.trial.intruders import PIPE, PIPES, crowd, forge, hostile
 from rocketbed.chaos.trial.leave import Leave
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.chaos.trial.nodes import Nodes
 from rocketbed.chaos.trial.operator import force_leader, hand_over, trouble
+from rocketbed.chaos.trial.repairs import Repairs
 from rocketbed.chaos.trial.targets import Resolver
 
 LOOK_S: Final = 0.02
-FOLLOWS_S: Final = 5.0
-"""What an operator waits for a slave to follow, before its disk is thought of."""
 OPERATOR: Final = ("promote", "repair", "restart", "handover", "register", "force")
 """Verbs that are carried out one after the other: nobody starts the old master as one while a new
 one is being chosen."""
@@ -66,12 +66,11 @@ class Actions:
         self._backend = resolver.members.backend
         self.leave = Leave(self._members, self._backend.now_ns)
         self.effects = Effects(self._backend, self.leave)
-        self.damaged: dict[str, int] = {}
-        """Nodes that may refuse to start, and since when: what they had stored was damaged, as they
-        have to say."""
-        self._random = random
         self._programs = programs
+        self.nodes = Nodes(self._members, programs)
+        self._random = random
         self._operator = trio.Lock()
+        self.repairs = Repairs(self._members, self.nodes, self._operator)
         self.nursery: trio.Nursery | None = None
         """The run's, for what goes on beside the conductor."""
         self._lost_registers: dict[str, None] = {}
@@ -99,12 +98,12 @@ class Actions:
         for undo in list(self._lasting):
             await undo()
         for node in machine_names(self._plan):
-            await self._resume(node)
+            await self.nodes.resume(node)
             if node in self._members.members and self._members.members[node].own:
                 self._members.members[node].own.clear()
                 await self._members.stop(node)
-            await self._start(node)
-        await self._replace(list(self.damaged))
+            await self.nodes.start(node)
+        await self.repairs.replace(list(self.nodes.damaged))
 
     async def leave_broken(self, target: str) -> list[str]:
         """Cut the power of some machines, and let it be until the next `mend`: not of a master in
@@ -116,8 +115,7 @@ class Actions:
         if any(self._too_few_without(names, group) for group in self._plan.shape.group_nodes()):
             names = []
         for name in names:
-            self._unwanted(name)
-            await self._backend.power_cut(name, self._plan.weather.cut_mode)
+            await self.nodes.power_cut(name, self._plan.weather.cut_mode)
         if names:
             fields = {"step": f"powercut {target} while all else is healed", "targets": names}
             self._backend.history.event(Function.NEMESIS, "", "powercut", fields)
@@ -132,47 +130,39 @@ class Actions:
 
     async def _kill(self, step: Step, names: list[str]) -> Done:
         for name in names:
-            if name in self._programs:
-                await self._backend.kill_client(name)
-            else:
-                self._unwanted(name)
-                await self._backend.kill(name)
-        return Done(names=names, undo=_each(names, self._start))
+            await self.nodes.kill(name)
+        return Done(names=names, undo=_each(names, self.nodes.start))
 
     async def _stop(self, step: Step, names: list[str]) -> Done:
         for name in names:
-            await (self._members if name in self._members.members else self._backend).stop(name)
-        return Done(names=names, undo=_each(names, self._start))
+            await self.nodes.stop(name)
+        return Done(names=names, undo=_each(names, self.nodes.start))
 
     async def _restart(self, step: Step, names: list[str]) -> Done:
         if "down" in step.words:
-            names = [name for name in names if self._state(name) == "down"]
+            names = [name for name in names if self.nodes.state(name) == "down"]
         for name in names:
-            if self._state(name) != "down":
+            if self.nodes.state(name) != "down":
                 await self._stop(step, [name])
             if "set" in step.words and name in self._members.members:
                 key, _, value = step.words["set"].partition("=")
                 self._members.members[name].set(key, value)
-            await self._start(name, stale="stale-table" in step.words)
+            await self.nodes.start(name, stale="stale-table" in step.words)
         return Done(names=names)
 
     async def _pause(self, step: Step, names: list[str]) -> Done:
-        running = [name for name in names if self._state(name) == "running"]
+        running = [name for name in names if self.nodes.state(name) == "running"]
         for name in running:
-            if name in self._programs:
-                await self._backend.pause_client(name)
-            else:
-                await self._backend.pause(name)
-        return Done(names=running, undo=_each(running, self._resume))
+            await self.nodes.pause(name)
+        return Done(names=running, undo=_each(running, self.nodes.resume))
 
     async def _powercut(self, step: Step, names: list[str]) -> Done:
         modes = [word for word in step.words if word != "kernel"]
         mode = modes[0] if modes else self._plan.weather.cut_mode
         names = [name for name in names if await self._may_lose_power(name)]
         for name in names:
-            self._unwanted(name)
-            await self._backend.power_cut(name, mode)
-        return Done(names=names, undo=_each(names, self._start))
+            await self.nodes.power_cut(name, mode)
+        return Done(names=names, undo=_each(names, self.nodes.start))
 
     async def _may_lose_power(self, name: str) -> bool:
         """Whether what it acknowledged is not in its memory only, or it can be spared."""
@@ -209,7 +199,7 @@ class Actions:
             """Whether somebody has not come there yet."""
             for name in [one for one in before if self._backend.ends(one) != before[one]]:
                 del before[name]
-                self._unwanted(name)
+                self.nodes.unwanted(name)
             return bool(before)
 
         async def wait() -> bool:
@@ -223,14 +213,14 @@ class Actions:
             look()  # one may have come there since
             return len(before) < len(names)
 
-        return Done(names=names, undo=_each(names, self._start), words=words, wait=wait)
+        return Done(names=names, undo=_each(names, self.nodes.start), words=words, wait=wait)
 
     async def _wipe(self, step: Step, names: list[str]) -> Done:
         copied = [name for name in names if self._is_copied(name)]
         names = [name for name in copied if await self._can_be_spared(name)]
         for name in names:
-            await self._empty(name)
-        return Done(names=names, undo=_each(names, self._start))
+            await self.nodes.empty(name)
+        return Done(names=names, undo=_each(names, self.nodes.start))
 
     def _is_copied(self, name: str) -> bool:
         """Whether somebody else may have what a node has: no follower of a leader that was emptied
@@ -240,16 +230,8 @@ class Actions:
             return True
         followers = members.followers(members.members[name].group)
         return not followers or any(
-            members.members[one].joined and one not in self.damaged for one in followers
+            members.members[one].joined and one not in self.nodes.damaged for one in followers
         )
-
-    async def _empty(self, name: str) -> None:
-        self._unwanted(name)
-        if name in self._members.members:
-            self._members.members[name].joined = False
-            self._members.members[name].has_nothing_common = False
-        await self._backend.wipe(name)
-        self.damaged.pop(name, None)
 
     async def _promote(self, step: Step, names: list[str]) -> Done:
         await self._members.promote(names[0], unfenced="unfenced" in step.words)
@@ -265,7 +247,7 @@ class Actions:
             # Others may have followed the second master.
             for follower in self._members.followers(member.group):
                 self._members.members[follower].cut = number
-                if follower == name or self._state(follower) == "running":
+                if follower == name or self.nodes.state(follower) == "running":
                     await self._members.stop(follower)
                     await self._members.start(follower)
 
@@ -310,7 +292,7 @@ class Actions:
         del self._lost_registers[name]
         await self._backend.stop(name)
         await self._backend.return_register(name)
-        await self._start(name)
+        await self.nodes.start(name)
 
     # --- links
 
@@ -373,7 +355,7 @@ class Actions:
             effect.permit = self.leave.begin(names, step.action(), *NEEDS_FILES)
         if kind == "lost-fsync":
             for name in names:
-                self._damage_since_now(name)
+                self.nodes.damaged_now(name)
         await self.effects.begin(effect)
         if kind == "hang" and step.for_s is None:
             await trio.sleep(seconds)
@@ -386,98 +368,22 @@ class Actions:
         where = "" if kind == "stray" else words[kind]
         damage = Damage(kind=kind, where=where, last="last" in words)
         for name in names:
-            if self._state(name) == "paused":
-                await self._resume(name)
+            await self.nodes.resume(name)
             if "stop" in words:
-                await self._members.stop(name)
+                await self.nodes.stop(name)
             elif "powercut" in words:
-                self._unwanted(name)
-                await self._backend.power_cut(name, self._plan.weather.cut_mode)
+                await self.nodes.power_cut(name, self._plan.weather.cut_mode)
             else:
-                self._unwanted(name)
-                await self._backend.kill(name)
+                await self.nodes.kill(name)
             await self._backend.settled(name)
             hit = await self._backend.damage(name, damage)
             fields = {"hit": hit.what, "kind": kind, "untold": hit.is_unseen}
             self._backend.history.event(Function.NODE, name, "damaged", fields)
-            self._damage_since_now(name)
-        return Done(names=names, undo=_each(names, self._start))
-
-    def _damage_since_now(self, name: str) -> None:
-        self.damaged.setdefault(name, self._backend.now_ns())
+            self.nodes.damaged_now(name)
+        return Done(names=names, undo=_each(names, self.nodes.start))
 
     async def _repair(self, step: Step, names: list[str]) -> Done:
-        return Done(names=await self._replace(names))
-
-    async def _replace(self, names: list[str]) -> list[str]:
-        """Give those that report damage an empty disk, as an operator would; which they were.
-
-        The only copy is kept: its node is started again, which is enough for what can be built
-        from the log. Where it does not come back even so, somebody else's log is better than none.
-        """
-        sick = [name for name in names if await self._is_sick(name)]
-        for name in sick:
-            group = self._members.members[name].group
-            if self._members.is_leader(name):
-                heir = await self._members.longest(group)
-                if heir is None:
-                    await self._members.stop(name)
-                    await self._start(name)
-                    if await self._members.wait_serving(name):
-                        continue
-                    heir = await self._members.longest(group, joined_only=False)
-                if heir is None:
-                    continue
-                await self._members.promote(heir)
-            elif self._state(self._members.leader(group)) == "down":
-                continue  # its log may be the only one (seed 853827)
-            await self._empty_disk(name)
-            await self._start(name)
-        return sick
-
-    async def empty_refusing(self) -> None:
-        """Empty the disk of each slave that says so itself: its log has nothing in common with that
-        of its master, since one of the two began anew and took messages (seed 21).
-
-        Only where its master serves what counts: a promotion gave up whatever that one lacks.
-        """
-        for name, member in self._members.members.items():
-            async with self._operator:
-                reason = self._backend.refuses(name)
-                is_its_turn = reason and name not in self.damaged and not member.busy
-                leader = self._members.leader(member.group)
-                if is_its_turn and self._state(name) == "running" and await self._is_sound(leader):
-                    await self._empty_disk(name, reason)
-                    await self._start(name)
-
-    async def _is_sound(self, leader: str) -> bool:
-        sample = await self._backend.observe(leader)
-        is_whole = self._members.members[leader].joined and leader not in self.damaged
-        is_whole = is_whole and not self._backend.reported(leader)
-        return sample is not None and sample.is_master and is_whole
-
-    async def _empty_disk(self, name: str, reason: str = "") -> None:
-        """What an operator does with a node that can follow nobody as it is."""
-        await self._empty(name)
-        fields = {"reason": reason} if reason else {}
-        self._backend.history.event(Function.NODE, name, "wipe", fields)
-
-    async def _is_sick(self, name: str) -> bool:
-        """Whether a node reports damage, or is a damaged slave that follows nobody: a log that
-        differs from its master's is refused, and nothing else is said of it."""
-        if self._backend.reported(name) or name not in self.damaged:
-            return bool(self._backend.reported(name))
-        if self._members.is_leader(name) or name not in self._members.members:
-            return False
-        with trio.move_on_after(FOLLOWS_S):
-            while True:
-                sample = await self._backend.observe(name)
-                if sample is not None and sample.is_following:
-                    return False
-                await trio.sleep(LOOK_S)
-        said = {"event": "replication.refused", "text": "it was damaged, and follows nobody"}
-        self._backend.history.event(Function.NODE, name, "reported", said)
-        return True
+        return Done(names=await self.repairs.replace(names))
 
     # --- peers
 
@@ -559,48 +465,6 @@ class Actions:
 
         self._lasting.append(once)
         return once
-
-    async def _start(self, name: str, *, stale: bool = False) -> None:
-        if self._state(name) != "down":
-            return
-        if name in self._programs:
-            self._backend.start_client(name, self._programs[name])
-        elif name in self._members.members:
-            await self._replace_leader(name)
-            if self._members.members[name].has_nothing_common:
-                await self._empty_disk(name)
-            await self._members.start(name)
-        else:
-            await self._backend.start(name, {}, stale=stale)
-
-    async def _replace_leader(self, name: str) -> None:
-        """Before a leader that was emptied is started, another one becomes the leader: slaves that
-        took long to start, or had ended, were not there when one was to be promoted (seeds 853911,
-        1271539)."""
-        member = self._members.members[name]
-        if self._backend.elects or member.joined or not self._members.is_leader(name):
-            return
-        for follower in self._members.followers(member.group):
-            await self._start(follower)
-        heir = await self._members.longest(member.group)
-        if heir is not None:
-            await self._members.promote(heir)
-
-    async def _resume(self, name: str) -> None:
-        if self._state(name) == "paused":
-            if name in self._programs:
-                await self._backend.pause_client(name, resume=True)
-            else:
-                await self._backend.resume(name)
-
-    def _state(self, name: str) -> str:
-        if name in self._programs:
-            return self._backend.client_state(name)
-        return self._backend.state(name)
-
-    def _unwanted(self, name: str) -> None:
-        if name in self._members.members:
-            self._members.members[name].wanted = False
 
 
 def _each(names: list[str], action: Callable[[str], Awaitable[None]]) -> Undo:

@@ -449,7 +449,7 @@ class Conductor:
         while True:
             await trio.sleep(SAMPLE_S)
             if self._is_healed:
-                await self.actions.empty_refusing()
+                await self.actions.repairs.empty_refusing()
 
     def _note_nameservers(self) -> None:
         """Once all is mended, no nameserver ends before it is stopped."""
@@ -474,8 +474,8 @@ class Conductor:
                     if self._is_healed and self.actions.nursery is not None:
                         member.claim()
                         self.actions.nursery.start_soon(self.members.launch, node)
-                elif node in self.actions.damaged and reason.startswith(REFUSALS):
-                    self._note_end(node, reason, "it was damaged", self.actions.damaged[node])
+                elif node in self.actions.nodes.damaged and reason.startswith(REFUSALS):
+                    self._note_end(node, reason, "it was damaged", self.actions.nodes.damaged[node])
                 else:
                     self._note_end(node, reason)
 

@@ -43,7 +43,7 @@ def noted(backend: Slow, members: Members) -> list[str]:
     """Nodes that the conductor takes for ended by themselves."""
     record = SimpleNamespace(crashes=[])
     leave = Leave(members, backend.now_ns)
-    actions = SimpleNamespace(leave=leave, damaged=())
+    actions = SimpleNamespace(leave=leave, nodes=SimpleNamespace(damaged=()))
     conducting = SimpleNamespace(backend=backend, members=members, actions=actions, record=record)
     conducting._note_end = partial(Conductor._note_end, cast(Conductor, conducting))
     Conductor._note_ends(cast(Conductor, conducting))
