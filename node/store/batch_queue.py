@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.segments import SegmentRow
-from rocketbed.node.store.unit_queue import UnitQueue
+from rocketbed.node.store.unit_queue import PROBES, UnitQueue
 
 BATCH_UNIT = struct.Struct(">qiqqqhii")
 """Physical offset, size, tag code, store time, first queue offset, count, -1, 0: 46 bytes."""
@@ -16,8 +16,6 @@ FIRST_MAX = 1 << 58
 """Queue offset of a queue's first record, at most."""
 LEAP_MAX = 1 << 32
 """Messages that may lack before a later one; an offset further away is wrong."""
-PROBES = 8
-"""Rotten units beside each other that a search passes over."""
 
 
 def batch_unit(entry: Entry) -> tuple[int, ...]:

@@ -16,6 +16,8 @@ PRE_BLANK = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
 BLOCK = 3276
 """Units that are compared with pre-blanks, or written of a gap, at once (64 KiB)."""
 BLANKS = PRE_BLANK * BLOCK
+PROBES = 8
+"""Rotten units beside each other that a search passes over."""
 
 
 class UnitQueue:
@@ -198,13 +200,20 @@ class UnitQueue:
         base = low = self.kept_unit
         high = self.row.end // self.unit.size
         while low < high:
-            middle = (low + high) // 2
-            unit = self.unit_at(middle)
-            if unit is not None and (self._is_blank(unit) or self._valid(unit, offset)):
-                low = middle + 1
+            middle = probe = (low + high) // 2
+            unit = self.unit_at(probe)
+            # Behind the end all are zero; one that is not may be rotten, and costs no later one.
+            while unit and any(unit) and not self._counts(unit, offset) and probe - middle < PROBES:
+                probe += 1
+                unit = self.unit_at(probe) if probe < high else None
+            if unit and self._counts(unit, offset):
+                low = probe + 1
             else:
                 high = middle
         return self._before_blanks(base, low)
+
+    def _counts(self, unit: tuple[int, ...], offset: int) -> bool:
+        return self._is_blank(unit) or self._valid(unit, offset)
 
     def _before_blanks(self, base: int, end: int) -> int:
         """Number behind the last unit in [base, end) that is no pre-blank; `base` without one."""

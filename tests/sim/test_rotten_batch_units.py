@@ -148,6 +148,19 @@ def test_a_rotten_unit_hides_nothing_and_is_mended(kind: str, number: int) -> No
     assert mended == ((COUNT, MESSAGES, False), 0)
 
 
+@pytest.mark.parametrize("change", [lambda unit: [*unit[:5], 0, *unit[6:]], KINDS["base sign"]])
+def test_a_rotten_unit_makes_no_start_read_all_again(change: Change) -> None:
+    good = session(fill, config=CONFIG, topics=Batches()).image
+
+    async def reason(store: MessageStore) -> str:
+        return store.recovery.reason
+
+    for number in range(COUNT - 1):
+        image = edited(good, partial(rot_by, number=number, change=change))
+        found = session(reason, image=image, config=CONFIG, topics=Batches()).value
+        assert not found, (number, found)
+
+
 def test_whole_batch_queues_are_left_alone() -> None:
     image = session(fill, config=CONFIG, topics=Batches()).image
     found = session(scrubbed, image=image, config=SCRUBBED, topics=Batches()).value

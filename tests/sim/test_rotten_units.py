@@ -75,6 +75,23 @@ def test_a_rotten_unit_is_refused_and_hides_no_other_message(kind: str, number: 
     assert (refused, sorted([*got, *refused])) == ([number], list(range(COUNT)))
 
 
+@pytest.mark.parametrize("kinds", [("size sign",), ("offset bit 40", "offset sign")])
+def test_a_rotten_unit_makes_no_start_read_all_again(kinds: tuple[str, ...]) -> None:
+    good = session(fill_and_close).image
+
+    async def reason(store: MessageStore) -> str:
+        return store.recovery.reason
+
+    for number in range(COUNT - len(kinds)):
+
+        def spoil(disk: SimDisk, number: int = number) -> None:
+            for behind, kind in enumerate(kinds):
+                rot(disk, number + behind, ROT[kind])
+
+        found = session(reason, image=edited(good, spoil), config=settings(scrub_rate=0)).value
+        assert not found, (number, found)
+
+
 @pytest.mark.parametrize("kind", ["offset sign", "zeros"])
 def test_a_queue_begins_where_it_did_once_the_unit_is_mended(kind: str) -> None:
     async def look(store: MessageStore) -> tuple[list[int], list[int]]:
