@@ -163,6 +163,19 @@ class Plan:
         return read_view(part, schema, self.options, self.wanted)
 
 
+def tell_rest(replica: Replica, end: int, own_end: int) -> None:
+    """Say in the log what is not read of a replica, since others lack it."""
+    if end < own_end:
+        logger.warning(
+            "%s: read up to %d of %d, since not all replicas of %s that are listed hold the rest"
+            " (readUncommitted=true reads more)",
+            replica.root,
+            end,
+            own_end,
+            replica.broker,
+        )
+
+
 def read_ends(
     replicas: Sequence[Replica], read_uncommitted: bool = False
 ) -> list[tuple[Replica, int]]:
@@ -179,15 +192,7 @@ def read_ends(
         end = own[replica]
         if not read_uncommitted:
             end = min(own[other] for other in replicas if other.broker == replica.broker)
-        if end < own[replica]:
-            logger.warning(
-                "%s: read up to %d of %d, since not all replicas of %s that are listed hold the"
-                " rest (readUncommitted=true reads more)",
-                replica.root,
-                end,
-                own[replica],
-                replica.broker,
-            )
+        tell_rest(replica, end, own[replica])
         found.append((replica, end))
     return spread(lambda one: _judged(*one, own[one[0]]), found, is_local=is_local)
 

@@ -113,13 +113,13 @@ def listed_files(replica: Replica) -> tuple[SegmentFile, ...]:
     return storage.segments(directory).segments
 
 
-def first_offset(replica: Replica) -> int:
-    """Physical offset at which a replica's log begins, 0 without one. Raises `NotAStore`.
+def first_offset(replica: Replica) -> int | None:
+    """Physical offset at which a replica's log begins, None without one. Raises `NotAStore`.
 
     An empty file before others is data that is gone: what expires goes by whole files.
     """
     files = listed_files(replica)
-    return files[0].start if any(file.size for file in files) else 0
+    return files[0].start if any(file.size for file in files) else None
 
 
 def durable_offset(replica: Replica) -> int:

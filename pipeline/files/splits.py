@@ -142,7 +142,8 @@ def aligned_end(
 ) -> int:
     """Where a stretch from `start` (a record's start) ends after at most so many bytes and rows.
 
-    A record's end, never behind `limit`; at least one record, however long, while there is one.
+    A record's end, never behind `limit`, which it is where no record is left before that; at least
+    one record, however long, while there is one.
     """
     target = start + bytes_max
     rows_left = rows_max
@@ -157,7 +158,7 @@ def aligned_end(
                 reached = int(ends[taken - 1])
             if taken < len(ends) or rows_left == 0:
                 return reached
-    return reached
+    return max(reached, limit or 0)
 
 
 def plan_splits(

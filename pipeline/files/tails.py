@@ -34,7 +34,8 @@ class Behind(NamedTuple):
     """Bytes behind a log's last record that are none."""
 
     end: int
-    """Physical offset behind the last that is not zero."""
+    """Physical offset behind the last that is not zero; the log's end where only the checkpoint
+    knows of more."""
     is_damage: bool
     """Whether no crash can have left them there."""
 
@@ -71,7 +72,7 @@ def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind |
     last = last_store_ms(replica, end)
     is_late = closed is not None and closed > (last or 0)
     if found <= end:
-        return Behind(gap, True) if gap and is_late else None
+        return Behind(max(gap, end), gap > 0) if is_late else None
     return Behind(found, is_late or (has_bytes and last is None))
 
 
@@ -91,15 +92,26 @@ def written_end(replica: Replica, files: Sequence[SegmentFile], end: int) -> int
     found = behind(replica, files, end)
     if found is None or data_end(replica) > end:  # a live log grew meanwhile
         return end
-    if not found.is_damage and durable_offset(replica) == UNKNOWN:
-        logger.warning(
-            "%s: the log ends at %d, and %d bytes behind that are no record, or are gone: a crash's"
-            " traces, or damage (rocketbed store fsck looks closer)",
-            replica.root,
-            end,
-            found.end - end,
-        )
+    if text := traces(replica, end, found):
+        logger.warning("%s", text)
     return found.end if found.is_damage else end
+
+
+def traces(replica: Replica, end: int, found: Behind) -> str:
+    """What is said of bytes behind a log's end that are no damage; empty where a mark says that
+    they never counted."""
+    if found.is_damage or durable_offset(replica) != UNKNOWN:
+        return ""
+    if found.end == end:
+        return (
+            f"{replica.root}: the log ends at {end}, and a broker closed the store when a later"
+            " record was on disk, as its checkpoint says: damage, unless the log was cut since"
+            " (rocketbed store fsck looks closer)"
+        )
+    return (
+        f"{replica.root}: the log ends at {end}, and {found.end - end} bytes behind that are no"
+        " record, or are gone: a crash's traces, or damage (rocketbed store fsck looks closer)"
+    )
 
 
 def tell_overlaps(replica: Replica) -> None:

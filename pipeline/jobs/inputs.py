@@ -243,5 +243,5 @@ def _replica_log(replica: "Replica") -> ReplicaLog:
     end = confirmed_end([replica])
     files = log_files(replica)
     return ReplicaLog(
-        replica, first_offset(replica), end, len(files), sum(file.size for file in files)
+        replica, first_offset(replica) or 0, end, len(files), sum(file.size for file in files)
     )

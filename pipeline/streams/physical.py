@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.decode import batches
 from rocketbed.pipeline.files.paths import parse_paths
+from rocketbed.pipeline.files.reading import tell_rest
 from rocketbed.pipeline.files.replicas import first_offset
 from rocketbed.pipeline.files.splits import (
     NotAStore,
@@ -29,7 +30,7 @@ from rocketbed.pipeline.files.splits import (
     plan_splits,
     used_files,
 )
-from rocketbed.pipeline.files.tails import Behind, behind, misnamed
+from rocketbed.pipeline.files.tails import Behind, behind, misnamed, traces
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
     EARLIEST,
@@ -60,6 +61,8 @@ from rocketbed.pipeline.streams.replicas import (
 
 if TYPE_CHECKING:
     import pyarrow
+
+T = TypeVar("T")
 
 LOG: Final = logging.getLogger("rocketbed.pipeline.streams.reader")
 LOOK_S: Final = 0.1
@@ -105,8 +108,8 @@ class PhysicalLog:
         self._seen: dict[Replica, _Seen] = {}
         self._suspect: dict[Replica, Behind] = {}
         """What stood behind the log's end at the last close look."""
-        self._told: set[Replica] = set()
-        """Whose damage behind the log's end was told."""
+        self._told: dict[Replica, str] = {}
+        """What was told of what stands behind the log's end."""
 
     def close(self) -> None:
         """Nothing stays open between batches."""
@@ -150,6 +153,11 @@ class PhysicalLog:
     def freeze(self) -> None:
         """From now on nothing behind the present ends is given (`Trigger.AvailableNow`)."""
         self._target = self.ends()
+        if self.options.read_uncommitted:
+            return
+        for name, end in self._target.items():
+            for replica, own_end in self._patiently(name, _own_ends).items():
+                tell_rest(replica, end, own_end)
 
     def latest(
         self, start: StreamOffset, *, bytes_max: int | None, rows_max: int | None
@@ -256,29 +264,33 @@ class PhysicalLog:
     def _check_tail(self, replica: Replica, at: int) -> None:
         """What a stream that waits at a log's end would never come upon. Raises `DataLoss`,
         `StreamError`, unless failOnDataLoss=false: then it is told once."""
-        told = None
+        told, is_lost = "", True
         condition = Condition.DATA_LOSS
         for file in misnamed(replica, log_files(replica)):
             told = f"{file.path} is a segment, and not called {file.start:020d}"
         found = behind(replica, used_files(replica), at)
-        if found is None or not found.is_damage:
+        if found is None:
             self._suspect.pop(replica, None)
         elif self._suspect.get(replica) == found or self._target is not None:
             size = found.end - at
-            told = f"{replica.root}: {size} bytes from {at} on, the log's end, are damaged"
-            condition = Condition.CORRUPT_RECORD
+            if found.is_damage:
+                told = f"{replica.root}: {size} bytes from {at} on, the log's end, are damaged"
+                condition = Condition.CORRUPT_RECORD
+            elif not told and data_end(replica) == at:
+                told, is_lost = traces(replica, at, found), False
         else:
-            self._suspect[replica] = found  # a live log's first record may be on its way
-        if told is None:
-            self._told.discard(replica)
-        elif self.options.fail_on_data_loss:
+            self._suspect[replica] = found  # a live log's next record may be on its way
+        if not told:
+            self._told.pop(replica, None)
+        elif is_lost and self.options.fail_on_data_loss:
             raise StreamError(
                 f"broker {replica.broker}: {told}; failOnDataLoss=false waits there for what comes",
                 condition,
             )
-        elif replica not in self._told:
-            self._told.add(replica)
-            LOG.warning("stream.damaged broker=%s: %s", replica.broker, told)
+        elif self._told.get(replica) != told:
+            self._told[replica] = told
+            what = "damaged" if is_lost else "log_end"
+            LOG.warning("stream.%s broker=%s: %s", what, replica.broker, told)
 
     def _given(self, name: str, mark: Mark) -> Mark:
         """A mark of the user's: a record has to begin there. Raises `StreamError`."""
@@ -310,20 +322,21 @@ class PhysicalLog:
         """Where the first record begins that was stored at `startingTimestamp` or later."""
         end, since_ms = self._end(replicas), self.options.starting_timestamp
         asked = replace(self.options, mode="DROPMALFORMED", start_timestamp=since_ms)
-        replica = min(replicas, key=first_offset)
+        first = _first(replicas)
+        replica = next((one for one in replicas if first_offset(one) == first), replicas[0])
         for split in plan_splits([replica], end=end, durable=end, start_ms=since_ms):
             for batch in batches(split, ["physical_offset"], asked):
                 return int(batch.column(0)[0].as_py())
         return end
 
     def _earliest(self, name: str) -> Mark:
-        return Mark(self._patiently(name, lambda replicas: min(map(first_offset, replicas))))
+        return Mark(self._patiently(name, _first))
 
     def _end(self, replicas: Sequence[Replica]) -> int:
-        ends = [data_end(replica) for replica in replicas]
+        ends = _own_ends(replicas).values()
         return max(ends) if self.options.read_uncommitted else min(ends)
 
-    def _patiently(self, name: str, ask: Callable[[Sequence[Replica]], int]) -> int:
+    def _patiently(self, name: str, ask: Callable[[Sequence[Replica]], T]) -> T:
         """Ask all replicas until they can be read or the limit is over."""
         deadline = time.monotonic() + self.options.limit_s
         while True:
@@ -393,6 +406,16 @@ class PhysicalLog:
             is_aligned=True,
         )
         return [LogPart(split, replicas) for split in splits]
+
+
+def _own_ends(replicas: Sequence[Replica]) -> dict[Replica, int]:
+    return {replica: data_end(replica) for replica in replicas}
+
+
+def _first(replicas: Sequence[Replica]) -> int:
+    """The first offset that any of them has; an empty one says nothing of it."""
+    found = [at for replica in replicas if (at := first_offset(replica)) is not None]
+    return min(found, default=0)
 
 
 def shares_of_rows(backlog: Mapping[str, int], rows_max: int) -> dict[str, int]:

@@ -121,7 +121,7 @@ def look(replica: Replica, mark: Mark, *, finds_end: bool = True) -> View:
     """
     try:
         files = log_files(replica)
-        first = first_offset(replica)
+        first = first_offset(replica) or 0
         if first > mark.at:
             return View(replica, State.RETAINED, first, data_end(replica))
         crc = _crc_before(replica.storage, files, mark.at)

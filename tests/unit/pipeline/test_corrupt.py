@@ -339,6 +339,20 @@ def test_a_last_record_that_only_the_checkpoint_knows(tmp_path: Path) -> None:
     assert reasons(rows(log.root, failOnDataLoss="false")) == [(at, "missing_segment")]
 
 
+def test_a_later_record_of_which_nobody_knows_where_it_stood(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = messages(12)
+    log = Log(tmp_path / "store", has_queues=False).append(made)
+    log.close(made[-1].store_ms)
+    assert len(rows(log.root)) == 12
+    assert not caplog.text
+    log.write(log.offsets[-2], bytes(log.end - log.offsets[-2]))
+    assert len(rows(log.root)) == 10
+    told = f"ends at {log.offsets[-2]}, and a broker closed the store when a later record was on"
+    assert told in caplog.text
+
+
 def test_a_whole_log_that_only_its_queues_know(tmp_path: Path) -> None:
     log = healthy(tmp_path).close()
     shutil.rmtree(log.root / "commitlog")

@@ -405,12 +405,12 @@ def test_rows_of_topics_only(tmp_path: Path) -> None:
     assert len(rows(stream, start, end(stream, start))) == 20
 
 
-def drained(path: str, **given: Any) -> int:
+def drained(path: str, *, limits: dict[str, int] | None = None, **given: Any) -> int:
     """Rows of a stream that ends where the log ends."""
     stream = log(path, **given)
     stream.freeze()
     at, count = stream.initial(), 0
-    while (following := end(stream, at)) != at:
+    while (following := end(stream, at, **(limits or {}))) != at:
         count += len(rows(stream, at, following))
         at = following
     return count
@@ -456,6 +456,57 @@ def test_a_checkpoint_from_before_topics_were_kept_goes_on(tmp_path: Path) -> No
     kept = stream.initial().as_json()
     del kept["topics"]
     assert end(stream, StreamOffset.parse(kept, PHYSICAL)).topics == stream.initial().topics
+
+
+LIMITS = [{}, {"rows_max": 7}, {"bytes_max": 1 << 20}, {"bytes_max": 500, "rows_max": 3}]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("how", ["zeroed", "deleted", "emptied"])
+def test_a_lost_end_is_seen_whatever_the_limit_of_a_batch(
+    tmp_path: Path, how: str, limits: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last file that is left ends with a filler."""
+    root = tmp_path / "a"
+    made = messages(60)
+    store = Log(root).append(made)
+    last = store.path(store.end)
+    if how == "zeroed":
+        last.write_bytes(bytes(SEGMENT))
+    elif how == "deleted":
+        last.unlink()
+    else:
+        os.truncate(last, 0)
+    (root / "abort").touch()
+    assert drained(str(root), limits=limits) == 48
+    assert caplog.text.count("2208 bytes behind that are no record, or are gone") == 1
+    (root / "abort").unlink()
+    store.close(made[-1].store_ms)
+    with pytest.raises(StreamError, match="2208 bytes from 8192 on, the log's end, are damaged"):
+        drained(str(root), limits=limits)
+
+
+def test_an_empty_replica_says_nothing_of_where_the_log_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Log(tmp_path / "0", first=3 * SEGMENT).append(messages(40))
+    (tmp_path / "1/commitlog").mkdir(parents=True)
+    path = f"a/0={tmp_path / '0'},a/1={tmp_path / '1'}"
+    assert log(path).initial().marks["a"].at == 3 * SEGMENT
+    assert drained(path, readUncommitted="true") == 40
+    with pytest.raises(StreamError, match="What not every listed replica holds is not confirmed"):
+        drained(path, retryTimeoutMs=100)
+    assert "stream.held_up broker=a" in caplog.text
+    shutil.copytree(tmp_path / "0/commitlog", tmp_path / "1/commitlog", dirs_exist_ok=True)
+    assert drained(path) == 40
+
+
+def test_a_stream_that_ends_says_what_one_replica_lacks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = two_replicas(tmp_path, [200, 100])
+    assert drained(path) == 100
+    assert caplog.text.count("since not all replicas of a that are listed hold the rest") == 1
 
 
 def test_a_segment_under_another_name_ends_a_stream(tmp_path: Path) -> None:
