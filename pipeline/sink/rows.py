@@ -80,6 +80,7 @@ _SEVERAL: Final = (
 _NO_BODY: Final = (
     "the body must be non-empty bytes, and is null, as that of a damaged record: leave the row out"
 )
+_EMPTY: Final = "the body must be non-empty bytes: leave out such rows, by where length(body) > 0"
 _STILL_PACKED: Final = (
     "its body is still packed, which nobody could tell from what is sent: read with the option"
     " decompress=true"
@@ -165,6 +166,8 @@ def _outgoing(
 ) -> Outgoing:
     if cells["body"] is None:
         raise BadMessage(_NO_BODY)
+    if not cells["body"]:
+        raise BadMessage(_EMPTY)
     sys_flag = cells.get(SYS_FLAG)
     if isinstance(sys_flag, int) and sys_flag & INNER_BATCH:
         raise BadMessage(_SEVERAL)

@@ -221,7 +221,8 @@ def test_an_empty_body_is_refused_in_one_line(spark: SparkSession) -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) <= 5
     assert lines[-1].endswith(
-        "[ROCKETBED_ILLEGAL_ROW] row 0 of partition 0: the body must be non-empty bytes"
+        "[ROCKETBED_ILLEGAL_ROW] row 0 of partition 0: the body must be non-empty bytes: leave out"
+        " such rows, by where length(body) > 0"
     )
 
 
