@@ -93,9 +93,20 @@ def _check_shape(plan: Plan) -> None:
             f"segment: {shape.segment} bytes is too small, at least {SEGMENT_MIN} needed"
         )
     try:
-        make_config([Setting(key, value, "settings") for key, value in shape.settings.items()])
+        config, _ = make_config([Setting(*one, "settings") for one in shape.settings.items()])
     except ConfigError as error:
         raise ScenarioError(str(error)) from None
+    if not config.auto_create_group:
+        raise ScenarioError(
+            "settings: autoCreateSubscriptionGroup=false: nobody makes the groups of a run's"
+            " consumers beforehand"
+        )
+    (_, longest), most = plan.producers.body, config.store.max_message_size
+    if longest > most:
+        raise ScenarioError(
+            f"settings: maxMessageSize={most} refuses bodies of this load, which have up to"
+            f" {longest} bytes (body)"
+        )
 
 
 def _check_load(plan: Plan) -> None:

@@ -138,6 +138,11 @@ def test_swarm_weather_comes_from_the_seed() -> None:
         ),
         ("[cluster]\nsegment = '64KB!'", "cluster.segment: '64KB!' is not a size such as 64KiB"),
         ("[cluster.settings]\nflushDiskTipe = 'x'", "unknown key 'flushDiskTipe'; did you mean"),
+        ("[cluster.settings]\nautoCreateSubscriptionGroup = false", "nobody makes the groups"),
+        (
+            "[cluster.settings]\nmaxMessageSize = 300",
+            "maxMessageSize=300 refuses bodies of this load",
+        ),
         ("[calm]\nat = 8", 'calm.at: 8 is not a duration; write "8s"'),
         (
             "[load.consumer]\ncount = 2\nmembers = 3",
