@@ -294,7 +294,8 @@ async def _behind(
     stands |= {name: reading.followed.get((name, queue), 0) for name in reading.followers}
     for name, at in stands.items():
         if (at or 0) != end:
-            return f"{name} stands at {at} of {end} in {queue.topic}/{queue.queue_id}"
+            where = "has no position" if at is None else f"stands at {at}"
+            return f"{name} {where}, of {end} in {queue.topic}/{queue.queue_id}"
     return ""
 
 

@@ -175,7 +175,9 @@ def _generated(wanted: Search, *, verbose: bool, as_json: bool) -> int:
     try:
         with Interruptible():
             found = search(wanted, told, say, warn=partial(click.echo, err=True))
-    except (StaleMutant, UnknownMutant, VisitError) as exc:
+    except UnknownMutant as exc:
+        raise click.UsageError(str(exc)) from exc
+    except (StaleMutant, VisitError) as exc:
         raise click.ClickException(str(exc)) from exc
     except KeyboardInterrupt:
         raise click.Abort from None

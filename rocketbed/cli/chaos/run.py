@@ -117,7 +117,7 @@ from rocketbed.pipeline.agreement import second_judge
     "--live",
     "is_live",
     is_flag=True,
-    help="Watch the run in a browser, inject faults by hand, and stop it; needs --backend process.",
+    help="Watch a run of real processes in a browser, inject faults by hand, and stop it.",
 )
 @click.option(
     "--live-port",
