@@ -76,6 +76,15 @@ def early_calls(case: Case, found: Findings) -> int:
     for one in heard(case):
         for call in one.calls:
             since_ns, level = one.told.invoked_ns, one.told.operation
+            if call.invoked_ns < since_ns:  # which no clock excuses
+                examined += 1
+                seconds = (since_ns - call.invoked_ns) / 1e9
+                found.add(
+                    f"{one.name} came {seconds:.3f} s before it was sent",
+                    value=call.value,
+                    time_ns=call.invoked_ns,
+                )
+                continue
             if call.attempt:
                 if one.group in case.evidence.record.ordered_listeners:
                     continue  # tried again where it is

@@ -102,6 +102,15 @@ def early_by_a_clock(run: RunMaker) -> None:
     run.strike(50 * SECOND, "b1", "clock")
 
 
+def before_it_was_sent(run: RunMaker) -> None:
+    """No clock makes that right."""
+    tell(run)
+    hear(run, LOOSE, TOLD_NS - 10 * MS)
+    hear(run, LOOSE, DUE_NS)
+    hear(run, ORDERED, DUE_NS)
+    run.strike(50 * SECOND, "b1", "clock")
+
+
 def early_by_a_clients_clock(run: RunMaker) -> None:
     early(run)
     run.strike(50 * SECOND, "listener-1", "clock")
@@ -655,6 +664,7 @@ def taken_again_in_order(run: RunMaker) -> None:
         (without_an_answer, set()),
         (early, {"A26"}),
         (early_by_a_clock, set()),
+        (before_it_was_sent, {"A26"}),
         (early_before_a_clock, {"A26"}),
         (early_by_a_clients_clock, {"A26"}),
         (late, {"A27w"}),
