@@ -102,14 +102,14 @@ class Disks:
         return dict(found)
 
     @cached_property
-    def _hits(self) -> list[tuple[int, int, Excuse]]:
-        """Group, log offset and damage of each byte that was altered at rest, if its node told of
-        it or nobody can see it: it goes with the bytes to those that copy them."""
+    def _hits(self) -> list[tuple[int, int, int, Excuse]]:
+        """Group, where in the log from and to, and damage of bytes that were altered at rest, if
+        their node told of it or nobody can see it: it goes with the bytes to those that copy them,
+        as far as no checksum covers them."""
         return [
-            (self._evidence.group_of_name(event.node), begin, excuse)
+            (self._evidence.group_of_name(event.node), begin, end, excuse)
             for event, begin, end, excuse in self._altered_bytes
-            if end == begin + 1
-            and (event.fields.get("untold") or self._evidence.reports(event.node, event.time_ns))
+            if event.fields.get("untold") or self._evidence.reports(event.node, event.time_ns)
         ]
 
     @cached_property
@@ -134,9 +134,23 @@ class Disks:
         return None
 
     def hit(self, group: int, begin: int, end: int) -> Excuse | None:
-        """Damage of a byte of these in a group's logs."""
-        hits = (excuse for of, at, excuse in self._hits if of == group and begin <= at < end)
-        return next(hits, None)
+        """Damage of any of these bytes in a group's logs."""
+        for of, first, behind, excuse in self._hits:
+            if of == group and first < end and begin < behind:
+                return excuse
+        return None
+
+    def cut_short(self, node: str, end: int, since_ns: int, until_ns: int) -> bool:
+        """Whether a node's own log was damaged below an end in a time, and it told of that: above
+        its mark a start takes damage for an end that was never written, and cuts the log there
+        (seed 2311019)."""
+        return any(
+            event.node == node
+            and begin < end
+            and since_ns <= event.time_ns <= until_ns
+            and self._evidence.reports(node, event.time_ns, mended=True)
+            for event, begin, _, _ in self._altered_bytes
+        )
 
     def altered(self, value: int) -> Excuse | None:
         """Damage of the very record of a value, which may stay in the log as another's."""

@@ -329,13 +329,16 @@ class Losses:
         its promotion."""
         turn = loss.turn
         node, until_ns = node or turn.change.node, until_ns or turn.change.time_ns
+        end = message.end or 0
+        if self._evidence.disks.cut_short(node, end, message.invoked_ns, until_ns):
+            return True
         for change in loss.lineage.changes:
             if change.node != node or not message.invoked_ns < change.time_ns <= until_ns:
                 continue
             if change.what == WIPE:
                 return True
             if change.what == POWER_CUT and self._is_unsafe(change):
-                return change.durable is None or (message.end or 0) > change.durable
+                return change.durable is None or end > change.durable
         return False
 
     def _is_unsafe(self, cut: Change) -> bool:

@@ -80,13 +80,16 @@ def altered_labels(case: Case, found: Findings) -> int:
         examined += len(named)
         for number in passes.unequal(known, passes.take(stored, named)):
             what = "with another tag, keys or property than it was sent with, is in the log of"
-            excuse = evidence.disks.may_differ(node)  # no checksum covers properties
+            # No checksum covers properties: who copies them has what a damaged disk made of them.
+            altered = evidence.disks.altered(int(values[named[number]]))
+            excuse = evidence.disks.may_differ(node) or altered
             found.add(_stored(evidence, node, named[number], what), excuse=excuse)
     named = passes.found(reads.column("value"), sent)
     known = passes.lookup(passes.take(reads.column("value"), named), sent, labels, -2)
     for number in passes.unequal(known, passes.take(reads.column("label_crc"), named)):
         what = "with another tag, keys or property than it was sent with, was given to a reader"
-        found.add(_read(evidence, reads, named[number], what))
+        excuse = evidence.disks.altered(int(reads.column("value")[named[number]]))
+        found.add(_read(evidence, reads, named[number], what), excuse=excuse)
     return examined + len(named)
 
 

@@ -90,6 +90,21 @@ def another_tag(run: RunMaker) -> None:
     run.specs[5] = relabel(run.specs[5], "u")
 
 
+def another_tag_by_a_disk(run: RunMaker) -> None:
+    """Of b2: the others have copied it."""
+    another_tag(run)
+    hit = f"commitlog/{0:020d} bytes 0 to 4096"
+    run.event(SECOND, "b2", "damaged", hit=hit, kind="misdirect", untold=False)
+    run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a sector")
+
+
+def another_tag_elsewhere(run: RunMaker) -> None:
+    another_tag(run)
+    hit = f"commitlog/{0:020d} bytes 90000 to 90512"
+    run.event(SECOND, "b2", "damaged", hit=hit, kind="misdirect", untold=False)
+    run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a sector")
+
+
 def a_group_keeps_nothing(run: RunMaker) -> None:
     keep(run, "b1")
 
@@ -191,6 +206,8 @@ def test_a_loss_brings_positions_down_to_the_end(
 CASES: list[tuple[Change, set[str]]] = [
     (as_it_should_be, set()),
     (another_tag, {"A4l"}),
+    (another_tag_by_a_disk, set()),
+    (another_tag_elsewhere, {"A4l"}),
     (a_group_keeps_nothing, {"A30"}),
     (a_group_is_behind, {"A30"}),
     (a_group_is_beyond, {"A25", "A30"}),

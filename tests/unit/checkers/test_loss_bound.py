@@ -293,6 +293,35 @@ def promote(bound: Bound, node: str, *, messages: int) -> None:
     bound.survive(messages)
 
 
+@pytest.mark.parametrize(
+    ("at_ns", "behind", "is_told", "is_allowed"),
+    [
+        (CUT_NS - 2 * MS, 0, True, True),
+        (CUT_NS - 2 * MS, 0, False, False),
+        (CUT_NS - 2 * MS, 1 << 20, True, False),
+        (CUT_NS + 9 * MS, 0, True, False),
+    ],
+)
+def test_the_promoted_may_have_lost_what_was_damaged_there(
+    bound: Bound, at_ns: int, behind: int, is_told: bool, is_allowed: bool
+) -> None:
+    bound.promise(flush="async", replication="sync", copies=2)
+    bound.writes("b1")
+    bound.writes("b2")
+    bound.writes("b3", lag=5)
+    begin = bound.ends[COUNT - 4] + behind
+    hit = f"commitlog/{0:020d} bytes {begin} to {begin + 512}"
+    bound.run.event(at_ns, "b2", "damaged", hit=hit, kind="misdirect", untold=False)
+    if is_told:
+        bound.run.event(at_ns + MS, "b2", "reported", event="store.recovery_finding", text="cut")
+    bound.holds("b2", CUT_NS - MS, messages=COUNT - 3)
+    promote(bound, "b2", messages=COUNT - 3)
+    judgement = bound.judge()
+    assert ("A1" in found(judgement)) == (not is_allowed)
+    (row,) = judgement.bounds
+    assert row["allowed_messages"] == 3 * is_allowed
+
+
 def test_async_replication_loses_what_the_promoted_did_not_have(bound: Bound) -> None:
     bound.writes("b1")
     bound.writes("b2", lag=3)
