@@ -184,6 +184,33 @@ def test_commits_are_explicit_and_only_of_what_changed() -> None:
     on_stage(scenario)
 
 
+@pytest.mark.parametrize("is_automatic", [False, True], ids=["asked for", "automatic"])
+def test_a_commit_that_failed_is_tried_again(is_automatic: bool) -> None:
+    """With nothing new to be committed meanwhile."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, _ = await shelf(stage, messages={0: bodies(2)})
+        async with consumer(stage, auto_commit_s=5 if is_automatic else None) as reader:
+            await reader.subscribe("T", start="first")
+            reader.finish(*await reader.poll())
+            content.fails[Code.UPDATE_CONSUMER_OFFSET] = (1, "not now")
+            if is_automatic:
+                await trio.sleep(6)
+            else:
+                with pytest.raises(RequestRefused, match="not now"):
+                    await reader.commit()
+            content.fails.clear()
+            assert content.committed == {}
+            if is_automatic:
+                await trio.sleep(5)
+            else:
+                await reader.commit()
+            assert content.committed == {0: 2}
+
+    on_stage(scenario)
+
+
 def test_no_pull_takes_a_commit_back() -> None:
     """The broker has it, its answer is lost, and the next pull says where the group stands."""
 
