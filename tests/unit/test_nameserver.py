@@ -155,6 +155,22 @@ def test_a_broker_whose_connection_ends_is_off_the_routes() -> None:
     assert with_nameserver(leave).value == (0, ResponseCode.TOPIC_NOT_EXIST)
 
 
+def test_who_asked_to_be_told_and_went_is_forgotten() -> None:
+    """Else the nameserver keeps a connection of each client that ever asked for a route."""
+
+    async def leave(client: Client) -> object:
+        broker, other = await client.connect(), await client.connect()
+        await client.register(broker)
+        await client.ask(other, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T", rbNotify="true")
+        before = len(client.server._watching)
+        other.close()
+        while len(client.server.server.connections) > 1:  # noqa: ASYNC110, in virtual time
+            await trio.sleep(0.01)
+        return before, len(client.server._watching)
+
+    assert with_nameserver(leave).value == (1, 0)
+
+
 def test_a_silent_broker_is_off_the_routes_after_its_timeout() -> None:
     async def be_silent(client: Client) -> object:
         broker = await client.connect()
