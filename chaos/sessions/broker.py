@@ -47,7 +47,7 @@ from rocketbed.wire.headers_admin import (
     ResetOffsetRequest,
     TopicRequest,
 )
-from rocketbed.wire.message import decode_messages
+from rocketbed.wire.message import BatchItem, decode_messages, encode_batch
 from rocketbed.wire.properties import encode_properties
 from rocketbed.world.api import World
 
@@ -309,6 +309,10 @@ async def _sends(peer: Peer) -> None:
     await peer.send(Answer.SYSTEM_ERROR, properties={"TIMER_DELAY_SEC": "1"})
     await peer.send(ill, properties={"DELAY": "soon"})
     await peer.send(properties={"DELAY": "0"})
+    delayed = encode_properties({"DELAY": "1"})
+    for whole, each in ((delayed, ""), ("", delayed)):  # a batch is stored at once, or refused
+        body = encode_batch([BatchItem(b"body", 0, each.encode())])
+        await peer.send(ill, body=body, m=True, i=whole)
     await peer.send(ill, properties={"INNER_NUM": "2"})
     await peer.send(ill, body=b"no batch", m=True)
     await peer.send(ill, body=bytes((4 << 20) + 1))
