@@ -4,6 +4,8 @@ At the end, after a clean stop, nothing may be unfinished. An image is what a cu
 torn tail and queues behind the log are legal in it, and what is judged is what may never be.
 """
 
+import os
+
 from rocketbed.chaos.checkers.check import NO_INDEX, Case, Check, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.disks import LYING
 from rocketbed.chaos.checkers.events import step_of, targets_of
@@ -21,6 +23,7 @@ from rocketbed.chaos.damage import ALARMS
 from rocketbed.chaos.history import Function
 from rocketbed.inspect import Finding
 from rocketbed.inspect import Severity as Grade
+from rocketbed.inspect.marks import CKPT_NAME
 
 CUT_NS = 5_000_000_000
 """Between a real disk's power cut and what its node says of it, at most."""
@@ -64,16 +67,32 @@ store_checks = Check(tuple(title for title, _, _ in STORE_CHECKS), _store_checks
 
 @check("SI images", "images", needs_history=False)
 def image_checks(case: Case, found: Findings) -> int:
-    """The rules that hold at any moment, in all images."""
+    """The rules that hold at any moment, in all images; and what is durable is there.
+
+    That is the mark itself and `checkpoint`, once the node has recovered on this disk, and what the
+    mark promises: of each record below W its queue's unit and its keys, and the index file that it
+    names. Says nothing of a mark that cannot be believed, of how high W is, of topics that were
+    deleted or are made again, of records without a row in the topic table and a queue, of keys
+    while some node had no index, and of stores of nodes that keep no mark at the end either.
+    """
     evidence = case.evidence
     if not evidence.images:
         raise NotApplicable("no image was taken in the run")
     for image in evidence.images:
         is_cut = _after_power_cut(evidence, image)
         for finding in image.report.findings:
-            if finding.severity >= Grade.DAMAGE and _binds(image, finding, is_cut=is_cut):
-                excuse = evidence.disks.may_differ(image, file=finding.file)
-                found.add(_example(image, finding), excuse=excuse)
+            if finding.severity < Grade.DAMAGE:
+                continue
+            excuse = evidence.disks.may_differ(image, file=finding.file)
+            if _is_promised(evidence, image, finding):  # damage of the log looks like that too
+                excuse = excuse or evidence.disks.may_differ(image, file="commitlog")
+            elif not _binds(image, finding, is_cut=is_cut):
+                continue
+            found.add(_example(image, finding), excuse=excuse)
+        for file in _missing(evidence, image):
+            text = f"{image.label}: {file} is missing, which was durable"
+            excuse = evidence.disks.may_differ(image, file=file)
+            found.add(text, excuse=excuse, node=image.name, time_ns=image.taken.time_ns)
     return len(evidence.images)
 
 
@@ -247,6 +266,43 @@ def _binds(image: NodeLog, finding: Finding, *, is_cut: bool) -> bool:
     durable, is_log = image.taken.durable, finding.file.startswith("commitlog")
     on_disk = finding.offset is not None and durable is not None and finding.offset < durable
     return finding.rule in CUT_RULES or (finding.rule in LOG_RULES and on_disk and is_log)
+
+
+def _is_promised(evidence: Evidence, image: NodeLog, finding: Finding) -> bool:
+    """Whether units or keys are missing which the image's mark says were on disk. The reader grades
+    as damage only units below a mark that can be believed, and says where keys stand in the log."""
+    marks = image.directory.marks
+    if marks is None or not marks.trusted:
+        return False
+    if finding.rule == "S5":
+        return finding.file.split("/")[1] not in marks.deleted  # their queues may be half gone
+    if finding.rule != "S10" or finding.offset is None or not evidence.record.indexed:
+        return False
+    return finding.offset < marks.durable_offset and not marks.index_off
+
+
+def _missing(evidence: Evidence, image: NodeLog) -> list[str]:
+    """Files that must be in an image, and are not."""
+    directory = image.directory
+    marks, wanted = directory.marks, list[str]()
+    if _has_recovered(evidence, image) and any(node.directory.marks for node in evidence.nodes):
+        wanted += [CKPT_NAME, "checkpoint"]
+    if marks is not None and marks.trusted and marks.index and evidence.record.indexed:
+        wanted.append(f"index/{marks.index}")
+    return [name for name in wanted if not os.path.exists(directory.path(name))]
+
+
+def _has_recovered(evidence: Evidence, image: NodeLog) -> bool:
+    """Whether its node had ever recovered on the disk that an image is of: its mark is durable."""
+    has = False
+    for event in evidence.history.events:
+        if event.time_ns > image.taken.time_ns:
+            break
+        if event.what == "wipe" and image.name in targets_of(event):
+            has = False
+        elif event.what == "recovered" and event.node == image.name:
+            has = True
+    return has
 
 
 def _example(node: NodeLog, finding: Finding) -> Example:

@@ -52,6 +52,8 @@ class Marks:
     """Where retention left the beginning of the log; -1 in marks that do not say."""
     index_tags: bool = False
     """The index holds tags too."""
+    index: str = ""
+    """Name of the newest index file at W; empty where there was none."""
     index_off: bool = False
     """A node without an index has written meanwhile: the next start with one builds it again."""
     remaking: tuple[str, ...] = ()
@@ -88,6 +90,7 @@ def read_marks(
             deleted={str(topic): int(at) for topic, at in document["deleted"].items()},
             first=int(document.get("first", -1)),
             index_tags=bool(document.get("index_tags")),
+            index=str((document.get("index") or [""])[0]),
             index_off=document.get("index_damage") == _INDEX_OFF,
             remaking=tuple(map(str, document.get("remaking", ()))),
             is_replica=document.get("followed", "") != "",

@@ -84,7 +84,8 @@ class QueueCursor:
         findings: Findings,
         moving: int = EVERYTHING,
     ) -> None:
-        """From offset `moving` on units come while they are looked at: the store is live."""
+        """From offset `moving` on units come while they are looked at, where the store is live, or
+        the next start makes them: a power cut may take one and leave a later one."""
         self.name = name
         self.queue = queue
         self.extension = extension
@@ -241,8 +242,8 @@ class QueueCursor:
         if facts is not None and facts.may_lack_unit(run.offset):
             what = f"{what}: not dispatched yet"
             severity = Severity.TAIL
-        elif run.offset >= self._moving:  # later ones are there: they came after the look at these
-            what = f"{what}: not dispatched yet when they were read"
+        elif run.offset >= self._moving:  # of a live store: later ones came after the look at these
+            what = f"{what}: not there yet, though later ones are"
             severity = Severity.TAIL
         self._findings.add(
             "S5", severity, self.name, what, offset=run.first_slot, advice=REBUILD, count=run.count

@@ -89,7 +89,7 @@ def check_store(
     check_files(directory, findings)
     unclean = live or directory.has_abort
     facts = LogFacts(directory.log.min_offset, 0, unclean, *dispatched_position(directory))
-    moving = facts.dispatched if live else EVERYTHING
+    moving = facts.dispatched if unclean else EVERYTHING
     checker = _LogChecker(directory, findings, facts, moving)
     checker.run(progress)
     facts = checker.facts
@@ -124,7 +124,7 @@ class _LogChecker:
     facts: LogFacts
     """Its end is known when the log has been read."""
     moving: int
-    """From this offset on units may come meanwhile."""
+    """From this offset on units may come meanwhile, or at the next start."""
     records: int = 0
     last_store_ms: int = 0
     torn: bool = False
