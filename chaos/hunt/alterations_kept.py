@@ -100,6 +100,17 @@ def _delete(name: str, path: Path, record: RunRecord) -> bool:
     return bool(places)
 
 
+def _gone_then(name: str, path: Path, record: RunRecord) -> bool:
+    """Delete a file or a folder of every image."""
+    places = [image / name for image in _images(path, record) if (image / name).exists()]
+    for place in places:
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink()
+    return bool(places)
+
+
 def _patch(folder: str, change: Callable[[bytearray], None], path: Path, record: RunRecord) -> bool:
     """Change the first file of a folder of each last master."""
     found = False
@@ -232,5 +243,8 @@ KEPT: Final = (
         "the durable mark is missing on every node",
         partial(_delete, "rocketbed.ckpt"),
     ),
+    Alteration("mark-gone-then", "no image has a mark", partial(_gone_then, "rocketbed.ckpt")),
+    Alteration("queues-gone-then", "no image has queues", partial(_gone_then, "consumequeue")),
+    Alteration("index-gone-then", "no image has an index", partial(_gone_then, "index")),
     Alteration("abort-there", "the abort file is there after a clean stop", _add_abort),
 )

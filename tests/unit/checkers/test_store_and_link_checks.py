@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from functools import partial
@@ -293,7 +294,7 @@ def test_marks_that_were_ahead_of_the_disk(run: RunMaker) -> None:
     assert found(run.judge(only=["S11m"])) == {"S11m"}
 
 
-def own_marks(root: Path, flushed: bytes | int) -> None:
+def own_marks(root: Path, flushed: bytes | int, **changes: object) -> None:
     """As rocketbed leaves them when it is killed; `flushed` is F, or the bytes of its file."""
     mark: dict[str, object] = {
         "id": "one",
@@ -302,6 +303,7 @@ def own_marks(root: Path, flushed: bytes | int) -> None:
         "cut": None,
         "sizes": [],
         "deleted": {},
+        **changes,
     }
     text = json.dumps(mark).encode()
     (root / "rocketbed.ckpt").write_bytes(b"rocketbed-ckpt 1\n%s\n%08x\n" % (text, crc32c(text)))
@@ -310,6 +312,117 @@ def own_marks(root: Path, flushed: bytes | int) -> None:
         packed = struct.pack(">q", flushed)
         flushed = packed + struct.pack(">Q", crc32c(packed))
     (root / "rocketbed.flushed").write_bytes(flushed)
+
+
+UNIT = 6
+"""Of queue 0 in the images below: of message 12, which ends below or above their marks."""
+Harm = Callable[[Path], object]
+
+
+def unit_gone(root: Path) -> None:
+    """Later ones are there."""
+    overwrite(queue_of(root), UNIT * 20, bytes(20))
+
+
+def end_gone(root: Path) -> None:
+    """The queue ends before its unit."""
+    overwrite(queue_of(root), UNIT * 20, bytes(200 - UNIT * 20))
+    for segment in sorted(queue_of(root).parent.iterdir())[1:]:
+        segment.unlink()
+
+
+def folder_gone(name: str) -> Harm:
+    return lambda root: shutil.rmtree(root / name)
+
+
+def file_gone(name: str) -> Harm:
+    return lambda root: (root / name).unlink()
+
+
+def foreign_abort(root: Path) -> None:
+    unit_gone(root)
+    (root / "abort").write_text("uuid=another")
+
+
+def index_newer(root: Path) -> None:
+    """The file that the mark names is gone, and another one there."""
+    next((root / "index").iterdir()).rename(root / "index" / "20311114221322221")
+
+
+PROMISED: list[tuple[Harm, int, dict[str, object], set[str]]] = [
+    (unit_gone, 14, {}, {"SI"}),
+    (end_gone, 14, {}, {"SI"}),
+    (folder_gone("consumequeue"), 14, {}, {"SI"}),
+    (folder_gone("index"), 14, {}, {"SI"}),
+    (index_newer, 14, {}, {"SI"}),
+    (file_gone("rocketbed.ckpt"), 14, {}, {"SI"}),
+    (file_gone("checkpoint"), 14, {}, {"SI"}),
+    (unit_gone, 12, {}, set()),  # the mark ends before its record
+    (end_gone, 12, {}, set()),
+    (folder_gone("consumequeue"), 0, {}, set()),
+    (folder_gone("index"), 0, {"index": None}, set()),
+    (unit_gone, 14, {"deleted": {TOPIC: 1}}, set()),
+    (folder_gone("consumequeue"), 14, {"remaking": [TOPIC]}, set()),
+    (foreign_abort, 14, {}, set()),
+]
+
+
+@pytest.mark.parametrize("cause", ["kill", "powercut"])
+@pytest.mark.parametrize(("spoil", "marked", "changes", "wanted"), PROMISED)
+def test_what_the_mark_of_an_image_promises_is_there(
+    run: RunMaker,
+    tmp_path: Path,
+    cause: str,
+    spoil: Harm,
+    marked: int,
+    changes: dict[str, object],
+    wanted: set[str],
+) -> None:
+    """`marked`: the messages below the mark W."""
+    end = ends(tmp_path)[marked - 1] if marked else 0
+
+    def harm(root: Path) -> None:
+        name = next((root / "index").iterdir()).name
+        own_marks(root, end, **{"w": end, "index": [name, ""], **changes})
+        spoil(root)
+
+    keep_marks(run)
+    image(run, cause, harm=harm)
+    assert found(run.judge(only=["SI"])) == wanted
+
+
+def keep_marks(run: RunMaker) -> None:
+    """A node has one at the end."""
+    harm(run, partial(own_marks, flushed=0), node="b3")
+
+
+@pytest.mark.parametrize(("told", "wanted"), [(True, set()), (False, {"SI"})])
+@pytest.mark.parametrize("spoil", [file_gone("rocketbed.ckpt"), folder_gone("index"), unit_gone])
+def test_what_was_durable_may_be_gone_by_damage_that_its_node_reported(
+    run: RunMaker, tmp_path: Path, spoil: Harm, told: bool, wanted: set[str]
+) -> None:
+    end = ends(tmp_path)[13]
+
+    def take(root: Path) -> None:
+        own_marks(root, end, w=end, index=[next((root / "index").iterdir()).name, ""])
+        spoil(root)
+
+    keep_marks(run)
+    image(run, "kill", harm=take)
+    run.event(SECOND // 2, "b2", "damaged", hit="notes.txt", kind="delete")
+    if told:
+        run.event(2 * SECOND, "b2", "reported", event="store.damage", text="something is gone")
+    assert found(run.judge(only=["SI"])) == wanted
+
+
+@pytest.mark.parametrize(("event", "wanted"), [("wipe", set()), ("start", {"SI"})])
+def test_a_disk_on_which_nothing_recovered_yet_needs_no_mark(
+    run: RunMaker, event: str, wanted: set[str]
+) -> None:
+    keep_marks(run)
+    image(run, "kill")
+    run.event(SECOND // 2, "b2", event)
+    assert found(run.judge(only=["SI"])) == wanted
 
 
 @pytest.mark.parametrize(
