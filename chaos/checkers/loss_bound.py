@@ -330,7 +330,9 @@ class Losses:
         turn = loss.turn
         node, until_ns = node or turn.change.node, until_ns or turn.change.time_ns
         end = message.end or 0
-        if self._evidence.disks.cut_short(node, end, message.invoked_ns, until_ns):
+        cut_short = self._evidence.disks.cut_short
+        # Where roles are elected nobody who lacks something may come to lead, damaged or not.
+        if not self._evidence.elects and cut_short(node, end, message.invoked_ns, until_ns):
             return True
         for change in loss.lineage.changes:
             if change.node != node or not message.invoked_ns < change.time_ns <= until_ns:

@@ -322,6 +322,20 @@ def test_the_promoted_may_have_lost_what_was_damaged_there(
     assert row["allowed_messages"] == 3 * is_allowed
 
 
+def test_who_is_elected_may_not_have_lost_what_was_damaged_there(bound: Bound) -> None:
+    bound.promise(flush="async", replication="sync", copies=2)
+    bound.run.record.facts["elects"] = True
+    for node, lag in (("b1", 0), ("b2", 0), ("b3", 5)):
+        bound.writes(node, lag=lag)
+    begin = bound.ends[COUNT - 4]
+    hit = f"commitlog/{0:020d} bytes {begin} to {begin + 512}"
+    bound.run.event(CUT_NS - 2 * MS, "b2", "damaged", hit=hit, kind="misdirect", untold=False)
+    bound.run.event(CUT_NS - MS, "b2", "reported", event="store.recovery_finding", text="cut")
+    bound.holds("b2", CUT_NS - MS, messages=COUNT - 3)
+    promote(bound, "b2", messages=COUNT - 3)
+    assert "A1" in found(bound.judge())
+
+
 def test_async_replication_loses_what_the_promoted_did_not_have(bound: Bound) -> None:
     bound.writes("b1")
     bound.writes("b2", lag=3)
