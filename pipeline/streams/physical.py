@@ -9,7 +9,7 @@ begins inside one.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -152,12 +152,13 @@ class PhysicalLog:
 
     def freeze(self) -> None:
         """From now on nothing behind the present ends is given (`Trigger.AvailableNow`)."""
-        self._target = self.ends()
-        if self.options.read_uncommitted:
-            return
-        for name, end in self._target.items():
-            for replica, own_end in self._patiently(name, _own_ends).items():
+        target = {}
+        for name in self._brokers:
+            own = self._patiently(name, _own_ends)
+            target[name] = end = self._shared(own.values())
+            for replica, own_end in own.items():
                 tell_rest(replica, end, own_end)
+        self._target = target
 
     def latest(
         self, start: StreamOffset, *, bytes_max: int | None, rows_max: int | None
@@ -333,7 +334,10 @@ class PhysicalLog:
         return Mark(self._patiently(name, _first))
 
     def _end(self, replicas: Sequence[Replica]) -> int:
-        ends = _own_ends(replicas).values()
+        return self._shared(_own_ends(replicas).values())
+
+    def _shared(self, ends: Collection[int]) -> int:
+        """Up to where replicas that end there are read."""
         return max(ends) if self.options.read_uncommitted else min(ends)
 
     def _patiently(self, name: str, ask: Callable[[Sequence[Replica]], T]) -> T:
