@@ -20,22 +20,17 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.mutants.draw import read_sources
-from rocketbed.chaos.mutants.fates import RESULTS
-from rocketbed.chaos.mutants.generated import Search
-from rocketbed.chaos.mutants.visits import Trial
 from rocketbed.pipeline import read
 from rocketbed.pipeline.jobs import spread as spreading
 from rocketbed.pipeline.jobs.campaign import CampaignOptions, campaign, results
 from rocketbed.pipeline.jobs.common import Job, JobSettings
 from rocketbed.pipeline.jobs.export.job import ExportOptions, export
 from rocketbed.pipeline.jobs.failures import explain
-from rocketbed.pipeline.jobs.mutants import mutants
 from rocketbed.pipeline.jobs.seeds import SeedOptions
 from rocketbed.pipeline.jobs.spread import spread
 from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
 from rocketbed.pipeline.session import build_session
-from tests.support.campaigns import LONE, SCENARIO, mutant
+from tests.support.campaigns import SCENARIO
 from tests.support.pipeline_live import SETTINGS, send, sink
 
 MESSAGES = 400
@@ -142,21 +137,9 @@ def campaigns(bed: Bed) -> dict[str, Any]:
     }
 
 
-def tries_mutants(bed: Bed) -> dict[str, Any]:
-    sources = read_sources(mutated=("node/release.py",))
-    made = ("self._flushed.value >= end) or (", "self._flushed.value >= (end + 1)")
-    keys = tuple(mutant("ReleaseQueue._is_safe", text, sources).key for text in made)
-    wanted = Search(number=10_000, out=bed.own / "mutants", jobs=1, runs=1, only=keys)
-    trials = [Trial(plan=LONE)]
-    job = bed.job(lambda job: mutants(job, wanted, trials=trials, sources=sources))
-    fates = [json.loads(line) for line in (wanted.out / RESULTS).read_text().splitlines()]
-    by_state = sorted([fate["state"], fate["by"]] for fate in fates)
-    return {"error": job.report.error, "fates": by_state}
-
-
 STEPS = (
     *(reads, exports, streams, cannot_reach, loses_an_executor),
-    *(meets_another_build, campaigns, tries_mutants),
+    *(meets_another_build, campaigns),
 )
 
 
