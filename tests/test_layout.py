@@ -1,4 +1,4 @@
-"""What tests share lives in tests/support: no test imports another test."""
+"""Tests import no other test: what they share lives in folders of helpers."""
 
 import ast
 from pathlib import Path
@@ -7,6 +7,8 @@ import pytest
 
 TESTS = Path(__file__).parent
 FILES = sorted(TESTS.rglob("*.py"))
+HELPERS = ("support/", "mutation/", "model/")
+"""Folders with modules of their own beside or instead of tests."""
 
 
 def imports_of_tests(source: str) -> list[str]:
@@ -37,7 +39,7 @@ def test_helpers_live_in_support() -> None:
         for file in FILES
         if not file.name.startswith("test_") and file.name not in ("conftest.py", "__init__.py")
     ]
-    assert [name for name in others if not name.startswith("support/")] == []
+    assert [name for name in others if not name.startswith(HELPERS)] == []
     in_support = [file.name for file in (TESTS / "support").rglob("test_*.py")]
     assert in_support == [], "pytest would not be asked to run them"
 

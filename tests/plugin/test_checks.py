@@ -27,9 +27,9 @@ import pytest
 @pytest.fixture
 async def bug():
     """In the process of the run only: an acknowledgement no longer waits for the disk."""
-    from rocketbed.chaos.mutants.catalogue import mutants
+    from rocketbed.chaos.demo.bug import plant
 
-    next(one for one in mutants() if one.id == "M1").plant()
+    plant()
 '''
 
 

@@ -240,7 +240,6 @@ def test_a_scenario_with_a_mistake_names_file_and_place(
         (["run", "sync-failover", "--mode", "controller"], "add --target"),
         (["replay", "/nowhere/x.rbx"], "/nowhere/x.rbx"),
         (["doctor", "disk.powerct"], "disk.powerct"),
-        (["mutants", "--only", "M99"], "M99"),
     ],
 )
 def test_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
-from rocketbed.chaos.mutants.mutant import swap
 from rocketbed.chaos.scenario.generator import RETENTION
 from rocketbed.chaos.scenario.plan import Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import parse_step
+from tests.mutation.planted.mutant import swap
 
 
 def outcome_of(*steps: str, plant: Callable[[], None] | None = None) -> Outcome:

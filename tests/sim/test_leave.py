@@ -4,9 +4,9 @@ import pytest
 import trio
 
 from rocketbed.chaos.hunt.runner import Options, run_plan
-from rocketbed.chaos.mutants.mutant import swap
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
+from tests.mutation.planted.mutant import swap
 
 SICK = ("at 1s disk b1 eio-fsync once for 1s as hurt", "after hurt+2s restart b1 down")
 ARMED = ("at 1s crash b1 at store-event 20 as hurt", "after hurt+2s restart b1 down")

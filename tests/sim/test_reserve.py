@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.mutants.mutant import swap
+from tests.mutation.planted.mutant import swap
 from tests.support.reserve import assert_found
 
 ENDLESS = 1 << 50

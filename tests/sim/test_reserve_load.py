@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.mutants.mutant import swap
 from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.library import DIRECTORY, load_scenario
 from rocketbed.chaos.scenario.toml import read_toml
@@ -19,6 +18,7 @@ from rocketbed.replication.lease import LEASE_S
 from rocketbed.wire.bodies import LockQueues
 from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.wire.properties import RETRY_TOPIC, encode_properties
+from tests.mutation.planted.mutant import swap
 from tests.support.reserve import assert_found
 
 FIRST_SEED = 12_000

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from rocketbed.chaos.mutants.examine import hunt
-from rocketbed.chaos.mutants.mutant import Mutant
 from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.library import load_scenario
+from tests.mutation.planted.examine import hunt
+from tests.mutation.planted.mutant import Mutant
 
 
 def assert_found(

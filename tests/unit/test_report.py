@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rocketbed.chaos.demo.bug import plant
 from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
-from rocketbed.chaos.mutants.catalogue import mutants
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.svg import thin, ticks
 from rocketbed.chaos.report.text import summary_text
@@ -47,9 +47,8 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], tuple[O
 
     def get(planted: bool) -> tuple[Outcome, Path]:
         if planted not in made:
-            bug = next(one for one in mutants() if one.id == "M1")
             directory = tmp_path_factory.mktemp("run") / "run"
-            options = Options(before=bug.plant if planted else None)
+            options = Options(before=plant if planted else None)
             made[planted] = run_plan(plan(), options, directory=directory), directory
         return made[planted]
 

@@ -13,13 +13,10 @@ import click
 from rocketbed.cli.main import ExtraGroup
 
 COMMANDS: Mapping[str, str] = {
-    "demo": "rocketbed.cli.chaos.demo:demo",
     "doctor": "rocketbed.cli.chaos.doctor:doctor",
     "list": "rocketbed.cli.chaos.list:list_",
-    "mutants": "rocketbed.cli.chaos.mutants:mutants",
     "replay": "rocketbed.cli.chaos.replay:replay",
     "run": "rocketbed.cli.chaos.run:run",
-    "tamper": "rocketbed.cli.chaos.tamper:tamper",
 }
 """Command name to `module:object`."""
 

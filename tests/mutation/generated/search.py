@@ -1,0 +1,248 @@
+"""Generated mutants put to the test: each is run where its line is visited, until a run fails.
+
+First what is to be run is found out (`begin`), then it is run: here (`try_cases`), or one by one on
+other machines (`decide`), since cases can be pickled and know nothing of each other.
+"""
+
+import resource
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rocketbed.chaos.hunt.runner import Errand, Outcome, Say, run_errands
+from tests.mutation.generated.draw import Generated, Source, candidates, draw, read_sources
+from tests.mutation.generated.equivalent import Equivalent, load_equivalents
+from tests.mutation.generated.results import RESULTS, Fate, kept_in, load
+from tests.mutation.generated.visits import (
+    KINDS,
+    Trial,
+    Visited,
+    digest_of_sources,
+    files_of_tests,
+    measure,
+    suite,
+)
+from tests.mutation.planted.mutant import StaleMutant
+
+SEED: Final = 1
+RUNS: Final = 6
+"""Runs of clusters that a mutant has to pass to count as not found, if so many visit its line, and
+every session that does."""
+TESTS: Final = 8
+"""Files of tests that it has to pass besides."""
+PATIENCE: Final = 4.0
+"""Times the CPU seconds of the watched run, after which a run hangs ..."""
+PATIENCE_S: Final = 10.0
+"""... and this on top. Seconds of CPU, since a busy machine is no find."""
+VISITS: Final = "visits.json"
+
+
+class UnknownMutant(Exception):
+    """A key was asked for that was not drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    number: int
+    out: Path
+    """Directory of the results; made if it does not exist."""
+    seed: int = SEED
+    """Of the draw, and first of the runs."""
+    jobs: int = 2
+    runs: int = RUNS
+    only: Sequence[str] = ()
+    """Keys; empty: all that are drawn."""
+    tests: Path | None = None
+    """Folder of test files, which look for what no other run found."""
+
+
+@dataclass(slots=True)
+class Case:
+    """A mutant that is not found yet, and the runs that it has not passed."""
+
+    mutant: Generated
+    fate: Fate
+    left: deque[Visited]
+
+
+@dataclass(slots=True)
+class Found:
+    """The state of a search, in the order of the draw."""
+
+    digest: str
+    """Of the sources."""
+    fates: list[tuple[Generated, Fate]]
+    left: list[Case]
+    """What is to be tried."""
+    stale: list[Equivalent]
+    """Known equivalents that are no mutant of any source any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt(Errand):
+    case: Case
+    visited: Visited
+
+
+def search(
+    wanted: Search,
+    told: Callable[[Fate], None],
+    say: Say,
+    *,
+    warn: Say,
+    trials: list[Trial] | None = None,
+    sources: list[Source] | None = None,
+) -> Found:
+    """Do it whole; `told` hears of each mutant once it is decided, the rest as `begin`.
+
+    Raises what `begin` does, and `StaleMutant` if a source was edited meanwhile.
+    """
+    found = begin(wanted, say, warn=warn, trials=trials, sources=sources)
+    for _, fate in found.fates:
+        if fate.state == "not visited":
+            told(fate)
+    results = wanted.out / RESULTS
+    with closing(try_cases(found.left, results, found.digest, jobs=wanted.jobs)) as decided:
+        for fate in decided:
+            told(fate)
+    found.left.clear()
+    return found
+
+
+def begin(
+    wanted: Search,
+    say: Say,
+    *,
+    warn: Say,
+    trials: list[Trial] | None = None,
+    sources: list[Source] | None = None,
+) -> Found:
+    """What is known, and what is to be tried in `trials` or the suite of the seed, which is watched
+    first, unless it was; `warn` hears of tests that are left out.
+
+    Raises `UnknownMutant`, `VisitError` if a run fails by itself, `OSError` for the directory.
+    """
+    sources = read_sources() if sources is None else sources
+    drawn = draw(wanted.number, wanted.seed, sources)
+    chosen = [one for one in drawn if not wanted.only or one.key in wanted.only]
+    if lost := set(wanted.only) - {one.key for one in chosen}:
+        raise UnknownMutant(f"{', '.join(sorted(lost))}: not among the {len(drawn)} drawn")
+    equivalents = load_equivalents()
+    all_keys = {one.key for source in sources for one in candidates(source)}
+    stale = [one for key, one in equivalents.items() if key not in all_keys]
+    digest = digest_of_sources()
+    wanted.out.mkdir(parents=True, exist_ok=True)
+    known = load([wanted.out / RESULTS], digest)
+    if trials is None:
+        trials = suite(wanted.seed) + (files_of_tests(wanted.tests) if wanted.tests else [])
+    cache = wanted.out / f"{digest}-{VISITS}"
+    visited = measure(trials, sources, cache, jobs=wanted.jobs, say=say, warn=warn)
+    found = Found(digest, [], [], stale)
+    for one in chosen:
+        fate = known.get(one.key) or _fresh(one)
+        found.fates.append((one, fate))
+        here = _tried_in(visited, fate, wanted.runs)
+        left = deque(run for run in here if run.name not in fate.passed)
+        if one.key in equivalents:
+            fate.state = "equivalent"
+        elif fate.state == "not found" and not here:
+            fate.state = "not visited"
+        elif fate.state == "not found" and left:
+            found.left.append(Case(one, fate, left))
+    return found
+
+
+def try_cases(
+    cases: Iterable[Case], results: Path, digest: str, *, jobs: int
+) -> Generator[Fate, None, None]:
+    """Run each until it is decided; its fate, once it is a line of `results`.
+
+    Raises `StaleMutant`, `OSError` for the file.
+    """
+    with kept_in(results, digest) as keep, closing(decide(cases, jobs=jobs)) as decided:
+        for fate in decided:
+            keep(fate)
+            yield fate
+
+
+def decide(cases: Iterable[Case], *, jobs: int) -> Generator[Fate, None, None]:
+    """The same with no line anywhere. Raises `StaleMutant`."""
+    waiting = deque(cases)
+    with closing(run_errands(_Attempts(waiting), jobs=jobs)) as done:
+        for attempt, outcome in done:
+            case = attempt.case
+            _judge(case, attempt.visited, outcome)
+            if case.fate.state == "not found" and case.left:
+                waiting.appendleft(case)
+                continue
+            yield case.fate
+
+
+def _tried_in(visited: list[Visited], fate: Fate, clusters: int) -> list[Visited]:
+    """The runs that a mutant has to pass, in their order."""
+    where = [run for run in visited if run.visits(fate.place, fate.line)]
+    most = {"cluster": clusters, "session": len(where), "tests": TESTS}
+    by_kind = ([run for run in where if run.kind == kind][: most[kind]] for kind in KINDS)
+    return [run for runs in by_kind for run in runs]
+
+
+def _fresh(mutant: Generated) -> Fate:
+    site = mutant.site
+    return Fate(
+        key=mutant.key,
+        place=mutant.source.place,
+        function=site.function,
+        line=site.line,
+        operator=site.operator,
+    )
+
+
+class _Attempts(Iterator[_Attempt]):
+    """The next run of the first case. A case comes back when it passed and has runs left."""
+
+    def __init__(self, cases: deque[Case]) -> None:
+        self._cases = cases
+
+    def __next__(self) -> _Attempt:
+        if not self._cases:
+            raise StopIteration
+        case = self._cases.popleft()
+        visited = case.left.popleft()
+        before = partial(_begin, case.mutant, int(PATIENCE * visited.cost_s + PATIENCE_S))
+        asked = visited.trial.errand(before)
+        return _Attempt(plan=asked.plan, options=asked.options, case=case, visited=visited)
+
+
+def _begin(mutant: Generated, cpu_s: int) -> None:
+    """In the run's process, before it begins."""
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    mutant.plant()
+
+
+def _judge(case: Case, visited: Visited, outcome: Outcome) -> None:
+    """Take one run in."""
+    fate = case.fate
+    fate.cpu_s = round(fate.cpu_s + outcome.cpu_s, 2)
+    if outcome.verdict == "pass":
+        fate.passed.append(visited.name)
+        fate.same = fate.same and outcome.digest == visited.digest
+        return
+    fate.state = "tests only" if visited.kind == "tests" else "found"
+    fate.run = visited.name
+    if outcome.judgement is None:
+        if StaleMutant.__name__ in outcome.error:
+            raise StaleMutant(outcome.error)
+        fate.by = [_cause(visited, outcome)]
+        fate.error = (outcome.error.strip().splitlines() or [""])[-1]
+    else:
+        fate.by = outcome.finding_ids or [outcome.verdict]
+
+
+def _cause(visited: Visited, outcome: Outcome) -> str:
+    if outcome.timed_out:
+        return "hang"
+    return "crash" if visited.kind == "cluster" else visited.trial.plan.name

@@ -1,0 +1,80 @@
+"""Of generated mutants: the score for each part, and what is left, each with its difference."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tests.mutation.generated.results import Fate
+from tests.mutation.generated.search import Found
+
+STATES: Final = ("found", "tests only", "not found", "not visited", "equivalent")
+ALL: Final = "all"
+SURVIVORS: Final = "survivors.txt"
+"""In the output directory: what was not found."""
+
+
+def fate_text(fate: Fate) -> str:
+    how = ", ".join(fate.by) if fate.by else f"{len(fate.passed)} runs passed"
+    how = "" if fate.state in ("not visited", "equivalent") else f" ({how})"
+    return f"{fate.key} {fate.operator:7} {_where(fate)}: {fate.state}{how}"
+
+
+def score(found: Found) -> dict[str, dict[str, int]]:
+    """Part -> state -> mutants; a part is a folder, and `all`."""
+    rows: dict[str, dict[str, int]] = {}
+    for _, fate in sorted(found.fates, key=lambda one: one[1].place):
+        for part in (fate.place.rpartition("/")[0], ALL):
+            row = rows.setdefault(part, dict.fromkeys(STATES, 0))
+            row[fate.state] += 1
+    if ALL in rows:
+        rows[ALL] = rows.pop(ALL)
+    return rows
+
+
+def percent(row: dict[str, int]) -> int | None:
+    """Found by the testbed, of those that are not equivalent; None if there are none."""
+    counted = sum(row.values()) - row["equivalent"]
+    return round(100 * row["found"] / counted) if counted else None
+
+
+def score_lines(found: Found) -> Iterator[str]:
+    yield f"{'':10} " + " ".join(f"{state:>12}" for state in STATES) + "   score"
+    for part, row in score(found).items():
+        share = percent(row)
+        numbers = " ".join(f"{row[state]:12}" for state in STATES)
+        yield f"{part:10} {numbers}   {'-' if share is None else f'{share:3} %'}"
+    by = Counter(name for _, fate in found.fates for name in fate.by[:1])
+    yield "found first by: " + ", ".join(f"{name} {times}" for name, times in by.most_common())
+    unvisited = [_where(fate) for _, fate in found.fates if fate.state == "not visited"]
+    yield from (f"no run visits {where}" for where in sorted(unvisited))
+    for one in found.stale:
+        yield f"known as equivalent, and no mutant any more: {one.key} {one.where} ({one.change})"
+
+
+def write_survivors(found: Found, path: Path) -> int:
+    """Those that were not found, as one text; how many they are. Raises `OSError`."""
+    left = [(mutant, fate) for mutant, fate in found.fates if fate.state == "not found"]
+    left.sort(key=lambda one: (one[1].place, one[1].line))
+    texts = []
+    for mutant, fate in left:
+        events = "the same events as without it" if fate.same else "other events"
+        texts.append(f"{fate_text(fate)}\n{events} in {', '.join(fate.passed)}\n{mutant.diff}")
+    path.write_text("\n".join(texts), encoding="utf-8")
+    return len(left)
+
+
+def as_row(found: Found) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "score": {part: {**row, "percent": percent(row)} for part, row in score(found).items()},
+        "mutants": [
+            {"key": fate.key, "where": _where(fate), "state": fate.state, "by": fate.by}
+            for _, fate in found.fates
+        ],
+        "stale": [one.key for one in found.stale],
+    }
+
+
+def _where(fate: Fate) -> str:
+    return f"{fate.place}:{fate.line} {fate.function}"

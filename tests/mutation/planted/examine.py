@@ -1,0 +1,147 @@
+"""Taking the score: each mutant is hunted N times; controls must stay silent (chaos.md 6.4).
+
+A hunt takes plans of fresh seeds until a check of the mutant's column finds it, or until the budget
+of simulated seconds is used up.
+"""
+
+import datetime
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import count, takewhile
+from typing import Any, Final
+
+from rocketbed.chaos.hunt.replay import versions
+from rocketbed.chaos.hunt.runner import Options, Outcome, Say, run_many
+from rocketbed.chaos.hunt.shrink import Budget, shrink
+from rocketbed.chaos.scenario.family import Family
+from rocketbed.chaos.scenario.library import load_scenario
+from tests.mutation.planted.catalogue import controls, mutants
+from tests.mutation.planted.mutant import Mutant
+from tests.mutation.planted.score import Hunt, Row, Score
+
+BUDGET_S: Final = 2000.0
+REPETITIONS: Final = 3
+QUIET_S: Final = 10_000.0
+"""Simulated seconds in which the node and each control have to be silent, in a full examination."""
+SEEDS: Final = 10_000
+"""Between the first seeds of two hunts: more than a budget uses."""
+SHRINK_RUNS: Final = 40
+SHRINK_S: Final = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    family: Family
+    seed: int
+    """First of all seeds."""
+    only: Sequence[str] = ()
+    """Ids, and `node`; empty: all."""
+    budget_s: float = BUDGET_S
+    quiet_s: float = BUDGET_S
+    repetitions: int = REPETITIONS
+    jobs: int = 2
+    shrink: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "git": versions().get("git", "unknown"),
+            "seed": self.seed,
+            "budget_s": self.budget_s,
+            "repetitions": self.repetitions,
+        }
+
+
+def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score:
+    """Do it; `told` hears of each row. Raises `StaleMutant` before anything runs."""
+
+    def is_wanted(identity: str) -> bool:
+        return not wanted.only or identity in wanted.only
+
+    chosen = [one for one in mutants() if is_wanted(one.id)]
+    quiet: list[Mutant | None] = [None] if is_wanted("node") else []
+    quiet += [one for one in controls() if is_wanted(one.id)]
+    for one in (*chosen, *filter(None, quiet)):
+        one.check()
+    seeds = count(wanted.seed, SEEDS)
+
+    def hunted(one: Mutant | None, budget_s: float, times: int) -> Row:
+        row = Row(identity="node", title="the node as it is")
+        if one is not None:
+            row = Row(identity=one.id, title=one.title, column=one.caught_by)
+        family = load_scenario(one.soak) if one is not None and one.soak else wanted.family
+        asked = partial(hunt, one, family, budget_s=budget_s, jobs=wanted.jobs, say=say)
+        row.hunts += [asked(first_seed=next(seeds)) for _ in range(times)]
+        if one is not None and one.caught_by and wanted.shrink:
+            _shrink(wanted, row, one)
+        told(row)
+        return row
+
+    return Score(
+        rows=[hunted(one, wanted.budget_s, wanted.repetitions) for one in chosen],
+        quiet=[hunted(control, wanted.quiet_s, 1) for control in quiet],
+    )
+
+
+def hunt(
+    planted: Mutant | None,
+    family: Family,
+    *,
+    first_seed: int,
+    budget_s: float,
+    jobs: int = 2,
+    say: Say = lambda line: None,
+) -> Hunt:
+    """Search with seeds from `first_seed` on; a control, or None for the node, uses all budget.
+
+    Raises `StaleMutant`.
+    """
+    if planted is not None:
+        planted.check()
+    result = Hunt()
+    column = planted.caught_by if planted else ()
+    options = Options(before=planted.plant if planted else None)
+    seeds = takewhile(lambda _: result.simulated_s < budget_s, count(first_seed))
+    plans = map(family.plan, seeds)
+    with closing(run_many(plans, options, jobs=jobs)) as outcomes:
+        for outcome in outcomes:
+            ids = _take(result, outcome, column)
+            name = "node" if planted is None else planted.id
+            say(f"{name} seed {outcome.plan.seed}: {', '.join(ids) or 'nothing'}")
+            if result.found:
+                break
+    return result
+
+
+def _take(result: Hunt, outcome: Outcome, column: tuple[str, ...]) -> list[str]:
+    """Count a run; what was found in it."""
+    result.runs += 1
+    result.simulated_s += outcome.simulated_s
+    result.cpu_s += outcome.cpu_s
+    result.points.update(dict.fromkeys(outcome.facts.get("points", ())))
+    ids = outcome.finding_ids or ([outcome.verdict] if outcome.verdict != "pass" else [])
+    result.found = tuple(name for name in ids if name in column)
+    if result.found:
+        result.outcome = outcome
+    elif ids:
+        result.other.update(ids)
+        result.noisy.append(f"seed {outcome.plan.seed}: {', '.join(ids)}")
+    return ids
+
+
+def _shrink(wanted: Examination, row: Row, planted: Mutant) -> None:
+    """The plan of the first find, as short as it gets by the finding that named the mutant."""
+    found = next((one for one in row.finds if one.outcome is not None), None)
+    if found is None or found.outcome is None or found.outcome.record is None:
+        return
+    shrunk = shrink(
+        found.outcome,
+        Options(before=planted.plant),
+        finding=found.found[0],
+        jobs=wanted.jobs,
+        budget=Budget(SHRINK_RUNS, SHRINK_S),
+    )
+    if shrunk.reproduced:
+        row.shrunk_steps = shrunk.steps_after
