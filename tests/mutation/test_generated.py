@@ -14,7 +14,7 @@ import pytest
 
 from rocketbed.chaos.hunt.runner import Options, run_plan
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.sessions.room import run_room
+from tests.model.room import run_room
 from tests.mutation.generated import search as generated
 from tests.mutation.generated.draw import Generated, Source, candidates, read_sources
 from tests.mutation.generated.equivalent import load_equivalents

@@ -6,10 +6,6 @@ from random import Random
 import pytest
 import trio
 
-from rocketbed.chaos.sessions.led import NODE, PEERS, Led, made_log
-from rocketbed.chaos.sessions.script import Script
-from rocketbed.chaos.sessions.stage import Stage, ends_of, read_log
-from rocketbed.chaos.sessions.store import HOST, Topics, settings
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.store.config import StoreConfig
@@ -18,6 +14,10 @@ from rocketbed.replication.entry import Policy
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.message import MAGIC_BLANK
 from rocketbed.world.api import World
+from tests.model.led import NODE, PEERS, Led, made_log
+from tests.model.script import Script
+from tests.model.stage import Stage, ends_of, read_log
+from tests.model.store import HOST, Topics, settings
 
 PROPERTIES = (b"", b"K\x01v\x02", b"UNIQ_KEY\x0100112233445566\x02")
 

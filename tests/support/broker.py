@@ -6,7 +6,6 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.sessions import broker as small
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.node.config.node_config import make_config, settings_from_options
@@ -24,6 +23,7 @@ from rocketbed.wire.headers import (
 from rocketbed.wire.message import StoredMessage, decode_messages
 from rocketbed.wire.properties import encode_properties
 from rocketbed.world.api import World
+from tests.model import broker as small
 
 HOST = small.HOST
 PORT = small.PORT

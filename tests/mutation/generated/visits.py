@@ -21,7 +21,7 @@ from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.hunt.runner import Errand, Options, Say, run_errands
 from rocketbed.chaos.scenario.library import all_scenarios, load_scenario
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.sessions.catalogue import Session, sessions
+from tests.model.catalogue import Session, sessions
 from tests.mutation.generated.draw import ROOT, Source
 from tests.mutation.generated.testing import run_tests
 
@@ -46,7 +46,7 @@ KINDS: Final[tuple[Kind, ...]] = ("cluster", "session", "tests")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of the suite: of a plan, a session of one store (`chaos.sessions`), a test file."""
+    """One run of the suite: of a plan, a session of one store (`tests.model`), a test file."""
 
     plan: Plan
     session: Session | None = None

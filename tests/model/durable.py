@@ -1,0 +1,63 @@
+"""What a power cut would take of a disk right now, if it took all that it may."""
+
+from random import Random
+from typing import Any, Final
+
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.world.api import World
+from tests.model.model import ensure
+
+PASSING: Final = ("/lock", "/rocketbed.tmp/")
+"""Of no use to a next start."""
+
+
+class Loss:
+    """Files of a disk that a power cut would change, each by its path."""
+
+    def __init__(self, disk: Any) -> None:
+        self.left = _cut(disk.image())
+        """What it would leave."""
+        before, after = _files(disk.image()), _files(self.left)
+        # A file of zeros is made ahead of need, and made again.
+        self.lost = [path for path in before if path not in after and any(before[path])]
+        """Their names would be gone."""
+        self.back = [path for path in after if path not in before]
+        """Removed, and their names would be there again."""
+        self.other = [path for path in before if _differs(before[path], after.get(path))]
+        """They would hold something else; zeros that are not as long are as good (seed 102)."""
+
+    @property
+    def behind(self) -> list[str]:
+        """Files of which something was written, or made, that is not on disk."""
+        return self.lost + self.other
+
+
+def ensure_durable(world: World, what: str, *places: str, since: "Loss | None" = None) -> None:
+    """All that was written and made is on disk, of all files or those in these places, but for what
+    was not `since` then.
+
+    Raises `Wrong`.
+    """
+    old = since.behind if since is not None else []
+    behind = [path for path in Loss(world.disk).behind if path.startswith(places or "/")]
+    behind = [path for path in behind if path not in old]
+    ensure(not behind, "durable", f"{what}: {behind} are not on disk")
+
+
+def _differs(before: bytes, after: bytes | None) -> bool:
+    return after is not None and after != before and (any(before) or any(after))
+
+
+def _cut(image: DiskImage) -> DiskImage:
+    disk = SimDisk(image, random=Random(0))
+    disk.power_cut("strict")
+    return disk.image()
+
+
+def _files(image: DiskImage) -> dict[str, bytes]:
+    return {
+        path: image.contents(path)
+        for path in image.paths()
+        if not any(one in path for one in PASSING)
+    }

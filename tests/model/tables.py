@@ -1,0 +1,111 @@
+"""A broker whose tables cannot be written for a while: who asks for a change is told so, nothing is
+changed by halves, and what is asked again when there is room is done, and outlives a power cut."""
+
+import errno
+from functools import partial
+from random import Random
+from typing import Final
+
+import trio
+
+from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.remoting.client import dial
+from rocketbed.wire.command import RequestCode, ResponseCode
+from rocketbed.wire.headers_admin import TopicRequest
+from rocketbed.wire.message import decode_messages
+from rocketbed.world.api import World
+from tests.model.broker import Peer
+from tests.model.durable import Loss
+from tests.model.model import ensure
+from tests.model.script import Script
+from tests.model.stage import PORT, Stage
+
+Code, Answer = RequestCode, ResponseCode
+NODE: Final = "master"
+SETTINGS: Final = {"flushDiskType": "SYNC_FLUSH", "autoCreateTopicEnable": True}
+POSITIONS: Final = "/store/config/consumerOffset.json"
+OPERATIONS: Final = ("create", "write", "sync", "rename")
+LATE_S: Final = 30.0
+
+
+def run_tables(seed: int) -> str:
+    """Raises `Wrong`."""
+    with Stage(f"tables/{seed}") as stage:
+        stage.node(NODE, SETTINGS)
+        tables = Tables(stage, Random(f"tables/{seed}"))
+        Script(stage.simulation).play("peer", tables.troubles)
+        stage.simulation.power_cut(NODE, "strict")
+        stage.node(NODE, SETTINGS)
+        Script(stage.simulation).play("peer", tables.afterwards)
+        return stage.simulation.digest()
+
+
+class Tables:
+    """Who asks for changes."""
+
+    def __init__(self, stage: Stage, random: Random) -> None:
+        self._stage, self._random = stage, random
+        self._topics: dict[str, bool] = {}
+        """By name, whether it is there in the end."""
+
+    async def troubles(self, world: World) -> None:
+        operations = list(OPERATIONS)
+        self._random.shuffle(operations)
+        for number, operation in enumerate(operations):
+            async with trio.open_nursery() as nursery:
+                peer = await _dialled(world, nursery)
+                await peer.put_group(group_name="g")
+                await self._change(peer, operation, number)
+                nursery.cancel_scope.cancel()
+
+    async def _change(self, peer: Peer, operation: str, number: int) -> None:
+        disk = self._stage.simulation.process(NODE).disk
+        old, new, auto = (f"{kind}{number}" for kind in ("old", "new", "auto"))
+        await peer.create(topic=old)
+        await peer.send(b=old, body=b"before")
+        await peer.commit(Answer.SUCCESS, 1, topic=old)
+        fault = SimFault(operation=operation, path="*/config/*", error=errno.ENOSPC, times=None)
+        disk.faults.append(fault)
+        delete = partial(peer.ask, Code.DELETE_TOPIC_IN_BROKER)
+        gone = TopicRequest(topic=old).encode()
+        await delete(gone, Answer.SYSTEM_ERROR)
+        ensure((await peer.topic(old)).topic_name == old, "tables", f"{old} is half deleted")
+        await peer.create(Answer.SYSTEM_ERROR, topic=new)
+        await peer.send(Answer.SYSTEM_ERROR, b=auto, c="TBW102", d=2)
+        ensure(fault.fired > 2, "load", f"{operation}: {fault.fired} times")
+        found = decode_messages((await peer.pull(Answer.SUCCESS, topic=old)).body)
+        ensure([one.body for one in found] == [b"before"], "tables", f"{old}: {found}")
+        await peer.send(Answer.SYSTEM_ERROR, b=old, body=b"in vain")  # its topic is not on disk
+        disk.faults.clear()
+        await trio.sleep(LATE_S)
+        await peer.send(b=old, body=b"meanwhile")
+        await peer.create(topic=new)
+        await peer.send(b=auto, c="TBW102", d=2, body=b"again")
+        found = decode_messages((await peer.pull(Answer.SUCCESS, topic=auto)).body)
+        ensure([one.body for one in found] == [b"again"], "tables", f"{auto}: {found}")
+        self._topics |= {old: number % 2 == 1, new: True, auto: True}
+        row = b'"%s@g"' % old.encode()
+        if not self._topics[old]:
+            ensure(row in Loss(disk).left.contents(POSITIONS), "load", "no position is on disk")
+            await delete(gone, Answer.SUCCESS)
+            data = Loss(disk).left.contents(POSITIONS)
+            ensure(row not in data, "tables", f"positions in {old} would be back: {data!r}")
+
+    async def afterwards(self, world: World) -> None:
+        async with trio.open_nursery() as nursery:
+            peer = await _dialled(world, nursery)
+            for topic, is_there in sorted(self._topics.items()):
+                want = Answer.SUCCESS if is_there else Answer.TOPIC_NOT_EXIST
+                await peer.ask(Code.GET_TOPIC_CONFIG, TopicRequest(topic=topic).encode(), want)
+                if topic.startswith("old") and is_there:
+                    found = decode_messages((await peer.pull(Answer.SUCCESS, topic=topic)).body)
+                    bodies = [one.body for one in found]
+                    ensure(bodies == [b"before", b"meanwhile"], "tables", f"{topic}: {bodies}")
+            nursery.cancel_scope.cancel()
+
+
+async def _dialled(world: World, nursery: trio.Nursery) -> Peer:
+    peer = Peer()
+    peer.connection = await dial(world, (NODE, PORT), peer.handlers)
+    nursery.start_soon(peer.connection.run)
+    return peer

@@ -1,0 +1,421 @@
+"""Sessions of one store find what they are there for, and nothing where nothing is wrong."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.node.broker.clients import ConsumerGroup
+from rocketbed.node.broker.delays import Delays
+from rocketbed.node.broker.delivered import Delivered
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.long_polling import LongPolls
+from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.rates import Rates
+from rocketbed.node.broker.registration import Registration
+from rocketbed.node.broker.send_back import SendBack
+from rocketbed.node.broker.table_log import TableLog
+from rocketbed.node.store import retention, store
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.damage import DamagedRanges
+from rocketbed.node.store.flush import Flusher
+from rocketbed.node.store.index import Index
+from rocketbed.node.store.marks import Mark
+from rocketbed.node.store.queues import Queues
+from rocketbed.node.store.reader import Reader
+from rocketbed.node.store.removal import Removal
+from rocketbed.remoting.connection import Connection
+from rocketbed.replication import controller
+from rocketbed.replication.confirm import AckBoard
+from rocketbed.replication.follow import MasterConnection
+from rocketbed.replication.follower import Follower
+from rocketbed.replication.insync import InSyncView
+from rocketbed.replication.lease import Roll
+from rocketbed.replication.membership import Membership
+from rocketbed.replication.pace import Pace
+from rocketbed.routing.keyvalue import KeyValueTable
+from rocketbed.routing.nameserver import Nameserver
+from rocketbed.routing.table import RoutingTable
+from rocketbed.wire.command import Command, answer
+from rocketbed.wire.message import HEAD
+from rocketbed.world.api import Lock, World
+from tests.model.again import run_again
+from tests.model.beginnings import run_beginnings
+from tests.model.behind import run_behind
+from tests.model.broker import run_broker
+from tests.model.catalogue import sessions
+from tests.model.copies import run_copies
+from tests.model.cuts import run_cuts
+from tests.model.damage import run_damage
+from tests.model.edges import run_edges
+from tests.model.feeding import run_feeding
+from tests.model.figures import run_figures
+from tests.model.following import run_following
+from tests.model.groups import run_groups
+from tests.model.leaders import run_leaders
+from tests.model.leading import run_leading
+from tests.model.led import run_led
+from tests.model.limits import run_limits
+from tests.model.members import run_members
+from tests.model.mending import run_holes, run_mending
+from tests.model.model import Model, Put, Wrong
+from tests.model.moments import run_moments
+from tests.model.nameserver import run_nameserver
+from tests.model.own_files import run_own_files
+from tests.model.parting import run_parting
+from tests.model.pieces import run_pieces
+from tests.model.questions import run_questions
+from tests.model.register import run_register
+from tests.model.registered import run_registered
+from tests.model.replica_lives import run_replica_lives
+from tests.model.room import run_room
+from tests.model.routes import run_routes
+from tests.model.rules import run_rules
+from tests.model.scattered import run_scattered
+from tests.model.sends import run_sends
+from tests.model.slave_reads import run_slave_reads
+from tests.model.steps import run_steps
+from tests.model.store import run_lives, run_remade
+from tests.model.table_files import run_table_files
+from tests.model.tables import run_tables
+from tests.model.taken_over import run_taken_over
+from tests.model.tools import run_tools
+from tests.model.trouble import run_trouble
+from tests.model.waiting import run_waiting
+from tests.support import turns
+
+(SEED,) = turns.part(range(501, 530), 29)
+PLANTED_SEED = 501
+FIRST = int(os.environ.get("ROCKETBED_SESSION_FIRST", "0"))
+SEEDS = int(os.environ.get("ROCKETBED_SESSION_SEEDS", "190"))
+SEEDS_AT_ONCE = 10
+
+
+def test_lives_of_a_store() -> None:
+    _, model, digest = run_lives(SEED)
+    assert model.kept
+    assert run_lives(SEED)[2] == digest, "the same seed is the same session"
+
+
+def test_servers_asked_by_hand() -> None:
+    assert run_broker(SEED)
+    assert run_nameserver(SEED)
+    assert run_limits(SEED)
+    assert run_groups(SEED)
+    assert run_sends(SEED)
+    assert run_tables(SEED)
+    assert run_routes(SEED)
+    assert run_routes(SEED + 1)
+    assert run_tools(SEED)
+    assert run_figures(SEED)
+    assert run_members(SEED)
+    assert run_registered(SEED)
+    assert run_questions(SEED)
+
+
+def test_mending_and_room() -> None:
+    assert run_mending(SEED)
+    assert run_holes(SEED)
+    assert run_damage(SEED)
+    assert run_cuts(SEED)
+    assert run_scattered(SEED)
+    assert run_remade(SEED)
+    assert run_room(SEED)
+    assert run_moments(SEED)
+    assert run_steps(SEED)
+    assert run_own_files(SEED)
+
+
+def test_rules_by_themselves() -> None:
+    assert run_table_files(SEED)
+    assert run_edges(SEED)
+    assert run_copies(SEED)
+    assert run_pieces(SEED)
+    assert run_rules(SEED)
+
+
+def test_what_a_start_finds() -> None:
+    assert run_beginnings(SEED)
+    assert run_taken_over(SEED)
+    assert run_trouble(SEED)
+
+
+def test_replication_from_both_of_its_ends() -> None:
+    assert run_feeding(SEED)
+    assert run_following(SEED)
+    assert run_parting(SEED)
+    assert run_slave_reads(SEED)
+
+
+def test_a_register_and_replicas_by_hand() -> None:
+    digest = run_register(SEED)
+    assert run_register(SEED) == digest, "the same seed is the same session"
+
+
+def test_a_leader_and_followers_by_hand() -> None:
+    assert run_leading(SEED)
+    assert run_behind(SEED)
+
+
+def test_a_follower_and_leaders_by_hand() -> None:
+    assert run_led(SEED)
+
+
+def test_lives_of_a_replica() -> None:
+    assert run_replica_lives(SEED)
+
+
+def test_delayed_messages_and_a_master_that_ends() -> None:
+    assert run_waiting(SEED)
+    assert run_again(SEED)
+
+
+def test_one_leader_after_the_other() -> None:
+    assert run_leaders(SEED)
+
+
+def test_other_seeds_are_other_sessions() -> None:
+    assert not sessions(1).keys() & sessions(2).keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, SEEDS_AT_ONCE))
+def test_fresh_seeds(first: int) -> None:
+    """`ROCKETBED_SESSION_SEEDS` makes it another number than 190, `ROCKETBED_SESSION_FIRST` says
+    the first."""
+    for seed in range(first, first + SEEDS_AT_ONCE):
+        assert run_lives(seed)
+        assert run_mending(seed)
+        assert run_damage(seed)
+        assert run_register(seed)
+        assert run_moments(seed)
+        assert run_steps(seed)
+        assert run_table_files(seed)
+        assert run_own_files(seed)
+        assert run_edges(seed)
+        assert run_copies(seed)
+        assert run_pieces(seed)
+        assert run_rules(seed)
+    assert run_beginnings(first)
+    assert run_taken_over(first)
+    assert run_trouble(first)
+    assert run_scattered(first)
+    assert run_feeding(first)
+    assert run_following(first)
+    assert run_leading(first)
+    assert run_led(first)
+    assert run_replica_lives(first)
+    assert run_parting(first)
+    assert run_waiting(first)
+    for seed in range(first, first + SEEDS_AT_ONCE):
+        assert run_groups(seed)
+        assert run_sends(seed)
+        assert run_tables(seed)
+        assert run_routes(seed)
+        assert run_again(seed)
+        assert run_members(seed)
+        assert run_cuts(seed)
+        assert run_registered(seed)
+        assert run_figures(seed)
+        assert run_questions(seed)
+    assert run_behind(first)
+    assert run_leaders(first)
+    assert run_tools(first)
+
+
+def later(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def found(*args: Any, **options: Any) -> int:
+        at: int = await original(*args, **options)
+        return at + 1
+
+    return found
+
+
+def skipping(original: Callable[..., Any]) -> Callable[..., Any]:
+    def pulled(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        result.next_offset += bool(result.ranges)
+        return result
+
+    return pulled
+
+
+def shorter(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: original(*args)[1:]
+
+
+async def _nowhere(*_args: Any) -> int:
+    return 0
+
+
+async def _no_sync(_self: Queues) -> None:
+    return None
+
+
+async def _never(*_args: Any, **_options: Any) -> bool:
+    return False
+
+
+async def _always(*_args: Any, **_options: Any) -> bool:
+    return True
+
+
+def _untaken(self: TableLog, physical: int, size: int, kinds: Any = ()) -> None:
+    return None
+
+
+async def _at_once(_self: Pace, size: int) -> None:
+    return None
+
+
+async def _success(_self: SendBack, command: Command, _connection: Connection) -> Command:
+    return answer(command)
+
+
+def sooner(original: Callable[..., int]) -> Callable[..., int]:
+    return lambda *args: original(*args) - 50
+
+
+async def _idle(_self: object, **_options: object) -> None:
+    await trio.sleep_forever()
+
+
+def _all_written(connection: MasterConnection) -> int:
+    return connection._log.written.value
+
+
+def _only_itself(view: InSyncView) -> set[tuple[int, int]]:
+    return {(view.me, view.known.in_sync[view.me])}
+
+
+def _whole_end(follower: Follower) -> int:
+    return follower._log.whole_end()
+
+
+def _unlocked(_world: World, _config: StoreConfig) -> list[Lock]:
+    return []
+
+
+Run = Callable[[int], Any]
+BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
+    (Reader, "offset_by_time", later, run_lives, "time"),
+    (Reader, "get_messages", skipping, run_lives, "pull"),
+    (Index, "query", shorter, run_lives, "query"),
+    (Flusher, "run", lambda _: _idle, run_mending, "(flush|retention|hang)"),
+    (Removal, "delete_topic", lambda _: _nowhere, run_lives, "deletion"),
+    (retention, "_bounded", lambda _: lambda value, low, high: low, run_room, "retention"),
+    (DamagedRanges, "shown", lambda _: lambda self: "", run_mending, "scrub"),
+    (
+        Mark,
+        "deleted_below",
+        lambda _: lambda self, end: self.deleted,
+        run_remade,
+        "(append|bounds)",
+    ),
+    (Queues, "sync", lambda _: _no_sync, run_moments, "durable"),
+    (store, "lock_store", lambda _: _unlocked, run_limits, "lock"),
+    (KeyValueTable, "load", lambda _: lambda self: None, run_nameserver, "code"),
+    (Groups, "find_or_create", lambda _: lambda self, name: self.get(name), run_broker, "code"),
+    (ConsumerGroup, "subscribe", lambda _: lambda self, wanted: True, run_broker, "code"),
+    (Offsets, "commit", lambda _: lambda self, *place: None, run_broker, "position"),
+    (AckBoard, "report", lambda _: lambda self, link, offset: None, run_feeding, "acknowledged"),
+    (MasterConnection, "_acknowledged", lambda _: _all_written, run_following, "reported"),
+    (MasterConnection, "_compare", lambda _: lambda self, *place: None, run_parting, "refused"),
+    (Delivered, "_is_delivered", lambda _: _never, run_waiting, "repeated"),
+    (Delays, "delay_ms", sooner, run_waiting, "early"),
+    (LongPolls, "on_arrival", lambda _: lambda self, entries: None, run_broker, "hold"),
+    (LongPolls, "release", lambda _: lambda self, topic, queue: None, run_groups, "hold"),
+    (
+        Offsets,
+        "_drop",
+        lambda _: lambda self, matches: None,
+        run_groups,
+        "(code|position|statistics)",
+    ),
+    (RoutingTable, "touch", lambda _: lambda self, *place, now_s: None, run_routes, "cluster"),
+    (Roll, "gone", lambda _: lambda self, *life: None, run_register, "(register|notice)"),
+    (controller, "refuse_stranger", lambda _: lambda asked, known: None, run_register, "answer"),
+    (InSyncView, "need", lambda _: _only_itself, run_leading, "(confirm|acknowledged|code)"),
+    (Follower, "_durable_end", lambda _: _whole_end, run_led, "acknowledged"),
+    (SendBack, "handle", lambda _: _success, run_again, "(code|lost)"),
+    (Delivered, "_is_delivered", lambda _: _always, run_again, "lost"),
+    (TableLog, "take_over", lambda _: _untaken, run_leaders, "tables"),
+    (Pace, "wait", lambda _: _at_once, run_behind, "rate"),
+    (Registration, "announce", lambda _: lambda self: None, run_registered, "wait"),
+    (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
+    (DamagedRanges, "hit", lambda _: lambda self, *place: None, run_pieces, "(pick|damage)"),
+    (Membership, "_is_behind", lambda _: lambda self, *told: False, run_copies, "member"),
+    (LongPolls, "topic_there", lambda _: lambda self, *place: None, run_rules, "hold"),
+    (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
+    (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
+    (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),
+]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "change", "run", "found"), BUGS, ids=[row[1] for row in BUGS]
+)
+def test_a_planted_bug_is_found(
+    owner: object,
+    name: str,
+    change: Callable[..., Any],
+    run: Run,
+    found: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(owner, name, change(getattr(owner, name)))
+    with pytest.raises(Wrong, match=rf"^{found}: "):
+        run(PLANTED_SEED)
+
+
+def a_record(at: int, offset: int, body: bytes = b"body") -> bytes:
+    head = bytearray(HEAD.size + 64)
+    size = len(head) + len(body) + 1
+    head[0:8] = size.to_bytes(4, "big") + b"\xda\xa3\x20\xa7"
+    head[20:36] = offset.to_bytes(8, "big") + at.to_bytes(8, "big")
+    return bytes(head) + body + b"T"
+
+
+PUT = Put("T", 0, b"body", b"")
+
+
+def test_a_model_takes_what_follows_and_nothing_else() -> None:
+    model = Model(segment=4096)
+    first = a_record(0, 0)
+    model.pending = model.expect([PUT], [(0, first)])
+    model.wrote()
+    after = len(first)
+    assert (model.written, model.ends) == (after, {("T", 0): 1})
+    for wrong in ([], [(after, a_record(after, 2))], [(after, a_record(after + 1, 1))]):
+        with pytest.raises(Wrong, match=r"^append: "):
+            model.expect([PUT], wrong)
+    with pytest.raises(Wrong, match=r"^append: a record at 8"):
+        model.expect([PUT], [(8, first)])
+
+
+def test_a_model_says_what_a_start_may_have_lost() -> None:
+    def two(flushed: int) -> tuple[Model, bytes, int]:
+        model, log = Model(segment=4096), b""
+        for number in range(2):
+            data = a_record(len(log), number)
+            model.pending = model.expect([PUT], [(len(log), data)])
+            model.wrote()
+            log += data
+        model.flushed = flushed
+        return model, log, len(log) // 2
+
+    model, log, half = two(0)
+    model.recovered(0, half, log[:half] + bytes(half), power=True)
+    assert (len(model.kept), model.written, model.ends) == (1, half, {("T", 0): 1})
+    model, log, half = two(2 * half)
+    with pytest.raises(Wrong, match=r"^loss: "):
+        model.recovered(0, half, log[:half], power=True)
+    model, log, half = two(0)
+    with pytest.raises(Wrong, match=r"^loss: "):
+        model.recovered(0, half, log[:half], power=False)
+    with pytest.raises(Wrong, match=r"^log: bytes behind the end"):
+        model.recovered(0, half, log, power=True)
+    with pytest.raises(Wrong, match=r"^log: another record at 0"):
+        model.recovered(0, half, a_record(0, 0, b"ydob"), power=True)
