@@ -18,8 +18,8 @@ import trio
 
 from bench.failover import LOOK_S, local_group, wait_leader, warm
 from bench.processes import generate
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import NAMESERVER
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import NAMESERVER
 
 Row = tuple[str, float, str]
 MIB: Final = 1 << 20

@@ -17,8 +17,8 @@ from typing import Any, Final, Literal
 import trio
 
 from bench.processes import cpu_seconds, generate
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import BROKER_NAME
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import BROKER_NAME
 from rocketbed.wire.errors import RocketbedError
 
 Row = tuple[str, float, str]

@@ -7,12 +7,12 @@ write-back to kernel threads there; its device is a volume's own, so it slows th
 import os
 from typing import Final
 
-from rocketbed.chaos.host.closing import Closing
-from rocketbed.chaos.host.janitor.cleaners import remove_throttle
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.chaos.process.machine.limits import ROOT, Group
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.closing import Closing
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.cleaners import remove_throttle
+from rocketbed.host.janitor.record import Ledger
 
 THROTTLE: Final = ROOT / "blkio" / "blkio.throttle.write_bps_device"
 
@@ -21,7 +21,7 @@ class MemoryLimit(Group):
     """Limit memory to this many bytes, page cache included; the kernel kills what needs more."""
 
     def __init__(self, name: str, *, run: Ledger, limit: int) -> None:
-        """Raises `BackendError`."""
+        """Raises `HostError`."""
         super().__init__("memory", name, run=run)
         self.set("memory.limit_in_bytes", str(limit))
 
@@ -30,18 +30,18 @@ class DiskLimit(Closing):
     """A volume whose device is limited in bytes written per second."""
 
     def __init__(self, volume: Volume, *, run: Ledger, write_bytes_per_s: int) -> None:
-        """Set it. Raises `BackendError`."""
+        """Set it. Raises `HostError`."""
         numbers = os.stat(volume.device).st_rdev
         self.device = f"{os.major(numbers)}:{os.minor(numbers)}"
         """As control groups name it."""
         self._run = run
         self._record = run.note("throttle", self.device)
         if not THROTTLE.exists():
-            raise BackendError(f"no throttling of devices: {THROTTLE} is missing")
+            raise HostError(f"no throttling of devices: {THROTTLE} is missing")
         try:
             THROTTLE.write_text(f"{self.device} {write_bytes_per_s}")
         except OSError as exc:
-            raise BackendError(f"{THROTTLE} rejects {write_bytes_per_s}: {exc}") from exc
+            raise HostError(f"{THROTTLE} rejects {write_bytes_per_s}: {exc}") from exc
 
     def close(self) -> None:
         remove_throttle(self.device)

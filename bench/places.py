@@ -17,8 +17,6 @@ import trio
 
 from bench.testbed import testbed
 from rocketbed.chaos.docker.backend import DockerHost
-from rocketbed.chaos.docker.client import Daemon, DockerError
-from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.network.choice import Net
 from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
@@ -31,6 +29,8 @@ from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.host.docker.client import Daemon, DockerError
+from rocketbed.host.docker.image import ready_image
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError

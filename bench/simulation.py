@@ -14,7 +14,6 @@ from typing import Final
 
 from rocketbed.chaos.checkers.judgement import judge_run
 from rocketbed.chaos.history import Function, HistoryWriter, Outcome
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.hunt.runner import Options, run_many, run_plan
 from rocketbed.chaos.hunt.runner import Outcome as Ran
 from rocketbed.chaos.process.disk.volume import Volume
@@ -22,7 +21,8 @@ from rocketbed.chaos.record import HISTORY_FILE, Promise, RunRecord
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.sim.simulation import Simulation
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 from rocketbed.world.api import World
 
 Row = tuple[str, float, str]
@@ -81,7 +81,7 @@ def processes() -> Iterator[Row]:
         yield "three real nodes and a nameserver, until all are in sync", min(times), "s"
     try:
         yield "power cut and remount of a real file system", 1e3 * _cut(), "ms"
-    except BackendError as error:
+    except HostError as error:
         print(f"power cut: left out, {error}")
 
 

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 
 from bench.limits import DiskLimit, MemoryLimit
 from bench.processes import Bench, wait_serving
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 
 Row = tuple[str, float, str]
 DISK_BYTES = 3 << 30
@@ -31,7 +31,7 @@ def longest_stall(bench: Bench) -> Iterator[Row]:
             volume = Volume.create(run.directory / "slow", run=run, size=DISK_BYTES)
             stack.callback(volume.destroy)
             memory = stack.enter_context(MemoryLimit("stall", run=run, limit=LIMIT_BYTES))
-        except BackendError as exc:
+        except HostError as exc:
             print(f"stall: left out, {exc}", file=sys.stderr)
             return
         broker = bench.node(

@@ -7,12 +7,12 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.choice import Net
 from rocketbed.chaos.process.run import ProcessHost
 from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.host.janitor.record import Ledger
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import crcmod.predefined
 import msgpack
 
-from rocketbed.chaos.host.closing import Closing
+from rocketbed.host.closing import Closing
 
 MAGIC = b"RBHIST2\n"
 _BLOCK = struct.Struct(">II")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from rocketbed.chaos.host.ports import FIRST, PORTS_VARIABLE, connection_ports_begin
+from rocketbed.host.ports import FIRST, PORTS_VARIABLE, connection_ports_begin
 
 WORKERS = 8
 """So many share the ports out; more share them again."""

@@ -136,7 +136,7 @@ def run_demo(
     """Run, judge, and write the page into the report's directory.
 
     `second_judge` adds a check to what was judged. Raises `DemoError`, `ScenarioError`,
-    `BackendError`, `OSError`.
+    `HostError`, `OSError`.
     """
     guest = None
     plan = demo_plan(options)

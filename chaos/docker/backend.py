@@ -5,47 +5,23 @@ machines (disks on the host, bound into the container), the same clients in this
 order of things. What differs is how a program is started, stopped, frozen and limited.
 """
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
-from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.docker.container import Container, Spec, logged
 from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.host.member import Launched
-from rocketbed.chaos.host.program import PRELOAD
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.network.choice import Net, is_switch
 from rocketbed.chaos.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.process.run import ProcessHost
 from rocketbed.chaos.process.software import Software
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.api import BackendError
-
-PYTHON: Final = "/opt/rocketbed/bin/python"
-"""In the image (compose/Dockerfile)."""
-USER: Final = 10001
-"""The image's user."""
-MEMORY: Final = 1 << 30
-"""Bytes a node may use, page cache included."""
-STORE: Final = "store"
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """As whom a program runs, and whom its files belong to."""
-
-    user: int
-    group: int
-
-    def __str__(self) -> str:
-        return f"{self.user}:{self.group}"
-
-
-OURS: Final = Owner(USER, USER)
+from rocketbed.host.docker.client import Daemon
+from rocketbed.host.docker.container import Container, Spec, logged
+from rocketbed.host.docker.owner import MEMORY, OURS, PYTHON, Owner, give
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
+from rocketbed.host.member import Launched
+from rocketbed.host.program import PRELOAD
 
 
 class DockerBackend(ProcessBackend):
@@ -106,9 +82,9 @@ class DockerHost(ProcessHost):
         self._image = image
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
-        """The switch where it can be had, else a bridge. Raises `BackendError`."""
+        """The switch where it can be had, else a bridge. Raises `HostError`."""
         if net == "proxy":
-            raise BackendError("--net proxy is for processes; containers have switch or plain")
+            raise HostError("--net proxy is for processes; containers have switch or plain")
         if not is_switch(net, instead="plain"):
             return BridgeFabric(self._daemon, Machines.of(plan), run=keeper)
         return ContainerSwitchFabric(self._daemon, self._image, Machines.of(plan), run=keeper)
@@ -119,29 +95,4 @@ class DockerHost(ProcessHost):
 
 def contained_command(*arguments: str) -> list[str]:
     """The command line of one of our programs within the image; it ends with its container."""
-    return [PYTHON, "-P", "-m", "rocketbed.chaos.host.tied", "1", *arguments]
-
-
-def give(own: Path, owner: Owner = OURS) -> Owner:
-    """Let a program have its machine's directory; a store that it has already is its own whole.
-
-    As whom it is to run: a harness that is not root has nobody but itself. A directory comes after
-    what is in it, so that one cut short is done again.
-    """
-    if os.geteuid() != 0:
-        return Owner(os.geteuid(), os.getegid())
-    for path in _below(own, owner):
-        if path.lstat().st_uid != owner.user:
-            os.chown(path, owner.user, owner.group, follow_symlinks=False)
-    return owner
-
-
-def _below(directory: Path, owner: Owner) -> Iterator[Path]:
-    for entry in os.scandir(directory):
-        path = Path(entry.path)
-        is_had = entry.name == STORE and path.lstat().st_uid == owner.user
-        if entry.is_dir(follow_symlinks=False) and not is_had:
-            yield from _below(path, owner)
-        else:
-            yield path
-    yield directory
+    return [PYTHON, "-P", "-m", "rocketbed.host.tied", "1", *arguments]

@@ -10,14 +10,14 @@ from typing import Final, Self
 
 import trio
 
-from rocketbed.chaos.docker.client import Daemon, DockerError, call
-from rocketbed.chaos.docker.container import Container, Spec
-from rocketbed.chaos.docker.network import hosts, make_network
-from rocketbed.chaos.host.janitor.docker import docker_record
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.fabric import HealthyLinks, Machines
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
+from rocketbed.host.docker.client import Daemon, DockerError, call
+from rocketbed.host.docker.container import Container, Spec
+from rocketbed.host.docker.network import hosts, make_network
+from rocketbed.host.janitor.docker import docker_record
+from rocketbed.host.janitor.record import Ledger
 
 HOLD: Final = ["sleep", "infinity"]
 

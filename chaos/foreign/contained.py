@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Final
 
 from rocketbed.chaos.docker.backend import DockerBackend, DockerHost
-from rocketbed.chaos.docker.client import Daemon, DockerError
-from rocketbed.chaos.docker.image import Say
 from rocketbed.chaos.foreign.image import ImageInstallation, image_of, in_image
 from rocketbed.chaos.foreign.installation import InstallationError
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
 from rocketbed.chaos.foreign.target import IMAGE_KIND, installation_of
-from rocketbed.chaos.host.member import Launched
-from rocketbed.chaos.host.program import PRELOAD, without_shim
 from rocketbed.chaos.process.backend import SetUp
+from rocketbed.host.docker.client import Daemon, DockerError
+from rocketbed.host.docker.image import Say
+from rocketbed.host.member import Launched
+from rocketbed.host.program import PRELOAD, without_shim
 
 NO_CLOCK: Final = "this system's libfaketime cannot be loaded into the programs of the image"
 

@@ -16,9 +16,10 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
-from rocketbed.chaos.docker.backend import OURS, Owner
-from rocketbed.chaos.docker.client import Daemon, DockerError
-from rocketbed.chaos.docker.image import (
+from rocketbed.chaos.foreign.installation import NEEDED, Installation, version_of
+from rocketbed.chaos.process.machine.clock import find_library
+from rocketbed.host.docker.client import Daemon, DockerError
+from rocketbed.host.docker.image import (
     Say,
     found_image,
     prune,
@@ -26,9 +27,8 @@ from rocketbed.chaos.docker.image import (
     run_build,
     said_in,
 )
-from rocketbed.chaos.foreign.installation import NEEDED, Installation, version_of
-from rocketbed.chaos.process.machine.clock import find_library
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.docker.owner import OURS, Owner
+from rocketbed.host.errors import HostError
 
 NAME: Final = "rocketbed/rocketmq"
 """Name of the images built here; the tag is the version."""
@@ -87,7 +87,7 @@ def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageIn
     user = user_for(str((row.get("Config") or {}).get("User") or ""))
     try:
         clock = find_library()
-    except BackendError:
+    except HostError:
         clock = ""  # as a machine will say that is to have one
     code, text = said_in(
         daemon,

@@ -22,14 +22,14 @@ from rocketbed.chaos.foreign.settings import (
     elected_lines,
     topics_file,
 )
-from rocketbed.chaos.host.ports import free_port
-from rocketbed.chaos.host.program import tied_program
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.samples import Asker, sample_of
 from rocketbed.chaos.process.software import Software
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Sample
 from rocketbed.chaos.trial.load import topic_names
+from rocketbed.host.ports import free_port
+from rocketbed.host.program import tied_program
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address
 

@@ -10,14 +10,14 @@ from typing import Final
 
 from rocketbed.chaos.foreign.installation import Installation, install, need, unpacked
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.network.choice import Net, is_switch, make_fabric
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.run import ProcessHost
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 
 KIND: Final = "rocketmq"
 IMAGE_KIND: Final = "image"
@@ -31,9 +31,9 @@ class ForeignHost(ProcessHost):
     mode: Mode = "classic"
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
-        """The switch, else plain loopback. Raises `BackendError` for a proxy."""
+        """The switch, else plain loopback. Raises `HostError` for a proxy."""
         if net == "proxy":
-            raise BackendError(
+            raise HostError(
                 "RocketMQ listens for replication on all addresses, which leaves no port for a"
                 " proxy: choose --net switch (root) or plain"
             )

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocketbed.chaos.checkers.judgement import Judgement, SecondJudge, clear_place
-from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
 from rocketbed.chaos.hunt.determinism import DeterminismError, difference
@@ -31,6 +30,7 @@ from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.library import is_shipped
 from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.host.child import held
 
 EXIT_HARNESS: Final = 4
 EXIT_STRICT: Final = 5

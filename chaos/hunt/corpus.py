@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.hunt.runner import Outcome
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.scenario.check import check_plan
@@ -25,6 +24,7 @@ from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.step import At, Step, parse_step
 from rocketbed.chaos.scenario.swarm import swarm_weather
 from rocketbed.chaos.sim.coverage import TICK_NS
+from rocketbed.host.files import write_whole
 
 FORMAT: Final = 1
 AFTERMATH_S: Final = 3.0

@@ -13,11 +13,11 @@ import sys
 from itertools import takewhile, zip_longest
 from typing import Any, Final
 
-from rocketbed.chaos.host.scratch import Scratch
 from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS
 from rocketbed.chaos.sim.run import run_in_simulation
+from rocketbed.host.scratch import Scratch
 
 ADDR_NO_RANDOMIZE: Final = 0x0040000
 ASK_PERSONALITY: Final = 0xFFFFFFFF

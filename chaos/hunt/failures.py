@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rocketbed.chaos.sim.incarnation import SimulationError
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
 from rocketbed.wire.errors import RocketbedError
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -22,7 +22,7 @@ def explain(error: BaseException) -> str:
             reason = f"no space left where the harness writes ({place})"
             return f"{reason}: free some space and run again"
     for one in _leaves(error):
-        if isinstance(one, BackendError | RocketbedError | SimulationError):
+        if isinstance(one, HostError | RocketbedError | SimulationError):
             return str(one)
     return "".join(traceback.format_exception(error))
 

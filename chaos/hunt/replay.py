@@ -20,7 +20,6 @@ from typing import Final, Literal, cast, get_args
 import trio
 
 from rocketbed import __version__
-from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.hunt.determinism import shared_events, window
 from rocketbed.chaos.hunt.runner import BackendName, Options, Outcome, run_plan
 from rocketbed.chaos.record import with_tuples
@@ -29,6 +28,7 @@ from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.step import unknown
 from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS
+from rocketbed.host.files import write_whole
 
 FORMAT: Final = 2
 KIND: Final = "rocketbed replay"

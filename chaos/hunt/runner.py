@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
-from rocketbed.chaos.host.child import Child, NothingSent, held, readable
-from rocketbed.chaos.host.scratch import Scratch
 from rocketbed.chaos.hunt.failures import explain, is_full
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.host.child import Child, NothingSent, held, readable
+from rocketbed.host.scratch import Scratch
 
 if TYPE_CHECKING:
     from rocketbed.chaos.process.run import ProcessHost
@@ -146,13 +146,13 @@ def host_of(options: Options) -> "Iterator[ProcessHost | None]":
     """Where the cluster's programs run; None: as processes of this system. Blocks.
 
     What is to run there is fetched, pulled or built, if it has to be. Raises `InstallationError`,
-    `BackendError`, `ScenarioError` for a target that names nothing.
+    `HostError`, `ScenarioError` for a target that names nothing.
     """
     if options.backend == "docker":
         from rocketbed.chaos.docker.backend import DockerHost
-        from rocketbed.chaos.docker.client import Daemon
-        from rocketbed.chaos.docker.image import ready_image
         from rocketbed.chaos.foreign.contained import ForeignDockerHost, ready_target
+        from rocketbed.host.docker.client import Daemon
+        from rocketbed.host.docker.image import ready_image
 
         say = options.say or (lambda line: None)
         with Daemon.connect() as daemon:
@@ -187,7 +187,7 @@ def run_many(
     """Run plans side by side; outcomes as they come, in no particular order.
 
     `keep` says where a run's files go (None: nowhere). Closing the generator ends what still runs.
-    Raises `OSError` when a place for a run cannot be made, `BackendError` when containers cannot.
+    Raises `OSError` when a place for a run cannot be made, `HostError` when containers cannot.
     """
     options = options or Options()
     if options.backend == "docker":

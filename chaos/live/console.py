@@ -81,7 +81,7 @@ class Console:
         return all((name, other) in links and links[name, other].cut for other in others)
 
     async def press(self, action: str, name: str) -> str:
-        """Press a button; what it did. Raises `Refused`, `BackendError`."""
+        """Press a button; what it did. Raises `Refused`, `HostError`."""
         if action == END:
             if self._conductor.phase != "storm":
                 is_over = self._conductor.storm_s

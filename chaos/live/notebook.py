@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.cluster.plan import ClusterPlan
-from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.scenario.dump import plan_to_toml
 from rocketbed.chaos.scenario.plan import Plan, Shape
 from rocketbed.chaos.scenario.step import At, Step
+from rocketbed.cluster.plan import ClusterPlan
+from rocketbed.host.files import write_whole
 
 FILE: Final = "watch.toml"
 AFTER_S: Final = 10.0

@@ -38,7 +38,7 @@ SHOW_S: Final = 0.2
 """Between two looks at the judge."""
 
 RunPlan = Callable[[Plan, Path, Say, Attendant], Awaitable[RunRecord]]
-"""Runs a plan in a directory, with somebody at the controls. Raises `BackendError`."""
+"""Runs a plan in a directory, with somebody at the controls. Raises `HostError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,6 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import FILE, ClusterError
-from rocketbed.chaos.cluster.upkeep import claimed
-from rocketbed.chaos.host.child import STOPPING
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.health import Health
 from rocketbed.chaos.live.meter import Meter
@@ -25,6 +21,10 @@ from rocketbed.chaos.live.picture import Picture
 from rocketbed.chaos.live.sender import Sender
 from rocketbed.chaos.live.server import LiveServer, Refused
 from rocketbed.chaos.process.samples import Asker
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import FILE, ClusterError
+from rocketbed.cluster.upkeep import claimed
+from rocketbed.host.child import STOPPING
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world

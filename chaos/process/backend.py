@@ -21,9 +21,6 @@ import trio
 
 from rocketbed.chaos.damage import Damage, Hit
 from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.host.member import Launched, ManagedProcess
-from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.registers import RegisterFile
@@ -35,7 +32,6 @@ from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.verbs import RegisterFault
 from rocketbed.chaos.trace import Trace
 from rocketbed.chaos.trial.api import (
-    BackendError,
     Collected,
     CrashPoint,
     DiskFault,
@@ -45,6 +41,10 @@ from rocketbed.chaos.trial.api import (
     State,
 )
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
+from rocketbed.host.member import Launched, ManagedProcess
+from rocketbed.host.tied import tied_command
 from rocketbed.world.api import Address, World
 
 END_S: Final = 60.0
@@ -154,13 +154,13 @@ class ProcessBackend:
 
     async def _end_all(self) -> None:
         """End every program, also when one of them cannot be; that one's error comes then."""
-        failures: list[BackendError] = []
+        failures: list[HostError] = []
 
         async def end(process: Launched) -> None:
             try:
                 if await process.send(signal.SIGKILL):
                     await process.wait_ended()  # its watcher may be cancelled already
-            except BackendError as error:
+            except HostError as error:
                 failures.append(error)
 
         async with trio.open_nursery() as nursery:
@@ -249,7 +249,7 @@ class ProcessBackend:
     async def start(self, name: str, settings: Mapping[str, str], *, stale: bool = False) -> None:
         """Start a node or nameserver; waits until an earlier process of it is off the books."""
         if stale:
-            raise BackendError(MISSING["nameserver.stale"])
+            raise HostError(MISSING["nameserver.stale"])
         await self.settled(name)
         async with self._power.get(name) or trio.Lock():  # cuts come before it or behind it
             await self._start(name, settings)
@@ -359,7 +359,7 @@ class ProcessBackend:
         self._machines[name].crash_at(point.event, point.mark)
 
     async def twin(self, name: str) -> bool:
-        raise BackendError(f"{name}: {MISSING['proc.twin']}")
+        raise HostError(f"{name}: {MISSING['proc.twin']}")
 
     async def wipe(self, name: str) -> None:
         await self._end(name, "kill")
@@ -392,7 +392,7 @@ class ProcessBackend:
         with trio.move_on_after(END_S):
             await self._watcher.off(process)
             return
-        raise BackendError(f"{name} has not ended {END_S:g} s after SIGKILL")
+        raise HostError(f"{name} has not ended {END_S:g} s after SIGKILL")
 
     def _struck(self, name: str, code: int | None) -> str | None:
         """What the crash point of a node did, if that ended it; it is not armed any more then."""
@@ -417,7 +417,7 @@ class ProcessBackend:
 
     async def set_clock(self, name: str, *, jump_s: float = 0.0, drift: float = 0.0) -> None:
         if drift:
-            raise BackendError(MISSING["clock.drift"])
+            raise HostError(MISSING["clock.drift"])
         if jump_s:
             self._machines[name].jump_clock(jump_s)
 
@@ -450,7 +450,7 @@ class ProcessBackend:
             await client.ended.wait()
 
     async def pause_client(self, name: str, *, resume: bool = False) -> None:
-        raise BackendError(str(self.lacks("client.pause")))
+        raise HostError(str(self.lacks("client.pause")))
 
     def client_state(self, name: str) -> State:
         return "running" if name in self._clients else "down"

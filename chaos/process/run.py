@@ -12,8 +12,6 @@ from typing import Final, Protocol
 import trio
 
 from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.host.child import STOPPING
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.choice import Net, make_fabric
@@ -22,6 +20,8 @@ from rocketbed.chaos.record import HISTORY_FILE, RunRecord
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.conductor import Attendant, Company, Conductor, MakeConductor
+from rocketbed.host.child import STOPPING
+from rocketbed.host.janitor.record import Ledger
 
 ROOM_MIN: Final = 16 << 20
 """Bytes that have to be free: with less, nodes' disks would fail that no step made fail."""
@@ -44,7 +44,7 @@ class ProcessHost:
     """Where the programs of a cluster run: as processes of this system."""
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
-        """The network between its machines. Raises `BackendError` for one that cannot be had."""
+        """The network between its machines. Raises `HostError` for one that cannot be had."""
         return make_fabric(net, plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
@@ -65,7 +65,7 @@ def run_in_processes(
     """Run a plan on `host` (None: this system). The directory has to exist and be empty.
 
     SIGINT, SIGTERM and SIGHUP end what was started, then raise `KeyboardInterrupt`. Raises
-    `BackendError`.
+    `HostError`.
     """
     records: list[RunRecord] = []
 

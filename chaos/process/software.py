@@ -13,10 +13,10 @@ from typing import Any, Final
 import orjson
 
 from rocketbed.chaos.damage import FOLLOWING, REPORTS, says_to_empty_it
-from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.samples import Asker
 from rocketbed.chaos.trial.api import Sample
 from rocketbed.chaos.trial.operator import NO_FAILOVER
+from rocketbed.host.tied import tied_command
 from rocketbed.remoting.client import parse_address
 from rocketbed.wire.command import RequestCode
 from rocketbed.wire.properties_text import render_properties

@@ -14,8 +14,8 @@ import trio
 
 from rocketbed.chaos.damage import MENDED, REFUSALS
 from rocketbed.chaos.history import Function, HistoryWriter
-from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.software import Software
+from rocketbed.host.member import Launched
 
 LOOK_S: Final = 0.005
 REPORT_S: Final = 0.5

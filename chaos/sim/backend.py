@@ -25,7 +25,6 @@ from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.recorder import Recorder
 from rocketbed.chaos.sim.simulation import LogLine, Simulation
 from rocketbed.chaos.trial.api import (
-    BackendError,
     Collected,
     CrashPoint,
     DiskFault,
@@ -36,6 +35,7 @@ from rocketbed.chaos.trial.api import (
 )
 from rocketbed.chaos.trial.links import LinkState
 from rocketbed.chaos.trial.operator import NO_FAILOVER
+from rocketbed.host.errors import HostError
 from rocketbed.node.config.node_config import NodeConfig, Setting, make_config
 from rocketbed.node.node import Node, run_node
 from rocketbed.replication.controller import Controller
@@ -280,7 +280,7 @@ class SimBackend:
 
     async def damage(self, name: str, damage: Damage) -> Hit:
         if self.state(name) != "down":
-            raise BackendError(f"{name} is running: a store is damaged while its node is down")
+            raise HostError(f"{name} is running: a store is damaged while its node is down")
         host = self.simulation.host(name)
         files = FilesAtRest(host.image, STORE)
         hit = inflict(files, damage, self.simulation.timeline.stream("damage"))

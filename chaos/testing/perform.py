@@ -22,7 +22,7 @@ from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.testing.errors import ChecksFailed
 from rocketbed.chaos.testing.spec import RunResult, RunSpec, Script
 from rocketbed.chaos.testing.stage import Stage
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
 
 NOTHING_SENT: Final = (
     "No send was recorded, so nothing can be said of what was acknowledged: send by"
@@ -93,7 +93,7 @@ def play(spec: RunSpec, script: Script, directory: Path) -> tuple[RunRecord, flo
     """Make a cluster and play a script on it to its end.
 
     Gives the record, and of a simulation its seconds and its digest. Raises `SimulationError`,
-    `BackendError`, `DockerError`.
+    `HostError`, `DockerError`.
     """
     conductor = partial(Stage, script=script)
     if spec.backend == "sim":
@@ -118,5 +118,5 @@ def missing_for(backend: str) -> str | None:
     try:
         with host_of(Options(backend=read_backend(backend))):
             return None
-    except BackendError as error:
+    except HostError as error:
         return str(error)

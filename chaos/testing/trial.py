@@ -17,8 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from rocketbed.chaos.host.child import EXIT_INTERRUPTED, Child, NothingSent, held, readable
-from rocketbed.chaos.host.scratch import Scratch
 from rocketbed.chaos.hunt.failures import explain
 from rocketbed.chaos.testing.asyncio_side import AsyncioChaos, AsyncioCluster
 from rocketbed.chaos.testing.blocking import BlockingChaos, BlockingCluster
@@ -28,6 +26,8 @@ from rocketbed.chaos.testing.collection import RunsOn
 from rocketbed.chaos.testing.errors import BudgetSpent
 from rocketbed.chaos.testing.faults import Chaos
 from rocketbed.chaos.testing.spec import RunResult, RunSpec
+from rocketbed.host.child import EXIT_INTERRUPTED, Child, NothingSent, held, readable
+from rocketbed.host.scratch import Scratch
 
 GRACE_S: Final = 20.0
 """What a run that is over its budget, or interrupted, may take to clean up before it is killed."""

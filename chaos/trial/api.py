@@ -23,10 +23,6 @@ Program = Callable[[World], Awaitable[None]]
 State = Literal["running", "paused", "down"]
 
 
-class BackendError(Exception):
-    """The backend itself failed (verdict `harness-error`); the message says what to do."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """A node's own word for where it stands. Offsets in bytes of the log."""

@@ -153,7 +153,7 @@ class Conductor:
         """Backend time at which the load began."""
 
     async def run(self, directory: Path) -> RunRecord:
-        """All phases, then everything into the directory. Raises `BackendError`.
+        """All phases, then everything into the directory. Raises `HostError`.
 
         Nothing is done where a capability is missing that the plan stands on.
         """

@@ -17,9 +17,9 @@ from rocketbed.chaos.history import Function
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.step import After, At, Every, Step, When
 from rocketbed.chaos.trial.actions import Actions, Done
-from rocketbed.chaos.trial.api import BackendError
 from rocketbed.chaos.trial.load import LoadControl
 from rocketbed.chaos.trial.targets import Resolver
+from rocketbed.host.errors import HostError
 
 LOOK_S: Final = 0.05
 ACTION_S: Final = 60.0
@@ -117,7 +117,7 @@ class Schedule:
         """Carry out, now, what no plan foresaw; names of those it hit.
 
         It is noted as every step is. What lasts goes on until `end`, or until everything is healed.
-        After `close` it hits nobody. Raises `BackendError`.
+        After `close` it hits nobody. Raises `HostError`.
         """
         if self._closed:
             return []
@@ -251,7 +251,7 @@ class Schedule:
         with trio.move_on_after(ACTION_S, shield=True):
             done = await self._actions.do(step)
         if done is None:
-            raise BackendError(f"{step}, begun at {moment:.3f} s, did not end in {ACTION_S:g} s")
+            raise HostError(f"{step}, begun at {moment:.3f} s, did not end in {ACTION_S:g} s")
         if not done.names:
             self.missed.append(f"{step}: no target matched at {moment:.3f} s")
             return None

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
 from rocketbed.chaos.process.backend import MISSING
 from rocketbed.chaos.record import Expectation
@@ -13,6 +12,7 @@ from rocketbed.chaos.scenario.family import shorten
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.host.docker.client import Daemon
 from tests.support.docker_daemon import nothing_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rocketbed.blocking import Admin, Consumer
-from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.host.ports import free_port
+from rocketbed.host.docker.client import Daemon
+from rocketbed.host.ports import free_port
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

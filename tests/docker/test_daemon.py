@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.docker.client import LABEL, Daemon
-from rocketbed.chaos.docker.image import IMAGE, ready_image
-from rocketbed.chaos.host.loop_device import mounts_at_or_below
+from rocketbed.host.docker.client import LABEL, Daemon
+from rocketbed.host.docker.image import IMAGE, ready_image
+from rocketbed.host.loop_device import mounts_at_or_below
 from tests.support.containers import ENDLESS, WAIT_S, wait_for
 from tests.support.docker_daemon import ROOT
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.docker.client import Daemon
+from rocketbed.host.docker.client import Daemon
 from tests.support.docker_daemon import nothing_left
 from tests.support.live_page import live, rocketbed, run_live
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.docker import image as images
-from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.host.ports import HOST, free_port
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.cli.servers import LOG_BYTES
+from rocketbed.host.docker import image as images
+from rocketbed.host.docker.client import LABEL, Daemon, DockerError
+from rocketbed.host.janitor.record import Ledger
+from rocketbed.host.ports import HOST, free_port
 from tests.support.containers import ENDLESS, WAIT_S, wait_for
 from tests.support.private_daemon import PrivateDaemon
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import BROKER_NAME, CLUSTER_NAME
 from rocketbed.client.group_status import GroupStatus
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Sent
 from rocketbed.client.producer import Producer
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import BROKER_NAME, CLUSTER_NAME
 from rocketbed.inspect import LogEnd, open_directory
 from rocketbed.wire.errors import RocketbedError
 from tests.support.peer.brokers import SMALL_FILES, Broker, Site

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.foreign.image import NAME, image_of
 from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
 from rocketbed.chaos.record import Expectation
@@ -14,6 +13,7 @@ from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.cli.main import main
+from rocketbed.host.docker.client import Daemon
 from tests.support.docker_daemon import nothing_left
 from tests.support.peer.images import LIKE_THEIRS, NO_ROCKETMQ, NO_SHELL, build
 from tests.support.peer.installation import Installation

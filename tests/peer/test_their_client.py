@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.client.messages import Message
 from rocketbed.client.packing import Codec
 from rocketbed.client.producer import Producer
 from rocketbed.client.select import by_hash
+from rocketbed.cluster.cluster import LocalCluster
 from rocketbed.wire.bodies import MessageQueue
 from tests.support.peer.brokers import SMALL_FILES
 from tests.support.peer.installation import Installation

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.producer import Producer
+from rocketbed.cluster.cluster import LocalCluster
 from tests.support.peer.installation import Installation
 
 TOPIC, GROUP, OTHER = "ToolTopic", "tool-group", "tool-other"

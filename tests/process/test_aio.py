@@ -17,8 +17,8 @@ from opentelemetry.trace import StatusCode, get_current_span
 
 import rocketbed
 from rocketbed import aio, blocking, portal
-from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.client.errors import BadMessage, ClientError
+from rocketbed.cluster.cluster import LocalCluster
 from rocketbed.otel import OpenTelemetry
 
 COUNT = 300

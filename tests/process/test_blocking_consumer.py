@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from rocketbed import blocking
-from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.client.errors import ClientError
+from rocketbed.cluster.cluster import LocalCluster
 
 COUNT = 40
 SOON = {"messageDelayLevel": "1s 1s 1s 1s"}

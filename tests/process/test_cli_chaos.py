@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.host.janitor.processes import began
-from rocketbed.chaos.host.janitor.record import OWNER, Ledger
 from rocketbed.cli.main import main
+from rocketbed.host.janitor.processes import began
+from rocketbed.host.janitor.record import OWNER, Ledger
 
 pytestmark = pytest.mark.process
 DEADLINE_S = 120

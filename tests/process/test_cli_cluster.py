@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.host.member import rocketbed_command
 from rocketbed.cli.main import main
+from rocketbed.host.member import rocketbed_command
 
 pytestmark = pytest.mark.process
 

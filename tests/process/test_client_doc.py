@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.cluster.cluster import LocalCluster
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "client.md"
 

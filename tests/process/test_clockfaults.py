@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.host.janitor.cleaners import faketime_files
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.hunt.runner import Options, run_plan
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.process.machine.clock import ClockFaults, find_library
 from rocketbed.chaos.scenario.generator import RETENTION
 from rocketbed.chaos.scenario.plan import Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import parse_step
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.cleaners import faketime_files
+from rocketbed.host.janitor.record import Ledger
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import NotConnected
@@ -211,7 +211,7 @@ def test_without_the_library_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rocketbed.chaos.process.machine.clock.LIBRARY_GLOBS", ("/nowhere/*.so",))
-    with pytest.raises(BackendError, match="apt-get install faketime"):
+    with pytest.raises(HostError, match="apt-get install faketime"):
         find_library()
 
 

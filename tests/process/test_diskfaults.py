@@ -14,7 +14,7 @@ import pytest
 from rocketbed.chaos.process.disk import faults as diskfaults
 from rocketbed.chaos.process.disk.faults import DiskFaults, build_shim, join_environments
 from rocketbed.chaos.process.disk.format import DiskRule, read_flush_trace
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
 from tests.support.shim import WrittenEnd, events, fired, written_ends
 
 pytestmark = pytest.mark.slow  # needs a C compiler
@@ -288,7 +288,7 @@ def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
 
 
 def test_too_many_rules(faults: DiskFaults) -> None:
-    with pytest.raises(BackendError, match="at most 64"):
+    with pytest.raises(HostError, match="at most 64"):
         faults.set_rules([DiskRule(operation="sync", skip=number) for number in range(65)])
 
 
@@ -296,12 +296,12 @@ def test_without_a_compiler_the_message_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda _name: None)
-    with pytest.raises(BackendError, match="install gcc"):
+    with pytest.raises(HostError, match="install gcc"):
         build_shim(tmp_path)
     (tmp_path / "broken.c").write_text("int main(")
     monkeypatch.undo()
     monkeypatch.setattr(diskfaults, "SOURCE", tmp_path / "broken.c")
-    with pytest.raises(BackendError, match=r"cannot build broken\.c"):
+    with pytest.raises(HostError, match=r"cannot build broken\.c"):
         build_shim(tmp_path)
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.cluster.doctor import probes as doctor_probes
-from rocketbed.chaos.cluster.doctor import report as doctor
-from rocketbed.chaos.cluster.doctor.report import (
+from rocketbed.chaos.doctor import probes as doctor_probes
+from rocketbed.chaos.doctor import report as doctor
+from rocketbed.chaos.doctor.report import (
     PROBES,
     Capability,
     doctor_rows,
     render_json,
     render_table,
 )
-from rocketbed.chaos.host.janitor.record import Ledger
+from rocketbed.host.janitor.record import Ledger
 
 
 @pytest.mark.slow

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.host.member import ManagedProcess
-from rocketbed.chaos.host.ports import free_ports
-from rocketbed.chaos.host.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.host.member import ManagedProcess
+from rocketbed.host.ports import free_ports
+from rocketbed.host.tied import tied_command
 from rocketbed.remoting.errors import RemotingError
 from tests.support.etcd import etcd
 

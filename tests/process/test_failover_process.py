@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import BROKER_NAME, CONFIG, NAMESERVER, REGISTER, write_settings
-from rocketbed.chaos.host.member import ManagedProcess, rocketbed_command
-from rocketbed.chaos.host.ports import free_ports
 from rocketbed.cli.main import main
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.group_status import GroupStatus
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import BROKER_NAME, CONFIG, NAMESERVER, REGISTER, write_settings
+from rocketbed.host.member import ManagedProcess, rocketbed_command
+from rocketbed.host.ports import free_ports
 from rocketbed.remoting.client import open_connection, parse_address
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError

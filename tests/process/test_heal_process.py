@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import ClusterError
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import ClusterError
 
 pytestmark = pytest.mark.process
 DEADLINE_S = 120

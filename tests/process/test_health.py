@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.cluster.cluster import LocalCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 WAIT_S = 60.0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.host import loop_device as volume_loop
-from rocketbed.chaos.host.janitor import processes as janitor_processes
-from rocketbed.chaos.host.janitor.processes import (
+from rocketbed.host import loop_device as volume_loop
+from rocketbed.host.janitor import processes as janitor_processes
+from rocketbed.host.janitor.processes import (
     MARK,
     began,
     is_alive,
@@ -20,14 +20,14 @@ from rocketbed.chaos.host.janitor.processes import (
     marked,
     wait_gone,
 )
-from rocketbed.chaos.host.janitor.record import OWNER, RECORDS, Ledger, owner_is_dead, sweep
+from rocketbed.host.janitor.record import OWNER, RECORDS, Ledger, owner_is_dead, sweep
 
 SLEEPER = "import time\nwhile True: time.sleep(60)"
 
 HARNESS = """
 import os, subprocess, sys, time
 from pathlib import Path
-from rocketbed.chaos.host.janitor.record import Ledger
+from rocketbed.host.janitor.record import Ledger
 
 run = Ledger.begin(Path(sys.argv[1]))
 kept = run.directory / "kept"
@@ -223,7 +223,7 @@ def test_the_guardian_knows_of_a_directory_that_is_being_made(tmp_path: Path) ->
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from rocketbed.chaos.host.janitor.record import Ledger\n"
+        "from rocketbed.host.janitor.record import Ledger\n"
         "def rename(self, other):\n"
         "    print(self, flush=True)\n"
         "    sys.stdin.read()\n"
@@ -268,10 +268,7 @@ def guardians_of(directory: Path) -> list[int]:
                 command = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if (
-                b"rocketbed.chaos.host.janitor.guardian" in command
-                and os.fsencode(directory) in command
-            ):
+            if b"rocketbed.host.janitor.guardian" in command and os.fsencode(directory) in command:
                 found.append(int(entry.name))
     return found
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from bench.limits import THROTTLE, DiskLimit, MemoryLimit
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.chaos.process.machine.limits import CpuLimit
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def test_a_tenth_of_a_cpu_takes_ten_times_as_long(run: Ledger) -> None:
         assert process.stdout is not None
         assert float(process.stdout.readline()) > 0.2
         cpu.limit(None)
-        with pytest.raises(BackendError, match="must be positive"):
+        with pytest.raises(HostError, match="must be positive"):
             cpu.limit(0.0)
 
 

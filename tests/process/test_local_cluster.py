@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import ClusterError
-from rocketbed.chaos.host.member import ProcessError
 from rocketbed.cli.servers import LOG_BYTES
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Refused, Sent, Unknown
 from rocketbed.client.producer import Producer
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import ClusterError
+from rocketbed.host.member import ProcessError
 from rocketbed.inspect import check_store, open_directory
 
 pytestmark = pytest.mark.process

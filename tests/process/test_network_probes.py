@@ -5,15 +5,15 @@ import os
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.doctor import network as network_probes
-from rocketbed.chaos.cluster.doctor.network import (
+from rocketbed.chaos.doctor import network as network_probes
+from rocketbed.chaos.doctor.network import (
     probe_loss,
     probe_proxy,
     probe_reset,
     probe_switch,
 )
-from rocketbed.chaos.cluster.doctor.probes import Broken, Missing
-from rocketbed.chaos.cluster.doctor.report import doctor_rows, render_table
+from rocketbed.chaos.doctor.probes import Broken, Missing
+from rocketbed.chaos.doctor.report import doctor_rows, render_table
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch import fabric as switch_fabric
 from rocketbed.chaos.trial.links import LinkState

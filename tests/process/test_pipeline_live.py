@@ -13,8 +13,8 @@ import pytest
 import trio
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import change_settings
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import change_settings
 from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.option_table import OptionError

@@ -10,7 +10,7 @@ import pytest
 import trio
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.cluster.cluster import LocalCluster
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import ClusterError
-from rocketbed.chaos.cluster.promotion import Promotion
 from rocketbed.cli.main import main
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import ClusterError
+from rocketbed.cluster.promotion import Promotion
 from rocketbed.inspect import check_store, open_directory
 from tests.support.logs import STORE_MS, Log
 from tests.support.logs import Message as Stored

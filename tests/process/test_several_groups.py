@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.cli.main import main
 from rocketbed.client.admin import Admin
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.cluster.cluster import LocalCluster
 
 pytestmark = pytest.mark.process
 DEADLINE_S = 60

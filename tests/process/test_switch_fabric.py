@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.host.janitor import record as janitor
-from rocketbed.chaos.host.janitor.cleaners import NETWORK_NAMESPACES
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.network.fabric import Machines
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
-from rocketbed.chaos.trial.api import BackendError
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor import record as janitor
+from rocketbed.host.janitor.cleaners import NETWORK_NAMESPACES
+from rocketbed.host.janitor.record import Ledger
+from rocketbed.host.tied import tied_command
 from rocketbed.world.api import Stream
 from rocketbed.world.real import real_world
 from tests.support.fabric import (
@@ -246,10 +246,10 @@ async def test_every_order_is_logged() -> None:
 
 async def test_an_order_that_makes_no_sense_is_refused() -> None:
     async with switched() as fabric:
-        with pytest.raises(BackendError, match="link: KeyError"):
+        with pytest.raises(HostError, match="link: KeyError"):
             await fabric.set_link("b1", "nobody", LinkState())
         os.kill(fabric.switch._process.pid, signal.SIGKILL)
-        with pytest.raises(BackendError, match="has exited"):
+        with pytest.raises(HostError, match="has exited"):
             await fabric.switch.counters()
 
 
@@ -270,7 +270,7 @@ async def test_a_program_runs_on_its_machine_and_dies_with_us() -> None:
 def test_nothing_is_left_when_the_harness_is_killed() -> None:
     program = """
 import sys, trio
-from rocketbed.chaos.host.janitor.record import Ledger
+from rocketbed.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.fabric import Machines
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.host import loop_device as volume_loop
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import FILLER, Volume, check_power_cut
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host import loop_device as volume_loop
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 from rocketbed.world.real import real_world
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_process_that_is_killed_after_the_cut_saves_nothing(volume: Volume) ->
 def test_remount_names_what_to_do_when_somebody_holds_on(volume: Volume) -> None:
     with (volume.path / "held").open("wb"):
         volume.power_cut()
-        with pytest.raises(BackendError, match="end the processes that use it"):
+        with pytest.raises(HostError, match="end the processes that use it"):
             volume.remount(timeout_s=0.01)
     volume.remount()
 
@@ -116,7 +116,7 @@ def test_destroy_leaves_no_mount_no_device_no_image(run: Ledger) -> None:
     assert not volume.path.is_mount()
     assert not volume.image.exists()
     volume.destroy()
-    with pytest.raises(BackendError, match="not mounted"):
+    with pytest.raises(HostError, match="not mounted"):
         volume.power_cut()
 
 
@@ -140,7 +140,7 @@ def test_a_run_that_ends_takes_its_volumes_along(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named(run: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rocketbed.chaos.process.disk.volume.MKFS", "mkfs.nothing")
-    with pytest.raises(BackendError, match=r"mkfs\.nothing: install e2fsprogs"):
+    with pytest.raises(HostError, match=r"mkfs\.nothing: install e2fsprogs"):
         Volume.create(run.directory / "b4", run=run)
 
     def refuse(_image: Path) -> tuple[str, int]:
@@ -148,6 +148,6 @@ def test_what_is_missing_is_named(run: Ledger, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.undo()
     monkeypatch.setattr(volume_loop, "attach", refuse)
-    with pytest.raises(BackendError, match="needs root and a loop device"):
+    with pytest.raises(HostError, match="needs root and a loop device"):
         Volume.create(run.directory / "b5", run=run)
     assert not (run.directory / "b5" / "volume.img").exists()

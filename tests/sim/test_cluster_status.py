@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import ClusterError, ClusterMember, make_plan
-from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.cli.main import main
 from rocketbed.client.group_status import GroupStatus
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import ClusterError, ClusterMember, make_plan
+from rocketbed.cluster.status import MemberStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.node.store.unit_queue import UNIT
 from tests.support.sim.damage import CONFIG, FIELDS, fill_and_close, records

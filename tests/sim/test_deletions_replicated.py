@@ -14,13 +14,13 @@ import pytest
 import trio
 import trio.testing
 
-from rocketbed.chaos.cluster.ends import KnownEnd, missing_in
-from rocketbed.chaos.cluster.plan import ClusterMember
-from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.client.consumer import Consumer
+from rocketbed.cluster.ends import KnownEnd, missing_in
+from rocketbed.cluster.plan import ClusterMember
+from rocketbed.cluster.status import MemberStatus
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.rebuild import rebuild, rebuild_in_place
 from rocketbed.node.replication import CopiedTables

@@ -10,7 +10,7 @@ import pytest
 import trio
 from pyspark.sql import SparkSession
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.cluster.cluster import LocalCluster
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.audit.job import AuditOptions, audit
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.cluster.cluster import LocalCluster
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.replay.job import ReplayOptions, replay

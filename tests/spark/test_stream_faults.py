@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.cluster.cluster import LocalCluster
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkOptions
 from rocketbed.pipeline.sink.rows import outgoing

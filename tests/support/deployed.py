@@ -19,7 +19,7 @@ import trio
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.cluster.cluster import LocalCluster
 from rocketbed.pipeline import read
 from rocketbed.pipeline.jobs import spread as spreading
 from rocketbed.pipeline.jobs.campaign import CampaignOptions, campaign, results

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import docker.errors
 
-from rocketbed.chaos.docker.client import Daemon
+from rocketbed.host.docker.client import Daemon
 
 Row = dict[str, Any]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.docker.client import LABEL, Daemon
-from rocketbed.chaos.docker.image import BASE, ready_image
+from rocketbed.host.docker.client import LABEL, Daemon
+from rocketbed.host.docker.image import BASE, ready_image
 from tests.support.private_daemon import PrivateDaemon
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import ClusterError
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import ClusterError
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema

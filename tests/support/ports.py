@@ -1,6 +1,6 @@
 """Free ports on loopback for tests with real processes."""
 
-from rocketbed.chaos.host.ports import free_node_port
+from rocketbed.host.ports import free_node_port
 
 
 def free_port() -> int:

@@ -22,10 +22,10 @@ from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Final, Self
 
-from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError, asking
-from rocketbed.chaos.docker.container import remove
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.host.program import tied_program
+from rocketbed.host.docker.client import LABEL, Daemon, DockerError, asking
+from rocketbed.host.docker.container import remove
+from rocketbed.host.janitor.record import Ledger
+from rocketbed.host.program import tied_program
 
 UP_S: Final = 30.0
 DOWN_S: Final = 20.0

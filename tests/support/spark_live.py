@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 from pyspark.sql import DataFrame, SparkSession
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.cluster.cluster import LocalCluster
 
 FORMAT = "rocketbed"
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}

@@ -24,7 +24,7 @@ sys.exit("rocketbed: over")
 
 
 def run(directory: Path, lines: int) -> None:
-    """Start a program as `chaos.host.member` does; its output goes to the file at once."""
+    """Start a program as `rocketbed.host.member` does; its output goes to the file at once."""
     with (directory / "log").open("ab") as log:
         command = [sys.executable, "-P", "-c", PROGRAM, str(lines)]
         done = subprocess.run(command, cwd=directory, stdout=log, stderr=log, check=False)

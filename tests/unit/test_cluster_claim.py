@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.cluster.plan import FILE, ClusterError
-from rocketbed.chaos.cluster.upkeep import claimed
 from rocketbed.cli.main import main
+from rocketbed.cluster.plan import FILE, ClusterError
+from rocketbed.cluster.upkeep import claimed
 
 HOLD = """
 import sys
 from pathlib import Path
-from rocketbed.chaos.cluster.upkeep import claimed
+from rocketbed.cluster.upkeep import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

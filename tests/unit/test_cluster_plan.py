@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import ClusterError, change_settings, make_plan, read_plan
-from rocketbed.chaos.cluster.promotion import changes_role
-from rocketbed.chaos.host.member import ManagedProcess, ProcessError
-from rocketbed.chaos.host.ports import (
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import ClusterError, change_settings, make_plan, read_plan
+from rocketbed.cluster.promotion import changes_role
+from rocketbed.host.member import ManagedProcess, ProcessError
+from rocketbed.host.ports import (
     HOST,
     PORTS_VARIABLE,
     PortRangeError,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.cluster.docker.member import NOFILE, PIDS
-from rocketbed.chaos.docker import image as images
-from rocketbed.chaos.docker.backend import PYTHON, USER
-from rocketbed.chaos.docker.image import BUILT_OF, FILES, source_digest
 from rocketbed.cli import probe
 from rocketbed.cli.servers import LOG_BYTES, LOG_FILES
+from rocketbed.cluster.docker.member import NOFILE, PIDS
+from rocketbed.host.docker import image as images
+from rocketbed.host.docker.image import BUILT_OF, FILES, source_digest
+from rocketbed.host.docker.owner import PYTHON, USER
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"

@@ -11,7 +11,7 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from rocketbed.chaos.docker.client import Daemon, DockerError
+from rocketbed.host.docker.client import Daemon, DockerError
 
 NOBODY = 65_534
 

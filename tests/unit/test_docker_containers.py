@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.cluster.docker import cluster as clusters
-from rocketbed.chaos.cluster.docker import member as members
-from rocketbed.chaos.cluster.docker.cluster import DockerCluster, name_of
-from rocketbed.chaos.cluster.docker.member import ContainerMember
-from rocketbed.chaos.cluster.plan import (
+from rocketbed.cli.main import main
+from rocketbed.cluster.docker import cluster as clusters
+from rocketbed.cluster.docker import member as members
+from rocketbed.cluster.docker.cluster import DockerCluster, name_of
+from rocketbed.cluster.docker.member import ContainerMember
+from rocketbed.cluster.plan import (
     FILE,
     ClusterError,
     ClusterMember,
@@ -19,12 +20,11 @@ from rocketbed.chaos.cluster.plan import (
     make_plan,
     read_plan,
 )
-from rocketbed.chaos.docker.backend import MEMORY
-from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError
-from rocketbed.chaos.docker.container import Container, Spec
-from rocketbed.chaos.docker.network import has_network, make_network
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.cli.main import main
+from rocketbed.host.docker.client import LABEL, Daemon, DockerError
+from rocketbed.host.docker.container import Container, Spec
+from rocketbed.host.docker.network import has_network, make_network
+from rocketbed.host.docker.owner import MEMORY
+from rocketbed.host.janitor.record import Ledger
 from tests.support.docker_api import FakeApi, daemon_of, free_ranges, refused
 
 

@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import choice as fabrics
 from rocketbed.chaos.process.network.choice import Net, make_fabric
 from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 
 PLAN = load_scenario("half-open").plan(1)
 
@@ -36,5 +36,5 @@ def test_the_best_network_that_can_be_had(
 
 def test_a_switch_that_cannot_be_had_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(BackendError, match="needs root"):
+    with pytest.raises(HostError, match="needs root"):
         make_fabric("switch", PLAN, cast(Ledger, None))

@@ -11,10 +11,6 @@ from typing import Any, cast
 import docker.errors
 import pytest
 
-from rocketbed.chaos.docker.backend import OURS, Owner, give
-from rocketbed.chaos.docker.client import Daemon, DockerError
-from rocketbed.chaos.docker.container import posix_code
-from rocketbed.chaos.docker.image import pulled_image
 from rocketbed.chaos.foreign import contained, target
 from rocketbed.chaos.foreign import image as foreign
 from rocketbed.chaos.foreign.contained import ContainedRocketMQ, ready_target
@@ -32,6 +28,10 @@ from rocketbed.chaos.process.network.fabric import Machines, PlainFabric
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.cli.main import main
+from rocketbed.host.docker.client import Daemon, DockerError
+from rocketbed.host.docker.container import posix_code
+from rocketbed.host.docker.image import pulled_image
+from rocketbed.host.docker.owner import OURS, Owner, give
 from tests.support.docker_api import refused
 
 HOME = "/home/rocketmq/rocketmq-5.3.3"

@@ -13,9 +13,9 @@ from rocketbed.chaos.foreign.installation import (
     unpacked,
 )
 from rocketbed.chaos.foreign.target import foreign_host
-from rocketbed.chaos.host.program import PRELOAD, without_shim
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.cli.main import main
+from rocketbed.host.program import PRELOAD, without_shim
 
 FETCHED = """#!/bin/sh
 for option; do case $option in -DoutputDirectory=*) jars=${option#*=};; esac; done

@@ -10,12 +10,12 @@ from rocketbed.chaos.foreign.installation import Installation
 from rocketbed.chaos.foreign.rocketmq import GET_BROKER_EPOCH_CACHE, Mode, RocketMQSoftware
 from rocketbed.chaos.foreign.settings import CONTROLLER_PORT, SMALL
 from rocketbed.chaos.foreign.target import ForeignHost
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.samples import Asker, size_at_most
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 from rocketbed.wire.bodies import HaClientRuntimeInfo, HaRuntimeInfo
 from rocketbed.wire.command import Command, answer, request
 from rocketbed.wire.properties_text import parse_properties
@@ -189,5 +189,5 @@ def test_a_proxy_has_no_place_for_rocketmq() -> None:
     plan = load_scenario("sync-failover").plan(1, "process")
     with Ledger.begin(guard=False) as run:
         assert host.fabric("plain", plan, run).name == "plain"
-        with pytest.raises(BackendError, match="choose --net switch"):
+        with pytest.raises(HostError, match="choose --net switch"):
             host.fabric("proxy", plan, run)

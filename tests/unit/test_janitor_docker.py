@@ -9,10 +9,10 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from rocketbed.chaos.host.janitor import docker as janitor_docker
-from rocketbed.chaos.host.janitor.cleaners import REMOVERS
-from rocketbed.chaos.host.janitor.docker import docker_record
-from rocketbed.chaos.host.janitor.record import Ledger, clean
+from rocketbed.host.janitor import docker as janitor_docker
+from rocketbed.host.janitor.cleaners import REMOVERS
+from rocketbed.host.janitor.docker import docker_record
+from rocketbed.host.janitor.record import Ledger, clean
 
 
 class _Answers(BaseHTTPRequestHandler):

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from rocketbed.chaos.cluster.plan import make_plan
 from rocketbed.chaos.live.notebook import AFTER_S, FILE, Notebook
 from rocketbed.chaos.scenario.toml import read_file
+from rocketbed.cluster.plan import make_plan
 
 
 def notebook() -> Notebook:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import FILE
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.server import Refused
 from rocketbed.chaos.live.watch import Watch
+from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.plan import FILE
 from rocketbed.world.real import real_world
 
 

@@ -9,12 +9,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.fabric import Machines, PlainFabric
 from rocketbed.chaos.process.software import OwnSoftware
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.member import Launched
 from rocketbed.replication.prefix import EMPTY_IT
 from rocketbed.world.api import World
 from rocketbed.world.logs import render
@@ -49,7 +49,7 @@ class Program:
         if self.pid() is None:
             return False
         if self.refuses:
-            raise BackendError("the place where it runs is gone")
+            raise HostError("the place where it runs is gone")
         self.got.append(number)
         if number in (signal.SIGKILL, signal.SIGTERM):
             self.ended.set()
@@ -202,7 +202,7 @@ async def test_one_that_cannot_be_ended_keeps_nobody_else(backend: Backend) -> N
                 await backend.start(name, {})
             backend.programs["ns1"].refuses = True
 
-    with pytest.raises(BackendError, match="is gone"):
+    with pytest.raises(HostError, match="is gone"):
         await use()
     assert [backend.programs[name].pid() for name in ("b1", "b2")] == [None, None]
     assert isinstance(backend.fabric, Fabric)

@@ -18,13 +18,13 @@ import pytest
 
 from rocketbed.chaos.checkers.check import Case
 from rocketbed.chaos.checkers.loss_checks import lost_writes
-from rocketbed.chaos.host import scratch
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.hunt import runner
 from rocketbed.chaos.hunt.failures import explain, is_full
 from rocketbed.chaos.hunt.runner import Options, Outcome, run_many, run_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host import scratch
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 
 PLAN = Plan(
     name="small",
@@ -70,7 +70,7 @@ def test_a_run_leaves_nothing_but_its_outcome(places: Path) -> None:
     ("error", "said"),
     [
         (OSError(errno.ENOSPC, "full", "/x/history.rbh"), "no space left where the harness writes"),
-        (BackendError("there is no TUN: load the module"), "there is no TUN: load the module"),
+        (HostError("there is no TUN: load the module"), "there is no TUN: load the module"),
         (ZeroDivisionError("deep inside"), "ZeroDivisionError: deep inside"),
     ],
 )
@@ -233,7 +233,7 @@ def test_explanations_look_into_groups() -> None:
     assert explain(group) == (
         "no space left where the harness writes (/run/file): free some space and run again"
     )
-    assert explain(BaseExceptionGroup("", [BackendError("why")])) == "why"
+    assert explain(BaseExceptionGroup("", [HostError("why")])) == "why"
     assert not is_full(ValueError())
     assert is_full(shutil.Error([("a", "b", "[Errno 28] No space left on device")]))
     assert not is_full(shutil.Error([("a", "b", "[Errno 5] Input/output error")]))

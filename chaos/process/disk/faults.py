@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.host.program import PRELOAD
 from rocketbed.chaos.process.disk.format import (
     RULES_MAX,
     RULES_NUMBER_AT,
@@ -28,7 +27,8 @@ from rocketbed.chaos.process.disk.format import (
     new_table,
     read_flush_trace,
 )
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.program import PRELOAD
 
 SOURCE: Final = Path(__file__).with_name("shim.c")
 INCLUDED: Final = Path(__file__).with_name("shim_rules.h")
@@ -39,7 +39,7 @@ class DiskFaults:
     """Faults and trace of one node, over all its starts."""
 
     def __init__(self, directory: Path, *, root: Path) -> None:
-        """`root` is the directory whose files count. Raises `BackendError`: no library."""
+        """`root` is the directory whose files count. Raises `HostError`: no library."""
         self.library = build_shim()
         self.directory = directory.absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class DiskFaults:
         }
 
     def set_rules(self, rules: Iterable[DiskRule]) -> None:
-        """Replace the rules; each call made after this meets them. Raises `BackendError`.
+        """Replace the rules; each call made after this meets them. Raises `HostError`.
 
         A rule that stays (an equal one) keeps its counts.
         """
@@ -86,7 +86,7 @@ class DiskFaults:
                 left.remove(known)
             fresh.append(known)
         if len(fresh) > RULES_MAX:
-            raise BackendError(f"at most {RULES_MAX} rules, not {len(fresh)}")
+            raise HostError(f"at most {RULES_MAX} rules, not {len(fresh)}")
         self._rules = fresh
         self._write_rules()
 
@@ -105,27 +105,27 @@ class DiskFaults:
 
 
 def build_shim(directory: Path | None = None) -> Path:
-    """The library, built unless one of this very source is there. Raises `BackendError`."""
+    """The library, built unless one of this very source is there. Raises `HostError`."""
     directory = directory or Path(tempfile.gettempdir()) / f"rocketbed-build-{os.geteuid()}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_uid != os.geteuid():
-        raise BackendError(f"{directory} is owned by another user; remove it")
+        raise HostError(f"{directory} is owned by another user; remove it")
     source = SOURCE.read_bytes() + INCLUDED.read_bytes()
     library = directory / f"shim-{hashlib.sha256(source).hexdigest()[:16]}.so"
     if library.exists():
         return library
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        raise BackendError("disk faults need a C compiler; install gcc and libc6-dev")
+        raise HostError("disk faults need a C compiler; install gcc and libc6-dev")
     temporary = library.with_suffix(f".{os.getpid()}.tmp")
     command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(temporary), str(SOURCE)]
     command += ["-ldl", "-lpthread"]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=BUILD_S)
     except subprocess.CalledProcessError as exc:
-        raise BackendError(f"{compiler} cannot build {SOURCE.name}:\n{exc.stderr}") from exc
+        raise HostError(f"{compiler} cannot build {SOURCE.name}:\n{exc.stderr}") from exc
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise BackendError(f"{compiler} cannot build {SOURCE.name}: {exc}") from exc
+        raise HostError(f"{compiler} cannot build {SOURCE.name}: {exc}") from exc
     temporary.replace(library)
     return library
 

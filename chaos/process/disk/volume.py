@@ -19,10 +19,10 @@ import subprocess
 from pathlib import Path
 from typing import Final, Self
 
-from rocketbed.chaos.host import loop_device as loop
-from rocketbed.chaos.host.janitor.cleaners import remove_mount
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host import loop_device as loop
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.cleaners import remove_mount
+from rocketbed.host.janitor.record import Ledger
 
 DEFAULT_SIZE: Final = 256 << 20
 """Bytes. The image is sparse: it takes what the node has written."""
@@ -55,19 +55,19 @@ class Volume:
         """Make and mount an empty volume below `directory`; everything goes on record of `run`.
 
         `size` in bytes; `commit_s` is ext4's interval between commits of its journal.
-        Raises `BackendError`: not root, no loop device, no `mkfs.ext4`.
+        Raises `HostError`: not root, no loop device, no `mkfs.ext4`.
         """
         volume = cls(run, directory.absolute(), commit_s)
         try:
             volume._create(size)
         except subprocess.CalledProcessError as exc:
-            raise BackendError(f"mkfs.ext4 failed on {volume.image}: {exc.stderr.strip()}") from exc
+            raise HostError(f"mkfs.ext4 failed on {volume.image}: {exc.stderr.strip()}") from exc
         except OSError as exc:
             volume.destroy()
             needs = "root and a loop device"
             if exc.filename == MKFS:
                 needs = f"{MKFS}: install e2fsprogs"
-            raise BackendError(
+            raise HostError(
                 f"no loop-mounted ext4 in {directory}: {exc}; it needs {needs}"
             ) from exc
         return volume
@@ -90,45 +90,45 @@ class Volume:
     def power_cut(self) -> None:
         """Stop the device as it is. Kill the node next, then `remount`.
 
-        Whoever still writes gets EIO. Raises `BackendError`.
+        Whoever still writes gets EIO. Raises `HostError`.
         """
         # The journal is not flushed: otherwise writes that nobody synced would survive the cut.
         if not os.path.ismount(self.path):
-            raise BackendError(f"power cut of {self.path}: it is not mounted")
+            raise HostError(f"power cut of {self.path}: it is not mounted")
         try:
             loop.shut_down(self.path)
         except OSError as exc:
-            raise BackendError(f"power cut of {self.path} failed: {exc}") from exc
+            raise HostError(f"power cut of {self.path} failed: {exc}") from exc
 
     def remount(self, *, timeout_s: float = LET_GO_S) -> None:
         """Take it away and mount it again, replaying the journal.
 
-        Waits up to `timeout_s` for killed processes to let go. Raises `BackendError`.
+        Waits up to `timeout_s` for killed processes to let go. Raises `HostError`.
         """
         try:
             loop.unmount(self.path, seconds=timeout_s)
         except OSError as exc:
             hint = "; end the processes that use it first" if exc.errno == errno.EBUSY else ""
-            raise BackendError(f"{self.path} cannot be unmounted: {exc}{hint}") from exc
+            raise HostError(f"{self.path} cannot be unmounted: {exc}{hint}") from exc
         try:
             # Where a container had it too, that one's end takes a moment to reach the device;
             # mounted meanwhile, it would be the file system that was cut.
             loop.wait_free(self.device, seconds=LET_GO_S)
             self._mount()
         except OSError as exc:
-            raise BackendError(f"{self.device} cannot be mounted again: {exc}") from exc
+            raise HostError(f"{self.device} cannot be mounted again: {exc}") from exc
 
     # --- troubles short of a cut
 
     def fill(self, *, leave: int = 0) -> int:
         """Take all free space but `leave` bytes with a filler file; bytes it takes now.
 
-        Raises `BackendError`.
+        Raises `HostError`.
         """
         try:
             descriptor = os.open(self.path / FILLER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
-            raise BackendError(f"no filler in {self.path}: {exc}") from exc
+            raise HostError(f"no filler in {self.path}: {exc}") from exc
         try:
             taken = os.fstat(descriptor).st_size
             step = self.free_bytes() - leave
@@ -138,7 +138,7 @@ class Volume:
                     taken += step
                 except OSError as exc:
                     if exc.errno != errno.ENOSPC:
-                        raise BackendError(f"{self.path} cannot be filled: {exc}") from exc
+                        raise HostError(f"{self.path} cannot be filled: {exc}") from exc
                     # A failed reservation keeps what it got.
                     os.ftruncate(descriptor, taken)
                     step //= 2

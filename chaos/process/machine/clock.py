@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.host.files import write_whole
-from rocketbed.chaos.host.janitor.cleaners import faketime_files
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.files import write_whole
+from rocketbed.host.janitor.cleaners import faketime_files
+from rocketbed.host.janitor.record import Ledger
 
 LIBRARY_GLOBS: Final = (
     "/usr/lib/*/faketime/libfaketimeMT.so.1",
@@ -32,7 +32,7 @@ class ClockFaults:
 
     def __init__(self, directory: Path, *, run: Ledger, rate: int = 1) -> None:
         """`directory` gets the file with the offset; `rate` as `Weather.wall_rate`. Raises
-        `BackendError`.
+        `HostError`.
         """
         self.library = find_library()
         self.offset_path = directory.absolute() / "clock.offset"
@@ -85,8 +85,8 @@ class ClockFaults:
 
 
 def find_library() -> str:
-    """Path of libfaketime's form for threads. Raises `BackendError`."""
+    """Path of libfaketime's form for threads. Raises `HostError`."""
     for pattern in LIBRARY_GLOBS:
         for found in sorted(Path("/").glob(pattern.lstrip("/"))):
             return str(found)
-    raise BackendError("libfaketime not found; install it (Debian: apt-get install faketime)")
+    raise HostError("libfaketime not found; install it (Debian: apt-get install faketime)")

@@ -1,16 +1,16 @@
 """A limit on the processor of a real process, by a control group. Control groups version 1.
 
-It needs root and the controller; what is missing raises `BackendError` with the reason. A group is
+It needs root and the controller; what is missing raises `HostError` with the reason. A group is
 made below its controller's root, on record of the run.
 """
 
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.host.closing import Closing
-from rocketbed.chaos.host.janitor.cleaners import members, remove_cgroup
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.closing import Closing
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.cleaners import members, remove_cgroup
+from rocketbed.host.janitor.record import Ledger
 
 ROOT: Final = Path("/sys/fs/cgroup")
 CPU_PERIOD_US: Final = 20_000
@@ -21,17 +21,17 @@ class Group(Closing):
     """A control group of one controller, until it is closed."""
 
     def __init__(self, controller: str, name: str, *, run: Ledger) -> None:
-        """Make it. Raises `BackendError`."""
+        """Make it. Raises `HostError`."""
         root = ROOT / controller
         if not (root / "cgroup.procs").exists():
-            raise BackendError(f"no control groups (version 1) at {root}")
+            raise HostError(f"no control groups (version 1) at {root}")
         self.path = root / f"rocketbed-{run.id}-{name}"
         self._run = run
         self._record = run.note("cgroup", self.path)
         try:
             self.path.mkdir(exist_ok=True)
         except OSError as exc:
-            raise BackendError(f"control group {self.path}: {exc}; it needs root") from exc
+            raise HostError(f"control group {self.path}: {exc}; it needs root") from exc
 
     def add(self, pid: int) -> None:
         """Put a process into the group, and with it what it starts later."""
@@ -51,7 +51,7 @@ class Group(Closing):
         try:
             (self.path / name).write_text(value)
         except OSError as exc:
-            raise BackendError(f"{self.path / name} rejects {value!r}: {exc}") from exc
+            raise HostError(f"{self.path / name} rejects {value!r}: {exc}") from exc
 
 
 class CpuLimit(Group):
@@ -60,9 +60,9 @@ class CpuLimit(Group):
         self.limit(share)
 
     def limit(self, share: float | None) -> None:
-        """Change the share (0.1 is a tenth of one CPU); None lifts it. Raises `BackendError`."""
+        """Change the share (0.1 is a tenth of one CPU); None lifts it. Raises `HostError`."""
         if share is not None and share <= 0.0:
-            raise BackendError(f"a CPU share must be positive, not {share}")
+            raise HostError(f"a CPU share must be positive, not {share}")
         quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))
         self.set("cpu.cfs_period_us", str(CPU_PERIOD_US))
         self.set("cpu.cfs_quota_us", str(quota))

@@ -18,15 +18,16 @@ from typing import Final, Literal, TypeVar
 import trio
 
 from rocketbed.chaos.damage import Damage, FilesAtRest, Hit, inflict
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.host.marks import Marks
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.process.disk.format import DiskRule, FlushRecord
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.chaos.process.machine.clock import ClockFaults
 from rocketbed.chaos.process.machine.limits import CpuLimit
 from rocketbed.chaos.trace import NodeTrace
-from rocketbed.chaos.trial.api import BackendError, DiskFault
+from rocketbed.chaos.trial.api import DiskFault
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
+from rocketbed.host.marks import Marks
 
 T = TypeVar("T")
 
@@ -88,7 +89,7 @@ class Machine:
     def _try(self, capability: str, make: Callable[[], T]) -> T | None:
         try:
             return make()
-        except (BackendError, OSError) as error:
+        except (HostError, OSError) as error:
             self._missing[capability] = str(error)
             return None
 
@@ -126,7 +127,7 @@ class Machine:
 
     def power_cut(self) -> None:
         if self.volume is None:
-            raise BackendError(str(self.lacks("disk.powercut")))
+            raise HostError(str(self.lacks("disk.powercut")))
         self.volume.power_cut()
 
     async def remount(self) -> None:
@@ -159,18 +160,18 @@ class Machine:
         if self.faults is not None:
             self.faults.set_rules([*self._crash, *self._rules])
         elif self._crash or self._rules:
-            raise BackendError(str(self.lacks("disk.faults")))
+            raise HostError(str(self.lacks("disk.faults")))
 
     def jump_clock(self, seconds: float) -> None:
         if self.clock is None:
-            raise BackendError(str(self.lacks("clock.jump")))
+            raise HostError(str(self.lacks("clock.jump")))
         self.clock.jump(seconds)
 
     def limit_cpu(self, pid: int, slowness: float) -> None:
         """Give it 1 / `slowness` of a processor; 1 takes the limit away."""
         if self._run is None:
             if slowness != 1.0:
-                raise BackendError(str(self.lacks("proc.cpu")))
+                raise HostError(str(self.lacks("proc.cpu")))
             return
         if self._limit is None:
             self._limit = CpuLimit(self.directory.name, run=self._run, share=1.0 / slowness)
@@ -234,7 +235,7 @@ def _rules(fault: DiskFault) -> list[DiskRule]:
         case "read-only":
             return [DiskRule(operation="*", effect="error", error=errno.EROFS)]
         case "no-descriptors":
-            raise BackendError("disk.descriptors is not available on real processes")
+            raise HostError("disk.descriptors is not available on real processes")
 
 
 def _follow_flushes(records: Sequence[FlushRecord], trace: NodeTrace, began_ns: int) -> None:

@@ -2,12 +2,12 @@
 
 from typing import Literal
 
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.fabric import Fabric, Machines, PlainFabric
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.api import BackendError
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 
 Net = Literal["auto", "plain", "proxy", "switch"]
 
@@ -15,7 +15,7 @@ Net = Literal["auto", "plain", "proxy", "switch"]
 def make_fabric(net: Net, plan: Plan, run: Ledger) -> Fabric:
     """The network that was asked for; `auto`: the switch where it can be had, else the proxy.
 
-    Raises `BackendError` when it cannot be had.
+    Raises `HostError` when it cannot be had.
     """
     machines = Machines.of(plan)
     if is_switch(net, instead="proxy"):
@@ -26,9 +26,9 @@ def make_fabric(net: Net, plan: Plan, run: Ledger) -> Fabric:
 def is_switch(net: Net, *, instead: Net) -> bool:
     """Whether the machines get the switch: it was asked for, or can be had.
 
-    Raises `BackendError` when it was asked for and cannot be had.
+    Raises `HostError` when it was asked for and cannot be had.
     """
     missing = missing_for_switch()
     if net == "switch" and missing is not None:
-        raise BackendError(f"--net switch: {missing}; --net {instead} does not need it")
+        raise HostError(f"--net switch: {missing}; --net {instead} does not need it")
     return net in ("auto", "switch") and missing is None

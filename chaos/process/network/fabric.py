@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
-from rocketbed.chaos.host.ports import HOST, free_ports
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import client_names
-from rocketbed.chaos.trial.api import BackendError
 from rocketbed.chaos.trial.links import HEALTHY, LinkState
+from rocketbed.host.errors import HostError
+from rocketbed.host.ports import HOST, NAMESERVER_PORT, NODE_PORT, free_ports
 from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
 
-NODE_PORT = 10911
-NAMESERVER_PORT = 9876
 HARNESS: Final = "harness"
 MACHINES_MAX: Final = 253
 
@@ -132,10 +130,10 @@ class HealthyLinks(Fabric):
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         if state != HEALTHY:
-            raise BackendError(self.instead)
+            raise HostError(self.instead)
 
     async def reset(self, one: str, other: str) -> None:
-        raise BackendError(self.instead)
+        raise HostError(self.instead)
 
     async def silence(self, machine: str) -> None:
         """Nothing: peers will see the process's connections reset."""

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.host.janitor.cleaners import NETWORK_NAMESPACES
+from rocketbed.host.janitor.cleaners import NETWORK_NAMESPACES
 
 CLONE_NEWNET: Final = 0x40000000
 MS_BIND: Final = 4096

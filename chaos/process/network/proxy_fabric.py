@@ -17,16 +17,21 @@ from typing import Final, Self
 
 import trio
 
-from rocketbed.chaos.host.ports import free_node_port, free_port, is_free, node_ports
 from rocketbed.chaos.process.network.fabric import (
     HARNESS,
-    NAMESERVER_PORT,
-    NODE_PORT,
     Fabric,
     Machines,
 )
 from rocketbed.chaos.process.network.proxy import BUFFER, Crossing, Link, ProxyMachine
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.host.ports import (
+    NAMESERVER_PORT,
+    NODE_PORT,
+    free_node_port,
+    free_port,
+    is_free,
+    node_ports,
+)
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 from rocketbed.world.sockets import (

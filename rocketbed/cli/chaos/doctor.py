@@ -2,8 +2,8 @@
 
 import click
 
-from rocketbed.chaos.cluster.doctor.report import doctor_rows, render_json, render_table
-from rocketbed.chaos.host.janitor.record import sweep
+from rocketbed.chaos.doctor.report import doctor_rows, render_json, render_table
+from rocketbed.host.janitor.record import sweep
 
 
 @click.command()

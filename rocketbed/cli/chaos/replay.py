@@ -12,9 +12,9 @@ from rocketbed.chaos.hunt.runner import BackendName, Options
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.trial.api import BackendError
 from rocketbed.cli.chaos.run import check_target, tell_failure
 from rocketbed.cli.interrupts import Interruptible
+from rocketbed.host.errors import HostError
 
 EXIT_NOT_REPEATABLE = 7
 
@@ -80,7 +80,7 @@ def replay(
         if outcome.judgement is not None and outcome.record is not None:
             again = f"rocketbed chaos replay {file}"
             page = write_report(directory, outcome.judgement, outcome.record, again=again)
-    except (OSError, BackendError) as exc:
+    except (OSError, HostError) as exc:
         return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:
         raise click.Abort from None

@@ -25,8 +25,8 @@ from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.step import unknown
-from rocketbed.chaos.trial.api import BackendError
 from rocketbed.cli.interrupts import Interruptible
+from rocketbed.host.errors import HostError
 from rocketbed.pipeline.agreement import second_judge
 
 
@@ -185,7 +185,7 @@ def run(
             result = run_campaign(family, campaign, say)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
-    except (OSError, BackendError) as exc:
+    except (OSError, HostError) as exc:
         return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:
         raise click.Abort from None
@@ -240,7 +240,7 @@ def check_target(
             pass
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
-    except (InstallationError, BackendError) as exc:
+    except (InstallationError, HostError) as exc:
         raise Unavailable(str(exc)) from exc
 
 
@@ -271,11 +271,9 @@ def tell(result: Campaign, say: Callable[[str], None]) -> None:
         say(f"reproduce: rocketbed chaos replay {path}")
 
 
-def tell_failure(
-    error: OSError | BackendError, say: Callable[[str], None], *, as_json: bool
-) -> int:
+def tell_failure(error: OSError | HostError, say: Callable[[str], None], *, as_json: bool) -> int:
     """The harness could not write its files, or has no place to run; the exit code."""
-    foreseen = is_full(error) or isinstance(error, BackendError)
+    foreseen = is_full(error) or isinstance(error, HostError)
     text = explain(error) if foreseen else f"the harness cannot continue: {error}"
     say(f"the run failed: {text}")
     if as_json:

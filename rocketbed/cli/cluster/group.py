@@ -18,8 +18,8 @@ from rocketbed.cli.cluster.shown import status_json, status_lines
 from rocketbed.cli.cluster.watch import watch
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.cluster.status import MemberStatus
     from rocketbed.cli.cluster.shown import Groups
+    from rocketbed.cluster.status import MemberStatus
 
 DEFAULT_DIRECTORY: Final = "rocketbed-cluster"
 DEFAULT_PORT: Final = 9876
@@ -106,8 +106,8 @@ def up(
     With --docker its members are containers on their own network, with the cluster directory bind
     mounted; --port is published for the nameserver.
     """
-    from rocketbed.chaos.cluster.plan import ClusterError
-    from rocketbed.chaos.cluster.upkeep import claimed, create, known, missing, start_missing
+    from rocketbed.cluster.plan import ClusterError
+    from rocketbed.cluster.upkeep import claimed, create, known, missing, start_missing
 
     def say(line: str) -> None:
         click.echo(line, err=True)
@@ -157,8 +157,8 @@ def up(
 )
 def down(directory: Path, remove: bool) -> int:
     """Stop a cluster; its data is kept."""
-    from rocketbed.chaos.cluster.cluster import LocalCluster
-    from rocketbed.chaos.cluster.upkeep import claimed, remove_files
+    from rocketbed.cluster.cluster import LocalCluster
+    from rocketbed.cluster.upkeep import claimed, remove_files
 
     with claimed(directory):
         found = LocalCluster.load(directory)
@@ -190,7 +190,7 @@ def status(directory: Path, as_json: bool, again: bool) -> int:
     Exits with 1 unless every member serves, and if the state of a group with failover is unknown,
     nobody leads it, or a member is not ready. With several groups each has lines of its own.
     """
-    from rocketbed.chaos.cluster.cluster import LocalCluster
+    from rocketbed.cluster.cluster import LocalCluster
     from rocketbed.wire.errors import RocketbedError
 
     found = LocalCluster.load(directory)
@@ -234,7 +234,7 @@ def handover(name: str | None, directory: Path) -> int:
     to it. Nothing is lost, and producers wait for a moment only. Of several groups NAME says which:
     it may be a broker's name too.
     """
-    from rocketbed.chaos.cluster.cluster import LocalCluster
+    from rocketbed.cluster.cluster import LocalCluster
 
     found = LocalCluster.load(directory)
     group = run(lambda: found.hand_over(name))
@@ -252,7 +252,7 @@ def force_leader(name: str, accept_loss: bool, directory: Path) -> int:
     For when nobody that has everything will come back. What the others have beyond its log is cut,
     and `cluster status` says from then on since which epoch messages may be lost.
     """
-    from rocketbed.chaos.cluster.cluster import LocalCluster
+    from rocketbed.cluster.cluster import LocalCluster
 
     found = LocalCluster.load(directory)
     group = run(lambda: found.force_leader(name))
@@ -275,8 +275,8 @@ def promote(name: str, force: bool, directory: Path) -> int:
     refused, since what is missing may have been acknowledged. Only a former master that does not
     answer, and acknowledged nothing without a slave, may have more.
     """
-    from rocketbed.chaos.cluster.cluster import LocalCluster
-    from rocketbed.chaos.cluster.upkeep import claimed
+    from rocketbed.cluster.cluster import LocalCluster
+    from rocketbed.cluster.upkeep import claimed
 
     with claimed(directory):
         found = LocalCluster.load(directory)

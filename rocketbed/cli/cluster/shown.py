@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rocketbed.cli.client import table
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.cluster.status import MemberStatus
     from rocketbed.client.group_status import GroupStatus
+    from rocketbed.cluster.status import MemberStatus
 
     Groups = dict[str, GroupStatus | str]
     """By broker name; a text says why nobody knows."""

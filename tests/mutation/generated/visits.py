@@ -17,10 +17,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal
 
-from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.hunt.runner import Errand, Options, Say, run_errands
 from rocketbed.chaos.scenario.library import all_scenarios, load_scenario
 from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.host.files import write_whole
 from tests.model.catalogue import Session, sessions
 from tests.mutation.generated.draw import ROOT, Source
 from tests.mutation.generated.testing import run_tests

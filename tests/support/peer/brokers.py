@@ -13,12 +13,12 @@ from typing import Final, Literal
 import trio
 
 from rocketbed.chaos.foreign.rocketmq import BROKER_MAIN, NAMESERVER_MAIN
-from rocketbed.chaos.host.member import ManagedProcess
-from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, node_ports
-from rocketbed.chaos.host.program import tied_program
-from rocketbed.chaos.host.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
+from rocketbed.host.member import ManagedProcess
+from rocketbed.host.ports import HOST, free_node_port, free_port, node_ports
+from rocketbed.host.program import tied_program
+from rocketbed.host.tied import tied_command
 from rocketbed.inspect import open_directory
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.properties_text import render_properties

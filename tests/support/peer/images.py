@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 from collections.abc import Mapping
 
-from rocketbed.chaos.docker.client import Daemon
+from rocketbed.host.docker.client import Daemon
 
 LIKE_THEIRS = """FROM {made}
 USER root

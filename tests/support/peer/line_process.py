@@ -10,7 +10,7 @@ from typing import IO, Any, Self
 
 import trio
 
-from rocketbed.chaos.host.program import tied_program
+from rocketbed.host.program import tied_program
 
 
 class ProgramEnded(Exception):

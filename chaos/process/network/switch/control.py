@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 
 import trio
 
-from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.trial.api import BackendError
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.host.errors import HostError
+from rocketbed.host.janitor.record import Ledger
 
 ANSWER_S: Final = 10.0
 MTU: Final = 1500
@@ -62,7 +62,7 @@ class Switch:
         """Both ends of each connection between two machines have seen a reset on return."""
         left = (await self._order("reset", one=one, other=other)).get("left", 0)
         if left:
-            raise BackendError(f"{left} ends of connections of {one} and {other} ignored the reset")
+            raise HostError(f"{left} ends of connections of {one} and {other} ignored the reset")
 
     async def counters(self) -> dict[str, Any]:
         """`forwarded` packets, and `dropped` ones for each direction."""
@@ -92,11 +92,11 @@ class Switch:
                 except trio.BrokenResourceError:
                     answer = None
                 if answer is None:
-                    raise BackendError(f"the packet switch has exited; see {self.log}")
+                    raise HostError(f"the packet switch has exited; see {self.log}")
                 if "error" in answer:
-                    raise BackendError(f"the packet switch refused: {answer['error']}")
+                    raise HostError(f"the packet switch refused: {answer['error']}")
                 return answer
-        raise BackendError(f"the packet switch did not answer within {ANSWER_S:g} s")
+        raise HostError(f"the packet switch did not answer within {ANSWER_S:g} s")
 
     async def _line(self) -> dict[str, Any] | None:
         while b"\n" not in self._rest:

@@ -12,13 +12,13 @@ from typing import Final, Self
 
 import trio
 
-from rocketbed.chaos.host.janitor.cleaners import NETWORK_NAMESPACES, remove_network_namespace
-from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.process.network.switch.control import MTU, Switch
 from rocketbed.chaos.process.network.switch.process import TUN_DEVICE
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.host.janitor.cleaners import NETWORK_NAMESPACES, remove_network_namespace
+from rocketbed.host.janitor.record import Ledger
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
@@ -57,7 +57,7 @@ class SwitchFabric(Fabric):
         self._silent: set[str] = set()
 
     async def __aenter__(self) -> Self:
-        """Raises `OSError` without root or /dev/net/tun, `BackendError` when the switch fails."""
+        """Raises `OSError` without root or /dev/net/tun, `HostError` when the switch fails."""
         await self.switch.__aenter__()
         try:
             for name in self._addresses:

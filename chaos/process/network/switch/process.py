@@ -24,11 +24,11 @@ from contextlib import suppress
 from random import Random
 from typing import Any, BinaryIO, Final
 
-from rocketbed.chaos.host.tied import EXIT_ORPHAN, tie_to
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.switch.resets import Resets
 from rocketbed.chaos.process.network.switch.rules import Path, Port
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.host.tied import EXIT_ORPHAN, tie_to
 
 TUN_DEVICE: Final = "/dev/net/tun"
 TUNSETIFF: Final = 0x400454CA

@@ -1,0 +1,346 @@
+"""A cluster of real processes on loopback: nameserver, master, slaves, or several groups of them.
+
+    async with LocalCluster.create(directory, slaves=2) as cluster:
+        await cluster.start()
+        cluster.kill("master")
+        await cluster.wait_ended("master")
+        await cluster.start("master")
+
+Processes are started apart from this one and noted in pid files, so a cluster outlives the program
+that started it and can be taken up again with `LocalCluster.load`.
+"""
+
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import trio
+
+from rocketbed.client.admin import Admin
+from rocketbed.client.errors import ClientError
+from rocketbed.client.group_status import GroupStatus
+from rocketbed.cluster.plan import (
+    BROKER_NAME,
+    CONFIG,
+    FILE,
+    NAMESERVER,
+    ClusterError,
+    ClusterMember,
+    ClusterPlan,
+    change_settings,
+    make_plan,
+    read_plan,
+    write_settings,
+)
+from rocketbed.cluster.promotion import Promotion
+from rocketbed.cluster.status import MemberStatus
+from rocketbed.host.member import LOG, ManagedProcess, rocketbed_command
+from rocketbed.host.tied import tied_command
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.world.real import real_world
+
+SERVING_S: Final = 30.0
+"""A member that is not serving after this long is taken to hang."""
+STOP_S: Final = 10.0
+"""After a SIGTERM; then it is killed."""
+LOOK_S: Final = 0.01
+"""Pause between looks whether a member serves; a process cannot tell us."""
+ASK_S: Final = 1.0
+
+
+class LocalCluster:
+    """The processes of one directory. As a context manager it stops them at the end."""
+
+    def __init__(self, directory: Path, plan: ClusterPlan, *, tied: bool = False) -> None:
+        self.directory = directory
+        self.plan = plan
+        self._command_line = tied_command if tied else rocketbed_command
+        self.world = real_world("cluster")
+        self._processes = {member.name: self._make_process(member) for member in plan.members}
+
+    def _make_process(self, member: ClusterMember) -> ManagedProcess:
+        own = self.member_directory(member.name)
+        return ManagedProcess(member.name, self._command(member), own)
+
+    @classmethod
+    def create(cls, directory: Path, *, tied: bool = False, **options: Any) -> "LocalCluster":
+        """A new cluster in a directory that has none; nothing runs yet. Raises `ClusterError`.
+
+        The options are `make_plan`'s. The processes of a `tied` cluster die with the thread that
+        started them.
+        """
+        directory = directory.absolute()
+        if (directory / FILE).exists():
+            raise ClusterError(f"{directory} already holds a cluster")
+        cluster = cls(directory, make_plan(**options), tied=tied)
+        cluster._write()
+        return cluster
+
+    @classmethod
+    def load(cls, directory: Path) -> "LocalCluster":
+        """The cluster of a directory, running or not. Raises `ClusterError`.
+
+        One in containers is a `DockerCluster` of `rocketbed.cluster.docker`.
+        """
+        directory = directory.absolute()
+        plan = read_plan(directory)
+        if plan.subnet:
+            from rocketbed.cluster.docker.cluster import DockerCluster
+
+            return DockerCluster(directory, plan)
+        return LocalCluster(directory, plan)
+
+    # --- names and places
+
+    @property
+    def nameserver_address(self) -> str:
+        """What clients are given, `host:port`."""
+        return self.plan.member(NAMESERVER).address
+
+    @property
+    def names(self) -> list[str]:
+        """All members, the nameserver first, then master and slaves of each group."""
+        return [member.name for member in self.plan.members]
+
+    @property
+    def nodes(self) -> list[str]:
+        return [member.name for member in self.plan.members if member.is_node]
+
+    def address(self, name: str) -> str:
+        """Where a member listens. Raises `ClusterError`."""
+        return self.plan.member(name).address
+
+    def member_directory(self, name: str) -> Path:
+        """A member's own directory: pid, log, `broker.conf`, store."""
+        return self.directory / name
+
+    def pid(self, name: str) -> int | None:
+        return self._process(name).pid()
+
+    # --- starting and ending
+
+    def prepare(self) -> None:
+        """Let there be what members stand on; processes need nothing. May take a while."""
+
+    async def give_up(self, names: Sequence[str]) -> None:
+        """Members that were to start and do not, or not all; processes stay to be looked at."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        with trio.CancelScope(shield=True):
+            await self.close()
+
+    async def start(self, *names: str, timeout_s: float = SERVING_S) -> None:
+        """Start members (all of them if none is named) and wait until they serve.
+
+        The nameserver goes first, the nodes together. Raises `ClusterError`, `ProcessError`.
+        """
+        wanted = names or tuple(self.names)
+        if NAMESERVER in wanted:
+            self.launch(NAMESERVER)
+            await self.wait_serving(NAMESERVER, timeout_s=timeout_s)
+        nodes = [name for name in wanted if name != NAMESERVER]
+        for name in nodes:
+            self.launch(name)
+        for name in nodes:
+            await self.wait_serving(name, timeout_s=timeout_s)
+
+    def launch(self, name: str) -> int:
+        """Start one member and do not wait; its pid. Raises `ProcessError` if it runs.
+
+        Its `broker.conf` says its role as the plan has it, also after a promotion that was broken
+        off.
+        """
+        if self.plan.member(name).is_node and self.pid(name) is None:
+            wanted = self.plan.role_settings(self.plan.member(name))
+            change_settings(self.member_directory(name), wanted)
+        return self._process(name).start()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL. It may take a moment to be gone: see `wait_ended`."""
+        self.signal(name, signal.SIGKILL)
+
+    def pause(self, name: str) -> None:
+        self.signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        self.signal(name, signal.SIGCONT)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal. Raises `ClusterError` when the member does not run."""
+        if not self._process(name).signal(number):
+            raise ClusterError(f"{name} is not running")
+
+    async def wait_ended(self, name: str) -> int | None:
+        """Wait for a member's end; its exit code if this program started it."""
+        return await self._process(name).wait_ended()
+
+    async def stop(self, name: str, *, timeout_s: float = STOP_S) -> bool:
+        """SIGTERM, and wait; whether it ended by itself. After `timeout_s` it is killed."""
+        process = self._process(name)
+        process.signal(signal.SIGTERM)
+        with trio.move_on_after(timeout_s):
+            await process.wait_ended()
+            return True
+        process.signal(signal.SIGKILL)
+        await process.wait_ended()
+        return False
+
+    async def promote(self, name: str, *, force: bool = False) -> list[str]:
+        """Make a slave the master; the former master, once it is up again, is its slave.
+
+        See `Promotion.run`.
+        """
+        return await Promotion(self, name).run(force=force)
+
+    async def close(self) -> list[str]:
+        """Stop every member, nodes first; names of those that had to be killed."""
+        names = list(reversed(self.names))
+        return [name for name in names if not await self.stop(name)]
+
+    # --- looking
+
+    async def wait_serving(self, name: str, *, timeout_s: float = SERVING_S) -> None:
+        """Wait until the nameserver routes to a node and the node answers.
+
+        Raises `ClusterError` with the end of its log if it ended or takes too long.
+        """
+        member, process = self.plan.member(name), self._process(name)
+        what = f"is not serving after {timeout_s:g} s"
+        with trio.move_on_after(timeout_s):
+            async with self.admin() as admin:
+                while process.pid() is not None:
+                    if (await self.look(member, admin)).is_serving:
+                        return
+                    await trio.sleep(LOOK_S)
+            what = f"ended with code {await process.wait_ended()}"
+        raise ClusterError(f"{name} {what}; {process.log_path} ends with:\n{process.log_tail()}")
+
+    async def status(self) -> list[MemberStatus]:
+        found: dict[str, MemberStatus] = {}
+
+        async def find(member: ClusterMember) -> None:
+            found[member.name] = await self.look(member, admin)
+
+        async with self.admin() as admin, trio.open_nursery() as nursery:
+            for member in self.plan.members:  # at once: each may be silent for seconds
+                nursery.start_soon(find, member)
+        return [found[name] for name in self.names]
+
+    async def group(self, broker: str = BROKER_NAME) -> GroupStatus | None:
+        """What the controller says of a group; None for a cluster without failover.
+
+        Raises `ClusterError`, `ClientError`, `RemotingError`: why nobody knows.
+        """
+        if not self.plan.failover:
+            return None
+        async with self.admin() as admin:
+            found = (await admin.failover_groups()).get(broker)
+        if found is None:
+            log = self.member_directory(NAMESERVER) / LOG
+            raise ClusterError(f"its controller knows of no group {broker}: see {log}")
+        if "damaged" in found:
+            raise ClusterError(found["damaged"])
+        return self._group_status(broker, found)
+
+    async def hand_over(self, name: str | None = None) -> GroupStatus:
+        """Have another node lead that has everything: this one, or the first that does.
+
+        Of several groups one has to be named, by a node or its broker name. Raises `ClusterError`,
+        `ClientError`, `RemotingError`.
+        """
+        if not self.plan.failover:
+            raise ClusterError("it has no failover: use `cluster promote`")
+        broker, to = self._led_by(name)
+        group = await self.group(broker)
+        if group is None or group.leader is None:
+            raise ClusterError("its controller names no leader: see `cluster status`")
+        leader = next(one for one in self.plan.nodes(broker) if one.broker_id == group.leader)
+        if to == group.leader:
+            raise ClusterError(f"{name} leads already")
+        async with self.admin() as admin:
+            found = await admin.hand_over(leader.address, broker, to=to, epoch=group.epoch)
+        return self._group_status(broker, {"entry": found})
+
+    async def force_leader(self, name: str) -> GroupStatus:
+        """Let this node lead, whatever it lacks. Raises as `hand_over`."""
+        if not self.plan.failover:
+            raise ClusterError("it has no failover: use `cluster promote --force`")
+        self._check_node(name)
+        member = self.plan.member(name)
+        async with self.admin() as admin:
+            found = await admin.force_leader(member.broker, member.broker_id)
+        return self._group_status(member.broker, {"entry": found})
+
+    def _led_by(self, name: str | None) -> tuple[str, int]:
+        """The group that somebody meant, and who is to lead it: a replica's number, or -1: any."""
+        brokers = self.plan.brokers
+        if name in brokers or (name is None and len(brokers) == 1):
+            return name or brokers[0], -1
+        if name is None:
+            raise ClusterError(f"name a node, or one of its groups: {', '.join(brokers)}")
+        self._check_node(name)
+        return self.plan.member(name).broker, self.plan.member(name).broker_id
+
+    def _group_status(self, broker: str, found: Mapping[str, Any]) -> GroupStatus:
+        names = {member.broker_id: member.name for member in self.plan.nodes(broker)}
+        return GroupStatus.read(found, names)
+
+    def _check_node(self, name: str) -> None:
+        if name not in self.nodes:
+            raise ClusterError(f"{name!r} is no node of it: {', '.join(self.nodes)} are")
+
+    def admin(self) -> Admin:
+        """A client for administration, to be entered."""
+        return Admin(self.world, nameservers=self.nameserver_address, timeout_s=ASK_S)
+
+    async def look(self, member: ClusterMember, admin: Admin) -> MemberStatus:
+        """What one member does at the moment."""
+        pid = self._process(member.name).pid()
+        is_routed = False
+        info, broker_id = None, member.broker_id
+        if pid is not None:
+            with suppress(ClientError, RemotingError):
+                table = (await admin.cluster()).broker_addr_table
+                found = table.get(member.broker)
+                addresses = found.broker_addrs if found else {}
+                if self.plan.failover:
+                    found_ids = [one for one, at in addresses.items() if at == member.address]
+                    broker_id = found_ids[0] if found_ids else member.broker_id
+                is_routed = not member.is_node or addresses.get(broker_id) == member.address
+            with suppress(ClientError, RemotingError):
+                if member.is_node:
+                    info = await admin.runtime_info(member.address)
+        return MemberStatus(
+            member=member, pid=pid, info=info, is_routed=is_routed, broker_id=broker_id
+        )
+
+    # --- inside
+
+    def _process(self, name: str) -> ManagedProcess:
+        self.plan.member(name)
+        return self._processes[name]
+
+    def _command(self, member: ClusterMember) -> list[str]:
+        """It writes to the log that its output goes to from the first, so that it rotates it."""
+        options = ["node", "-c", CONFIG]
+        if not member.is_node:
+            options = ["nameserver"]
+            for key, value in self.plan.nameserver_settings().items():
+                options += ["--set", f"{key}={value}"]
+        return self._command_line(*options, "--log", LOG)
+
+    def _write(self) -> None:
+        try:
+            for member in self.plan.members:
+                own = self.member_directory(member.name)
+                own.mkdir(parents=True, exist_ok=True)
+                if member.is_node:
+                    write_settings(own, self.plan.node_settings(member, own))
+            self.plan.save(self.directory)
+        except OSError as exc:
+            raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc

@@ -1,0 +1,309 @@
+"""What a local cluster consists of: members, ports, settings. Kept as `cluster.json`.
+
+One broker name with a master (id 0) and its slaves, behind one nameserver. Ports stay the same
+over restarts, so that a client finds a member where it was. Roles change when a slave is promoted;
+names do not, so `slave-1` may be the master. With failover there are `node-1`, `node-2`, ..., and
+the controller beside the nameserver says who leads. Of several groups, each of which is a broker
+name, the members are called `a-node-1`, ..., `b-node-1`, ...
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Final, Literal
+
+from rocketbed.host.files import write_whole
+from rocketbed.host.ports import HOST, free_ports, is_free, node_ports
+from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.properties_text import parse_properties, render_properties
+
+NAMESERVER = "nameserver"
+MASTER = "master"
+BROKER_NAME = "broker-a"
+"""Of the only group, or of the first one."""
+CLUSTER_NAME = "local"
+FILE = "cluster.json"
+CONFIG = "broker.conf"
+REGISTER = "register.db"
+"""The controller's, in the nameserver's directory."""
+MIB = 1024 * 1024
+
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": str(128 * MIB),
+    "maxHashSlotNum": "200000",
+    "maxIndexNum": "800000",
+}
+"""RocketMQ's defaults reserve 1.4 GB for each node before its first message."""
+
+FIRST_NODE_STEP = 1035
+"""From the nameserver's port to the master's: 9876 and 10911, as everywhere."""
+NODE_STEP = 10
+GROUPS_MAX: Final = 7
+"""As many as a scenario has names for (`watch.toml`)."""
+
+
+class ClusterError(RocketbedError):
+    """A local cluster that cannot be set up or does not come up; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMember:
+    name: str
+    """`nameserver`, `master`, `slave-1`, ..."""
+    port: int
+    """`listenPort`."""
+    broker_id: int = -1
+    """0 for the master, which changes with a promotion; with failover the replica's number; -1 for
+    a nameserver."""
+    broker: str = BROKER_NAME
+    """A node's group, `brokerName`."""
+    host: str = HOST
+    """Where it listens: loopback, or a container's own address."""
+
+    @property
+    def is_node(self) -> bool:
+        return self.broker_id >= 0
+
+    @property
+    def address(self) -> str:
+        """Where it listens, `host:port`."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """A cluster as it was asked for."""
+
+    members: tuple[ClusterMember, ...]
+    sync: bool = True
+    """Whether the master waits for a slave before it acknowledges (SYNC_MASTER)."""
+    in_sync_replicas: int = 2
+    """With `sync`: copies that hold a message before it is acknowledged, the master's included."""
+    flush: Literal["sync", "async"] = "async"
+    """Whether a message is acknowledged only once it is on disk."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of every node, by RocketMQ's names."""
+    subnet: str = ""
+    """Subnet of a cluster in containers; empty for a cluster of processes."""
+    daemon: str = ""
+    """Docker daemon of a cluster in containers, `unix:///path`."""
+    published: int = 0
+    """Host port forwarded to the nameserver of a cluster in containers; 0: none."""
+    failover: bool = False
+    """Whether its nodes fail over by themselves."""
+    promotions: Mapping[str, int] = field(default_factory=dict)
+    """How often another node was made the master, by group. After each, slaves cut what the new
+    master does not have (`rbDiverged=cut:N`)."""
+
+    @property
+    def brokers(self) -> list[str]:
+        """The groups, by their broker names."""
+        return list(dict.fromkeys(member.broker for member in self.members if member.is_node))
+
+    def nodes(self, broker: str) -> list[ClusterMember]:
+        """Those of a group."""
+        return [one for one in self.members if one.is_node and one.broker == broker]
+
+    def master(self, broker: str = BROKER_NAME) -> ClusterMember:
+        """Of a group. Raises `ClusterError` in a cluster with failover."""
+        if self.failover:
+            raise ClusterError("its controller says who leads: use `cluster handover`")
+        return next(member for member in self.nodes(broker) if member.broker_id == 0)
+
+    def promoted(self, name: str) -> "ClusterPlan":
+        """The plan with this slave as its group's master and the former master in its place.
+
+        Raises `ClusterError` for what is no slave.
+        """
+        member = self.member(name)
+        former = self.master(member.broker)
+        if not member.is_node:
+            raise ClusterError(f"{name} is a nameserver: only a slave can be promoted")
+        if member == former:
+            raise ClusterError(f"{name} is already the master")
+        ids = {name: 0, former.name: member.broker_id}
+        members = tuple(
+            replace(one, broker_id=ids.get(one.name, one.broker_id)) for one in self.members
+        )
+        count = self.promotions.get(member.broker, 0) + 1
+        return replace(self, members=members, promotions={**self.promotions, member.broker: count})
+
+    def member(self, name: str) -> ClusterMember:
+        """By name. Raises `ClusterError`."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        known = ", ".join(member.name for member in self.members)
+        raise ClusterError(f"unknown member {name}; known: {known}")
+
+    def node_settings(self, member: ClusterMember, directory: Path) -> dict[str, str]:
+        return {
+            "brokerClusterName": CLUSTER_NAME,
+            "brokerName": member.broker,
+            **self.role_settings(member),
+            "brokerIP1": member.host,
+            "bindAddress": member.host,
+            "listenPort": str(member.port),
+            "haListenPort": str(member.port + 1),
+            "namesrvAddr": self.member(NAMESERVER).address,
+            "storePathRootDir": str(directory / "store"),
+            **self._promise(member.broker),
+            **SMALL_FILES,
+            **self.settings,
+        }
+
+    def nameserver_settings(self) -> dict[str, str]:
+        member = self.member(NAMESERVER)
+        settings = {"listenPort": str(member.port), "bindAddress": member.host}
+        return {**settings, "rbRegister": REGISTER} if self.failover else settings
+
+    def _promise(self, broker: str) -> dict[str, str]:
+        """When a message is acknowledged."""
+        flush = {"flushDiskType": "SYNC_FLUSH" if self.flush == "sync" else "ASYNC_FLUSH"}
+        if not self.failover:
+            return {**flush, "inSyncReplicas": str(self.in_sync_replicas if self.sync else 1)}
+        # With fewer than three, only disks protect what is acknowledged, which a node knows.
+        return flush if self.flush == "sync" or len(self.nodes(broker)) >= 3 else {}
+
+    def role_settings(self, member: ClusterMember) -> dict[str, str]:
+        """Those lines that a promotion changes."""
+        if self.failover:
+            nodes = self.nodes(member.broker)
+            return {"rbReplica": str(member.broker_id), "rbReplicas": str(len(nodes))}
+        promotions = self.promotions.get(member.broker)
+        master = "SYNC_MASTER" if self.sync else "ASYNC_MASTER"
+        return {
+            "brokerId": str(member.broker_id),
+            "brokerRole": "SLAVE" if member.broker_id else master,
+            "rbDiverged": f"cut:{promotions}" if promotions else "refuse",
+        }
+
+    def save(self, directory: Path) -> None:
+        """Raises `ClusterError`."""
+        _write(directory / FILE, json.dumps(asdict(self), indent=2) + "\n")
+
+
+def read_settings(directory: Path) -> dict[str, str]:
+    """A node's `broker.conf`. Raises `ClusterError`."""
+    path = directory / CONFIG
+    try:
+        rows = parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ClusterError(f"{path} cannot be read: {exc}") from exc
+    return {key: value for _, key, value in rows}
+
+
+def change_settings(directory: Path, wanted: Mapping[str, str]) -> None:
+    """Let some have these values; what else was edited stays. Raises `ClusterError`."""
+    found = read_settings(directory)
+    if not wanted.items() <= found.items():
+        write_settings(directory, {**found, **wanted})
+
+
+def write_settings(directory: Path, settings: Mapping[str, str]) -> None:
+    """Let there be these, all at once. Raises `ClusterError`."""
+    _write(directory / CONFIG, render_properties(settings))
+
+
+def read_plan(directory: Path) -> ClusterPlan:
+    """The plan of a directory. Raises `ClusterError` when there is none, or it is damaged."""
+    path = directory / FILE
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        members = tuple(ClusterMember(**row) for row in value.pop("members"))
+        if isinstance(count := value["promotions"], int):  # of a former version
+            value["promotions"] = {BROKER_NAME: count} if count else {}
+        plan = ClusterPlan(members=members, **value)
+    except FileNotFoundError:
+        raise ClusterError(f"{directory} has no cluster: {FILE} is missing") from None
+    except OSError as exc:
+        raise ClusterError(f"{path} cannot be read: {exc}") from exc
+    except (ValueError, TypeError, AttributeError, KeyError) as exc:
+        raise ClusterError(
+            f"{path} is damaged ({type(exc).__name__}: {exc}): it says which nodes there are, and"
+            " on which ports. The nodes' directories beside it are as they were"
+        ) from exc
+    plan.member(NAMESERVER)
+    return replace(plan, settings=dict(plan.settings), promotions=dict(plan.promotions))
+
+
+def make_plan(
+    *,
+    slaves: int = 2,
+    sync: bool = True,
+    in_sync_replicas: int | None = None,
+    flush: Literal["sync", "async"] = "async",
+    port: int = 0,
+    settings: Mapping[str, str] | None = None,
+    places: Sequence[tuple[str, int]] = (),
+    failover: bool = False,
+    groups: int = 1,
+) -> ClusterPlan:
+    """A plan for a master and its slaves, or so many of each; `port` is the nameserver's, 0 takes
+    free ports.
+
+    With `places` (host and port of each, the nameserver's first) they are there, not on loopback.
+    `settings` are for the `broker.conf` of every node.
+    Raises `ClusterError` when a port is taken.
+    """
+    names = node_names(slaves, failover=failover, groups=groups)
+    if not places:
+        ports = _fixed_ports(port, len(names)) if port else free_ports(1, len(names))
+        places = [(HOST, one) for one in ports]
+    (host, own), *others = places
+    members = [ClusterMember(name=NAMESERVER, host=host, port=own)]
+    ids = [
+        (f"broker-{letter}", number + failover)
+        for letter in ascii_lowercase[:groups]
+        for number in range(slaves + 1)
+    ]
+    members += [
+        ClusterMember(name=name, host=host, port=port, broker_id=number, broker=broker)
+        for name, (broker, number), (host, port) in zip(names, ids, others, strict=True)
+    ]
+    return ClusterPlan(
+        members=tuple(members),
+        sync=sync and slaves > 0,
+        in_sync_replicas=min(2, slaves + 1) if in_sync_replicas is None else in_sync_replicas,
+        flush=flush,
+        settings=dict(settings or {}),
+        failover=failover,
+    )
+
+
+def node_names(slaves: int, *, failover: bool = False, groups: int = 1) -> list[str]:
+    """`master`, `slave-1`, ..., or with failover `node-1`, ...; of several groups `a-master`, ...,
+    one after the other. Raises `ClusterError`."""
+    if slaves < 0 or slaves > 16:
+        raise ClusterError(f"the number of slaves must be 0 to 16, not {slaves}")
+    if groups < 1 or groups > GROUPS_MAX:
+        raise ClusterError(f"the number of groups must be 1 to {GROUPS_MAX}, not {groups}")
+    if failover:
+        names = [f"node-{number}" for number in range(1, slaves + 2)]
+    else:
+        names = [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
+    if groups == 1:
+        return names
+    return [f"{letter}-{name}" for letter in ascii_lowercase[:groups] for name in names]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as exc:
+        raise ClusterError(f"{path} cannot be written: {exc}") from exc
+
+
+def _fixed_ports(port: int, nodes: int) -> list[int]:
+    first = port + FIRST_NODE_STEP
+    found = [port, *(first + NODE_STEP * number for number in range(nodes))]
+    if found[-1] + 1 > 65_535:
+        raise ClusterError(f"port {port} leaves no room for the nodes' ports: choose a lower one")
+    needed = [port, *(one for node in found[1:] for one in node_ports(node))]
+    taken = [one for one in needed if not is_free(one)]
+    if taken:
+        listed = ", ".join(map(str, taken))
+        raise ClusterError(f"ports in use: {listed}; stop what listens there or choose --port")
+    return found

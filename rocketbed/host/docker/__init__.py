@@ -1,0 +1,1 @@
+"""Docker: daemon, containers, images and networks, without faults."""

@@ -1,0 +1,253 @@
+"""One program in a container of its own: started, signalled, waited for, then taken away.
+
+The container is made anew at each start, as the machine beneath it stays: its network belongs to
+another container (`chaos.docker.fabric`), its disk is bound from the host at the same path. Process
+1 is Docker's init, so that a program can die of a signal it sends to itself. What it prints goes to
+a file of the bound directory.
+"""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from rocketbed.host.docker.client import LABEL, Daemon, DockerError, call
+from rocketbed.host.janitor.docker import docker_record
+from rocketbed.host.janitor.processes import has_ended
+from rocketbed.host.janitor.record import Ledger
+
+SIGNALLED: Final = 128
+"""A program that a signal ended has this exit code plus the signal's number."""
+OWN_HOST: Final = "127.0.1.1"
+"""What Debian has for a machine's own name."""
+CPU_PERIOD_US: Final = 20_000
+"""Shorter than Docker's 100 ms: a container at a tenth pauses 18 ms, not 90."""
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    image: str
+    command: Sequence[str]
+    """All of it; `logged` lets its output be kept."""
+    network: str
+    """`none`, `container:<id>` or a network's name."""
+    directory: Path | None = None
+    """Its working directory, bound at the same path; None: it has nothing of this system."""
+    user: str = ""
+    """Empty: the image's."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Sequence[str] = ()
+    """Files of the host that it may read, at the same paths (preloaded libraries)."""
+    memory: int | None = None
+    """Bytes it may use."""
+    pids: int | None = None
+    """Processes and threads it may have."""
+    nofile: int | None = None
+    """Descriptors a program in it may have; None: the daemon's choice."""
+    address: str | None = None
+    """Its address in the network."""
+    ports: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """Port inside -> address and port of this system that lead to it."""
+    host_name: str = ""
+    """Resolved to loopback; empty: Docker's choice, which without a network nothing resolves."""
+
+
+class Container:
+    """A program to be run; `rocketbed.host.member.Launched`."""
+
+    def __init__(self, daemon: Daemon, run: Ledger, name: str, spec: Spec) -> None:
+        self.name = name
+        self._daemon = daemon
+        self._run = run
+        self._spec = spec
+        self.id = ""
+        """The daemon's, once it is made."""
+        self._record = 0
+        self._pid = 0
+        self._code: int | None = None
+        self._descriptor = -1
+        self._reaping = trio.Lock()
+
+    @property
+    def log_path(self) -> Path:
+        """Where its output goes, after that of earlier starts."""
+        assert self._spec.directory is not None
+        return self._spec.directory / "log"
+
+    async def launch(self) -> int:
+        """Make and start it; the pid of its init on this system, 0 when it has ended already.
+
+        One that does not start is taken away again.
+        """
+        full = f"rocketbed-{self._run.id}-{self.name}-{next(_numbers)}"
+        self._record = self._run.note("container", docker_record(self._daemon.address, full))
+        self._pid = await call(lambda: self._start(full), f"{self.name} does not start")
+        return self._pid
+
+    def _start(self, full: str) -> int:
+        self.id, pid = start(self._daemon, self._run.id, full, self._spec)
+        with suppress(OSError):
+            self._descriptor = os.pidfd_open(pid) if pid else -1
+        return pid
+
+    def pid(self) -> int | None:
+        return self._pid if self._descriptor >= 0 and not has_ended(self._descriptor) else None
+
+    async def send(self, number: signal.Signals) -> bool:
+        """A signal to the program; SIGSTOP and SIGCONT freeze and thaw all of the container.
+
+        Where the daemon cannot be asked, SIGKILL still ends what it started: nothing stays behind.
+        """
+        if self.pid() is None:
+            return False
+        try:
+            await call(partial(self._send, number), f"{self.name}: {number.name}")
+        except DockerError:
+            if self.pid() is None:
+                return False  # it ended meanwhile
+            if number == signal.SIGKILL:
+                kill_init(self._descriptor)
+            raise
+        return True
+
+    def _send(self, number: signal.Signals) -> None:
+        api, own = self._daemon.api, self.id
+        if number not in (signal.SIGSTOP, signal.SIGCONT):
+            api.kill(own, number.name)
+        elif bool(api.inspect_container(own)["State"]["Paused"]) != (number == signal.SIGSTOP):
+            (api.pause if number == signal.SIGSTOP else api.unpause)(own)
+
+    async def wait_ended(self) -> int | None:
+        """Wait for its end, then take the container away; its exit code."""
+        if self._descriptor >= 0:
+            own = os.dup(self._descriptor)  # several may wait, each on its own
+            try:
+                await trio.lowlevel.wait_readable(own)
+            finally:
+                os.close(own)
+        with trio.CancelScope(shield=True):
+            await self._reap()
+        return self._code
+
+    async def _reap(self) -> None:
+        async with self._reaping:
+            if self._code is not None:
+                return
+            answer = await call(lambda: self._daemon.api.wait(self.id), f"the end of {self.name}")
+            self._code = posix_code(int(answer["StatusCode"]))
+            await self.take_away()
+
+    async def take_away(self) -> None:
+        """Remove it, running or not. Where the daemon cannot be asked, its program still ends."""
+        try:
+            await call(lambda: remove(self._daemon, self.id), f"{self.name} stays behind")
+        except DockerError:
+            kill_init(self._descriptor)
+            raise
+        finally:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+        self._run.forget(self._record)
+
+    async def limit_cpu(self, share: float | None) -> None:
+        """At most this share of one processor; None: no limit. Nothing once it has ended."""
+        quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))
+        update = partial(self._daemon.api.update_container, self.id, cpu_period=CPU_PERIOD_US)
+        try:
+            await call(lambda: update(cpu_quota=quota), f"{self.name} cannot be limited")
+        except DockerError:
+            if self.pid() is not None:
+                raise
+
+
+def posix_code(status: int) -> int:
+    """An exit code as `subprocess` has it: negative for a signal's number."""
+    is_signal = SIGNALLED < status < SIGNALLED + signal.NSIG
+    return SIGNALLED - status if is_signal else status
+
+
+def logged(command: Sequence[str]) -> list[str]:
+    """A command whose output goes to the file `log` of its working directory."""
+    return ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1', *command]
+
+
+def create(daemon: Daemon, run_id: str, name: str, spec: Spec) -> str:
+    """Make a container; its id. Blocks. Raises the SDK's errors."""
+    from docker.types import Ulimit
+
+    api = daemon.api
+    nofile = spec.nofile
+    binds = [f"{path}:{path}:ro" for path in spec.files]
+    if spec.directory is not None:
+        binds.append(f"{spec.directory}:{spec.directory}:rw")
+    host = api.create_host_config(
+        network_mode=spec.network,
+        init=True,
+        binds=binds,
+        mem_limit=spec.memory,
+        pids_limit=spec.pids,
+        ulimits=nofile and [Ulimit(name="nofile", soft=nofile, hard=nofile)],
+        port_bindings=dict(spec.ports),
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        extra_hosts={spec.host_name: OWN_HOST} if spec.host_name else None,
+    )
+    networking = None
+    if spec.address is not None:
+        endpoint = api.create_endpoint_config(ipv4_address=spec.address)
+        networking = api.create_networking_config({spec.network: endpoint})
+    made = api.create_container(
+        spec.image,
+        command=list(spec.command),
+        entrypoint=[],
+        user=spec.user or None,
+        hostname=spec.host_name or None,
+        environment=dict(spec.environment),
+        working_dir=None if spec.directory is None else str(spec.directory),
+        ports=list(spec.ports),
+        host_config=host,
+        networking_config=networking,
+        labels={LABEL: run_id},
+        name=name,
+        healthcheck={"test": ["NONE"]},
+    )
+    return str(made["Id"])
+
+
+def start(daemon: Daemon, run_id: str, name: str, spec: Spec) -> tuple[str, int]:
+    """Make and start a container; its id, and the pid of its init, 0 when it has ended already.
+
+    One that does not start is taken away again. Blocks. Raises the SDK's errors.
+    """
+    made = create(daemon, run_id, name, spec)
+    try:
+        daemon.api.start(made)
+        pid = int(daemon.api.inspect_container(made)["State"]["Pid"])
+    except BaseException:
+        with suppress(Exception):  # the first error counts; what is on record stays there
+            remove(daemon, made)
+        raise
+    return made, pid
+
+
+def remove(daemon: Daemon, container: str) -> None:
+    """Kill and remove a container that may be gone already. Blocks."""
+    import docker.errors
+
+    with suppress(docker.errors.NotFound):
+        daemon.api.remove_container(container, force=True, v=True)
+
+
+def kill_init(descriptor: int) -> None:
+    """End a container without its daemon: all in it ends with its first process."""
+    with suppress(OSError):
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
