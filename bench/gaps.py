@@ -17,16 +17,16 @@ from typing import Final
 import trio
 
 from bench.group import WHOLE_S, Group, Mend, Outcome, under_load
-from rocketbed.chaos.foreign.installation import unpacked
-from rocketbed.chaos.foreign.rocketmq import RocketMQSoftware
-from rocketbed.chaos.foreign.target import ForeignHost
-from rocketbed.chaos.process.backend import ProcessBackend, SetUp
-from rocketbed.chaos.process.network.choice import Net
-from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
-from rocketbed.chaos.process.run import ProcessHost
-from rocketbed.chaos.scenario.plan import Shape
-from rocketbed.chaos.trial.api import Elected
-from rocketbed.chaos.trial.links import HEALTHY, LinkState
+from rocketbed.chaos.backends.foreign.installation import unpacked
+from rocketbed.chaos.backends.foreign.rocketmq import RocketMQSoftware
+from rocketbed.chaos.backends.foreign.target import ForeignHost
+from rocketbed.chaos.backends.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.backends.process.network.choice import Net
+from rocketbed.chaos.backends.process.network.switch.fabric import missing_for_switch
+from rocketbed.chaos.backends.process.run import ProcessHost
+from rocketbed.chaos.plan.plan import Shape
+from rocketbed.chaos.run.api import Elected
+from rocketbed.chaos.run.links import HEALTHY, LinkState
 
 Row = tuple[str, float, str]
 AFTER_S: Final = 0.5

@@ -9,13 +9,13 @@ from typing import Final
 import trio
 
 from bench.testbed import testbed
-from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.network.choice import Net
-from rocketbed.chaos.process.run import ProcessHost
-from rocketbed.chaos.scenario.plan import Plan, Shape
-from rocketbed.chaos.trial.api import Elected
-from rocketbed.chaos.trial.load import topic_names
-from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.backends.process.backend import ProcessBackend
+from rocketbed.chaos.backends.process.network.choice import Net
+from rocketbed.chaos.backends.process.run import ProcessHost
+from rocketbed.chaos.plan.plan import Plan, Shape
+from rocketbed.chaos.run.api import Elected
+from rocketbed.chaos.run.load import topic_names
+from rocketbed.chaos.run.members import Members
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message

@@ -7,8 +7,8 @@ write-back to kernel threads there; its device is a volume's own, so it slows th
 import os
 from typing import Final
 
-from rocketbed.chaos.process.disk.volume import Volume
-from rocketbed.chaos.process.machine.limits import ROOT, Group
+from rocketbed.chaos.backends.process.disk.volume import Volume
+from rocketbed.chaos.backends.process.machine.limits import ROOT, Group
 from rocketbed.host.closing import Closing
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.cleaners import remove_throttle

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import orjson
 
-from rocketbed.chaos.history import Function, read_history
-from rocketbed.chaos.record import HISTORY_FILE
+from rocketbed.chaos.evidence.history import Function, read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE
 
 Row = tuple[str, float, str]
 PAGES: Final = (0, 1, 20)

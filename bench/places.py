@@ -16,14 +16,14 @@ from functools import partial
 import trio
 
 from bench.testbed import testbed
-from rocketbed.chaos.docker.backend import DockerHost
-from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.network.choice import Net
-from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
-from rocketbed.chaos.process.run import ProcessHost
-from rocketbed.chaos.scenario.plan import Plan, Shape
-from rocketbed.chaos.trial.links import LinkState
-from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.backends.docker.backend import DockerHost
+from rocketbed.chaos.backends.process.backend import ProcessBackend
+from rocketbed.chaos.backends.process.network.choice import Net
+from rocketbed.chaos.backends.process.network.switch.fabric import missing_for_switch
+from rocketbed.chaos.backends.process.run import ProcessHost
+from rocketbed.chaos.plan.plan import Plan, Shape
+from rocketbed.chaos.run.links import LinkState
+from rocketbed.chaos.run.members import Members
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message

@@ -12,15 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.checkers.judgement import judge_run
-from rocketbed.chaos.history import Function, HistoryWriter, Outcome
-from rocketbed.chaos.hunt.runner import Options, run_many, run_plan
-from rocketbed.chaos.hunt.runner import Outcome as Ran
-from rocketbed.chaos.process.disk.volume import Volume
-from rocketbed.chaos.record import HISTORY_FILE, Promise, RunRecord
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.process.disk.volume import Volume
+from rocketbed.chaos.backends.sim.simulation import Simulation
+from rocketbed.chaos.checks.judgement import judge_run
+from rocketbed.chaos.evidence.history import Function, HistoryWriter, Outcome
+from rocketbed.chaos.evidence.record import HISTORY_FILE, Promise, RunRecord
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.search.runner import Options, run_many, run_plan
+from rocketbed.chaos.search.runner import Outcome as Ran
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
 from rocketbed.world.api import World

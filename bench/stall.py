@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from bench.limits import DiskLimit, MemoryLimit
 from bench.processes import Bench, wait_serving
-from rocketbed.chaos.process.disk.volume import Volume
+from rocketbed.chaos.backends.process.disk.volume import Volume
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
 

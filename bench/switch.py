@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from rocketbed.chaos.process.network.fabric import Fabric, Machines, PlainFabric
-from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
-from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
-from rocketbed.chaos.trial.links import LinkState
+from rocketbed.chaos.backends.process.network.fabric import Fabric, Machines, PlainFabric
+from rocketbed.chaos.backends.process.network.proxy_fabric import ProxyFabric
+from rocketbed.chaos.backends.process.network.switch.fabric import SwitchFabric, missing_for_switch
+from rocketbed.chaos.run.links import LinkState
 from rocketbed.host.janitor.record import Ledger
 from rocketbed.world.api import Stream
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
-from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.process.backend import ProcessBackend, SetUp
-from rocketbed.chaos.process.machine.machine import Machine
-from rocketbed.chaos.process.network.choice import Net
-from rocketbed.chaos.process.run import ProcessHost
-from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.backends.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.backends.process.machine.machine import Machine
+from rocketbed.chaos.backends.process.network.choice import Net
+from rocketbed.chaos.backends.process.run import ProcessHost
+from rocketbed.chaos.evidence.history import HistoryWriter
+from rocketbed.chaos.plan.plan import Plan
 from rocketbed.host.janitor.record import Ledger
 
 

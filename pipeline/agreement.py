@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import click
 
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import CheckResult, Verdict, judged, not_run
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.result import CheckResult, Verdict, judged, not_run
 from rocketbed.pipeline.requirement import write_requirement
 
 TITLE: Final = "SV Spark's verify agrees"

@@ -1,7 +1,7 @@
 """Histories of clients as tables: what they sent and read, and what they were told.
 
-Three forms are read: the testbed's own file (`chaos.history`), JSON lines, and Arrow or Parquet
-files with the same columns as the JSON. A line of JSON is a send
+Three forms are read: the testbed's own file (`chaos.evidence.history`), JSON lines, and Arrow or
+Parquet files with the same columns as the JSON. A line of JSON is a send
 
     {"client": "p1", "uniq_key": "7F00..", "topic": "T", "queue_id": 0, "queue_offset": 17,
      "body_crc": 1824315850, "sent_ns": 1795144632571000000, "done_ns": 1795144632573000000,
@@ -141,7 +141,7 @@ def check_history(table: "DataFrame") -> dict[str, int]:
 
 def history_batches(path: str, names: Names) -> "Iterator[pyarrow.RecordBatch]":
     """A testbed's history as batches of `COLUMNS`. Raises `HistoryCut`, `PipelineError`."""
-    from rocketbed.chaos.history import read_history
+    from rocketbed.chaos.evidence.history import read_history
 
     try:
         history = read_history(path)
@@ -173,7 +173,7 @@ def _as_batches(
 ) -> "Iterator[pyarrow.RecordBatch]":
     import pyarrow
 
-    from rocketbed.chaos.history import Function, Outcome
+    from rocketbed.chaos.evidence.history import Function, Outcome
 
     words = {
         Outcome.OK: "ok",

@@ -8,12 +8,12 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.evidence import Evidence, gather
-from rocketbed.chaos.checkers.judgement import load_history
-from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, read_record
-from rocketbed.chaos.trace import read_trace
+from rocketbed.chaos.checks.ends import ENDLESS
+from rocketbed.chaos.checks.evidence import Evidence, gather
+from rocketbed.chaos.checks.judgement import load_history
+from rocketbed.chaos.checks.loss_bound import Losses
+from rocketbed.chaos.evidence.record import HISTORY_FILE, TRACE_FILE, read_record
+from rocketbed.chaos.evidence.trace import read_trace
 
 FORMAT: Final = 1
 REQUIREMENT_FILE: Final = "requirement.json"

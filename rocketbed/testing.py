@@ -13,7 +13,7 @@
         chaos.check()
 
 pytest loads this module in every run, whether a test of that run is ours or not; so all that is
-done for our tests stands in `chaos.testing`, which is imported with the first of them.
+done for our tests stands in `chaos.pytest_plugin`, which is imported with the first of them.
 """
 
 import importlib
@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.scenario.scenario import Scenario
-    from rocketbed.chaos.testing.blocking import BlockingChaos, BlockingCluster
-    from rocketbed.chaos.testing.cluster import Cluster
-    from rocketbed.chaos.testing.faults import Chaos
+    from rocketbed.chaos.plan.scenario import Scenario
+    from rocketbed.chaos.pytest_plugin.blocking import BlockingChaos, BlockingCluster
+    from rocketbed.chaos.pytest_plugin.cluster import Cluster
+    from rocketbed.chaos.pytest_plugin.faults import Chaos
 
 __all__ = ["BlockingChaos", "BlockingCluster", "Chaos", "Cluster", "Scenario"]
 
 OURS: Final = "_rb_trial"
 """The fixture that makes a test one of ours."""
-_IMPLEMENTATION: Final = "rocketbed.chaos.testing.plugin"
+_IMPLEMENTATION: Final = "rocketbed.chaos.pytest_plugin.plugin"
 MARKS: Final = (
     "rocketbed(brokers=3, flush='sync', seeds=20, ...): the cluster of a test, and how many seeds",
     "rb_backend(name, ...): the backends of a test: sim, process, docker",
@@ -51,11 +51,11 @@ OPTIONS: Final = {
 }
 """Those that have to be looked at, with their defaults."""
 _HOMES: Final = {
-    "BlockingChaos": "rocketbed.chaos.testing.blocking",
-    "BlockingCluster": "rocketbed.chaos.testing.blocking",
-    "Chaos": "rocketbed.chaos.testing.faults",
-    "Cluster": "rocketbed.chaos.testing.cluster",
-    "Scenario": "rocketbed.chaos.scenario.scenario",
+    "BlockingChaos": "rocketbed.chaos.pytest_plugin.blocking",
+    "BlockingCluster": "rocketbed.chaos.pytest_plugin.blocking",
+    "Chaos": "rocketbed.chaos.pytest_plugin.faults",
+    "Cluster": "rocketbed.chaos.pytest_plugin.cluster",
+    "Scenario": "rocketbed.chaos.plan.scenario",
 }
 
 
@@ -111,7 +111,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from None
 
 
-# --- hooks: what is ours goes to `chaos.testing.plugin`
+# --- hooks: what is ours goes to `chaos.pytest_plugin.plugin`
 
 
 @pytest.hookimpl(tryfirst=True)

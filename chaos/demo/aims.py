@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from rocketbed.chaos.checkers.evidence import SENDS
-from rocketbed.chaos.checkers.result import CheckResult, judged, not_run
-from rocketbed.chaos.history import Event, Function, History, Outcome
-from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.checks.evidence import SENDS
+from rocketbed.chaos.checks.result import CheckResult, judged, not_run
+from rocketbed.chaos.evidence.history import Event, Function, History, Outcome
+from rocketbed.chaos.evidence.record import RunRecord
 
 CLOSE_NS = 50_000_000
 """Sends within this time of a kill, before and after it: somebody was writing."""

@@ -10,11 +10,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from rocketbed.chaos.hunt.runner import Options, Outcome, Say, run_many, run_plan
-from rocketbed.chaos.hunt.shrink import Budget, shrink
+from rocketbed.chaos.plan.plan import KIB, Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.report.page import write_report
-from rocketbed.chaos.scenario.plan import KIB, Consumers, Plan, Producers, Shape, Weather
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.search.runner import Options, Outcome, Say, run_many, run_plan
+from rocketbed.chaos.search.shrink import Budget, shrink
 from rocketbed.node.release import ReleaseQueue
 
 FINDING: Final = "A1"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rocketbed.chaos.workload import body_crc
+from rocketbed.chaos.evidence.workload import body_crc
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Received

@@ -8,8 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-from rocketbed.chaos.checkers.judgement import Judgement, SecondJudge, clear_place, judge_run
-from rocketbed.chaos.checkers.result import CheckResult, judged, not_run
+from rocketbed.chaos.backends.process.run import run_in_processes
+from rocketbed.chaos.checks.judgement import Judgement, SecondJudge, clear_place, judge_run
+from rocketbed.chaos.checks.result import CheckResult, judged, not_run
 from rocketbed.chaos.demo.aims import aim_checks
 from rocketbed.chaos.demo.old_store import (
     DemoError,
@@ -18,14 +19,13 @@ from rocketbed.chaos.demo.old_store import (
     copy_store,
     read_old_store,
 )
-from rocketbed.chaos.history import read_history
-from rocketbed.chaos.process.run import run_in_processes
-from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.evidence.history import read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.plan.plan import MIB, Consumers, Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.report.page import write_report
-from rocketbed.chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
-from rocketbed.chaos.trial.api import Backend
-from rocketbed.chaos.trial.conductor import OCCASIONS
+from rocketbed.chaos.run.api import Backend
+from rocketbed.chaos.run.conductor import OCCASIONS
 
 SECONDS: Final = 10.0
 SECONDS_MIN: Final = 6.0

@@ -10,12 +10,12 @@ from typing import Final
 
 import trio
 
+from rocketbed.chaos.backends.process.network import netns
+from rocketbed.chaos.backends.process.network.fabric import Fabric, Machines
+from rocketbed.chaos.backends.process.network.proxy_fabric import ProxyFabric
+from rocketbed.chaos.backends.process.network.switch.fabric import SwitchFabric, missing_for_switch
 from rocketbed.chaos.doctor.probes import Broken, Missing
-from rocketbed.chaos.process.network import netns
-from rocketbed.chaos.process.network.fabric import Fabric, Machines
-from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
-from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
-from rocketbed.chaos.trial.links import LinkState
+from rocketbed.chaos.run.links import LinkState
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
 from rocketbed.world.api import Stream

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
-from rocketbed.chaos.process.disk.format import DiskRule
-from rocketbed.chaos.process.disk.volume import Volume, check_power_cut
-from rocketbed.chaos.process.machine import limits
-from rocketbed.chaos.process.machine.clock import ClockFaults, find_library
+from rocketbed.chaos.backends.process.disk.faults import DiskFaults, join_environments
+from rocketbed.chaos.backends.process.disk.format import DiskRule
+from rocketbed.chaos.backends.process.disk.volume import Volume, check_power_cut
+from rocketbed.chaos.backends.process.machine import limits
+from rocketbed.chaos.backends.process.machine.clock import ClockFaults, find_library
 from rocketbed.host.docker.client import Daemon, DockerError
 from rocketbed.host.docker.image import IMAGE
 from rocketbed.host.errors import HostError

@@ -8,17 +8,17 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.history import Event, HistoryWriter, Row
-from rocketbed.chaos.lag import Lag
+from rocketbed.chaos.evidence.history import Event, HistoryWriter, Row
+from rocketbed.chaos.evidence.lag import Lag
 from rocketbed.chaos.live.console import Console, session_plan
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.health import Health
 from rocketbed.chaos.live.meter import Meter
 from rocketbed.chaos.live.picture import Picture
 from rocketbed.chaos.live.server import Refused
-from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.api import Sample
-from rocketbed.chaos.trial.conductor import Conductor
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.run.api import Sample
+from rocketbed.chaos.run.conductor import Conductor
 
 LOOK_S: Final = 0.1
 ASK_S: Final = 0.2

@@ -12,12 +12,12 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.history import Event, Function
+from rocketbed.chaos.evidence.history import Event, Function
 from rocketbed.chaos.live.server import Refused
-from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.step import parse_step
-from rocketbed.chaos.trial.conductor import Conductor
-from rocketbed.chaos.trial.schedule import Held
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.run.conductor import Conductor
+from rocketbed.chaos.run.schedule import Held
 
 CATCH_UP_S: Final = 2.0
 """What a slave may take to have all that another one has, before it is made the master."""

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.scenario.dump import plan_to_toml
-from rocketbed.chaos.scenario.plan import Plan, Shape
-from rocketbed.chaos.scenario.step import At, Step
+from rocketbed.chaos.plan.dump import plan_to_toml
+from rocketbed.chaos.plan.plan import Plan, Shape
+from rocketbed.chaos.plan.step import At, Step
 from rocketbed.cluster.plan import ClusterPlan
 from rocketbed.host.files import write_whole
 

@@ -12,9 +12,9 @@ Of the numbered ones only the last are kept.
 from collections.abc import Iterable
 from typing import Any, Final
 
-from rocketbed.chaos.history import Event, Function
+from rocketbed.chaos.evidence.history import Event, Function
 from rocketbed.chaos.live.feed import Feed
-from rocketbed.chaos.trial.api import Sample
+from rocketbed.chaos.run.api import Sample
 
 KEPT: Final = {"span": 400, "event": 200, "point": 600}
 LASTING: Final = ("partition", "isolate", "link", "disk", "pause", "clock", "cpu")

@@ -5,7 +5,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.trial.load import LATENCIES_MAX
+from rocketbed.chaos.run.load import LATENCIES_MAX
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Refused, Sent

@@ -14,19 +14,19 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.checkers.judgement import Judgement, judge_run
-from rocketbed.chaos.hunt.campaign import run_key
-from rocketbed.chaos.hunt.failures import explain
-from rocketbed.chaos.hunt.replay import Replay, save_replay
-from rocketbed.chaos.hunt.runner import BackendName, Outcome, Say
+from rocketbed.chaos.checks.judgement import Judgement, judge_run
+from rocketbed.chaos.evidence.record import RunRecord
 from rocketbed.chaos.live.attendant import RunAttendant
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.server import LiveServer
-from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.plan.dump import plan_to_toml
+from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.report.page import WORDS, write_report
-from rocketbed.chaos.scenario.dump import plan_to_toml
-from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.conductor import Attendant
+from rocketbed.chaos.run.conductor import Attendant
+from rocketbed.chaos.search.campaign import run_key
+from rocketbed.chaos.search.failures import explain
+from rocketbed.chaos.search.replay import Replay, save_replay
+from rocketbed.chaos.search.runner import BackendName, Outcome, Say
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 

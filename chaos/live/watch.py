@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import trio
 
+from rocketbed.chaos.backends.process.samples import Asker
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.health import Health
 from rocketbed.chaos.live.meter import Meter
@@ -20,7 +21,6 @@ from rocketbed.chaos.live.notebook import Notebook
 from rocketbed.chaos.live.picture import Picture
 from rocketbed.chaos.live.sender import Sender
 from rocketbed.chaos.live.server import LiveServer, Refused
-from rocketbed.chaos.process.samples import Asker
 from rocketbed.cluster.cluster import LocalCluster
 from rocketbed.cluster.plan import FILE, ClusterError
 from rocketbed.cluster.upkeep import claimed

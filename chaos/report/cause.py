@@ -13,12 +13,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
-from rocketbed.chaos.checkers.context import FaultSpan
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import CheckResult, Example, Severity
-from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.checks.context import FaultSpan
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.result import CheckResult, Example, Severity
+from rocketbed.chaos.evidence.record import RunRecord
+from rocketbed.chaos.evidence.trace import Trace
 from rocketbed.chaos.report.words import clock, count_of, failing, length
-from rocketbed.chaos.trace import Trace
 
 LOSS: Final = ("A1", "2.3")
 EARLY: Final = "I7"

@@ -7,7 +7,7 @@ from html import escape
 
 from jinja2.filters import do_filesizeformat
 
-from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checks.judgement import Judgement
 from rocketbed.chaos.report.cause import Root
 from rocketbed.chaos.report.story import Story
 from rocketbed.chaos.report.svg import (

@@ -3,9 +3,9 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import Severity, Verdict
-from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.result import Severity, Verdict
+from rocketbed.chaos.evidence.record import RunRecord
 
 FILE = "junit.xml"
 

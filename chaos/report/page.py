@@ -6,10 +6,11 @@ from pathlib import Path
 import jinja2
 
 from rocketbed import __version__
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.history import read_history
-from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.result import Verdict
+from rocketbed.chaos.evidence.history import read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE, TRACE_FILE, RunRecord
+from rocketbed.chaos.evidence.trace import Trace, read_trace
 from rocketbed.chaos.report import charts
 from rocketbed.chaos.report.cause import roots
 from rocketbed.chaos.report.junit import write_junit
@@ -23,7 +24,6 @@ from rocketbed.chaos.report.text import (
     run_command,
 )
 from rocketbed.chaos.report.words import clock, failing, grouped
-from rocketbed.chaos.trace import Trace, read_trace
 
 PAGE = "index.html"
 SHOWN = 5

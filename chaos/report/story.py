@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rocketbed.chaos.checkers.evidence import SENDS
-from rocketbed.chaos.history import Event, Function, History, Outcome
-from rocketbed.chaos.lag import Lag
-from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.checks.evidence import SENDS
+from rocketbed.chaos.evidence.history import Event, Function, History, Outcome
+from rocketbed.chaos.evidence.lag import Lag
+from rocketbed.chaos.evidence.record import RunRecord
 
 At = Callable[[int], float]
 """Nanoseconds of the run to seconds of the scenario."""

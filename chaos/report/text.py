@@ -3,11 +3,11 @@
 from collections import Counter
 from shlex import quote
 
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.record import Promise, RunRecord
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.result import Verdict
+from rocketbed.chaos.evidence.record import Promise, RunRecord
+from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.report.words import clock, failing
-from rocketbed.chaos.scenario.step import parse_step
 
 EXAMPLES = 2
 """Findings of a check that are quoted."""

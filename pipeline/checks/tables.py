@@ -91,7 +91,7 @@ def record_table(rows: "DataFrame", firm: "Column", *, by_broker: bool = False) 
 
 
 def key_in_body() -> "Column":
-    """The unique value in a body of the testbed's workload (`chaos.workload`), as text."""
+    """The unique value in a body of the testbed's workload (`chaos.evidence.workload`), as text."""
     from pyspark.sql import functions as f
 
     body = f.col("body")

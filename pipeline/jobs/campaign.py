@@ -166,9 +166,9 @@ def _judge(
 def _judge_checks(job: Job, rows: list[dict[str, Any]], scenario: str) -> None:
     """Name the checks that ran in no seed: a finding, where `chaos run` fails for it too."""
     # Only the driver needs the testbed loaded.
-    from rocketbed.chaos.hunt.unreached import must_run_all, never_ran
-    from rocketbed.chaos.scenario.errors import ScenarioError
-    from rocketbed.chaos.scenario.library import load_scenario
+    from rocketbed.chaos.plan.errors import ScenarioError
+    from rocketbed.chaos.plan.library import load_scenario
+    from rocketbed.chaos.search.unreached import must_run_all, never_ran
 
     rows = [row for row in rows if "looked" in row]  # those of an older campaign do not say
     missed = never_ran(row["looked"] for row in rows)

@@ -87,9 +87,9 @@ def demo(
     try:
         from rocketbed.chaos.demo.old_store import DemoError
         from rocketbed.chaos.demo.trial import DemoOptions, command_again, run_demo
-        from rocketbed.chaos.hunt.failures import explain
+        from rocketbed.chaos.plan.errors import ScenarioError
         from rocketbed.chaos.report.text import summary_text
-        from rocketbed.chaos.scenario.errors import ScenarioError
+        from rocketbed.chaos.search.failures import explain
     except ModuleNotFoundError as exc:
         raise click.UsageError(
             f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
@@ -135,7 +135,7 @@ def _show_bug(seed: int, report: Path) -> int:
             raise click.UsageError(f"{option.opts[0]} has no meaning with --bug")
     try:
         from rocketbed.chaos.demo.bug import show
-        from rocketbed.chaos.hunt.failures import explain
+        from rocketbed.chaos.search.failures import explain
     except ModuleNotFoundError as exc:
         raise click.UsageError(
             f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"

@@ -2,7 +2,7 @@
 
 A node never touches a clock, a file, a socket, a thread or a source of chance directly. It gets a
 `World` as its first argument, so that the same code runs on the operating system
-(`rocketbed.world.real`) and, several nodes in one process, in the simulator (`chaos.sim`).
+(`rocketbed.world.real`) and, several nodes in one process, in the simulator (`chaos.backends.sim`).
 Sleeping and deadlines stay trio's own.
 
 What is synchronous here returns at once in the ordinary case (a write into the page cache, a

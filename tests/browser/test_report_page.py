@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.hunt.runner import run_plan
+from rocketbed.chaos.plan.library import load_scenario
 from rocketbed.chaos.report.page import write_report
-from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.search.runner import run_plan
 from tests.support.devtools import drawn
 
 pytestmark = pytest.mark.slow

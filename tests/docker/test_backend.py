@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
-from rocketbed.chaos.process.backend import MISSING
-from rocketbed.chaos.record import Expectation
-from rocketbed.chaos.scenario.family import shorten
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.backends.process.backend import MISSING
+from rocketbed.chaos.evidence.record import Expectation
+from rocketbed.chaos.plan.family import shorten
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.search.runner import Options, Outcome, run_plan
 from rocketbed.host.docker.client import Daemon
 from tests.support.docker_daemon import nothing_left
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.process.disk.volume import Volume
+from rocketbed.chaos.backends.process.disk.volume import Volume
 from rocketbed.cli.servers import LOG_BYTES
 from rocketbed.host.docker import image as images
 from rocketbed.host.docker.client import LABEL, Daemon, DockerError

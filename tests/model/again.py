@@ -14,8 +14,8 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.remoting.client import dial
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.headers import SendBackRequest

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from rocketbed.chaos.sim.simulation import LogLine
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.simulation import LogLine
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.world.api import World
 from tests.model.model import Wrong, ensure
 

@@ -12,8 +12,8 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.node.store.store import MessageStore
 from tests.model.alone import run_alone

@@ -12,8 +12,8 @@ from itertools import pairwise
 from random import Random
 from typing import Final
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.store import MessageStore

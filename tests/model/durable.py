@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any, Final
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.world.api import World
 from tests.model.model import ensure
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sim.stream import WINDOW
+from rocketbed.chaos.backends.sim.stream import WINDOW
 from rocketbed.replication.fetch import FetchFailed, fetch
 from rocketbed.wire.bodies import HaRuntimeInfo
 from rocketbed.wire.command import RequestCode, ResponseCode

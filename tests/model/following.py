@@ -5,8 +5,8 @@ from itertools import pairwise
 from random import Random
 from typing import Final
 
-from rocketbed.chaos.sim.clock import SECOND
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.clock import SECOND
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.replication.slave import Slave
 from rocketbed.wire.command import ResponseCode
 from tests.model.following_tables import copies_tables, learns_deletions

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import run_node
 from rocketbed.wire.bodies import (

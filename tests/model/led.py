@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.remoting.client import open_connection
 from rocketbed.replication.entry import Policy
 from rocketbed.wire.command import RequestCode, ResponseCode, request

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.store.config import StoreConfig, parse_delay_levels
 from rocketbed.node.store.errors import BadStoreDirectory, MessageRejected, StoreError, StoreLocked
 from rocketbed.node.store.status import PutStatus

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import run_node
 from rocketbed.remoting.connection import Connection

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import SoloRun
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import SoloRun
 from rocketbed.node.store.config import SEGMENT_SIZE, StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
 from rocketbed.node.store.heal import Fetch, heal

@@ -11,8 +11,8 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.world.api import World
 from tests.model.alone import run_alone

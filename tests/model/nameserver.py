@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.remoting.client import open_connection
 from rocketbed.routing.config import BadSetting, read_settings
 from rocketbed.routing.nameserver import Nameserver

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Final
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.wire.command import ResponseCode
 from tests.model.master import HandMaster
 from tests.model.model import ensure

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.node.store import cut
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.cursor import LogCursor

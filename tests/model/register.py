@@ -13,9 +13,9 @@ from typing import Any, Final
 import orjson
 import trio
 
-from rocketbed.chaos.sim.clock import SECOND
-from rocketbed.chaos.sim.memory_cas import Shelf
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.clock import SECOND
+from rocketbed.chaos.backends.sim.memory_cas import Shelf
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.replication.entry import EPOCH_MAX
 from rocketbed.world.api import World
 from tests.model.hand_replica import GROUP

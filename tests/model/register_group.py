@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 import trio
 
-from rocketbed.chaos.sim.memory_cas import MemoryCas, Shelf
+from rocketbed.chaos.backends.sim.memory_cas import MemoryCas, Shelf
 from rocketbed.remoting.server import Server
 from rocketbed.replication.controller import Controller
 from rocketbed.replication.register.form import loaded

@@ -11,8 +11,8 @@ from typing import Any, Final
 import crcmod.predefined
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.replication.entry import Policy
 from rocketbed.world.api import World
 from tests.model.hand_controller import HandController

@@ -7,7 +7,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.offsets import NOT_STORED, Offsets
 from rocketbed.node.broker.topics import Topics

@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.store import MessageStore

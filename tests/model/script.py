@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.world.api import World
 from tests.model.model import Wrong, ensure
 

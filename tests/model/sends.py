@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.remoting.client import dial
 from rocketbed.wire.command import ONEWAY_BIT, Command, Encoding, RequestCode, ResponseCode
 from rocketbed.wire.frame import FrameReader, encode

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.headers import QueryMessageRequest, ViewMessageRequest
 from rocketbed.wire.message import StoredMessage, decode_messages

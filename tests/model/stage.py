@@ -7,9 +7,9 @@ from typing import Any, Final, Self
 
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.incarnation import SimulationError
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.incarnation import SimulationError
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import Node, run_node
 from rocketbed.node.store.store import MessageStore

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.inspect import Severity, check_store, open_directory
 from rocketbed.node.store.aside import CUT_DIR
 from rocketbed.node.store.config import StoreConfig

@@ -11,8 +11,8 @@ from typing import Any, Final
 import orjson
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.broker.config_file import (
     LARGE,
     RETRY_S,

@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.remoting.client import dial
 from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.headers_admin import TopicRequest

@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.properties import tag_key
 from rocketbed.world.api import World

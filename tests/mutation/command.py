@@ -7,7 +7,7 @@ from random import SystemRandom
 
 import click
 
-from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.plan.library import load_scenario
 from rocketbed.cli.interrupts import Interruptible
 from tests.mutation.generated.results import Fate
 from tests.mutation.generated.search import RUNS, Search, UnknownMutant, search

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.plan.library import load_scenario
 from tests.mutation.generated.search import Search, search
 from tests.mutation.generated.tally import SURVIVORS, as_row, fate_text, write_survivors
 from tests.mutation.generated.visits import Trial, suite

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rocketbed.chaos.hunt.runner import Options, run_here
-from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.search.runner import Options, run_here
 from tests.mutation.alterations.alteration import Alteration
 from tests.mutation.alterations.command import tamper as command
 from tests.mutation.alterations.listeners import TOLD

@@ -12,8 +12,8 @@ from random import SystemRandom
 
 import pytest
 
-from rocketbed.chaos.hunt.runner import Options, run_plan
-from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.search.runner import Options, run_plan
 from tests.model.room import run_room
 from tests.mutation.generated import search as generated
 from tests.mutation.generated.draw import Generated, Source, candidates, read_sources
@@ -189,13 +189,13 @@ def test_what_a_run_visits_is_asked_once_and_changes_nothing(tmp_path: Path) -> 
 
 
 def test_the_digest_is_of_what_a_run_depends_on(tmp_path: Path) -> None:
-    for place in ("node/a.py", "pipeline/b.py", "chaos/scenario/library/c.toml"):
+    for place in ("node/a.py", "pipeline/b.py", "chaos/plan/library/c.toml"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("1")
     before = digest_of_sources(tmp_path)
     (tmp_path / "pipeline/b.py").write_text("2")
     assert digest_of_sources(tmp_path) == before
-    (tmp_path / "chaos/scenario/library/c.toml").write_text("2")
+    (tmp_path / "chaos/plan/library/c.toml").write_text("2")
     assert digest_of_sources(tmp_path) != before
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.plan.library import load_scenario
 from tests.mutation.planted.catalogue import controls, mutants, unshown
 from tests.mutation.planted.examine import Examination, examine, hunt
 from tests.mutation.planted.mutant import REGISTRY, Mutant, StaleMutant, source_hash, swap

@@ -9,13 +9,13 @@ from typing import Literal
 
 import pytest
 
-from rocketbed.chaos.checkers.result import CheckResult, Verdict
-from rocketbed.chaos.history import Event, Function, read_history
-from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
-from rocketbed.chaos.record import HISTORY_FILE, Expectation
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.checks.result import CheckResult, Verdict
+from rocketbed.chaos.evidence.history import Event, Function, read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE, Expectation
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.search.runner import Options, Outcome, run_plan
 from tests.support.peer.installation import Installation
 
 KILLS = Plan(

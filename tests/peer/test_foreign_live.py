@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rocketbed.chaos.hunt.replay import load_replay
+from rocketbed.chaos.search.replay import load_replay
 from tests.support.live_page import live
 from tests.support.peer.installation import Installation
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.hunt.replay import Replay, Taken, save_replay
-from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.search.replay import Replay, Taken, save_replay
 from tests.support.suites import command, environment, run_pytest, run_suite
 
 pytestmark = pytest.mark.slow

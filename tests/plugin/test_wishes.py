@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.testing.wishes import read_backends, read_needs, read_wishes
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.pytest_plugin.wishes import read_backends, read_needs, read_wishes
 
 
 def wishes_of(**arguments: Any) -> Any:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.hunt.runner import Options, run_plan
-from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
-from rocketbed.chaos.process.machine.clock import ClockFaults, find_library
-from rocketbed.chaos.scenario.generator import RETENTION
-from rocketbed.chaos.scenario.plan import Plan, Producers, Shape, Weather
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.backends.process.disk.faults import DiskFaults, join_environments
+from rocketbed.chaos.backends.process.machine.clock import ClockFaults, find_library
+from rocketbed.chaos.plan.generator import RETENTION
+from rocketbed.chaos.plan.plan import Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.search.runner import Options, run_plan
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.cleaners import faketime_files
 from rocketbed.host.janitor.record import Ledger
@@ -210,7 +210,9 @@ async def send_over_jumps(port: int, clock: ClockFaults, jumps: list[int]) -> li
 def test_without_the_library_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rocketbed.chaos.process.machine.clock.LIBRARY_GLOBS", ("/nowhere/*.so",))
+    monkeypatch.setattr(
+        "rocketbed.chaos.backends.process.machine.clock.LIBRARY_GLOBS", ("/nowhere/*.so",)
+    )
     with pytest.raises(HostError, match="apt-get install faketime"):
         find_library()
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.checkers.judgement import Judgement, judge_run
-from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.checks.judgement import Judgement, judge_run
+from rocketbed.chaos.checks.result import Verdict
 from rocketbed.chaos.demo.trial import RUN, SECONDS_MIN, DemoOptions, DemoResult, run_demo
-from rocketbed.chaos.history import read_history
-from rocketbed.chaos.record import HISTORY_FILE
+from rocketbed.chaos.evidence.history import read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE
 from rocketbed.cli.main import main
 from rocketbed.inspect import Fault, Record, Scanned, open_directory
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.process.disk import faults as diskfaults
-from rocketbed.chaos.process.disk.faults import DiskFaults, build_shim, join_environments
-from rocketbed.chaos.process.disk.format import DiskRule, read_flush_trace
+from rocketbed.chaos.backends.process.disk import faults as diskfaults
+from rocketbed.chaos.backends.process.disk.faults import DiskFaults, build_shim, join_environments
+from rocketbed.chaos.backends.process.disk.format import DiskRule, read_flush_trace
 from rocketbed.host.errors import HostError
 from tests.support.shim import WrittenEnd, events, fired, written_ends
 

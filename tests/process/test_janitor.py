@@ -39,8 +39,8 @@ child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.
 more = []
 if sys.argv[2] == "root":
     from bench.limits import DiskLimit, MemoryLimit
-    from rocketbed.chaos.process.machine.limits import CpuLimit
-    from rocketbed.chaos.process.disk.volume import Volume
+    from rocketbed.chaos.backends.process.machine.limits import CpuLimit
+    from rocketbed.chaos.backends.process.disk.volume import Volume
     for name in ("b1", "b2", "b3"):
         volume = Volume.create(run.directory / name, run=run, size=16 << 20)
         DiskLimit(volume, run=run, write_bytes_per_s=1 << 20)

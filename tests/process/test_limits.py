@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench.limits import THROTTLE, DiskLimit, MemoryLimit
-from rocketbed.chaos.process.disk.volume import Volume
-from rocketbed.chaos.process.machine.limits import CpuLimit
+from rocketbed.chaos.backends.process.disk.volume import Volume
+from rocketbed.chaos.backends.process.machine.limits import CpuLimit
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
 

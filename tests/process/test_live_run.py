@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.record import RunRecord, read_record
-from rocketbed.chaos.scenario.step import At, Step, parse_step
+from rocketbed.chaos.evidence.record import RunRecord, read_record
+from rocketbed.chaos.plan.step import At, Step, parse_step
 from tests.support.live_page import Live, live, rocketbed, run_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

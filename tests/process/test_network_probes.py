@@ -5,6 +5,8 @@ import os
 import pytest
 import trio
 
+from rocketbed.chaos.backends.process.network.proxy_fabric import ProxyFabric
+from rocketbed.chaos.backends.process.network.switch import fabric as switch_fabric
 from rocketbed.chaos.doctor import network as network_probes
 from rocketbed.chaos.doctor.network import (
     probe_loss,
@@ -14,9 +16,7 @@ from rocketbed.chaos.doctor.network import (
 )
 from rocketbed.chaos.doctor.probes import Broken, Missing
 from rocketbed.chaos.doctor.report import doctor_rows, render_table
-from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
-from rocketbed.chaos.process.network.switch import fabric as switch_fabric
-from rocketbed.chaos.trial.links import LinkState
+from rocketbed.chaos.run.links import LinkState
 
 NAMES = ["net.switch", "net.loss.packet", "net.reset", "net.proxy"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
-from rocketbed.chaos.process.disk.format import DiskRule
-from rocketbed.chaos.process.disk.volume import Volume
+from rocketbed.chaos.backends.process.disk.faults import DiskFaults, join_environments
+from rocketbed.chaos.backends.process.disk.format import DiskRule
+from rocketbed.chaos.backends.process.disk.volume import Volume
 from rocketbed.host.janitor.record import Ledger
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.network.fabric import Machines
-from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
-from rocketbed.chaos.trial.links import LinkState
+from rocketbed.chaos.backends.process.network.fabric import Machines
+from rocketbed.chaos.backends.process.network.proxy_fabric import ProxyFabric
+from rocketbed.chaos.run.links import LinkState
 from rocketbed.world.api import Stream
 from rocketbed.world.real import real_world
 from tests.support.fabric import (

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.history import read_history
-from rocketbed.chaos.hunt.runner import Options, run_plan
-from rocketbed.chaos.process.backend import MISSING, ProcessBackend, SetUp
-from rocketbed.chaos.process.machine.machine import Machine
-from rocketbed.chaos.process.network.fabric import Machines, PlainFabric
-from rocketbed.chaos.process.run import ProcessHost, run_in_processes
-from rocketbed.chaos.record import HISTORY_FILE
-from rocketbed.chaos.scenario.family import shorten
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
-from rocketbed.chaos.trial.api import CrashPoint
+from rocketbed.chaos.backends.process.backend import MISSING, ProcessBackend, SetUp
+from rocketbed.chaos.backends.process.machine.machine import Machine
+from rocketbed.chaos.backends.process.network.fabric import Machines, PlainFabric
+from rocketbed.chaos.backends.process.run import ProcessHost, run_in_processes
+from rocketbed.chaos.evidence.history import read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE
+from rocketbed.chaos.plan.family import shorten
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.run.api import CrashPoint
+from rocketbed.chaos.search.runner import Options, run_plan
 from tests.support.fabric import set_up
 
 pytestmark = pytest.mark.process

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.network.fabric import Machines
-from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
-from rocketbed.chaos.trial.links import LinkState
+from rocketbed.chaos.backends.process.network.fabric import Machines
+from rocketbed.chaos.backends.process.network.switch.fabric import SwitchFabric
+from rocketbed.chaos.run.links import LinkState
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor import record as janitor
 from rocketbed.host.janitor.cleaners import NETWORK_NAMESPACES
@@ -271,8 +271,8 @@ def test_nothing_is_left_when_the_harness_is_killed() -> None:
     program = """
 import sys, trio
 from rocketbed.host.janitor.record import Ledger
-from rocketbed.chaos.process.network.fabric import Machines
-from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
+from rocketbed.chaos.backends.process.network.fabric import Machines
+from rocketbed.chaos.backends.process.network.switch.fabric import SwitchFabric
 
 async def main(run):
     async with SwitchFabric(Machines(["b1"]), run=run) as fabric:

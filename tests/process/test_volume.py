@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.process.disk.volume import FILLER, Volume, check_power_cut
+from rocketbed.chaos.backends.process.disk.volume import FILLER, Volume, check_power_cut
 from rocketbed.host import loop_device as volume_loop
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
@@ -139,7 +139,7 @@ def test_a_run_that_ends_takes_its_volumes_along(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named(run: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rocketbed.chaos.process.disk.volume.MKFS", "mkfs.nothing")
+    monkeypatch.setattr("rocketbed.chaos.backends.process.disk.volume.MKFS", "mkfs.nothing")
     with pytest.raises(HostError, match=r"mkfs\.nothing: install e2fsprogs"):
         Volume.create(run.directory / "b4", run=run)
 

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbed.chaos.sim.solo import SoloRun
+from rocketbed.chaos.backends.sim.solo import SoloRun
 from rocketbed.node.broker.refusals import FEATURES
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection

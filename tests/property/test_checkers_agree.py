@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbed.chaos.checkers import passes as numeric
-from rocketbed.chaos.checkers.check import Case
-from rocketbed.chaos.checkers.evidence import Evidence
-from rocketbed.chaos.checkers.keys import OFFSET_BITS, Queues
-from rocketbed.chaos.checkers.logs import Messages, NodeLog
-from rocketbed.chaos.checkers.registry import CHECKS
-from rocketbed.chaos.checkers.result import CheckResult, Verdict
-from rocketbed.chaos.history import FINAL_READER, Function, History, Outcome, Row
-from rocketbed.chaos.record import Promise, RunRecord
+from rocketbed.chaos.checks import passes as numeric
+from rocketbed.chaos.checks.check import Case
+from rocketbed.chaos.checks.evidence import Evidence
+from rocketbed.chaos.checks.keys import OFFSET_BITS, Queues
+from rocketbed.chaos.checks.logs import Messages, NodeLog
+from rocketbed.chaos.checks.registry import CHECKS
+from rocketbed.chaos.checks.result import CheckResult, Verdict
+from rocketbed.chaos.evidence.history import FINAL_READER, Function, History, Outcome, Row
+from rocketbed.chaos.evidence.record import Promise, RunRecord
 from rocketbed.inspect import StoreDirectory
 from tests.support import plain_passes as plain
 

@@ -18,8 +18,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rocketbed.chaos.process.disk.volume import Volume
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.process.disk.volume import Volume
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.host.janitor.record import Ledger
 from rocketbed.world.real import RealDisk
 from tests.support.disk_calls import SEQUENCES, Call, perform

@@ -8,8 +8,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.inode import POWER_CUT_MODES, Inode
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.inode import POWER_CUT_MODES, Inode
 from tests.support.disk_calls import SEQUENCES, Call, perform
 from tests.support.sim.disk_outcomes import (
     content_refusal,

@@ -14,8 +14,8 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.solo import SoloRun
+from rocketbed.chaos.backends.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.solo import SoloRun
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.command import Encoding, RequestCode, request
 from rocketbed.wire.frame import FrameReader, encode

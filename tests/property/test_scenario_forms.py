@@ -6,14 +6,14 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbed.chaos.record import Expectation
-from rocketbed.chaos.scenario.dump import plan_to_toml
-from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
-from rocketbed.chaos.scenario.step import After, At, Every, Step, Trigger, When, parse_step
-from rocketbed.chaos.scenario.toml import read_toml
-from rocketbed.chaos.scenario.units import parse_duration, parse_size
-from rocketbed.chaos.scenario.verbs import VERBS
+from rocketbed.chaos.evidence.record import Expectation
+from rocketbed.chaos.plan.dump import plan_to_toml
+from rocketbed.chaos.plan.form import plan_from_row, plan_to_row
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.step import After, At, Every, Step, Trigger, When, parse_step
+from rocketbed.chaos.plan.toml import read_toml
+from rocketbed.chaos.plan.units import parse_duration, parse_size
+from rocketbed.chaos.plan.verbs import VERBS
 
 SECONDS = st.integers(0, 60_000_000).map(lambda micros: micros / 1e6)
 ANY_SECONDS = st.integers(-7_200_000_000, 7_200_000_000).map(lambda micros: micros / 1e6)

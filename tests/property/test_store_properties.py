@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog, PutFailed
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import decode_message

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.cli.main import main
 from rocketbed.client.group_status import GroupStatus
 from rocketbed.cluster.cluster import LocalCluster

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 import trio
 
-from rocketbed.chaos.sim.clock import SECOND
-from rocketbed.chaos.sim.memory_cas import MemoryCas, Shelf
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.clock import SECOND
+from rocketbed.chaos.backends.sim.memory_cas import MemoryCas, Shelf
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.solo import run_solo
 from tests.support.sim.crashes import MODES, crashed_run, whole_run
 from tests.support.sim.store_oracle import check_all, crash_kind, reboot
 from tests.support.sim.store_script import config, recover

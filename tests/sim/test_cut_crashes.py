@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from tests.support.sim.links import cut
 from tests.support.sim.promotion import Group
 

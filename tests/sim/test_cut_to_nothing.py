@@ -4,7 +4,7 @@ was: a replica that was not cut would take a lower number for a second message o
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.store_session import put, session, settings, settle

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk, SimFile
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk, SimFile
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.node.store import scrub
 from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
 from rocketbed.node.store.heal_files import NotHealed

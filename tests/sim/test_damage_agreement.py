@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.inspect.check.store import Report, check_store
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.findings import Severity

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from rocketbed.chaos.history import FINAL_READER, Function, Outcome, read_history
-from rocketbed.chaos.hunt.runner import run_plan
-from rocketbed.chaos.record import HISTORY_FILE
-from rocketbed.chaos.scenario.dump import plan_to_toml
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
-from rocketbed.chaos.scenario.toml import read_toml
+from rocketbed.chaos.evidence.history import FINAL_READER, Function, Outcome, read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE
+from rocketbed.chaos.plan.dump import plan_to_toml
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.plan.toml import read_toml
+from rocketbed.chaos.search.runner import run_plan
 
 PLAN = Plan(
     name="deleted",

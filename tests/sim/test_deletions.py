@@ -5,8 +5,8 @@ import re
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.store.errors import DamagedLog
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.command import RequestCode, request

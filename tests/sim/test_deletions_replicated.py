@@ -14,9 +14,9 @@ import pytest
 import trio
 import trio.testing
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.client.consumer import Consumer
 from rocketbed.cluster.ends import KnownEnd, missing_in
 from rocketbed.cluster.plan import ClusterMember

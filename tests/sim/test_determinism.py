@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from rocketbed.chaos.hunt.determinism import difference, shared_events, window
-from rocketbed.chaos.scenario.generator import Generate, generate
-from rocketbed.chaos.scenario.plan import Plan, Shape
-from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS
+from rocketbed.chaos.backends.sim.clock import CHECKPOINT_EVENTS
+from rocketbed.chaos.plan.generator import Generate, generate
+from rocketbed.chaos.plan.plan import Plan, Shape
+from rocketbed.chaos.search.determinism import difference, shared_events, window
 
 
 def plan_of(seed: int) -> Plan:

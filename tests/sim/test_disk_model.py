@@ -9,11 +9,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.incarnation import SimKilled
-from rocketbed.chaos.sim.inode import POWER_CUT_MODES, SECTOR, Inode, survivors
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.incarnation import SimKilled
+from rocketbed.chaos.backends.sim.inode import POWER_CUT_MODES, SECTOR, Inode, survivors
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.world.api import World
 from tests.support.sim.store_session import flip_bit
 

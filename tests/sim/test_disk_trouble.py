@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.node.store.errors import BadStoreDirectory, PutFailed, StoreFailed
 from rocketbed.node.store.failure import Failure
 from rocketbed.node.store.files import LOOKED_MAX, FilePool

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.sim.engine import _check_private_names
-from rocketbed.chaos.sim.incarnation import SimulationError
-from rocketbed.chaos.sim.simulation import Simulation
-from rocketbed.chaos.sim.solo import run_solo
-from rocketbed.chaos.sim.stream import WINDOW
+from rocketbed.chaos.backends.sim.engine import _check_private_names
+from rocketbed.chaos.backends.sim.incarnation import SimulationError
+from rocketbed.chaos.backends.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.stream import WINDOW
 from rocketbed.world.api import Stream, World
 from tests.support.sim.links import cut, heal
 from tests.support.sim.weather import run_weather

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
-from rocketbed.chaos.scenario.generator import RETENTION
-from rocketbed.chaos.scenario.plan import Plan, Producers, Shape, Weather
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.plan.generator import RETENTION
+from rocketbed.chaos.plan.plan import Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.search.runner import Options, Outcome, run_plan
 from tests.mutation.planted.mutant import swap
 
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from rocketbed.chaos.sim.clock import MILLISECOND, SECOND
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.clock import MILLISECOND, SECOND
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from tests.support.sim.failover import FailoverGroup, random_faults
 
 

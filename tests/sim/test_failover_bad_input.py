@@ -7,8 +7,8 @@ import crcmod.predefined
 import orjson
 import pytest
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.replication.epoch_file import EpochFile
 from tests.support.sim.failover_nodes import GROUP, FailoverNodes
 from tests.support.sim.failover_traffic import Traffic, waits_longest

@@ -6,7 +6,7 @@ import errno
 import pytest
 import trio
 
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import RequestRefused

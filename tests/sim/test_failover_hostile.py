@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import RequestRefused
 from rocketbed.client.pulls import SUBSCRIPTION, SUSPEND

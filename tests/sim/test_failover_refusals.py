@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.client.admin import Admin
 from rocketbed.replication.errors import LinkRefused
 from rocketbed.replication.leader import Leader

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from rocketbed.chaos.sim.disk import SimDisk, SimFile
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.disk import SimDisk, SimFile
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Sent
 from rocketbed.client.producer import Producer

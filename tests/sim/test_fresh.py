@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.store.config import SEGMENT_SIZE
 from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.node.store.store import MessageStore

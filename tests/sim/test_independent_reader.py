@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.inspect.check.store import check_store
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.findings import Severity

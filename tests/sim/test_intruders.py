@@ -1,8 +1,8 @@
 """Hostile peers reach what they are to trouble, and nothing comes of it."""
 
-from rocketbed.chaos.hunt.runner import run_plan
-from rocketbed.chaos.scenario.toml import read_toml
-from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.backends.sim.clock import SECOND
+from rocketbed.chaos.plan.toml import read_toml
+from rocketbed.chaos.search.runner import run_plan
 
 FORGED = """
 name = "forged"

@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from rocketbed.chaos.hunt.runner import Options, run_plan
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.search.runner import Options, run_plan
 from tests.mutation.planted.mutant import swap
 
 SICK = ("at 1s disk b1 eio-fsync once for 1s as hurt", "after hurt+2s restart b1 down")

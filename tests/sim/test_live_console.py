@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.history import Function, read_history
-from rocketbed.chaos.hunt.replay import Replay, load_replay, save_replay
-from rocketbed.chaos.hunt.runner import Outcome
+from rocketbed.chaos.backends.sim.run import run_in_simulation
+from rocketbed.chaos.evidence.history import Function, read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE, RunRecord, read_record
 from rocketbed.chaos.live.attendant import RunAttendant
 from rocketbed.chaos.live.console import ACTIONS, Console
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.picture import action_of
 from rocketbed.chaos.live.server import Refused
-from rocketbed.chaos.record import HISTORY_FILE, RunRecord, read_record
+from rocketbed.chaos.plan.dump import plan_to_toml
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.plan.step import At, parse_step
+from rocketbed.chaos.plan.toml import read_file
 from rocketbed.chaos.report.story import tell
-from rocketbed.chaos.scenario.dump import plan_to_toml
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import At, parse_step
-from rocketbed.chaos.scenario.toml import read_file
-from rocketbed.chaos.sim.run import run_in_simulation
-from rocketbed.chaos.trial.api import Backend
-from rocketbed.chaos.trial.conductor import Company, Conductor
+from rocketbed.chaos.run.api import Backend
+from rocketbed.chaos.run.conductor import Company, Conductor
+from rocketbed.chaos.search.replay import Replay, load_replay, save_replay
+from rocketbed.chaos.search.runner import Outcome
 
 pytestmark = pytest.mark.slow
 Script = Callable[["Hands"], Awaitable[None]]

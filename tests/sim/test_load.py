@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.history import Function, read_history
-from rocketbed.chaos.hunt.runner import run_plan
-from rocketbed.chaos.record import HISTORY_FILE
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.evidence.history import Function, read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.search.runner import run_plan
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.lowlevel
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.store_script import derived

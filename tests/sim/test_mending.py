@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from rocketbed.chaos.history import Function, read_history
-from rocketbed.chaos.hunt.runner import run_plan
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.evidence.history import Function, read_history
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.search.runner import run_plan
 
 LONGER_THAN_THE_STORM = ["at 2s double b2 for 60s", "at 3s clock b3 jump 20s for 60s"]
 

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server

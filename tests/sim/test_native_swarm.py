@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from rocketbed.chaos.hunt.runner import run_many
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.search.runner import run_many
 from tests.support.native import needed
 from tests.support.sim.plans import ELECTED, SWARM, failed
 

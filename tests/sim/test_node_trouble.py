@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import check_node
 from rocketbed.node.store.errors import StoreFailed

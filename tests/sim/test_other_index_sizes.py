@@ -3,7 +3,7 @@ not look for entries where none can stand, and builds the index anew."""
 
 import pytest
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.store_session import ROOT, edited, put, session, settings, settle
 

@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.inspect.record import Record, dissect
 from rocketbed.node.store.errors import DamagedLog
 from rocketbed.node.store.store import MessageStore

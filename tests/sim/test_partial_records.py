@@ -6,8 +6,8 @@ from random import Random
 import pytest
 import trio
 
-from rocketbed.chaos.sim.simulation import Simulation
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.store import MessageStore
 from rocketbed.replication.entry import Policy

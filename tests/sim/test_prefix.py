@@ -10,7 +10,7 @@ from random import Random
 import pytest
 import trio
 
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.replication.api import WholeRecord
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.errors import CutRefused, NothingInCommon

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent

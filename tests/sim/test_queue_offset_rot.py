@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.inspect.check.store import check_store
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.findings import Severity

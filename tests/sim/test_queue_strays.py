@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.solo import SoloRun
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.solo import SoloRun
 from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.filled_store import fill_and_close

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.client.admin import Admin
 from rocketbed.inspect import check_store, open_directory
 from rocketbed.node.store.batch_queue import BatchConsumeQueue

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.hunt.corpus import Corpus, coverage, vary
-from rocketbed.chaos.hunt.crashpoints import crash_points, disk_events
-from rocketbed.chaos.hunt.replay import Replay, load_replay, read_replay, run_replay, save_replay
-from rocketbed.chaos.hunt.runner import Outcome, run_plan
-from rocketbed.chaos.hunt.shrink import Budget, shrink
-from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.generator import Generate, generate
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.generator import Generate, generate
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.search.corpus import Corpus, coverage, vary
+from rocketbed.chaos.search.crashpoints import crash_points, disk_events
+from rocketbed.chaos.search.replay import Replay, load_replay, read_replay, run_replay, save_replay
+from rocketbed.chaos.search.runner import Outcome, run_plan
+from rocketbed.chaos.search.shrink import Budget, shrink
 
 STEPS = (
     "at 500ms pause b1 for 200ms",

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.failover_nodes import FailoverNodes

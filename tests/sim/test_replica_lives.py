@@ -2,8 +2,8 @@
 
 import pytest
 
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.replication.entry import Policy
 from rocketbed.replication.identity import ReplicaFile
 from rocketbed.world.api import World

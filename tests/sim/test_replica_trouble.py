@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.world import InlineOffloader
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.world import InlineOffloader
 from rocketbed.node.node import Node, run_node
 from rocketbed.world.api import World
 from tests.support.sim.replicated import Cluster, settings

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.errors import LogDiverged, MasterBehind, SegmentMismatch
 from rocketbed.replication.master import Master

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.scenario.family import Family
-from rocketbed.chaos.scenario.library import DIRECTORY, load_scenario
-from rocketbed.chaos.scenario.toml import read_toml
+from rocketbed.chaos.plan.family import Family
+from rocketbed.chaos.plan.library import DIRECTORY, load_scenario
+from rocketbed.chaos.plan.toml import read_toml
 from rocketbed.node.broker.clients import EXPIRY_S
 from rocketbed.replication.lease import LEASE_S
 from rocketbed.wire.bodies import LockQueues

@@ -5,8 +5,8 @@ import errno
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.node.store.status import GetStatus, PutStatus
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.store_session import ROOT, pull, put, session, settings, settle

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.rebuild import rebuild
 from rocketbed.node.store.batch_queue import BATCH_UNIT, BatchConsumeQueue, batch_unit

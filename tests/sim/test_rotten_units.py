@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.store.errors import CorruptRecord, DamagedLog
 from rocketbed.node.store.store import MessageStore
 from rocketbed.node.store.unit_queue import UNIT

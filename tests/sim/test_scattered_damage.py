@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk, SimFile
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk, SimFile
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.store.damage import RANGES_MAX, SHOWN, Damage
 from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.marks import CKPT_NAME

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rocketbed.chaos.scenario.library import load_scenario, scenario_names
+from rocketbed.chaos.plan.library import load_scenario, scenario_names
 from tests.support.sim.plans import ELECTED, SWARM, failed
 
 NAMES = [name for name in scenario_names() if name not in (SWARM, ELECTED)]

@@ -6,10 +6,10 @@ from random import SystemRandom
 
 import pytest
 
-from rocketbed.chaos.hunt.unreached import must_run_all, never_ran
-from rocketbed.chaos.scenario.generator import generate
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.plan.generator import generate
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.search.unreached import must_run_all, never_ran
 from tests.support.sim.plans import ELECTED, SWARM, failed
 from tests.support.turns import part
 

@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.node.store import recovery
 from rocketbed.node.store.errors import (
     BadStoreDirectory,
@@ -324,7 +324,7 @@ def test_t10_a_failed_fsync_stops_the_store_and_leaves_abort() -> None:
 
 
 def test_t11_config_files_are_whole_after_any_crash() -> None:
-    from rocketbed.chaos.sim.solo import run_solo
+    from rocketbed.chaos.backends.sim.solo import run_solo
     from rocketbed.node.broker.config_file import ConfigFile
 
     async def save(world: World) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rocketbed.chaos.checkers.judgement import Judgement, judge_run
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.hunt.runner import run_plan
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.checks.judgement import Judgement, judge_run
+from rocketbed.chaos.checks.result import Verdict
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.search.runner import run_plan
 from rocketbed.inspect import Scanned, open_directory
 from rocketbed.pipeline.agreement import compare
 from rocketbed.pipeline.history_files import HistoryCut

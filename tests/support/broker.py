@@ -6,8 +6,8 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import Node, run_node
 from rocketbed.remoting.client import open_connection

@@ -1,7 +1,7 @@
 """Runs so small that many of them take seconds, and how a generated mutant is named to them."""
 
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
 from tests.mutation.generated.draw import Generated, Source, candidates
 
 SCENARIO = """

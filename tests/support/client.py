@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server

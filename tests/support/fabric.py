@@ -7,13 +7,13 @@ from pathlib import Path
 import trio
 
 from rocketbed import Message, Producer, Sent
-from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.process.backend import ProcessBackend, SetUp
-from rocketbed.chaos.process.machine.machine import Machine
-from rocketbed.chaos.process.network.fabric import Fabric
-from rocketbed.chaos.scenario.plan import Plan, Shape
-from rocketbed.chaos.trial.api import Sample
-from rocketbed.chaos.trial.links import LinkState
+from rocketbed.chaos.backends.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.backends.process.machine.machine import Machine
+from rocketbed.chaos.backends.process.network.fabric import Fabric
+from rocketbed.chaos.evidence.history import HistoryWriter
+from rocketbed.chaos.plan.plan import Plan, Shape
+from rocketbed.chaos.run.api import Sample
+from rocketbed.chaos.run.links import LinkState
 from rocketbed.host.janitor.record import Ledger
 from rocketbed.world.api import Listener, Stream
 

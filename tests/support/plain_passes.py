@@ -1,4 +1,4 @@
-"""The passes of `chaos.checkers.passes` in plain Python: what theirs are held to."""
+"""The passes of `chaos.checks.passes` in plain Python: what theirs are held to."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import isfunction
 
-from rocketbed.chaos.checkers import passes
-from rocketbed.chaos.checkers.keys import OFFSET_BITS
-from rocketbed.chaos.checkers.keys import pack as pack_key
+from rocketbed.chaos.checks import passes
+from rocketbed.chaos.checks.keys import OFFSET_BITS
+from rocketbed.chaos.checks.keys import pack as pack_key
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 
 Plain = Sequence[int]

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from rocketbed.chaos.scenario.family import Family
-from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.plan.family import Family
+from rocketbed.chaos.plan.library import load_scenario
 from tests.mutation.planted.examine import hunt
 from tests.mutation.planted.mutant import Mutant
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rocketbed.chaos.checkers.judgement import Judgement, judge_run
-from rocketbed.chaos.checkers.result import CheckResult
-from rocketbed.chaos.history import FINAL_READER, Function, HistoryWriter, Outcome, Row
-from rocketbed.chaos.record import (
+from rocketbed.chaos.checks.judgement import Judgement, judge_run
+from rocketbed.chaos.checks.result import CheckResult
+from rocketbed.chaos.evidence.history import FINAL_READER, Function, HistoryWriter, Outcome, Row
+from rocketbed.chaos.evidence.record import (
     ACKS_FILE,
     HISTORY_FILE,
     IMAGES,
@@ -24,8 +24,8 @@ from rocketbed.chaos.record import (
     Promise,
     RunRecord,
 )
-from rocketbed.chaos.trace import Trace
-from rocketbed.chaos.workload import Writer, body_crc, encode_body, label_crc
+from rocketbed.chaos.evidence.trace import Trace
+from rocketbed.chaos.evidence.workload import Writer, body_crc, encode_body, label_crc
 from tests.support.stores import Spec, build
 
 MS = 1_000_000

@@ -1,4 +1,4 @@
-"""What the preloaded library leaves behind besides its trace of syncs: `chaos/process/disk/shim.c`.
+"""Counters of the preloaded library, beside its trace of syncs (`shim.c` of the process backend).
 
 The table is mapped by the process, so what it says survives SIGKILL.
 """
@@ -7,8 +7,8 @@ import os
 import struct
 from dataclasses import dataclass
 
-from rocketbed.chaos.process.disk.faults import DiskFaults
-from rocketbed.chaos.process.disk.format import HEADER, MAGIC, SLOT, TABLE_SIZE, trace_rows
+from rocketbed.chaos.backends.process.disk.faults import DiskFaults
+from rocketbed.chaos.backends.process.disk.format import HEADER, MAGIC, SLOT, TABLE_SIZE, trace_rows
 
 EVENTS_AT = 16
 GONE = (1 << 64) - 1

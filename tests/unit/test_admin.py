@@ -5,8 +5,8 @@ import errno
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.node.broker.refusals import FEATURES
 from rocketbed.wire.bodies import (
     QUEUES_MAX,

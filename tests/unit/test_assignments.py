@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.node.node import Node
 from rocketbed.node.replication import CopiedTables
 from rocketbed.remoting.client import open_connection

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import Judgement, clear_place
-from rocketbed.chaos.checkers.result import judged, not_applicable
-from rocketbed.chaos.checkers.service import UNASKED
-from rocketbed.chaos.hunt.campaign import (
+from rocketbed.chaos.checks.judgement import Judgement, clear_place
+from rocketbed.chaos.checks.result import judged, not_applicable
+from rocketbed.chaos.checks.service import UNASKED
+from rocketbed.chaos.evidence.record import RUN_FILE, Expectation, Promise, RunRecord
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.family import Family
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.search.campaign import (
     Campaign,
     CampaignOptions,
     CrashPoints,
     run_campaign,
     run_key,
 )
-from rocketbed.chaos.hunt.runner import Options, Outcome
-from rocketbed.chaos.record import RUN_FILE, Expectation, Promise, RunRecord
-from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.family import Family
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.search.runner import Options, Outcome
 from rocketbed.cli.main import main
 
 MISSED = 2
@@ -99,7 +99,7 @@ def test_a_large_campaign_fails_for_a_check_that_never_ran(
             judgement = Judgement(record=record, results=results)
             yield Outcome(plan=plan, backend="sim", record=record, judgement=judgement)
 
-    monkeypatch.setattr("rocketbed.chaos.hunt.campaign.run_many", run_many)
+    monkeypatch.setattr("rocketbed.chaos.search.campaign.run_many", run_many)
     family = replace(FAMILY, seeds={"sim": 200})
     options = CampaignOptions(seeds=range(seeds), check_share=0.0)
     result = run_campaign(family, options, lambda line: None)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.broker.config_file import LARGE, ConfigFile, ConfigFileError, SavedTable
 from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.world.api import World

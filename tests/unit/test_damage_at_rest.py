@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from rocketbed.chaos.damage import FIELDS, Damage, FilesAtRest, Hit, inflict
+from rocketbed.chaos.backends.at_rest import FilesAtRest, inflict
+from rocketbed.chaos.plan.damage import FIELDS, Damage, Hit
 from rocketbed.inspect.consumequeue import BATCH_UNIT, PRE_BLANK
 from tests.support.logs import UNIT, Log, Message
 

@@ -7,10 +7,10 @@ from errno import ENOSPC
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.broker.config_file import TableLost
 from rocketbed.node.broker.delivered import has_come
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC

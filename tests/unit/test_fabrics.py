@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from rocketbed.chaos.process.network import choice as fabrics
-from rocketbed.chaos.process.network.choice import Net, make_fabric
-from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.backends.process.network import choice as fabrics
+from rocketbed.chaos.backends.process.network.choice import Net, make_fabric
+from rocketbed.chaos.plan.library import load_scenario
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 import trio
 import trio.testing
 
-from rocketbed.chaos.history import Function
-from rocketbed.chaos.scenario.plan import Shape
-from rocketbed.chaos.trial.api import Backend, Elected, State
-from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.evidence.history import Function
+from rocketbed.chaos.plan.plan import Shape
+from rocketbed.chaos.run.api import Backend, Elected, State
+from rocketbed.chaos.run.members import Members
 
 
 class Electing:

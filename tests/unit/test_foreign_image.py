@@ -11,10 +11,10 @@ from typing import Any, cast
 import docker.errors
 import pytest
 
-from rocketbed.chaos.foreign import contained, target
-from rocketbed.chaos.foreign import image as foreign
-from rocketbed.chaos.foreign.contained import ContainedRocketMQ, ready_target
-from rocketbed.chaos.foreign.image import (
+from rocketbed.chaos.backends.foreign import contained, target
+from rocketbed.chaos.backends.foreign import image as foreign
+from rocketbed.chaos.backends.foreign.contained import ContainedRocketMQ, ready_target
+from rocketbed.chaos.backends.foreign.image import (
     LOOK,
     ImageInstallation,
     image_of,
@@ -23,10 +23,15 @@ from rocketbed.chaos.foreign.image import (
     read_layout,
     user_for,
 )
-from rocketbed.chaos.foreign.installation import NEEDED, OPEN, Installation, InstallationError
-from rocketbed.chaos.process.network.fabric import Machines, PlainFabric
-from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.backends.foreign.installation import (
+    NEEDED,
+    OPEN,
+    Installation,
+    InstallationError,
+)
+from rocketbed.chaos.backends.process.network.fabric import Machines, PlainFabric
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.plan import Plan
 from rocketbed.cli.main import main
 from rocketbed.host.docker.client import Daemon, DockerError
 from rocketbed.host.docker.container import posix_code

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.foreign import installation
-from rocketbed.chaos.foreign.installation import (
+from rocketbed.chaos.backends.foreign import installation
+from rocketbed.chaos.backends.foreign.installation import (
     InstallationError,
     cache,
     install,
     pom_text,
     unpacked,
 )
-from rocketbed.chaos.foreign.target import foreign_host
-from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.backends.foreign.target import foreign_host
+from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.cli.main import main
 from rocketbed.host.program import PRELOAD, without_shim
 

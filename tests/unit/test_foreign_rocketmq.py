@@ -6,14 +6,14 @@ from typing import cast
 
 import pytest
 
-from rocketbed.chaos.foreign.installation import Installation
-from rocketbed.chaos.foreign.rocketmq import GET_BROKER_EPOCH_CACHE, Mode, RocketMQSoftware
-from rocketbed.chaos.foreign.settings import CONTROLLER_PORT, SMALL
-from rocketbed.chaos.foreign.target import ForeignHost
-from rocketbed.chaos.process.network.fabric import Fabric
-from rocketbed.chaos.process.samples import Asker, size_at_most
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
+from rocketbed.chaos.backends.foreign.installation import Installation
+from rocketbed.chaos.backends.foreign.rocketmq import GET_BROKER_EPOCH_CACHE, Mode, RocketMQSoftware
+from rocketbed.chaos.backends.foreign.settings import CONTROLLER_PORT, SMALL
+from rocketbed.chaos.backends.foreign.target import ForeignHost
+from rocketbed.chaos.backends.process.network.fabric import Fabric
+from rocketbed.chaos.backends.process.samples import Asker, size_at_most
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Plan, Producers, Shape
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
 from rocketbed.wire.bodies import HaClientRuntimeInfo, HaRuntimeInfo

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from rocketbed.chaos.scenario.plan import Consumers, Plan
-from rocketbed.chaos.trial.group import groups_of
-from rocketbed.chaos.trial.load import TAGS
+from rocketbed.chaos.plan.plan import Consumers, Plan
+from rocketbed.chaos.run.group import groups_of
+from rocketbed.chaos.run.load import TAGS
 from rocketbed.wire.javahash import tag_code
 
 

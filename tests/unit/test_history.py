@@ -5,7 +5,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from rocketbed.chaos.history import (
+from rocketbed.chaos.evidence.history import (
     UNKNOWN,
     Event,
     Function,
@@ -15,7 +15,13 @@ from rocketbed.chaos.history import (
     Row,
     read_history,
 )
-from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, body_crc, decode_body, encode_body
+from rocketbed.chaos.evidence.workload import (
+    BODY_SIZE_MIN,
+    Writer,
+    body_crc,
+    decode_body,
+    encode_body,
+)
 
 
 class Ticks:

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.client.ids import UniqueKeys, client_id
 from rocketbed.world.api import World
 

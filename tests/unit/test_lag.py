@@ -1,7 +1,7 @@
 """How many messages readers have before them, by the rows of a history."""
 
-from rocketbed.chaos.history import FINAL_READER, Function, Outcome, Row
-from rocketbed.chaos.lag import Lag
+from rocketbed.chaos.evidence.history import FINAL_READER, Function, Outcome, Row
+from rocketbed.chaos.evidence.lag import Lag
 
 TOPIC, GROUP, MASTER, SLAVE = 1, 2, 3, 4
 

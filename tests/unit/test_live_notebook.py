@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rocketbed.chaos.live.notebook import AFTER_S, FILE, Notebook
-from rocketbed.chaos.scenario.toml import read_file
+from rocketbed.chaos.plan.toml import read_file
 from rocketbed.cluster.plan import make_plan
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from rocketbed.chaos.history import Event, Function
+from rocketbed.chaos.evidence.history import Event, Function
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.picture import KEPT, Picture, action_of
-from rocketbed.chaos.trial.api import Sample
+from rocketbed.chaos.run.api import Sample
 
 
 def picture() -> tuple[Picture, Feed]:

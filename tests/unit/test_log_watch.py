@@ -2,9 +2,9 @@
 
 import pytest
 
-from rocketbed.chaos.checkers.ends import NodeEnds
-from rocketbed.chaos.sim.logwatch import LogWatch
-from rocketbed.chaos.trace import Ends, NodeTrace
+from rocketbed.chaos.backends.sim.logwatch import LogWatch
+from rocketbed.chaos.checks.ends import NodeEnds
+from rocketbed.chaos.evidence.trace import Ends, NodeTrace
 
 DIRECTORY = "/store/commitlog"
 FIRST = f"{DIRECTORY}/{0:020d}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.scenario.marks import MARKS, RUNNING, STARTING, STOPPING
+from rocketbed.chaos.plan.marks import MARKS, RUNNING, STARTING, STOPPING
 
 ROOT = Path(__file__).parents[2]
 

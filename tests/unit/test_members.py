@@ -7,11 +7,11 @@ from typing import cast
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rocketbed.chaos.scenario.plan import Shape
-from rocketbed.chaos.trial.api import Backend
-from rocketbed.chaos.trial.conductor import Conductor
-from rocketbed.chaos.trial.leave import Leave
-from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.plan.plan import Shape
+from rocketbed.chaos.run.api import Backend
+from rocketbed.chaos.run.conductor import Conductor
+from rocketbed.chaos.run.leave import Leave
+from rocketbed.chaos.run.members import Members
 
 
 class Slow:

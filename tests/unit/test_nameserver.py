@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.routing.config import NameserverConfig

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.client.connections import Connections
 from rocketbed.client.errors import NoNameserver
 from rocketbed.client.nameservers import Nameservers

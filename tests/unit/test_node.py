@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import NodeError, check_node, run_node

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.testing.collection import NAME_MAX, file_name
-from rocketbed.chaos.testing.plugin import OTHERS, _unwrapped
+from rocketbed.chaos.pytest_plugin.collection import NAME_MAX, file_name
+from rocketbed.chaos.pytest_plugin.plugin import OTHERS, _unwrapped
 
 
 def name_of(node: str) -> str:

@@ -9,10 +9,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.machine.machine import Machine
-from rocketbed.chaos.process.network.fabric import Machines, PlainFabric
-from rocketbed.chaos.process.software import OwnSoftware
+from rocketbed.chaos.backends.process.backend import ProcessBackend
+from rocketbed.chaos.backends.process.machine.machine import Machine
+from rocketbed.chaos.backends.process.network.fabric import Machines, PlainFabric
+from rocketbed.chaos.backends.process.software import OwnSoftware
 from rocketbed.host.errors import HostError
 from rocketbed.host.member import Launched
 from rocketbed.replication.prefix import EMPTY_IT

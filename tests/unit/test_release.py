@@ -6,7 +6,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.status import PutStatus
 from rocketbed.replication.watermark import Watermark

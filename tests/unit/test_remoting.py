@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.remoting.client import dial, open_connection, parse_address
 from rocketbed.remoting.connection import OUTBOX_MAX, SPAWNED_MAX, WAITING_MAX, Connection
 from rocketbed.remoting.errors import ConnectionLost, NotConnected, RequestTimeout

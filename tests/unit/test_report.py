@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from rocketbed.chaos.demo.bug import plant
-from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.svg import thin, ticks
 from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.report.words import clock, grouped, length
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.search.runner import Options, Outcome, run_plan
 
 
 def plan() -> Plan:

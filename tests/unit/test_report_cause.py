@@ -2,14 +2,14 @@
 
 from array import array
 
-from rocketbed.chaos.checkers.context import FaultSpan
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import CheckResult, Example, Severity, judged
-from rocketbed.chaos.record import Promise, RunRecord
+from rocketbed.chaos.checks.context import FaultSpan
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.result import CheckResult, Example, Severity, judged
+from rocketbed.chaos.evidence.record import Promise, RunRecord
+from rocketbed.chaos.evidence.trace import NodeTrace, Trace
 from rocketbed.chaos.report.cause import roots
 from rocketbed.chaos.report.charts import timeline
 from rocketbed.chaos.report.story import Story
-from rocketbed.chaos.trace import NodeTrace, Trace
 
 MS = 1_000_000
 ZERO_NS = 1000 * MS

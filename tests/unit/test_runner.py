@@ -16,12 +16,12 @@ from typing import NoReturn
 
 import pytest
 
-from rocketbed.chaos.checkers.check import Case
-from rocketbed.chaos.checkers.loss_checks import lost_writes
-from rocketbed.chaos.hunt import runner
-from rocketbed.chaos.hunt.failures import explain, is_full
-from rocketbed.chaos.hunt.runner import Options, Outcome, run_many, run_plan
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.checks.check import Case
+from rocketbed.chaos.checks.loss_checks import lost_writes
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.search import runner
+from rocketbed.chaos.search.failures import explain, is_full
+from rocketbed.chaos.search.runner import Options, Outcome, run_many, run_plan
 from rocketbed.host import scratch
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger

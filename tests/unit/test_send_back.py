@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command
 from rocketbed.wire.message import BatchItem, StoredMessage, encode_batch

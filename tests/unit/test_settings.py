@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.faults import SimFault
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.node.config.changes import CHANGEABLE
 from rocketbed.node.config.keys import KEYS
 from rocketbed.node.config.node_config import (

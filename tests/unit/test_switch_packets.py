@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from rocketbed.chaos.process.network.switch.resets import (
+from rocketbed.chaos.backends.process.network.switch.resets import (
     RST,
     SYN,
     End,

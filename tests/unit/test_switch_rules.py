@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from rocketbed.chaos.process.network.switch.resets import ACK, make_segment
-from rocketbed.chaos.process.network.switch.rules import (
+from rocketbed.chaos.backends.process.network.switch.resets import ACK, make_segment
+from rocketbed.chaos.backends.process.network.switch.rules import (
     BACKLOG_S,
     WAITING_MAX,
     Path,
 )
-from rocketbed.chaos.trial.links import HEALTHY, LinkState
+from rocketbed.chaos.run.links import HEALTHY, LinkState
 
 KEY = bytes((10, 98, 0, 1, 10, 98, 0, 2, 0x12, 0x34, 0x2A, 0x9F))
 OTHER = KEY[:8] + bytes((0x12, 0x35, 0x2A, 0x9F))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.broker.topics import TIMER_TOPIC, Topics, topic_name_problem
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.wire.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable

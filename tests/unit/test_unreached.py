@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from rocketbed.chaos.hunt.runner import Outcome
-from rocketbed.chaos.hunt.unreached import logged_events, must_run_all, never_ran, unreached
-from rocketbed.chaos.record import Promise, RunRecord
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.evidence.record import Promise, RunRecord
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.search.runner import Outcome
+from rocketbed.chaos.search.unreached import logged_events, must_run_all, never_ran, unreached
 
 
 def outcome(points: list[str], steps: list[str]) -> Outcome:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.world.api import World
 from rocketbed.world.real import run_real
 

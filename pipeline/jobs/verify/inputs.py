@@ -1,8 +1,8 @@
 """The inputs of `verify` for a run: where its files are, and what its record requires.
 
-A run of the testbed leaves `run.json`, a history and store directories (`chaos.record`). What an
-acknowledgement promised, and so which messages may be gone after which fault, is judged by the
-testbed alone (chaos.md 2.3): it hands the outcome over as a `requirement`, a JSON file:
+A run of the testbed leaves `run.json`, a history and store directories (`chaos.evidence.record`).
+What an acknowledgement promised, and so which messages may be gone after which fault, is judged by
+the testbed alone (chaos.md 2.3): it hands the outcome over as a `requirement`, a JSON file:
 
     {"format": 1, "excused": ["17", ...], "agreed": {"b2": 4711}, "damaged": ["b3"],
      "turns": 1, "ordered_topics": ["t"]}

@@ -4,8 +4,8 @@ import json
 
 import click
 
-from rocketbed.chaos.scenario.library import all_scenarios
-from rocketbed.chaos.scenario.verbs import VERBS
+from rocketbed.chaos.plan.library import all_scenarios
+from rocketbed.chaos.plan.verbs import VERBS
 
 
 @click.command("list")

@@ -10,17 +10,17 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from rocketbed.chaos.checkers.judgement import clear_place
-from rocketbed.chaos.hunt.runner import Options, Outcome, host_of
+from rocketbed.chaos.backends.process.run import run
+from rocketbed.chaos.checks.judgement import clear_place
+from rocketbed.chaos.evidence.record import RunRecord
 from rocketbed.chaos.live.server import LiveError
 from rocketbed.chaos.live.session import Place, run_live
-from rocketbed.chaos.process.run import run
-from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.report.text import run_command, summary_text
-from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.conductor import Attendant
+from rocketbed.chaos.run.conductor import Attendant
+from rocketbed.chaos.search.runner import Options, Outcome, host_of
 from rocketbed.cli.chaos.run import check_target, refuse_unknown_checks, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 

@@ -6,12 +6,12 @@ from typing import Literal
 
 import click
 
-from rocketbed.chaos.checkers.judgement import clear_place
-from rocketbed.chaos.hunt.replay import load_replay, run_replay
-from rocketbed.chaos.hunt.runner import BackendName, Options
+from rocketbed.chaos.checks.judgement import clear_place
+from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.text import summary_text
-from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.search.replay import load_replay, run_replay
+from rocketbed.chaos.search.runner import BackendName, Options
 from rocketbed.cli.chaos.run import check_target, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 from rocketbed.host.errors import HostError

@@ -8,23 +8,23 @@ from typing import Literal
 
 import click
 
-from rocketbed.chaos.checkers.registry import CHECKS
-from rocketbed.chaos.hunt.campaign import (
+from rocketbed.chaos.checks.registry import CHECKS
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.plan.step import unknown
+from rocketbed.chaos.report.text import summary_text
+from rocketbed.chaos.search.campaign import (
     EXIT_HARNESS,
     Campaign,
     CampaignOptions,
     CrashPoints,
     run_campaign,
 )
-from rocketbed.chaos.hunt.failures import explain, is_full
-from rocketbed.chaos.hunt.replay import read_backend
-from rocketbed.chaos.hunt.runner import Options, host_of
-from rocketbed.chaos.hunt.unreached import unreached
-from rocketbed.chaos.report.text import summary_text
-from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.step import unknown
+from rocketbed.chaos.search.failures import explain, is_full
+from rocketbed.chaos.search.replay import read_backend
+from rocketbed.chaos.search.runner import Options, host_of
+from rocketbed.chaos.search.unreached import unreached
 from rocketbed.cli.interrupts import Interruptible
 from rocketbed.host.errors import HostError
 from rocketbed.pipeline.agreement import second_judge
@@ -233,7 +233,7 @@ def check_target(
         raise click.UsageError(
             "--target needs real processes: add --backend process (or docker: containers)"
         )
-    from rocketbed.chaos.foreign.installation import InstallationError
+    from rocketbed.chaos.backends.foreign.installation import InstallationError
 
     try:
         with host_of(Options(backend=read_backend(backend), target=target, mode=mode, say=say)):

@@ -78,6 +78,6 @@ def campaign(
 
 
 def _scenario_names() -> list[str]:
-    from rocketbed.chaos.scenario.library import scenario_names
+    from rocketbed.chaos.plan.library import scenario_names
 
     return list(scenario_names())

@@ -1,9 +1,9 @@
 """One program in a container of its own: started, signalled, waited for, then taken away.
 
 The container is made anew at each start, as the machine beneath it stays: its network belongs to
-another container (`chaos.docker.fabric`), its disk is bound from the host at the same path. Process
-1 is Docker's init, so that a program can die of a signal it sends to itself. What it prints goes to
-a file of the bound directory.
+another container (`chaos.backends.docker.fabric`), its disk is bound from the host at the same
+path. Process 1 is Docker's init, so that a program can die of a signal it sends to itself. What it
+prints goes to a file of the bound directory.
 """
 
 import os

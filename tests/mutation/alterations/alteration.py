@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.history import Row, read_history, save_history
-from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.evidence.history import Row, read_history, save_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE, RunRecord
 
 BEYOND: Final = 1_000_000
 """More than any value or offset of a run."""

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from rocketbed.chaos.checkers.judgement import RunVerdict, judge_run
+from rocketbed.chaos.checks.judgement import RunVerdict, judge_run
 from tests.mutation.alterations.tables import ALTERATIONS
 from tests.mutation.alterations.tamper import Tampered
 from tests.mutation.alterations.tamper import tamper as alter

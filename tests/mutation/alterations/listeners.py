@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.history import Function, Outcome, Row
-from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.evidence.history import Function, Outcome, Row
+from rocketbed.chaos.evidence.record import RunRecord
 from rocketbed.wire.command import ResponseCode
 from tests.mutation.alterations.alteration import Alteration, replace_rows
 

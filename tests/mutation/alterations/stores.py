@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
+from rocketbed.chaos.evidence.record import HISTORY_FILE, TRACE_FILE, RunRecord
 from tests.mutation.alterations.alteration import BEYOND, Alteration
 
 

@@ -5,14 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.history import (
+from rocketbed.chaos.evidence.history import (
     FINAL_READER,
     Function,
     Outcome,
     Row,
     read_history,
 )
-from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.evidence.record import HISTORY_FILE, RunRecord
 from tests.mutation.alterations.alteration import BEYOND, Alteration, replace_rows
 from tests.mutation.alterations.listeners import TOLD, UNSAFE
 from tests.mutation.alterations.stores import KEPT

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocketbed.chaos.checkers.judgement import Judgement, RunVerdict, judge_run
-from rocketbed.chaos.record import read_record
+from rocketbed.chaos.checks.judgement import Judgement, RunVerdict, judge_run
+from rocketbed.chaos.evidence.record import read_record
 from tests.mutation.alterations.tables import ALTERATIONS
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.hunt.runner import Errand, Outcome, Say, run_errands
+from rocketbed.chaos.search.runner import Errand, Outcome, Say, run_errands
 from tests.mutation.generated.draw import Generated, Source, candidates, draw, read_sources
 from tests.mutation.generated.equivalent import Equivalent, load_equivalents
 from tests.mutation.generated.results import RESULTS, Fate, kept_in, load

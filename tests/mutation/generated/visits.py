@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal
 
-from rocketbed.chaos.hunt.runner import Errand, Options, Say, run_errands
-from rocketbed.chaos.scenario.library import all_scenarios, load_scenario
-from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.plan.library import all_scenarios, load_scenario
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.search.runner import Errand, Options, Say, run_errands
 from rocketbed.host.files import write_whole
 from tests.model.catalogue import Session, sessions
 from tests.mutation.generated.draw import ROOT, Source

@@ -12,11 +12,11 @@ from functools import partial
 from itertools import count, takewhile
 from typing import Any, Final
 
-from rocketbed.chaos.hunt.replay import versions
-from rocketbed.chaos.hunt.runner import Options, Outcome, Say, run_many
-from rocketbed.chaos.hunt.shrink import Budget, shrink
-from rocketbed.chaos.scenario.family import Family
-from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.plan.family import Family
+from rocketbed.chaos.plan.library import load_scenario
+from rocketbed.chaos.search.replay import versions
+from rocketbed.chaos.search.runner import Options, Outcome, Say, run_many
+from rocketbed.chaos.search.shrink import Budget, shrink
 from tests.mutation.planted.catalogue import controls, mutants
 from tests.mutation.planted.mutant import Mutant
 from tests.mutation.planted.score import Hunt, Row, Score

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
-from rocketbed.chaos.hunt.runner import Outcome
-from rocketbed.chaos.scenario.marks import MARKS
+from rocketbed.chaos.plan.marks import MARKS
+from rocketbed.chaos.search.runner import Outcome
 from tests.mutation.planted.catalogue import unshown
 
 HISTORY: Final = Path(__file__).parents[1] / "score.json"

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import trio
 
-from rocketbed.chaos.foreign.rocketmq import BROKER_MAIN, NAMESERVER_MAIN
+from rocketbed.chaos.backends.foreign.rocketmq import BROKER_MAIN, NAMESERVER_MAIN
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.host.member import ManagedProcess

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.foreign import installation as foreign
-from rocketbed.chaos.foreign.installation import InstallationError, need, run_tool
+from rocketbed.chaos.backends.foreign import installation as foreign
+from rocketbed.chaos.backends.foreign.installation import InstallationError, need, run_tool
 
 HERE: Final = Path(__file__).parent
 DIRECTORY: Final = HERE.parents[2] / ".peer"

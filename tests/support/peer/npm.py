@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.foreign.installation import InstallationError, run_tool
+from rocketbed.chaos.backends.foreign.installation import InstallationError, run_tool
 from tests.support.peer.installation import DIRECTORY
 
 INSTALL_S: Final = 300

@@ -6,8 +6,8 @@ from typing import Any, Self
 
 import trio
 
-from rocketbed.chaos.sim.process import SimProcess
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.process import SimProcess
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.node import Node, run_node
 from rocketbed.node.store.config import StoreConfig

@@ -1,6 +1,6 @@
 """The script of a store, whole, and dead at one of its disk events."""
 
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from tests.support.sim.store_oracle import crash_kind
 from tests.support.sim.store_script import Ledger, config, script
 

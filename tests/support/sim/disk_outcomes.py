@@ -7,8 +7,8 @@ passes here could lose more on a real machine (tests/property/test_disk_against_
 
 from collections.abc import Iterator, Mapping, Set
 
-from rocketbed.chaos.sim.inode import SECTOR, Inode
-from rocketbed.chaos.sim.namespace import Change, Names, Namespace, split
+from rocketbed.chaos.backends.sim.inode import SECTOR, Inode
+from rocketbed.chaos.backends.sim.namespace import Change, Names, Namespace, split
 
 
 def refusal(namespace: Namespace, files: Mapping[str, bytes], directories: Set[str]) -> str:

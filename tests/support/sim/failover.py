@@ -8,9 +8,9 @@ from random import Random
 
 import trio
 
-from rocketbed.chaos.sim.clock import SECOND
-from rocketbed.chaos.sim.memory_cas import MemoryCas, Shelf
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.clock import SECOND
+from rocketbed.chaos.backends.sim.memory_cas import MemoryCas, Shelf
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.remoting.server import Server
 from rocketbed.replication.agent import Agent, Identity
 from rocketbed.replication.controller import Controller

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import trio
 
-from rocketbed.chaos.sim.clock import SECOND
-from rocketbed.chaos.sim.memory_cas import MemoryCas, Shelf
-from rocketbed.chaos.sim.process import SimProcess
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.clock import SECOND
+from rocketbed.chaos.backends.sim.memory_cas import MemoryCas, Shelf
+from rocketbed.chaos.backends.sim.process import SimProcess
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.client.admin import Admin
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.node import Node, run_node

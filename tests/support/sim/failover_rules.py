@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rocketbed.chaos.sim.incarnation import SimulationError
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.incarnation import SimulationError
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.replication import election, epoch_file, epochs, follower, leader, member
 from rocketbed.replication.election import registered
 from rocketbed.replication.entry import GroupEntry, Policy, Replica

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
 
-from rocketbed.chaos.sim.clock import MICROSECOND, MILLISECOND, SECOND
+from rocketbed.chaos.backends.sim.clock import MICROSECOND, MILLISECOND, SECOND
 from rocketbed.replication.entry import Policy
 from tests.support.sim.failover_watch import WatchedGroup
 

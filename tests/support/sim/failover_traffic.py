@@ -5,7 +5,7 @@ from random import Random
 
 import trio
 
-from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.backends.sim.clock import SECOND
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent

@@ -8,7 +8,7 @@ process that it was seen in.
 from itertools import takewhile
 from typing import NoReturn
 
-from rocketbed.chaos.sim.simulation import LogLine, Simulation
+from rocketbed.chaos.backends.sim.simulation import LogLine, Simulation
 from rocketbed.replication.entry import Policy
 from rocketbed.replication.leader import Leader
 from rocketbed.wire.ha_native import Ack, NativeReader

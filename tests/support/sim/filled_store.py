@@ -1,7 +1,7 @@
 """A store of some messages over three segments, and what a hand does to its log."""
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import HEAD

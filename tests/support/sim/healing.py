@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.heal import Fetch, Hole, heal
 from rocketbed.node.store.heal_files import NotHealed

@@ -2,7 +2,7 @@
 
 from itertools import permutations
 
-from rocketbed.chaos.sim.network import Network
+from rocketbed.chaos.backends.sim.network import Network
 
 
 def cut(network: Network, one: str, other: str, *, both_ways: bool = True) -> None:

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable
 from contextlib import closing
 
-from rocketbed.chaos.hunt.runner import Outcome, run_many
-from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.search.runner import Outcome, run_many
 
 SWARM, ELECTED = "soak-swarm", "soak-failover"
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.node import Node, run_node
 from rocketbed.node.store.config import StoreConfig

@@ -7,9 +7,9 @@ recovery of files that a process has recovered already is not run again.
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.node.store.batch_queue import BATCH_UNIT
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.indexfile import ENTRY, HEADER

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.run import Run
 from rocketbed.node.store.store import MessageStore

@@ -9,9 +9,9 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.backends.sim.disk import SimDisk
+from rocketbed.chaos.backends.sim.disk_image import DiskImage
+from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.parts import TopicSource
 from rocketbed.node.store.store import MessageStore

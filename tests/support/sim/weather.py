@@ -2,7 +2,7 @@
 
 import trio
 
-from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.world.api import Stream, World
 from tests.support.sim.links import cut, heal
 

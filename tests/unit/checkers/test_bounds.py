@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.history import Function, Row
+from rocketbed.chaos.evidence.history import Function, Row
 from tests.support.run_maker import MS, Ids, Made, RunMaker, results
 
 Change = Callable[[RunMaker], None]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.history import Function, Outcome, Row
+from rocketbed.chaos.evidence.history import Function, Outcome, Row
 from rocketbed.wire.command import ResponseCode
 from tests.support.run_maker import COUNT, MS, Ids, Made, RunMaker, found, results, spec_of
 

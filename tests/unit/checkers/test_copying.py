@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.trace import Trace
+from rocketbed.chaos.checks.result import Verdict
+from rocketbed.chaos.evidence.trace import Trace
 from tests.support.run_maker import MS, SECOND, RunMaker
 
 WRITES = 30

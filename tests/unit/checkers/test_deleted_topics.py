@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.deletions import Deletion, Generations
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.history import Function, Outcome, Row
+from rocketbed.chaos.checks.deletions import Deletion, Generations
+from rocketbed.chaos.checks.result import Verdict
+from rocketbed.chaos.evidence.history import Function, Outcome, Row
 from tests.support.run_maker import (
     COUNT,
     MS,

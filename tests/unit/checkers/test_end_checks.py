@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers import passes
-from rocketbed.chaos.checkers.keys import OFFSET_MASK, pack
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.history import Function, Row
-from rocketbed.chaos.record import Expectation, Promise
+from rocketbed.chaos.checks import passes
+from rocketbed.chaos.checks.keys import OFFSET_MASK, pack
+from rocketbed.chaos.checks.result import Verdict
+from rocketbed.chaos.evidence.history import Function, Row
+from rocketbed.chaos.evidence.record import Expectation, Promise
 from tests.support.run_maker import (
     COUNT,
     GROUP,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.checks.result import Verdict
 from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, Sent, spec_of
 
 FIRST_SEGMENT = 18

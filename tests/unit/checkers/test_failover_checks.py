@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.history import UNKNOWN, Function, Outcome, Row
-from rocketbed.chaos.record import Expectation
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.result import Verdict
+from rocketbed.chaos.evidence.history import UNKNOWN, Function, Outcome, Row
+from rocketbed.chaos.evidence.record import Expectation
 from tests.support.run_maker import MS, SECOND, Ids, Made, RunMaker, found, results
 
 IDS = ("X4", "X5", "X6")

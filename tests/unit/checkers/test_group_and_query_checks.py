@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.history import FINAL_READER, Function, Outcome, Row
+from rocketbed.chaos.evidence.history import FINAL_READER, Function, Outcome, Row
 from tests.support.plain_passes import form
 from tests.support.run_maker import (
     COUNT,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import RunVerdict, decide, judge_run
-from rocketbed.chaos.checkers.result import Severity, Verdict, judged, not_applicable, not_run
-from rocketbed.chaos.history import HistoryWriter, read_history
-from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, Crash, Stall
-from rocketbed.chaos.trace import Trace, read_trace
+from rocketbed.chaos.checks.judgement import RunVerdict, decide, judge_run
+from rocketbed.chaos.checks.result import Severity, Verdict, judged, not_applicable, not_run
+from rocketbed.chaos.evidence.history import HistoryWriter, read_history
+from rocketbed.chaos.evidence.record import HISTORY_FILE, TRACE_FILE, Crash, Stall
+from rocketbed.chaos.evidence.trace import Trace, read_trace
 from tests.support.plain_passes import form
 from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, found, results
 
@@ -146,7 +146,7 @@ def test_a_check_that_crashes_is_not_a_pass(run: RunMaker, monkeypatch: pytest.M
     def crash(_case: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("rocketbed.chaos.checkers.messages.phantom_writes.run", crash)
+    monkeypatch.setattr("rocketbed.chaos.checks.messages.phantom_writes.run", crash)
     judgement = run.judge()
     assert str(judgement.verdict) == "unknown"
     assert "RuntimeError('boom') at test_judgement.py:" in results(judgement)["A3"].note

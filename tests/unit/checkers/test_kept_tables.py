@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.history import Row
+from rocketbed.chaos.evidence.history import Row
 from tests.support.run_maker import (
     GROUP,
     SECOND,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.history import Function, Outcome, Row
-from rocketbed.chaos.record import UNREAD, Promise, Stall
-from rocketbed.chaos.trace import Trace
+from rocketbed.chaos.checks.result import Verdict
+from rocketbed.chaos.evidence.history import Function, Outcome, Row
+from rocketbed.chaos.evidence.record import UNREAD, Promise, Stall
+from rocketbed.chaos.evidence.trace import Trace
 from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, found, spec_of
 
 Change = Callable[[RunMaker], None]

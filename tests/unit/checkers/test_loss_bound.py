@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import Excuse
-from rocketbed.chaos.history import Function, Outcome, Row
-from rocketbed.chaos.record import Expectation, Promise
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.result import Excuse
+from rocketbed.chaos.evidence.history import Function, Outcome, Row
+from rocketbed.chaos.evidence.record import Expectation, Promise
+from rocketbed.chaos.evidence.trace import Trace
 from rocketbed.chaos.report.text import excuse_texts
-from rocketbed.chaos.trace import Trace
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 from tests.support.run_maker import (
     COUNT,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import RunVerdict
-from rocketbed.chaos.history import Outcome, Row
+from rocketbed.chaos.checks.judgement import RunVerdict
+from rocketbed.chaos.evidence.history import Outcome, Row
 from tests.support.plain_passes import form
 from tests.support.run_maker import (
     COUNT,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.history import Outcome
-from rocketbed.chaos.record import Promise
-from rocketbed.chaos.trace import Trace
+from rocketbed.chaos.checks.ends import ENDLESS
+from rocketbed.chaos.evidence.history import Outcome
+from rocketbed.chaos.evidence.record import Promise
+from rocketbed.chaos.evidence.trace import Trace
 from rocketbed.wire.command import ResponseCode
 from tests.support.run_maker import MS, NODES, SECOND, RunMaker, results
 

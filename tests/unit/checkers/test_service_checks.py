@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import Judgement, RunVerdict, judge_run
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.checkers.service import outages
-from rocketbed.chaos.history import Outcome
-from rocketbed.chaos.record import Expectation, read_record
+from rocketbed.chaos.checks.judgement import Judgement, RunVerdict, judge_run
+from rocketbed.chaos.checks.result import Verdict
+from rocketbed.chaos.checks.service import outages
+from rocketbed.chaos.evidence.history import Outcome
+from rocketbed.chaos.evidence.record import Expectation, read_record
 from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, found, results
 
 IDS = ("X1", "X2", "X3")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.history import Outcome
-from rocketbed.chaos.record import Promise
-from rocketbed.chaos.trace import Trace
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.evidence.history import Outcome
+from rocketbed.chaos.evidence.record import Promise
+from rocketbed.chaos.evidence.trace import Trace
 from rocketbed.inspect.marks import crc32c
 from tests.support.run_maker import (
     COUNT,

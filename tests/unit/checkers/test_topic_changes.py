@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.checks.result import Verdict
 from tests.support.run_maker import NODES, SECOND, TOPIC, RunMaker, found, write_table
 
 Change = Callable[[RunMaker], None]

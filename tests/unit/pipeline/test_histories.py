@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from rocketbed.chaos.history import Function, HistoryWriter, Outcome
+from rocketbed.chaos.evidence.history import Function, HistoryWriter, Outcome
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.histories import Names, arrow_schema, history_batches, kind_of
 from rocketbed.pipeline.history_files import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import Judgement, judge_run
-from rocketbed.chaos.checkers.result import CheckResult, Verdict, judged, not_applicable, not_run
-from rocketbed.chaos.hunt.runner import run_plan
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.checks.judgement import Judgement, judge_run
+from rocketbed.chaos.checks.result import CheckResult, Verdict, judged, not_applicable, not_run
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.search.runner import run_plan
 from rocketbed.pipeline import agreement as pipeline_agreement
 from rocketbed.pipeline.agreement import compare, verify_run
 from rocketbed.pipeline.checks.queue_sums import batch_sums

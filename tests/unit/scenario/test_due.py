@@ -2,8 +2,8 @@
 
 import pytest
 
-from rocketbed.chaos.scenario.toml import read_toml
-from rocketbed.chaos.trial.due import checks_due
+from rocketbed.chaos.plan.toml import read_toml
+from rocketbed.chaos.run.due import checks_due
 
 
 @pytest.mark.parametrize(

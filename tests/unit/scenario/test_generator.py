@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from rocketbed.chaos.scenario.check import check_plan
-from rocketbed.chaos.scenario.generator import GENERATED, Generate, generate
-from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.step import After, At, Step
-from rocketbed.chaos.scenario.targets import labels_in
+from rocketbed.chaos.plan.check import check_plan
+from rocketbed.chaos.plan.generator import GENERATED, Generate, generate
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.plan.step import After, At, Step
+from rocketbed.chaos.plan.targets import labels_in
 
 SEEDS = range(300)
 

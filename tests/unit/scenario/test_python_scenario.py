@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.scenario import MiB, Scenario, load_scenario, ms, s
-from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.library import all_scenarios, scenario_names
-from rocketbed.chaos.scenario.scenario import family
-from rocketbed.chaos.scenario.toml import read_toml
-from rocketbed.chaos.scenario.verb_methods import VerbMethods
-from rocketbed.chaos.scenario.verbs import VERBS
+from rocketbed.chaos.plan import MiB, Scenario, load_scenario, ms, s
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.library import all_scenarios, scenario_names
+from rocketbed.chaos.plan.scenario import family
+from rocketbed.chaos.plan.toml import read_toml
+from rocketbed.chaos.plan.verb_methods import VerbMethods
+from rocketbed.chaos.plan.verbs import VERBS
 
 
 def sync_failover(sc: Scenario) -> None:
@@ -125,7 +125,7 @@ def test_mistakes(call: object, said: str) -> None:
 def test_python_files(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
-        "from rocketbed.chaos.scenario import Scenario, s\n"
+        "from rocketbed.chaos.plan import Scenario, s\n"
         "def helper(x, y): ...\n"
         "def _hidden(sc: Scenario) -> None: ...\n"
         "def first(sc: Scenario) -> None:\n    sc.at(1 * s).kill('leader')\n",

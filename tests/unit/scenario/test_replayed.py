@@ -2,11 +2,11 @@
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import Example, judged
-from rocketbed.chaos.hunt.replay import Replayed
-from rocketbed.chaos.hunt.runner import Outcome
-from rocketbed.chaos.scenario.plan import Plan, Shape
+from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.result import Example, judged
+from rocketbed.chaos.plan.plan import Plan, Shape
+from rocketbed.chaos.search.replay import Replayed
+from rocketbed.chaos.search.runner import Outcome
 
 
 def replayed(wanted: str, found: str) -> Replayed:

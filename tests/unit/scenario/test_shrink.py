@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from rocketbed.chaos.hunt.shrink import Budget, shrink_plan
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Weather
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Weather
+from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.search.shrink import Budget, shrink_plan
 
 
 def plan_of(*texts: str) -> Plan:

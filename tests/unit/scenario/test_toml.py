@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.registry import CHECKS
-from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.library import load_scenario, scenario_names
-from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.toml import read_file, read_toml
+from rocketbed.chaos.checks.registry import CHECKS
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.library import load_scenario, scenario_names
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.plan.toml import read_file, read_toml
 
 STEPS = [
     "at 8s kill leader:b as k",

@@ -1,0 +1,80 @@
+"""A real RocketMQ in containers: the host that `--backend docker --target ...` runs on."""
+
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from rocketbed.chaos.backends.docker.backend import DockerBackend, DockerHost
+from rocketbed.chaos.backends.foreign.image import ImageInstallation, image_of, in_image
+from rocketbed.chaos.backends.foreign.installation import InstallationError
+from rocketbed.chaos.backends.foreign.rocketmq import Mode, RocketMQSoftware
+from rocketbed.chaos.backends.foreign.target import IMAGE_KIND, installation_of
+from rocketbed.chaos.backends.process.backend import SetUp
+from rocketbed.host.docker.client import Daemon, DockerError
+from rocketbed.host.docker.image import Say
+from rocketbed.host.member import Launched
+from rocketbed.host.program import PRELOAD, without_shim
+
+NO_CLOCK: Final = "this system's libfaketime cannot be loaded into the programs of the image"
+
+
+class ContainedRocketMQ(RocketMQSoftware):
+    """The same commands, without what ties a process to the harness: a container ends anyway."""
+
+    moves_clock = True
+    """Whether libfaketime works in the image."""
+
+    def lacks(self, capability: str) -> str | None:
+        """Besides what Java lacks: clocks, where libfaketime and the image do not go together."""
+        if capability == "clock.jump" and not self.moves_clock:
+            return NO_CLOCK
+        return super().lacks(capability)
+
+    def is_clean(self, code: int | None) -> bool:
+        """Docker tells Java's 143 and an end by SIGTERM as the same number."""
+        return code == -signal.SIGTERM or super().is_clean(code)
+
+    def _launched(self, command: Sequence[str]) -> list[str]:
+        return list(command)
+
+
+class ForeignDockerBackend(DockerBackend):
+    """One run's containers of other software."""
+
+    def _process(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
+    ) -> Launched:
+        left = without_shim(dict(environment))
+        if self.lacks("clock.jump") == NO_CLOCK:
+            left.pop(PRELOAD, None)
+        return super()._process(name, command, left, own)
+
+
+class ForeignDockerHost(DockerHost):
+    """Brokers and nameservers in containers of one image."""
+
+    def __init__(self, daemon: Daemon, found: ImageInstallation, mode: Mode) -> None:
+        super().__init__(daemon, found.image)
+        self._found = found
+        self._mode = mode
+
+    def backend(self, setup: SetUp) -> DockerBackend:
+        software = ContainedRocketMQ(self._found.jars, self._mode, setup.fabric, setup.plan)
+        software.moves_clock = self._found.moves_clock
+        return ForeignDockerBackend(self._daemon, self._image, setup, software, self._found.owner)
+
+
+def ready_target(daemon: Daemon, target: str, say: Say = lambda line: None) -> ImageInstallation:
+    """The image that a target names: pulled, or built, if it has to be. Blocks.
+
+    Raises `DockerError`, `ScenarioError` for a text that names nothing.
+    """
+    kind, _, name = target.partition(":")
+    if kind == IMAGE_KIND and name:
+        return in_image(daemon, name, say)
+    try:
+        installation = installation_of(target)
+    except InstallationError as error:
+        raise DockerError(str(error)) from error
+    return image_of(daemon, installation, say)

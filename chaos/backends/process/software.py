@@ -1,0 +1,209 @@
+"""What runs on the machines of a cluster: how it is started, what its log says, what it answers.
+
+A backend knows processes, disks and links, and nothing of brokers. `OwnSoftware` is rocketbed; a
+cluster of something else is the same backend with another `Software`.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from rocketbed.chaos.backends.process.samples import Asker
+from rocketbed.chaos.evidence.node_events import FOLLOWING, REPORTS, says_to_empty_it
+from rocketbed.chaos.run.api import Sample
+from rocketbed.chaos.run.operator import NO_FAILOVER
+from rocketbed.host.tied import tied_command
+from rocketbed.remoting.client import parse_address
+from rocketbed.wire.command import RequestCode
+from rocketbed.wire.properties_text import render_properties
+from rocketbed.world.api import Address
+
+SMALL_FILES: Final = {
+    "mappedFileSizeConsumeQueue": "60000",
+    "maxHashSlotNum": "20000",
+    "maxIndexNum": "60000",
+    "registerNameServerPeriod": "10000",
+    "cleanFileForciblyEnable": "false",
+    "fileReservedTime": "876000",
+}
+"""Small files, so that several of each kind come to be; nothing is deleted for a full disk."""
+SETTINGS: Final = {
+    **SMALL_FILES,
+    "rbMetadataSync": "1000",
+    "slaveTimeout": "1000",
+    "diskSpaceWarningLevelRatio": "95",
+}
+CONFIG: Final = "broker.conf"
+REGISTER: Final = "register.db"
+"""Of the controller, in its own directory, which outlives it."""
+_RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
+_FAILED: Final = re.compile(r" node\.failed error=(\w+)$", re.MULTILINE)
+_CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
+_REPORT: Final = re.compile(
+    rb" (%s) (.*)$" % "|".join(map(re.escape, REPORTS)).encode(), re.MULTILINE
+)
+_FOLLOWING: Final = re.compile(
+    rb" (%s) (.*)$" % "|".join(map(re.escape, FOLLOWING)).encode(), re.MULTILINE
+)
+_EXPIRED: Final = re.compile(rb" store\.segment_deleted path=\S*/(\d+)$", re.MULTILINE)
+_FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
+
+
+class Software(ABC):
+    """The programs of nodes and nameservers. Log texts are of one start, from its first byte."""
+
+    name: str
+    """`rocketbed`, `rocketmq-5.3.3`, ..."""
+    stop_s: float
+    """What a clean stop may take."""
+    elects: bool = False
+    """Whether it decides by itself who is master."""
+
+    def lacks(self, capability: str) -> str | None:
+        """Why it cannot take a fault; None when it can, or when that is not its affair."""
+        return None
+
+    @abstractmethod
+    def nameserver_command(
+        self, name: str, directory: Path, lines: Mapping[str, str]
+    ) -> Sequence[str]:
+        """Write what the nameserver needs below `directory`, its working directory; its command.
+
+        `lines` are the fabric's settings: `listenPort`, `bindAddress`.
+        """
+
+    @abstractmethod
+    def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
+        """The same for a node; `lines` are those of its `broker.conf`."""
+
+    @abstractmethod
+    def recovered(self, log: bytes) -> Mapping[str, Any] | None:
+        """What the node said of its recovery; None: nothing yet."""
+
+    @abstractmethod
+    def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
+        """Each time the node cut its own log to its master's."""
+
+    def reports(self, log: bytes) -> Sequence[tuple[str, str]]:
+        """What the node said is wrong with its store: log events and texts (`chaos.damage`)."""
+        return ()
+
+    def refuses(self, log: bytes) -> str:
+        """Why it follows nobody until its directory is emptied, as it says; empty for nothing."""
+        return ""
+
+    def expired(self, log: bytes) -> Sequence[int]:
+        """Log segments that the node deleted since they were old, each by its first offset."""
+        return ()
+
+    @abstractmethod
+    def reason(self, log: str, code: int | None) -> str:
+        """Why it ended by itself, in one line."""
+
+    @abstractmethod
+    def is_clean(self, code: int | None) -> bool:
+        """Whether a node that was sent SIGTERM ended with the exit code of a clean stop."""
+
+    async def observe(self, asker: Asker, address: Address) -> Sample | None:
+        """Where a node stands; None when it does not say."""
+        return await asker.sample(address)
+
+    async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
+        """Address, epoch and begin (offset) of the master that a controller names."""
+        return None
+
+
+class OwnSoftware(Software):
+    """rocketbed's node and nameserver."""
+
+    name = "rocketbed"
+    stop_s = 20.0
+
+    def __init__(
+        self,
+        command: Callable[..., list[str]] = tied_command,
+        controller: tuple[str, Callable[[], Address]] | None = None,
+    ) -> None:
+        """`command` makes the command line of a program of ours; by default tied to us.
+
+        `controller` names the nameserver that elects, and its address once there is one; None: an
+        operator does.
+        """
+        self._command = command
+        self._controller = controller
+        self.elects = controller is not None
+
+    def lacks(self, capability: str) -> str | None:
+        return NO_FAILOVER if capability == "failover" and not self.elects else None
+
+    def nameserver_command(
+        self, name: str, directory: Path, lines: Mapping[str, str]
+    ) -> Sequence[str]:
+        if self._controller is not None and self._controller[0] == name:
+            lines = {**lines, "rbRegister": REGISTER}
+        options = [part for key, value in lines.items() for part in ("--set", f"{key}={value}")]
+        return self._command("nameserver", *options)
+
+    def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
+        text = render_properties({**SETTINGS, **lines})
+        (directory / CONFIG).write_text(text, encoding="utf-8")
+        return self._command("node", "-c", CONFIG)
+
+    def recovered(self, log: bytes) -> Mapping[str, Any] | None:
+        found = _RECOVERED.search(log)
+        return None if found is None else _fields(found[1])
+
+    def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
+        return [_fields(found[1]) for found in _CUT.finditer(log)]
+
+    def reports(self, log: bytes) -> Sequence[tuple[str, str]]:
+        events = ((found[1].decode(), _fields(found[2])) for found in _REPORT.finditer(log))
+        return [(event, str(fields.get(REPORTS[event]))) for event, fields in events]
+
+    def refuses(self, log: bytes) -> str:
+        found = _FOLLOWING.findall(log)[-1:]
+        return "".join(
+            says_to_empty_it(event.decode(), _fields(rest).get("reason")) for event, rest in found
+        )
+
+    def expired(self, log: bytes) -> Sequence[int]:
+        return [int(found[1]) for found in _EXPIRED.finditer(log)]
+
+    def reason(self, log: str, code: int | None) -> str:
+        """The last line of the log, behind the kind of error if the node named it."""
+        lines = log.splitlines()
+        last = lines[-1].removeprefix("rocketbed: ") if lines else ""
+        named = _FAILED.findall("\n".join(lines[-2:]))
+        kind = f"{named[-1]}: " if named else ""
+        return f"{kind}{last} (exit code {code})"
+
+    def is_clean(self, code: int | None) -> bool:
+        return code == 0
+
+    async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
+        """By the register; the leader's own word for where its epoch begins."""
+        if self._controller is None:
+            return None
+        answer = await asker.ask(self._controller[1](), RequestCode.RB_GROUPS)
+        found = {} if answer is None else orjson.loads(answer.body).get(group, {})
+        entry = found.get("entry")
+        if entry is None or entry["leader"] is None:
+            return None
+        address = parse_address(entry["replicas"][str(entry["leader"])]["address"])
+        look = await asker.look(address)
+        table = {} if look is None else look[0]
+        is_there = table.get("rbEpoch") == str(entry["epoch"])
+        return address, entry["epoch"], int(table["rbEpochStart"]) if is_there else None
+
+
+def _fields(text: bytes) -> dict[str, Any]:
+    """The fields of a log line; whole numbers as such."""
+    fields: dict[str, Any] = {}
+    for key, value in _FIELD.findall(text.decode("utf-8", "replace")):
+        bare = value.strip('"')
+        fields[key] = int(bare) if bare.lstrip("-").isdigit() else bare
+    return fields

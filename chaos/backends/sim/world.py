@@ -1,0 +1,65 @@
+"""Seams of a simulated process's World, all bound to its fate."""
+
+from collections.abc import Callable
+from functools import partialmethod
+from typing import NoReturn, TypeVar
+
+import trio
+
+from rocketbed.chaos.backends.sim.incarnation import Fate, SimKilled
+
+T = TypeVar("T")
+
+OFFLOAD_SECONDS = 0.00002
+"""What a hop to a thread and back takes."""
+
+
+class ProcessSeam:
+    """`World.process`; `end` seals the fate and says what to raise."""
+
+    def __init__(self, fate: Fate, boot_id: str, pid: int, end: Callable[[int], SimKilled]) -> None:
+        self.pid = pid
+        self.boot_id = boot_id
+        self.descriptors = 1 << 20
+        self.stop_requested = trio.Event()
+        self._fate = fate
+        self._end = end
+
+    def exit(self, code: int) -> NoReturn:
+        """End at once; nothing this process does afterwards has any effect."""
+        self._fate.check()
+        raise self._end(code)
+
+
+class InlineOffloader:
+    """Runs the function in the loop after a short while."""
+
+    def __init__(self, fate: Fate) -> None:
+        self._fate = fate
+
+    async def run(self, function: Callable[..., T], *arguments: object) -> T:
+        """Result of `function(*arguments)`; cancelled only before it began."""
+        self._fate.check()
+        await trio.lowlevel.checkpoint()
+        with trio.CancelScope(shield=True):
+            await trio.sleep(OFFLOAD_SECONDS)
+        self._fate.check()
+        return function(*arguments)
+
+
+class SimLog:
+    """Events go into the simulation's record."""
+
+    def __init__(self, fate: Fate, record: Callable[[str, str, dict[str, object]], None]) -> None:
+        """`record` is given level, event and fields."""
+        self._fate = fate
+        self._keep = record
+
+    def _record(self, level: str, event: str, **fields: object) -> None:
+        self._fate.check()
+        self._keep(level, event, fields)
+
+    debug = partialmethod(_record, "debug")
+    info = partialmethod(_record, "info")
+    warning = partialmethod(_record, "warning")
+    error = partialmethod(_record, "error")

@@ -1,0 +1,43 @@
+"""Is what a follower cuts off its log gone from its disk? R2c of chaos.md 2.6."""
+
+from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.evidence.history import Event, Function
+
+
+@check("R2c cut on disk", "cuts")
+def cuts_on_disk(case: Case, found: Findings) -> int:
+    """R2c: before a replica follows, what it cuts is gone from its log's files, or reads as zeros.
+
+    Else a crash before it is overwritten brings it back. With failover no copy tells what it was,
+    but the disk layer saw how far the log reached.
+    """
+    evidence = case.evidence
+    if not evidence.elects or evidence.foreign:
+        raise NotApplicable(
+            "without failover a node keeps what it cuts, which tells more (R2, R2k)"
+        )
+    examined = 0
+    begun: dict[str, Event] = {}
+    for event in evidence.events(Function.NODE, "cut", "followed", "exit"):
+        if event.what == "cut":
+            begun[event.node] = event
+        elif (cut := begun.pop(event.node, None)) is not None and event.what == "followed":
+            start, ends = cut.fields.get("start"), case.losses.ends[event.node]
+            if not isinstance(start, int) or not ends.complete:
+                continue
+            before = ends.before(cut.time_ns).written
+            if before <= start:
+                continue
+            examined += 1
+            if not ends.was_cut(start, cut.time_ns - 1, event.time_ns):
+                found.add(
+                    f"{event.node} cut its log at {start} and followed, and {before} bytes of it"
+                    " were still there",
+                    excuse=evidence.disks.damaged_by(event.node, event.time_ns),
+                    node=event.node,
+                    physical=start,
+                    time_ns=event.time_ns,
+                )
+    if not examined:
+        raise NotApplicable("no replica cut its log, or no trace is whole")
+    return examined

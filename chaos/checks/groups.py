@@ -1,0 +1,211 @@
+"""Consumer groups: did their members together get everything? (chaos.md 2.5)"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+
+from rocketbed.chaos.checks import passes
+from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checks.context import TAKEN_IN_NS, given_since
+from rocketbed.chaos.checks.evidence import Evidence
+from rocketbed.chaos.checks.keys import OFFSET_BITS, OFFSET_MASK, pack
+from rocketbed.chaos.checks.positions import (
+    NO_GROUPS,
+    Place,
+    first_beyond,
+    positions,
+    stored_positions,
+)
+from rocketbed.chaos.checks.result import Excuse, Severity
+from rocketbed.chaos.evidence.history import OWN_ATTEMPTS, Function, Outcome, Row
+
+
+@check("A22 group skip", "messages below committed positions", final=True)
+def group_skips(case: Case, found: Findings) -> int:
+    """A22: a committed position has not passed a stored message that no member ever got, of those
+    with a tag that the group asks for."""
+    evidence, stored = case.evidence, case.evidence.stored
+    commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
+    if not len(commits) and not evidence.record.consumer_groups:
+        raise NotApplicable(NO_GROUPS)
+    deliveries = evidence.rows((Function.DELIVER,))
+    groups, values = deliveries.column("operation"), deliveries.column("value")
+    committed: dict[int, dict[int, int]] = defaultdict(dict)
+    for group, queue, offset, _ in positions(evidence, commits):
+        known = committed[group]
+        known[queue] = max(known.get(queue, 0), offset)
+    of_name = evidence.record.consumer_groups
+    for _, queue, who, offset in stored_positions(evidence):
+        if who in of_name:
+            known = committed[of_name[who]]
+            known[queue] = max(known.get(queue, 0), offset)
+    numbers = passes.column([int(key) >> OFFSET_BITS for key in stored.keys])
+    offsets = passes.column([int(key) & OFFSET_MASK for key in stored.keys])
+    examined = 0
+    for group, limits in sorted(committed.items()):
+        ends = passes.column(list(limits)), passes.column(list(limits.values()))
+        passed = passes.below(offsets, passes.lookup(numbers, *ends, 0))
+        examined += len(passed)
+        if group in evidence.wanted_tags:
+            tags = passes.take(stored.column("tags"), passed)
+            passed = [passed[int(at)] for at in passes.where(tags, evidence.wanted_tags[group])]
+        got = passes.take(values, passes.where(groups, (group,)))
+        for at in passes.missing(passes.take(stored.values, passed), got):
+            number = passed[at]
+            queue, offset = int(numbers[number]), int(offsets[number])
+            value, name = int(stored.values[number]), evidence.queues.names[queue]
+            found.add(
+                f"group {group} committed {limits[queue]} of {name.topic}/{name.queue}, and none"
+                f" of its members got value {value} at offset {offset}",
+                excuse=_given_again(case, group, queue, offset, value),
+                value=value,
+                topic=name.topic,
+                queue=name.queue,
+                offset=offset,
+                distance=limits[queue] - offset,
+            )
+    return examined
+
+
+@check("A41 early commit", "messages that a commit passed", final=True)
+def early_commits(case: Case, found: Findings) -> int:
+    """A41: a member stores no position beyond a message that no member has got yet, whether it gets
+    that later or not: had the member died in between, the group would never have got it. Of those
+    with a tag that the group asks for."""
+    evidence, stored = case.evidence, case.evidence.stored
+    commits = _rising_commits(evidence)
+    if not commits:
+        raise NotApplicable(NO_GROUPS)
+    first_got: dict[tuple[int, int], int] = {}
+    deliveries = evidence.rows((Function.DELIVER,))
+    columns = (deliveries.column(name) for name in ("operation", "value", "returned_ns"))
+    for group, value, time_ns in zip(*(map(int, column) for column in columns), strict=True):
+        first_got.setdefault((group, value), time_ns)
+    by_queue: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for key, value, tag in zip(stored.keys, stored.values, stored.column("tags"), strict=True):
+        by_queue[int(key) >> OFFSET_BITS].append((int(key) & OFFSET_MASK, int(value), int(tag)))
+    examined = 0
+    for (group, queue), (offsets, times) in commits.items():
+        wanted = evidence.wanted_tags.get(group)
+        early: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for offset, value, tag in by_queue[queue]:
+            at = bisect_right(offsets, offset)
+            got_ns = first_got.get((group, value))
+            if at == len(offsets) or got_ns is None or (wanted is not None and tag not in wanted):
+                continue
+            examined += 1
+            if times[at] < got_ns:
+                early[at].append((offset, value))
+        for at, passed in early.items():
+            (offset, value), name = min(passed), evidence.queues.names[queue]
+            late = (first_got[group, value] - times[at]) / 1e9
+            found.add(
+                f"group {group} stored {offsets[at]} for {name.topic}/{name.queue} at"
+                f" {times[at] / 1e9:.3f} s, {late:.3f} s before any member got the message at"
+                f" offset {offset}",
+                excuse=_given_again(case, group, queue, offset, value),
+                value=value,
+                topic=name.topic,
+                queue=name.queue,
+                offset=offset,
+                distance=len(passed),
+            )
+    return examined
+
+
+@check("A23 redelivery", "deliveries", severity=Severity.METRIC)
+def redeliveries(case: Case, found: Findings) -> int:
+    """A23: how often a group got a message again; a figure."""
+    deliveries = case.some((Function.DELIVER,), without=NO_GROUPS)
+    names = ("operation", "value")
+    counts = Counter(zip(*(map(int, deliveries.column(name)) for name in names), strict=True))
+    again, most = counts.total() - len(counts), max(counts.values())
+    found.figures = {"again": again, "copies_max": most}
+    found.note = f"{again} deliveries were repetitions, a message came at most {most} x"
+    return len(deliveries)
+
+
+def _rising_commits(evidence: Evidence) -> dict[Place, tuple[list[int], list[int]]]:
+    """By place, the positions beyond all before them that members began to store, answered or not,
+    and when."""
+    found: dict[Place, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    rows = evidence.rows((Function.COMMIT_OFFSET,))
+    begun = map(int, rows.column("invoked_ns"))
+    for time_ns, (group, queue, offset, _) in sorted(
+        zip(begun, positions(evidence, rows), strict=True)
+    ):
+        offsets, times = found[group, queue]
+        if not offsets or offset > offsets[-1]:
+            offsets.append(offset)
+            times.append(time_ns)
+    return found
+
+
+def _given_again(case: Case, group: int, queue: int, offset: int, value: int) -> Excuse | None:
+    """Why another message may have stood here, or the group have passed this offset before a loss
+    that the message came after."""
+    evidence, losses = case.evidence, case.losses
+    passed_ns, until_ns = first_beyond(evidence, group, queue, offset)
+    gone = losses.gone_keys.get(pack(queue, offset))
+    if gone is not None:
+        # With other tags than the group's it was passed without being given (seed 900442).
+        is_filtered = group in evidence.wanted_tags
+        since_ns = passed_ns - TAKEN_IN_NS if is_filtered else passed_ns
+        if since_ns <= gone.end_ns:
+            return gone
+    if gone is not None and (excuse := _given_what_is_gone(case, group, queue, offset)):
+        return excuse
+    # What a second master gave from such a place need not have been acknowledged (seed 1272066).
+    brokers = evidence.queues.names[queue].group
+    if excuse := losses.split_between(brokers, passed_ns, until_ns):
+        return excuse
+    sends = evidence.sends
+    places = passes.where(sends.column("value"), (value,))
+    sent_ns = sends.row(int(places[0])).returned_ns if len(places) else -1
+    if passed_ns >= sent_ns:
+        return None
+    # Groups that fail over show what is confirmed only: no place that was read is given again.
+    if evidence.elects and evidence.record.expect.loss == "none":
+        return None
+    between = losses.losses_between(brokers, passed_ns, sent_ns)
+    return next((one for one in between if _may_have_stood(evidence, queue, offset, one)), None)
+
+
+def _may_have_stood(evidence: Evidence, queue: int, offset: int, loss: Excuse) -> bool:
+    """Whether another message may have stood at a place until a loss. So many places of a queue
+    are given again as messages of it were lost: no more than had been sent by then and are not
+    there now. They begin in front of the first message that was sent later."""
+    sends, stored = evidence.sends, evidence.stored
+    before = sends.at(passes.below(sends.column("invoked_ns"), loss.end_ns))
+    if len(passes.where(before.column("attempt"), (OWN_ATTEMPTS,))):
+        return True  # nobody knows how often they were stored
+    absent = before.at(passes.missing(before.column("value"), stored.values))
+    lost = sum(
+        place == queue or (place < 0 and _may_be_of(evidence, row, queue))
+        for place, row in zip(map(int, evidence.queue_numbers(absent)), absent.each(), strict=True)
+    )
+    times = passes.lookup(stored.values, sends.column("value"), sends.column("invoked_ns"), -1)
+    first, here = pack(queue, 0), pack(queue, offset)
+    newer = sum(
+        first <= key < here and time_ns >= loss.end_ns
+        for key, time_ns in zip(map(int, stored.keys), map(int, times), strict=True)
+    )
+    return newer < lost
+
+
+def _may_be_of(evidence: Evidence, row: Row, queue: int) -> bool:
+    """Whether a send that no broker answered may have gone to a queue."""
+    topic = evidence.history.topic(row)
+    return topic in evidence.generations.deletions or topic == evidence.queues.names[queue].topic
+
+
+def _given_what_is_gone(case: Case, group: int, queue: int, offset: int) -> Excuse | None:
+    """Why a member was given the lost message of this place: by a slave that had it still (seed
+    855385). The group is beyond it then, whatever comes to stand there."""
+    evidence, losses = case.evidence, case.losses
+    rows = evidence.rows((Function.DELIVER,))
+    places, values = positions(evidence, rows), rows.column("value")
+    for (who, where, at, got_ns), value in zip(places, values, strict=True):
+        if (who, where, at) == (group, queue, offset) and int(value) in losses.gone:
+            brokers = evidence.queues.names[queue].group
+            return losses.loss_between(brokers, given_since(evidence, got_ns), got_ns)
+    return None

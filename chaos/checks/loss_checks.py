@@ -1,0 +1,91 @@
+"""What may be lost, and what was: the bound of chaos.md 2.3 beside the actual loss."""
+
+from typing import Any
+
+from rocketbed.chaos.checks.check import Case, Findings, NotRun, check
+from rocketbed.chaos.checks.evidence import Evidence
+from rocketbed.chaos.checks.loss_bound import Loss, Losses, Sent
+from rocketbed.chaos.checks.result import Example
+
+
+@check("A1 lost write", "acknowledged messages", final=True)
+def lost_writes(case: Case, found: Findings) -> int:
+    """A1: every acknowledged message is in the final log, or may be missing by the bound."""
+    evidence, losses = case.evidence, case.losses
+    beyond = sorted(losses.beyond, key=lambda message: message.number)
+    known = {message.number for message in beyond}
+    for message in beyond:
+        found.add(_example(evidence, message, "is not in the final log"))
+    for message in losses.missing:
+        if message.number not in known:
+            text = "is gone, which the configuration allows"
+            excuse = losses.gone_of(message.value)
+            found.add(_example(evidence, message, text), excuse=excuse)
+    return len(evidence.acknowledged)
+
+
+@check("2.3 allowed loss", "acknowledged messages", final=True)
+def allowed_loss(case: Case, found: Findings) -> int:
+    """The bound, and the acknowledged messages that are missing beyond it."""
+    losses = case.losses
+    if losses.unobserved:
+        raise NotRun(losses.unobserved)
+    count = len(case.evidence.acknowledged)
+    found.figures = {
+        "allowed": sum(loss.allowed for loss in losses.turns),
+        "lost": len(losses.missing),
+        "unclean": sum(loss.unclean for loss in losses.turns),
+        "outside": len(losses.beyond),
+    }
+    size = sum(message.size for message in losses.missing)
+    found.note = (
+        f"allowed {found.figures['allowed']} messages, lost {len(losses.missing)} of {count}"
+        f" ({size} bytes), outside of the bound {len(losses.beyond)}"
+    )
+    for message in losses.beyond:
+        found.add(_example(case.evidence, message, "is outside of the bound"))
+    return count
+
+
+def bound_rows(evidence: Evidence, losses: Losses) -> list[dict[str, Any]]:
+    """Bound and actual loss of every event, as JSON fields and a sentence each."""
+    return [_bound_row(evidence, loss) for loss in losses.turns]
+
+
+def _bound_row(evidence: Evidence, loss: Loss) -> dict[str, Any]:
+    turn, change = loss.turn, loss.turn.change
+    above = "unknown" if turn.threshold is None else str(turn.threshold)
+    outside = len(loss.outside)
+    return {
+        "time_ns": change.time_ns,
+        "event": loss.text,
+        "group": evidence.group_names[loss.lineage.group],
+        "node": change.node,
+        "written": change.written,
+        "durable": change.durable,
+        "above_offset": turn.threshold,
+        "allowed_messages": loss.allowed,
+        "allowed_bytes": loss.allowed_bytes,
+        "lost": len(loss.lost),
+        "lost_bytes": sum(message.size for message in loss.lost),
+        "unclean_loss": loss.unclean,
+        "outside": outside,
+        "text": (
+            f"{loss.text}: allowed {loss.allowed} messages / {loss.allowed_bytes} B above offset"
+            f" {above}, lost {len(loss.lost)} ({loss.unclean} of them still held elsewhere),"
+            f" outside bound {outside}"
+        ),
+    }
+
+
+def _example(evidence: Evidence, message: Sent, what: str) -> Example:
+    row = evidence.sends.row(message.number)
+    place = f"{evidence.place(row)} (log {row.physical_offset})"
+    return evidence.example(
+        row,
+        f"value {row.value}, acknowledged at {place}, {what}",
+        operation=row.operation,
+        node=evidence.node(row),
+        physical=row.physical_offset,
+        distance=max(row.physical_offset, 0),
+    )

@@ -1,0 +1,311 @@
+"""Does each directory agree with itself? By the independent reader; chaos.md 2.7.
+
+At the end, after a clean stop, nothing may be unfinished. An image is what a cut or a kill left: a
+torn tail and queues behind the log are legal in it, and what is judged is what may never be.
+"""
+
+import os
+
+from rocketbed.chaos.checks.check import NO_INDEX, Case, Check, Findings, NotApplicable, check
+from rocketbed.chaos.checks.disks import LYING
+from rocketbed.chaos.checks.events import step_of, targets_of
+from rocketbed.chaos.checks.evidence import Evidence
+from rocketbed.chaos.checks.logs import NodeLog
+from rocketbed.chaos.checks.result import (
+    CheckResult,
+    Example,
+    Excuse,
+    judged,
+    not_applicable,
+    not_run,
+)
+from rocketbed.chaos.evidence.history import Function
+from rocketbed.chaos.evidence.node_events import ALARMS
+from rocketbed.inspect import Finding
+from rocketbed.inspect import Severity as Grade
+from rocketbed.inspect.marks import CKPT_NAME
+
+CUT_NS = 5_000_000_000
+"""Between a real disk's power cut and what its node says of it, at most."""
+GIVES_NOTHING = "the disk does not give it"
+INDEX_FILES = "index files"
+STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
+    ("S1 logs tile", frozenset({"S1", "S13", "sizes"}), "records"),
+    ("S2 checksums hold", frozenset({"S2"}), "records"),
+    ("S3 nothing beyond the log", frozenset({"S3"}), "queues"),
+    ("S4 queues agree with the log", frozenset({"S4"}), "queues"),
+    ("S5 queue entries complete", frozenset({"S5"}), "queues"),
+    ("S6 queue slots", frozenset({"S6"}), "queues"),
+    ("S7 tag codes", frozenset({"S7"}), "queues"),
+    ("S8 index agrees with the log", frozenset({"S8"}), INDEX_FILES),
+    ("S9 no silent damage", frozenset({"S9"}), "records"),
+    ("S10 index complete", frozenset({"S10"}), INDEX_FILES),
+    ("S11 checkpoint not ahead", frozenset({"S11"}), "directories"),
+    ("S12 abort file", frozenset({"S12"}), "directories"),
+    ("S15 configuration files", frozenset({"S15", "topics"}), "directories"),
+    ("S16 queue bounds", frozenset({"S16"}), "queues"),
+)
+"""Name, rules of the reader that it stands for, and what it counts."""
+KILL_RULES = frozenset({"S1", "S2", "S4", "S6", "S7", "S9", "S11", "S12", "S15", "sizes"})
+"""What an image of a kill keeps: the page cache lives; the rest is unfinished work."""
+CUT_RULES = frozenset({"S11", "S12", "S15"})
+"""What a power cut must not break; and of the log what was on disk (`LOG_RULES`)."""
+LOG_RULES = frozenset({"S1", "S2", "S9"})
+HARMFUL = frozenset({LYING, "eio-fsync", "eio-write", "eio-read"})
+"""Faults of a disk after which it may hold something else, or not give it."""
+
+
+def _store_checks(case: Case) -> list[CheckResult]:
+    """The reader's findings on all final directories, rule by rule."""
+    if not case.evidence.nodes:
+        return [not_run(title, unit, "no directory was read") for title, _, unit in STORE_CHECKS]
+    return [_store_check(case.evidence, *one) for one in STORE_CHECKS]
+
+
+store_checks = Check(tuple(title for title, _, _ in STORE_CHECKS), _store_checks, False)
+
+
+@check("SI images", "images", needs_history=False)
+def image_checks(case: Case, found: Findings) -> int:
+    """The rules that hold at any moment, in all images; and what is durable is there.
+
+    That is the mark itself and `checkpoint`, once the node has recovered on this disk, and what the
+    mark promises: of each record below W its queue's unit and its keys, and the index file that it
+    names. Says nothing of a mark that cannot be believed, of how high W is, of topics that were
+    deleted or are made again, of records without a row in the topic table and a queue, of keys
+    while some node had no index, and of stores of nodes that keep no mark at the end either.
+    """
+    evidence = case.evidence
+    if not evidence.images:
+        raise NotApplicable("no image was taken in the run")
+    for image in evidence.images:
+        is_cut = _after_power_cut(evidence, image)
+        for finding in image.report.findings:
+            if finding.severity < Grade.DAMAGE:
+                continue
+            excuse = evidence.disks.may_differ(image, file=finding.file)
+            if _is_promised(evidence, image, finding):  # damage of the log looks like that too
+                excuse = excuse or evidence.disks.may_differ(image, file="commitlog")
+            elif not _binds(image, finding, is_cut=is_cut):
+                continue
+            found.add(_example(image, finding), excuse=excuse)
+        for file in _missing(evidence, image):
+            text = f"{image.label}: {file} is missing, which was durable"
+            excuse = evidence.disks.may_differ(image, file=file)
+            found.add(text, excuse=excuse, node=image.name, time_ns=image.taken.time_ns)
+    return len(evidence.images)
+
+
+@check("S15t tables replaced as a whole", "nodes", needs_history=False)
+def whole_tables(case: Case, found: Findings) -> int:
+    """S15t: no table is written under its own name, where a cut would leave neither version."""
+    if not case.evidence.record.digest:
+        raise NotApplicable("only a simulated disk reports its writes")
+    for event in case.evidence.events(Function.NODE, "table_in_place"):
+        text = f"{event.node} wrote into {event.fields['path']}"
+        found.add(text, node=event.node, time_ns=event.time_ns)
+    return len(case.evidence.nodes)
+
+
+@check("S20 no false alarm", "nodes", needs_history=False)
+def false_alarms(case: Case, found: Findings) -> int:
+    """S20: a node whose disk did all that it was told reports no damage.
+
+    A copy gets a master's damage with the bytes, so a group counts as a whole.
+    """
+    evidence = case.evidence
+    if evidence.foreign:
+        raise NotApplicable("only our own node reports what it finds")
+    troubled = {
+        evidence.group_of_name(node)
+        for event in evidence.history.events
+        if event.what in ("damaged", "damage")
+        or (event.what == "disk" and HARMFUL.intersection(step_of(event).split()))
+        for node in targets_of(event)
+    }
+    sound = [
+        node for node in evidence.record.stores if evidence.group_of_name(node) not in troubled
+    ]
+    if not sound:
+        raise NotApplicable("the disks of every group were damaged or failed")
+    for node in sound:
+        for event in evidence.reports(node, 0):
+            if event.fields.get("event") in ALARMS:
+                text = f"{node} reported damage, and nothing damaged it: {event.fields.get('text')}"
+                away = _cut(evidence, node, event.time_ns) if GIVES_NOTHING in text else None
+                found.add(text, excuse=away, node=node, time_ns=event.time_ns)
+    return len(sound)
+
+
+def _cut(evidence: Evidence, node: str, time_ns: int) -> Excuse | None:
+    """Why a real disk may be away: at a power cut it is, a moment before its process is."""
+    for cut in evidence.history.events if evidence.record.backend != "sim" else ():
+        is_near = abs(cut.time_ns - time_ns) < CUT_NS
+        if cut.what == "powercut" and is_near and node in targets_of(cut):
+            cause = f"power cut of {node}"
+            return Excuse(cause, cut.time_ns - CUT_NS, cut.time_ns + CUT_NS)
+    return None
+
+
+@check("S12a abort law", "ends of processes", needs_history=False)
+def abort_law(case: Case, found: Findings) -> int:
+    """S12: there after a kill or a cut, gone after a clean stop.
+
+    A cut may take the file of a process that had not made it durable yet; that is before its first
+    write, so with an empty store only.
+    """
+    evidence = case.evidence
+    examined = 0
+    for image in evidence.images:
+        taken = image.taken
+        if taken.cause not in ("kill", "powercut", "crash") or not _was_up(evidence, image):
+            continue
+        examined += 1
+        marks = image.directory.marks
+        is_over = marks is not None and marks.trusted  # `clean` is stored: a stop's very last act
+        if not image.directory.has_abort and not is_over:
+            text = f"{image.label}: there is no abort file, although the process lived"
+            found.add(text, node=image.name, time_ns=taken.time_ns, distance=image.log_end)
+    for node in evidence.nodes:
+        if node.name not in evidence.record.stopped_cleanly:
+            continue
+        examined += 1
+        if node.directory.has_abort:
+            text = f"{node.name} was stopped cleanly, and its abort file is there"
+            found.add(text, node=node.name)
+    if not examined:
+        raise NotApplicable("no process was killed, cut or stopped cleanly")
+    return examined
+
+
+def _was_up(evidence: Evidence, image: NodeLog) -> bool:
+    """Whether the node had recovered in its last start before an image, so `abort` is durable."""
+    up = False
+    for event in evidence.history.events:
+        if event.time_ns > image.taken.time_ns:
+            break
+        if event.node == image.name and event.what in ("recovered", "ready"):
+            up = True
+        elif event.node == image.name and event.what in ("exit", "stop", "start"):
+            up = event.what == "exit" and event.time_ns == image.taken.time_ns and up
+    return up
+
+
+@check("S18 one owner", "starts")
+def two_owners(case: Case, found: Findings) -> int:
+    """S18: between two starts of one node there is its exit.
+
+    And a second process on its store gives up before it has changed anything.
+    """
+    record = case.evidence.record
+    living: set[str] = set()
+    known = {*record.ids, *record.stores}
+    examined = 0
+    for event in case.evidence.history.events:
+        if event.what == "start" and event.node in known:
+            examined += 1
+            if event.node in living:
+                text = f"{event.node} was started while its process before was alive"
+                found.add(text, node=event.node, time_ns=event.time_ns)
+            living.add(event.node)
+        elif event.what == "twin" and event.function == Function.NODE:
+            examined += 1
+            reason = str(event.fields.get("reason"))
+            changes = event.fields.get("changes")
+            if changes or not reason.startswith("StoreLocked"):
+                text = f"a second process on the store of {event.node} made {changes} changes"
+                text += f" and ended with {reason or 'a clean stop'}"
+                found.add(text, node=event.node, time_ns=event.time_ns)
+        elif event.what in ("exit", "kill", "powercut", "stop", "crash", "kill-in-recovery"):
+            living -= {event.node, *map(str, event.fields.get("targets", ()))}
+    if not examined:
+        raise NotApplicable("the history records no start")
+    return examined
+
+
+def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: str) -> CheckResult:
+    found = Findings()
+    if unit == INDEX_FILES and not evidence.record.indexed:
+        return not_applicable(title, unit, NO_INDEX)
+    for node in evidence.nodes:
+        floor = Grade.TAIL if node.name in evidence.record.stopped_cleanly else Grade.DAMAGE
+        for finding in node.report.findings:
+            if finding.rule in rules and finding.severity >= floor:
+                found.add(
+                    _example(node, finding),
+                    excuse=evidence.disks.may_differ(node, file=finding.file),
+                )
+    counts = {
+        node.name: 1 if unit == "directories" else getattr(node.report, unit.replace(" ", "_"))
+        for node in evidence.nodes
+    }
+    empty = [node for node, count in counts.items() if not count]
+    if empty and not found.found and not sum(counts.values()):
+        return not_run(title, unit, f"nothing to examine in {', '.join(empty)}")
+    note = f"none in {', '.join(empty)}" if empty else ""
+    return judged(title, sum(counts.values()), unit, found.found, note, allowed=found.allowed)
+
+
+def _after_power_cut(evidence: Evidence, image: NodeLog) -> bool:
+    """Whether an image is a power cut's, or of a process that died before it had mended one."""
+    cut = False
+    for event in evidence.history.events:
+        if event.time_ns > image.taken.time_ns:
+            break
+        if event.what == "recovered" and event.node == image.name:
+            cut = False
+        elif event.what == "powercut" or event.fields.get("cause") == "powercut":
+            cut = cut or image.name in targets_of(event)
+    return cut or image.taken.cause == "powercut"
+
+
+def _binds(image: NodeLog, finding: Finding, *, is_cut: bool) -> bool:
+    """Whether a rule holds for an image of this cause, at this place."""
+    if not is_cut:
+        return finding.rule in KILL_RULES
+    durable, is_log = image.taken.durable, finding.file.startswith("commitlog")
+    on_disk = finding.offset is not None and durable is not None and finding.offset < durable
+    return finding.rule in CUT_RULES or (finding.rule in LOG_RULES and on_disk and is_log)
+
+
+def _is_promised(evidence: Evidence, image: NodeLog, finding: Finding) -> bool:
+    """Whether units or keys are missing which the image's mark says were on disk. The reader grades
+    as damage only units below a mark that can be believed, and says where keys stand in the log."""
+    marks = image.directory.marks
+    if marks is None or not marks.trusted:
+        return False
+    if finding.rule == "S5":
+        return finding.file.split("/")[1] not in marks.deleted  # their queues may be half gone
+    if finding.rule != "S10" or finding.offset is None or not evidence.record.indexed:
+        return False
+    return finding.offset < marks.durable_offset and not marks.index_off
+
+
+def _missing(evidence: Evidence, image: NodeLog) -> list[str]:
+    """Files that must be in an image, and are not."""
+    directory = image.directory
+    marks, wanted = directory.marks, list[str]()
+    if _has_recovered(evidence, image) and any(node.directory.marks for node in evidence.nodes):
+        wanted += [CKPT_NAME, "checkpoint"]
+    if marks is not None and marks.trusted and marks.index and evidence.record.indexed:
+        wanted.append(f"index/{marks.index}")
+    return [name for name in wanted if not os.path.exists(directory.path(name))]
+
+
+def _has_recovered(evidence: Evidence, image: NodeLog) -> bool:
+    """Whether its node had ever recovered on the disk that an image is of: its mark is durable."""
+    has = False
+    for event in evidence.history.events:
+        if event.time_ns > image.taken.time_ns:
+            break
+        if event.what == "wipe" and image.name in targets_of(event):
+            has = False
+        elif event.what == "recovered" and event.node == image.name:
+            has = True
+    return has
+
+
+def _example(node: NodeLog, finding: Finding) -> Example:
+    text = f"{node.label}: {finding.rule} {finding.file}: {finding.what}"
+    time_ns = None if node.image is None else node.image.time_ns
+    return Example(text, node=node.name, time_ns=time_ns, distance=finding.count)

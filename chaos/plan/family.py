@@ -1,0 +1,78 @@
+"""A scenario as something that can be run many times: a seed makes a plan of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.plan import Plan
+from rocketbed.chaos.plan.step import After, At, Every, Step, unknown
+
+BACKENDS: Final = ("sim", "process")
+"""What a scenario is written for."""
+LIKE: Final[Mapping[str, str]] = {"docker": "process"}
+"""Backends that run what was written for another one, unchanged."""
+SEEDS: Final[Mapping[str, int]] = {"sim": 20, "process": 1}
+"""How many seeds of a backend are a usual run, unless a scenario says otherwise."""
+QUICK_STORM_S: Final = 12.0
+QUICK_CALM_S: Final = 12.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A scenario. `plan` is pure: the same arguments give the same plan, anywhere."""
+
+    name: str
+    make: Callable[[int, str, bool], Plan]
+    """Seed, backend, whether it is to be short."""
+    description: str = ""
+    """One line."""
+    backends: tuple[str, ...] = BACKENDS
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    """Capabilities without which the scenario proves nothing and is skipped as a whole."""
+    source: str = ""
+    """The file, as `load_scenario` takes it."""
+
+    def plan(self, seed: int, backend: str = "sim", *, quick: bool = False) -> Plan:
+        """The plan of a seed. Raises `ScenarioError`, for a backend that it is not made for too."""
+        written_for = LIKE.get(backend, backend)
+        if written_for not in self.backends:
+            raise ScenarioError(
+                f"{self.name}: not made for {backend}: {', '.join(self.backends)} only"
+                if written_for in BACKENDS
+                else unknown("backend", backend, [*BACKENDS, *LIKE])
+            )
+        return replace(self.make(seed, written_for, quick), needs=self.needs, quick=quick)
+
+    def seed_count(self, backend: str) -> int:
+        """How many seeds are a usual run."""
+        backend = LIKE.get(backend, backend)
+        return self.seeds.get(backend, SEEDS[backend])
+
+
+def shorten(plan: Plan, *, storm_s: float = QUICK_STORM_S, calm_s: float = QUICK_CALM_S) -> Plan:
+    """The same with less time between its steps; by default for a run of about half a minute."""
+    factor = min(1.0, storm_s / plan.storm_s)
+    return replace(
+        plan,
+        storm_s=round(plan.storm_s * factor, 6),
+        calm_s=min(plan.calm_s, calm_s),
+        steps=tuple(_sooner(step, factor) for step in plan.steps),
+    )
+
+
+def _sooner(step: Step, factor: float) -> Step:
+    def short(seconds: float) -> float:
+        return round(seconds * factor, 6)
+
+    trigger = step.trigger
+    if isinstance(trigger, At):
+        trigger = At(short(trigger.seconds))
+    elif isinstance(trigger, After):
+        trigger = After(trigger.label, short(trigger.seconds))
+    elif isinstance(trigger, Every):
+        until = None if trigger.until is None else short(trigger.until)
+        trigger = Every(max(short(trigger.seconds), 0.001), short(trigger.jitter), until)
+    for_s = None if step.for_s is None else short(step.for_s)
+    return replace(step, trigger=trigger, for_s=for_s)

@@ -1,0 +1,194 @@
+"""What is made of a failure: a smaller run that fails alike, a file that repeats it, a story.
+
+The steps of a test are the body's own, so a smaller plan is one in which the body's calls for some
+of them do nothing; storms lose steps as those of a scenario do, and the weather becomes plain. A
+replay file says which steps are left out, and what the storms are in place of what the seed would
+draw; the cluster is the one of the failure, whatever the marks say by now.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.plan import Plan, Weather
+from rocketbed.chaos.plan.step import Step, parse_step
+from rocketbed.chaos.pytest_plugin.spec import Choice, RunResult, RunSpec
+from rocketbed.chaos.search.replay import (
+    Replay,
+    Taken,
+    TestPart,
+    changed_versions,
+    read_backend,
+    read_replay,
+    versions,
+)
+from rocketbed.chaos.search.shrink import Budget, Shrunk, shrink_plan
+
+RUNS: Final = 60
+SECONDS: Final = 30.0
+TRIES: Final = 3
+"""Runs of each candidate outside the simulation; one of them has to fail the same way."""
+STEPS_MAX: Final = 12
+IGNORE: Final = ".gitignore"
+
+
+def shrink_test(
+    spec: RunSpec,
+    result: RunResult,
+    run: Callable[[RunSpec], RunResult],
+) -> tuple[RunSpec, RunResult, Shrunk]:
+    """The smallest run found that fails with the signature of `result`, and its last result."""
+    tries = 1 if spec.backend == "sim" else TRIES
+    steps = _steps(result)
+    latest: list[tuple[Plan, RunResult]] = []
+
+    def probe(plans: Sequence[Plan]) -> list[bool]:
+        return [any(fails(plan) for _ in range(tries)) for plan in plans]
+
+    def fails(plan: Plan) -> bool:
+        tried = run(_spec_of(spec, plan, steps))
+        if tried.signature != result.signature:
+            return False
+        latest.append((plan, tried))
+        return True
+
+    plan = replace(spec.plan, steps=steps, storm_s=1.0, calm_s=1.0)
+    shrunk = shrink_plan(
+        plan, result.signature, probe, concrete=steps, budget=Budget(RUNS, SECONDS), width=1
+    )
+    if not shrunk.reproduced:
+        return spec, result, shrunk
+    last = next(tried for plan, tried in reversed(latest) if plan == shrunk.plan)
+    return _spec_of(spec, shrunk.plan, steps), last, shrunk
+
+
+def replay_of_run(node: str, spec: RunSpec, result: RunResult) -> Replay:
+    """What repeats a run of the test `node` as it was."""
+    left_out = tuple(sorted(spec.choice.left_out))
+    return Replay(
+        plan=spec.plan,
+        taken=Taken(verdict=result.kind, digest=result.digest, steps=tuple(result.done)),
+        backend=read_backend(spec.backend),
+        repro="exact" if spec.backend == "sim" else "schedule",
+        finding=result.signature,
+        test=TestPart(node=node, left_out=left_out, storms=dict(result.storms)),
+        versions=versions(),
+    )
+
+
+def load_test_replay(path: Path) -> tuple[Replay, TestPart]:
+    """Read a file. Raises `ScenarioError` for what is none, or no test's."""
+    replay = read_replay(path)
+    if replay.test is None:
+        raise ScenarioError(
+            f"{path}: this file belongs to a scenario, not to a test: rocketbed chaos replay {path}"
+        )
+    return replay, replay.test
+
+
+def repeated(spec: RunSpec, replay: Replay, test: TestPart) -> RunSpec:
+    """A run of the same test, made into the one of a file."""
+    choice = Choice(left_out=frozenset(test.left_out), storms=dict(test.storms))
+    return replace(spec, backend=replay.backend, plan=replay.plan, choice=choice)
+
+
+def compared(replay: Replay, result: RunResult) -> str:
+    """How a run of a file compares with the failure, in words."""
+    if result.kind == "passed":
+        return f"the replay passed; the file has {replay.finding}"
+    if result.signature != replay.finding:
+        return f"the replay failed in another way: {result.signature}, not {replay.finding}"
+    digest = replay.taken.digest
+    if not digest:
+        return "the replay failed in the same way"
+    if result.digest == digest:
+        return f"the replay is identical to the last event ({digest})"
+    why = changed_versions(replay) or ", so the test has changed"
+    return f"the replay failed in the same way, by a different sequence of events{why}"
+
+
+def tell_story(spec: RunSpec, result: RunResult, notes: Sequence[str]) -> list[str]:
+    """Lines for a reader, in the order they are wanted."""
+    time = f"{result.simulated_s:.1f} s simulated in " if result.simulated_s else ""
+    return [
+        f"seed {spec.plan.seed} on {spec.backend}, {time}{result.wall_s:.2f} s",
+        f"cluster: {_cluster(spec.plan)}",
+        f"steps:   {_shown(result.done)}",
+        f"failed:  {_what(result)}",
+        *notes,
+    ]
+
+
+def ignore_all(directory: Path) -> None:
+    """Keep what tests leave behind out of version control, unless somebody decided otherwise."""
+    if directory.name == ".rocketbed" and not (directory / IGNORE).exists():
+        (directory / IGNORE).write_text("*\n", encoding="utf-8")
+
+
+# --- inside
+
+
+def _steps(result: RunResult) -> tuple[Step, ...]:
+    """All steps with labels that tell whose they are: `n3` the body's third, `w1...` a storm's."""
+    steps = [
+        replace(parse_step(f"at 0s {text}"), for_s=None, label=f"n{number}")
+        for number, text in result.steps
+    ]
+    for storm, texts in result.storms.items():
+        for place, text in enumerate(texts):
+            step = parse_step(text)
+            steps.append(step if step.label else replace(step, label=f"w{storm}s{place}"))
+    return tuple(steps)
+
+
+def _spec_of(spec: RunSpec, plan: Plan, all_steps: tuple[Step, ...]) -> RunSpec:
+    """The run that a plan of the shrinker stands for."""
+    kept = {step.label for step in plan.steps}
+    left_out = {
+        int(step.label[1:])
+        for step in all_steps
+        if step.label.startswith("n") and step.label not in kept
+    }
+    storms: dict[int, tuple[str, ...]] = {
+        _storm(step): () for step in all_steps if step.label.startswith("w")
+    }
+    for step in plan.steps:
+        if step.label.startswith("w"):
+            storms[_storm(step)] = (*storms[_storm(step)], str(step))
+    return replace(
+        spec,
+        plan=replace(spec.plan, weather=plan.weather),
+        choice=Choice(left_out=spec.choice.left_out | left_out, storms=storms),
+    )
+
+
+def _storm(step: Step) -> int:
+    digits = step.label[1:].partition("e")[0].partition("s")[0]
+    return int(digits)
+
+
+def _cluster(plan: Plan) -> str:
+    shape = plan.shape
+    groups = f"{shape.groups} groups of " if shape.groups > 1 else ""
+    copies = f"{shape.copies} copies" if shape.copies > 1 else "1 copy"
+    is_plain = plan.weather == Weather()
+    weather = "plain weather" if is_plain else "background faults chosen by the seed"
+    nodes = "node" if shape.brokers == 1 else "nodes"
+    return f"{groups}{shape.brokers} {nodes}, {shape.flush} flush, {copies}, {weather}"
+
+
+def _shown(done: Sequence[str]) -> str:
+    shown = "; ".join(done[:STEPS_MAX])
+    more = f"; and {len(done) - STEPS_MAX} more" if len(done) > STEPS_MAX else ""
+    return f"{shown}{more}" or "none"
+
+
+def _what(result: RunResult) -> str:
+    kind, _, rest = result.signature.partition(":")
+    if kind == "checks":
+        return f"checks {rest}" if rest else "checks could not tell"
+    if not rest:
+        return kind
+    return f"{kind} in line {rest}" if rest != "0" else kind

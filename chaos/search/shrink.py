@@ -1,0 +1,284 @@
+"""From a plan that finds something to a small one that finds the same.
+
+Delta debugging on the steps as they were carried out (times and names, no chance left), then on
+everything else: durations, times, clients, weather, the length of the run. A smaller plan counts
+only if it shows the *same finding*; that it fails somehow is not enough (chaos.md 4.6).
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from rocketbed.chaos.plan.errors import ScenarioError
+from rocketbed.chaos.plan.plan import Plan, Weather
+from rocketbed.chaos.plan.step import After, At, Step, parse_step
+from rocketbed.chaos.plan.targets import labels_in
+from rocketbed.chaos.search.replay import Replay, Taken
+from rocketbed.chaos.search.runner import Options, Outcome, run_many, run_plan
+
+Probe = Callable[[Sequence[Plan]], Sequence[bool]]
+"""Whether each of these plans shows the finding."""
+LIVENESS_IDS = ("L", "C")
+"""Findings of these families depend on the calm phase, so it is not shortened for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrunk:
+    plan: Plan
+    finding: str
+    """Id of the check, for instance `A1`."""
+    reproduced: bool
+    """Whether the finding was seen again at all; if not, the plan is the one that was given."""
+    runs: int
+    steps_before: int
+    steps_after: int
+    replay: Replay | None = None
+    """For a replay file: the small plan and its outcome, and the one it was made from."""
+
+
+@dataclass(slots=True)
+class Budget:
+    runs: int = 80
+    seconds: float = 120.0
+    used: int = 0
+    began: float = 0.0
+
+    def left(self) -> bool:
+        """Whether another run may begin."""
+        return self.used < self.runs and time.monotonic() - self.began < self.seconds
+
+
+def shrink(
+    outcome: Outcome,
+    options: Options | None = None,
+    *,
+    finding: str = "",
+    jobs: int = 2,
+    budget: Budget | None = None,
+) -> Shrunk:
+    """Shrink the plan of an outcome by one of its findings, the gravest unless one is named.
+
+    On real processes each candidate is tried three times and kept if one of them shows it. Raises
+    `ScenarioError` for an outcome without findings.
+    """
+    options = options or Options()
+    found = outcome.judgement.by_weight if outcome.judgement is not None else []
+    if not (finding or found):
+        raise ScenarioError("no finding to shrink")
+    finding = finding or found[0].id
+    tries = 1 if options.backend == "sim" else 3
+    steps = outcome.record.steps if outcome.record is not None else []
+    concrete = tuple(replace(parse_step(text), label="") for text in steps)
+
+    def probe(plans: Sequence[Plan]) -> list[bool]:
+        shown = [False] * len(plans)
+        tried = [plan for plan in plans for _ in range(tries)]
+        with closing(run_many(tried, options, jobs=jobs)) as outcomes:
+            for one in outcomes:
+                shown[plans.index(one.plan)] |= finding in one.finding_ids
+        return shown
+
+    shrunk = shrink_plan(outcome.plan, finding, probe, concrete=concrete, budget=budget, width=jobs)
+    return replace(shrunk, replay=_replay_of(shrunk, outcome, options, tries))
+
+
+def _replay_of(shrunk: Shrunk, outcome: Outcome, options: Options, tries: int) -> Replay:
+    """Run the small plan once more for its digest; on real processes until it shows itself."""
+    whole = Replay.of(outcome)
+    if not shrunk.reproduced:
+        return replace(whole, repro="none" if options.backend != "sim" else whole.repro)
+    for _ in range(tries):
+        small = run_plan(shrunk.plan, replace(options, say=None))
+        if shrunk.finding in small.finding_ids:
+            break
+    return replace(
+        whole,
+        plan=shrunk.plan,
+        taken=Taken.of(small),
+        finding=shrunk.finding,
+        original=outcome.plan,
+        original_taken=whole.taken,
+    )
+
+
+def shrink_plan(
+    plan: Plan,
+    finding: str,
+    probe: Probe,
+    *,
+    concrete: tuple[Step, ...] = (),
+    budget: Budget | None = None,
+    width: int = 2,
+) -> Shrunk:
+    """The same with a probe of one's own; it is given `width` plans at a time."""
+    budget = budget or Budget()
+    budget.began = time.monotonic()
+    work = _Work(finding, probe, budget, width)
+    begin = replace(plan, steps=concrete) if concrete else plan
+    seen = work.first([begin]) is not None
+    if not seen and concrete:
+        begin, concrete = plan, ()
+        seen = work.first([begin]) is not None
+    small = work.simpler(work.fewer_steps(begin)) if seen else begin
+    return Shrunk(
+        plan=small if seen else plan,
+        finding=finding,
+        reproduced=seen,
+        runs=budget.used,
+        steps_before=len(begin.steps),
+        steps_after=len(small.steps),
+    )
+
+
+@dataclass(slots=True)
+class _Work:
+    finding: str
+    probe: Probe
+    budget: Budget
+    width: int
+
+    def first(self, plans: Iterable[Plan]) -> Plan | None:
+        """The first of these that shows the finding; tried a few at a time, in their order."""
+        waiting = iter(plans)
+        while self.budget.left():
+            group = list(islice(waiting, self.width))
+            if not group:
+                return None
+            self.budget.used += len(group)
+            for plan, shown in zip(group, self.probe(group), strict=True):
+                if shown:
+                    return plan
+        return None
+
+    def fewer_steps(self, plan: Plan) -> Plan:
+        """Leave out halves of the steps, then quarters, down to single ones."""
+        parts = 2
+        while plan.steps and self.budget.left():
+            size = math.ceil(len(plan.steps) / parts)
+            chunks = ((start, start + size) for start in range(0, len(plan.steps), size))
+            smaller = self.first(
+                replace(plan, steps=_closed(plan.steps[:start] + plan.steps[end:]))
+                for start, end in chunks
+            )
+            if smaller is not None:
+                plan = smaller
+                parts = max(parts - 1, 2)
+            elif size == 1:
+                break
+            else:
+                parts *= 2
+        return plan
+
+    def simpler(self, plan: Plan) -> Plan:
+        """Everything but the number of steps, one simplification after the other."""
+        for simplify in SIMPLER:
+            while self.budget.left():
+                smaller = self.first(simplify(plan, self.finding))
+                if smaller is None:
+                    break
+                plan = smaller
+        return plan
+
+
+def _closed(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Without the steps that come after, or name, one that is not there any more."""
+    while True:
+        labels = {step.label for step in steps}
+        kept = tuple(
+            step
+            for step in steps
+            if not (isinstance(step.trigger, After) and step.trigger.label not in labels)
+            and labels.issuperset(labels_in(step.target) + labels_in(step.second))
+        )
+        if kept == steps:
+            return kept
+        steps = kept
+
+
+def _shorter_run(plan: Plan, finding: str) -> Iterator[Plan]:
+    """End the storm after the last step, and watch for less long."""
+    ends = [
+        step.trigger.seconds + (step.for_s or 0.0)
+        for step in plan.steps
+        if isinstance(step.trigger, At)
+    ]
+    if len(ends) == len(plan.steps):
+        storm_s = float(math.ceil(max(ends, default=0.0)) + 1)
+        if storm_s < plan.storm_s:
+            yield replace(plan, storm_s=storm_s)
+    if plan.calm_s > 10 and not finding.startswith(LIVENESS_IDS):
+        yield replace(plan, calm_s=10.0)
+
+
+def _fewer_clients(plan: Plan, finding: str) -> Iterator[Plan]:
+    load, readers = plan.producers, plan.consumers
+    for count in range(readers.count):
+        yield replace(plan, consumers=replace(readers, count=count))
+    if load.count > 1:
+        yield replace(plan, producers=replace(load, count=1))
+        yield replace(plan, producers=replace(load, count=load.count - 1))
+    if load.batch:
+        yield replace(plan, producers=replace(load, batch=0.0))
+    if load.topics > 1:
+        kinds = min(load.batch_queues, 1)
+        fewer = replace(load, topics=1, late=0, deleted=0, batch_queues=kinds)
+        yield replace(plan, producers=fewer)
+    if load.batch_queues:
+        yield replace(plan, producers=replace(load, batch_queues=0))
+    if load.changes:
+        yield replace(plan, producers=replace(load, changes=0))
+    if load.deleted:
+        topics = load.topics - load.deleted
+        yield replace(plan, producers=replace(load, topics=topics, deleted=0))
+
+
+def _plain_weather(plan: Plan, finding: str) -> Iterator[Plan]:
+    weather, default = plan.weather, Weather()
+    if weather == default:
+        return
+    yield replace(plan, weather=default)
+    for name in Weather.__dataclass_fields__:
+        value = getattr(default, name)
+        if getattr(weather, name) != value:
+            yield replace(plan, weather=replace(weather, **{name: value}))
+    for node in weather.disk_ms:
+        others = {one: ms for one, ms in weather.disk_ms.items() if one != node}
+        yield replace(plan, weather=replace(weather, disk_ms=others))
+
+
+def _short_faults(plan: Plan, finding: str) -> Iterator[Plan]:
+    for at, step in enumerate(plan.steps):
+        if step.for_s is not None and step.for_s > 0.2:
+            yield _with_step(plan, at, replace(step, for_s=round(step.for_s / 2, 1)))
+
+
+def _round_times(plan: Plan, finding: str) -> Iterator[Plan]:
+    for digits in (0, 1):
+        steps = tuple(
+            replace(step, trigger=At(round(step.trigger.seconds, digits)))
+            if isinstance(step.trigger, At)
+            else step
+            for step in plan.steps
+        )
+        if steps != plan.steps:
+            yield replace(plan, steps=steps)
+        for at, step in enumerate(steps):
+            if step != plan.steps[at]:
+                yield _with_step(plan, at, step)
+
+
+def _with_step(plan: Plan, at: int, step: Step) -> Plan:
+    return replace(plan, steps=(*plan.steps[:at], step, *plan.steps[at + 1 :]))
+
+
+SIMPLER: Sequence[Callable[[Plan, str], Iterator[Plan]]] = (
+    _shorter_run,
+    _plain_weather,
+    _fewer_clients,
+    _short_faults,
+    _round_times,
+)
+"""Each gives plans that are a little simpler, the best first."""
