@@ -4,28 +4,44 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 PEER ?=
 BEFORE ?=
-SLICE ?=
-TURNS ?= --by-turns
+SECONDS ?= 600
+MUTANTS ?= planted
+PYTEST = $(BIN)/python -m pytest -q $(HANGS) --durations=40 --durations-min=5
 HANGS := -o faulthandler_exit_on_timeout=true --max-worker-restart=0  # a hang ends the run, named
 INSTALLED := pyproject.toml requirements.lock hatch_build.py node/store/native.h node/store/log_native.c node/broker/plain_native.c rocketbed/world/sync_native.c
 
-.PHONY: demo test test-all test-slow test-peer check bench bench-spark clean
+.PHONY: demo test test-all test-slow test-peer test-ci coverage fuzz mutants check bench bench-spark clean
 
 demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
 
-test: $(VENV)/.test  ## set up; what needs only Python, of the longer tests a third (docs/testing.md)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(HANGS) --durations=40 --durations-min=5 -m "not slow and not peer" $(TURNS)
+test: $(VENV)/.test  ## set up; the same quick tests at every commit
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not peer"
 
-test-all:  ## all of that, and what takes long
-	$(MAKE) test TURNS=
-	$(MAKE) test-slow
+test-all: test test-slow  ## that, and what takes long or needs a system's tools
 
-test-slow: $(VENV)/.test  ## what takes long, alone; SLICE=OPTIONS runs a part (docs/testing.md)
-	$(BIN)/python -m pytest -q -m "slow and not peer" $(SLICE)
+test-slow: $(VENV)/.test  ## what takes long, alone
+	$(PYTEST) -m "slow and not peer"
 
 test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17, Maven, npm, Docker)
-	$(BIN)/python -m pytest -q -m peer $(SLICE)
+	$(PYTEST) -m peer
+
+test-ci: $(VENV)/.test  ## of those two, the part that .ci/run runs
+	$(PYTEST) -m "ci and not peer"
+	$(PYTEST) -m "ci and peer"
+
+coverage: $(VENV)/.test  ## lines and branches that `make test` runs, with its child processes
+	rm -rf out/coverage && mkdir -p out/coverage
+	$(BIN)/coverage run -m pytest -q $(HANGS) -n 2 --dist loadfile -m "not slow and not peer"
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage html -q
+	$(BIN)/coverage report --format=total
+
+fuzz: $(VENV)/.test  ## fresh seeds for SECONDS; keeps what they find in out/fuzz, never fails
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+mutants: $(VENV)/.test  ## planted bugs: does the testbed find them? MUTANTS=generated, --help
+	$(BIN)/python -m tests.mutation $(MUTANTS)
 
 check: $(VENV)/.lint  ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

@@ -14,11 +14,18 @@ WORKERS = 8
 LEAST_END = FIRST + 1000 * WORKERS
 """Where connections have nearly all ports there is nothing to share out."""
 
-pytest_plugins = ["tests.support.docker_daemon", "tests.support.turns"]
+pytest_plugins = ["tests.support.docker_daemon"]
 
-settings.register_profile("rocketbed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("rocketbed")
-"""How long an example takes says how busy the machine is, and nothing about the code."""
+settings.register_profile(
+    "fixed",
+    deadline=None,  # the time of an example says how busy the machine is
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("fuzz", settings.get_profile("fixed"), derandomize=False)
+settings.load_profile(os.environ.get("ROCKETBED_HYPOTHESIS", "fixed"))
+"""Every commit runs the same examples; `make fuzz` draws others."""
 
 
 @pytest.fixture(scope="session", autouse=True)

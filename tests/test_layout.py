@@ -7,7 +7,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 FILES = sorted(TESTS.rglob("*.py"))
-HELPERS = ("support/", "mutation/", "model/")
+HELPERS = ("support/", "mutation/", "model/", "fuzz.py")
 """Folders with modules of their own beside or instead of tests."""
 
 

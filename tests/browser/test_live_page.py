@@ -58,6 +58,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         yield Shown(page, run)
 
 
+@pytest.mark.ci
 def test_what_was_before_the_load_has_a_time_below_zero(shown: Shown) -> None:
     """Also what this page has shown before anybody knew when the load would begin."""
     rows = """[...document.querySelectorAll('#events li')].reverse().map(
@@ -70,6 +71,7 @@ def test_what_was_before_the_load_has_a_time_below_zero(shown: Shown) -> None:
     assert not any(time.startswith("-") for time in times[begun:]), words
 
 
+@pytest.mark.ci
 def test_the_token_leaves_the_address_line(shown: Shown) -> None:
     assert shown.page.value("location.href") == f"http://127.0.0.1:{shown.run.port}/"
     shown.page.reload()

@@ -37,6 +37,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("width", [500, 1400])
 @pytest.mark.parametrize("dark", [False, True])
 def test_nothing_is_wider_than_the_window(

@@ -26,6 +26,7 @@ def run(plan: Plan, backend: str, directory: Path, net: str = "auto") -> Outcome
     return run_plan(plan, options, directory=directory / backend)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [
@@ -84,6 +85,7 @@ def lose(backend: str, directory: Path) -> Outcome:
     return outcome
 
 
+@pytest.mark.ci
 def test_a_promise_that_cannot_be_kept_is_found_broken_as_on_processes(tmp_path: Path) -> None:
     contained, plain = (lose(backend, tmp_path) for backend in ("docker", "process"))
     assert contained.judgement is not None, contained.error

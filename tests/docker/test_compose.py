@@ -96,6 +96,7 @@ def wait_health(daemon: Daemon, container: str, wanted: str) -> None:
 SERVICES = ("nameserver-1", "nameserver-2", "master", "slave-1", "slave-2")
 
 
+@pytest.mark.ci
 def test_a_cluster_is_used_from_this_system(project: Project, daemon: Daemon) -> None:
     project.run("classic.yaml", "up", "-d", "--build")
     for service in SERVICES:
@@ -119,6 +120,7 @@ def health(daemon: Daemon, container: str, *words: str) -> tuple[int, str]:
     return daemon.api.exec_inspect(made["Id"])["ExitCode"], said
 
 
+@pytest.mark.ci
 def test_a_master_is_not_ready_without_slaves_and_says_so(project: Project, daemon: Daemon) -> None:
     master, address = project.container("master"), "127.0.0.1:10911"
     lacks = f"{address} is not ready: 1 of 2 copies in sync (inSyncReplicas)"

@@ -64,6 +64,7 @@ def directory(docker_host: str, image: str, tmp_path_factory: pytest.TempPathFac
     return made
 
 
+@pytest.mark.ci
 def test_a_daemon_that_dies_ends_the_run_with_a_sentence(directory: Path, tmp_path: Path) -> None:
     scenario = tmp_path / "endless.toml"
     scenario.write_text(ENDLESS.replace("at 300s", "at 2s"))
@@ -94,6 +95,7 @@ def test_a_daemon_that_dies_ends_the_run_with_a_sentence(directory: Path, tmp_pa
     assert not [*mounts_at_or_below(directory)]
 
 
+@pytest.mark.ci
 def test_a_daemon_that_is_killed_takes_its_containers_along(directory: Path) -> None:
     """Those that it left as rows of its own are gone once it serves again."""
     with private_daemon(directory) as (serving, address):

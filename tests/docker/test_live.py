@@ -21,6 +21,7 @@ def follows(node: str) -> Callable[[dict[str, Any]], bool]:
     return lambda values: bool(values.get(f"at:{node}", {}).get("following"))
 
 
+@pytest.mark.ci
 def test_a_run_in_containers_is_broken_by_hand(daemon: Daemon, tmp_path: Path) -> None:
     words = [word if word != "process" else "docker" for word in run_live(tmp_path)]
     with live(tmp_path / "log", *words) as run:
@@ -45,6 +46,7 @@ def test_a_run_in_containers_is_broken_by_hand(daemon: Daemon, tmp_path: Path) -
     assert nothing_left(daemon)
 
 
+@pytest.mark.ci
 def test_a_cluster_in_containers_is_watched(daemon: Daemon, tmp_path: Path) -> None:
     place = str(tmp_path / "cluster")
     made = rocketbed("cluster", "up", "--docker", "--dir", place, "--port", "0", "--slaves", "1")

@@ -16,6 +16,7 @@ def test_plain(cluster, chaos):
 """
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_tests_of_a_user_run_on_containers(tmp_path: Path, image: str) -> None:
     ran = run_suite(

@@ -61,6 +61,7 @@ def harness(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
                 process.kill()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("net", ["switch", "plain"])
 def test_a_harness_that_is_ended_leaves_nothing(
@@ -74,6 +75,7 @@ def test_a_harness_that_is_ended_leaves_nothing(
         wait_for(lambda: not ours(daemon), "an empty daemon")
 
 
+@pytest.mark.ci
 def test_two_harnesses_at_once_do_not_meet(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()

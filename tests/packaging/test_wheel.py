@@ -161,6 +161,7 @@ def files(wheel: Path) -> dict[str, int]:
     return {file.filename: file.file_size for file in found if ".dist-info" not in file.filename}
 
 
+@pytest.mark.ci
 def test_the_pure_wheel_is_the_native_one_without_its_body(wheel: Path, pure_wheel: Path) -> None:
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     assert wheel.name.endswith(f"-cp311-abi3-{platform}.whl")

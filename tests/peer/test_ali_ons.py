@@ -19,6 +19,7 @@ GROUP = "ons-members"
 QUEUES, COUNT = 4, 10
 
 
+@pytest.mark.ci
 async def test_ali_ons_sends_and_is_given_again_what_it_failed_with(site: Site) -> None:
     await site.start_nameserver("rocketbed")
     broker = site.broker()

@@ -20,6 +20,7 @@ def azure() -> Iterator[AzureServer]:
         yield server
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("view", ["records", "consumequeue", "blocks", "files"])
 def test_every_view_is_the_same(azure: AzureServer, tmp_path: Path, view: str) -> None:
     log = healthy(tmp_path)

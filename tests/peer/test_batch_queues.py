@@ -22,6 +22,7 @@ def contents(rows: list[Row]) -> Contents:
     return sorted((r.queue_id, r.queue_offset, r.body, r.tag, r.keys, r.flag) for r in rows)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("first", "second"), [("rocketmq", "rocketbed"), ("rocketbed", "rocketmq")]
 )

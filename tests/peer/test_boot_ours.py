@@ -15,6 +15,7 @@ SETTINGS = {"stop": {}, "kill": {"messageIndexSafe": "true"}}
 and builds anew only what the last segments hold (docs/divergence.md, T9)."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 async def test_the_real_broker_reads_every_message_we_wrote(site: Site, ending: str) -> None:
     await site.start_nameserver("rocketbed")

@@ -1,5 +1,7 @@
 """rocketbed boots what a real broker left after SIGKILL under load, and gives it back."""
 
+import pytest
+
 from rocketbed.inspect import Severity
 from tests.support.peer.brokers import Site
 from tests.support.peer.directories import assert_sound
@@ -12,6 +14,7 @@ QUEUES = 8
 MESSAGES = 4000
 
 
+@pytest.mark.ci
 async def test_nothing_acknowledged_is_lost_when_rocketbed_takes_over(site: Site) -> None:
     await site.start_nameserver("rocketmq")
     broker = site.broker()

@@ -38,6 +38,7 @@ def installation() -> Installation:
     return install("5.5.0")
 
 
+@pytest.mark.ci
 async def test_our_client_does_the_same_at_both(installation: Installation, tmp_path: Path) -> None:
     accounts: dict[Kind, Account] = {"rocketbed": [], "rocketmq": []}
     for kind in accounts:

@@ -71,6 +71,7 @@ FACES: Final[dict[str, Clients]] = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("installation", ["5.5.0"], indirect=True)
 async def test_both_faces_do_the_same_at_both(installation: Installation, tmp_path: Path) -> None:
     accounts: dict[tuple[Kind, str], Account] = {}

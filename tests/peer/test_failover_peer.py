@@ -59,6 +59,7 @@ async def group(site: Site, groups: int = 1) -> AsyncIterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("installation", ["5.3.3", "5.5.0"], indirect=True)
 async def test_a_directory_of_the_group_boots_in_the_real_broker(site: Site) -> None:
     async with group(site) as cluster:
@@ -100,6 +101,7 @@ async def test_a_directory_of_the_group_boots_in_the_real_broker(site: Site) -> 
     assert_sound(broker.store)
 
 
+@pytest.mark.ci
 async def test_a_real_slave_follows_whoever_leads(site: Site) -> None:
     async with group(site) as cluster:
         first = await leader_of(cluster)

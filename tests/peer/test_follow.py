@@ -14,6 +14,7 @@ QUEUES = 4
 SYNC = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("nameserver", "master_kind", "slave_kind"),
     [("rocketmq", "rocketmq", "rocketbed"), ("rocketbed", "rocketbed", "rocketmq")],

@@ -64,6 +64,7 @@ def events(outcome: Outcome, what: str) -> list[Event]:
     return [one for one in history.events if one.function == Function.NODE and one.what == what]
 
 
+@pytest.mark.ci
 def test_flushed_messages_become_unreachable_when_power_goes_after_a_roll(
     run: Callable[..., Outcome],
 ) -> None:

@@ -70,6 +70,7 @@ def run(daemon: Daemon, tmp_path: Path) -> Callable[[Plan, str], Outcome]:
     return run
 
 
+@pytest.mark.ci
 def test_kills_pauses_and_power_cuts_take_nothing_that_was_flushed(
     run: Callable[[Plan, str], Outcome], theirs: str
 ) -> None:

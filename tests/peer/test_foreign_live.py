@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from rocketbed.chaos.search.replay import load_replay
 from tests.support.live_page import live
 from tests.support.peer.installation import Installation
@@ -25,6 +27,7 @@ drain = "2s"
 """
 
 
+@pytest.mark.ci
 def test_a_rocketmq_is_paused_by_hand(installation: Installation, tmp_path: Path) -> None:
     scenario, target = tmp_path / "by-hand.toml", str(installation.lib)
     scenario.write_text(SCENARIO)

@@ -7,6 +7,7 @@ import pytest
 from tests.support.peer.installation import PeerMissing, install
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("missing", ["java", "mvn", "javac"])
 def test_a_missing_tool_is_named_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str

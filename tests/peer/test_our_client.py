@@ -1,5 +1,6 @@
 """rocketbed's client against a real nameserver and broker."""
 
+import pytest
 import trio
 
 from rocketbed.client.admin import Admin
@@ -19,6 +20,7 @@ QUEUES = 5
 POLL_S = 10.0
 
 
+@pytest.mark.ci
 async def test_our_client_works_against_a_real_broker(site: Site) -> None:
     await site.start_nameserver("rocketmq")
     broker = site.broker()

@@ -4,6 +4,7 @@ from collections import Counter
 from functools import partial
 
 import pyarrow
+import pytest
 import trio
 
 from rocketbed.client.admin import Admin
@@ -61,6 +62,7 @@ def streamed(options: Options) -> Counter[bytes]:
         log.close()
 
 
+@pytest.mark.ci
 async def test_rows_into_a_real_broker_and_back(site: Site) -> None:
     await site.start_nameserver("rocketbed")
     broker = site.broker()

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from rocketbed.remoting.client import open_connection, parse_address
 from rocketbed.wire.bodies_admin import RequestMode
 from rocketbed.wire.command import Command, RequestCode, request
@@ -14,6 +16,7 @@ TOPIC = "PeerModes"
 FILE = "config/messageRequestMode.json"
 
 
+@pytest.mark.ci
 async def test_modes_are_kept_in_one_form(site: Site) -> None:
     await site.start_nameserver("rocketmq")
     broker = site.broker()

@@ -22,6 +22,7 @@ SOON, LATE = 1, 3
 COME_S = 90.0
 
 
+@pytest.mark.ci
 async def test_java_consumers_put_messages_back(site: Site) -> None:
     await site.start_nameserver("rocketbed")
     broker = site.broker()

@@ -20,6 +20,7 @@ SENDERS, ROUND = 8, 200
 LIMIT_S: Final = 150.0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("installation", ["5.5.0"], indirect=True)
 @pytest.mark.parametrize("kind", ["rocketbed", "rocketmq"])
 async def test_what_is_said_of_a_send_is_so(site: Site, kind: Kind) -> None:

@@ -21,6 +21,7 @@ QUEUES, COUNT = 4, 10
 SHARED_S = 90.0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["rocketbed", "rocketmq"])
 async def test_a_group_of_both_clients(site: Site, kind: Literal["rocketbed", "rocketmq"]) -> None:
     await site.start_nameserver("rocketmq" if kind == "rocketmq" else "rocketbed")

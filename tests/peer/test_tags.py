@@ -47,6 +47,7 @@ def tagged(topics: Iterable[str], count: int, seed: int) -> list[Message]:
     ]
 
 
+@pytest.mark.ci
 async def test_a_directory_with_tags_in_its_index_is_checked_built_served_and_given_back(
     site: Site, tmp_path: Path
 ) -> None:

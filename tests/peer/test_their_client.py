@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from rocketbed.client.messages import Message
 from rocketbed.client.packing import Codec
 from rocketbed.client.producer import Producer
@@ -18,6 +20,7 @@ TOPICS = ("PeerPlain", "PeerMade")
 QUEUES = 6
 
 
+@pytest.mark.ci
 async def test_producer_and_consumers_of_java_work_against_our_cluster(
     installation: Installation, tmp_path: Path
 ) -> None:

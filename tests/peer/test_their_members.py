@@ -70,6 +70,7 @@ class Told:
         )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("version", ["4.9.8", "5.5.0"])
 async def test_two_members_of_each_kind_over_kills(site: Site, version: str) -> None:
     await site.start_nameserver("rocketbed")

@@ -3,6 +3,7 @@
 import subprocess
 from pathlib import Path
 
+import pytest
 import trio
 
 from rocketbed.client.consumer import Consumer
@@ -44,6 +45,7 @@ def rows(lines: list[list[str]], first: str) -> list[list[str]]:
     return [line for line in lines if line[0] == first]
 
 
+@pytest.mark.ci
 async def test_topics_groups_members_and_positions(
     installation: Installation, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ QUEUES, COUNT = 6, 10
 SHARED_S = 150.0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("version", ["4.9.8", "5.5.0"])
 async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> None:
     await site.start_nameserver("rocketbed")
@@ -87,6 +88,7 @@ async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> Non
     assert counts.total() <= 2 * len(counts), counts
 
 
+@pytest.mark.ci
 async def test_members_that_let_the_broker_share_the_queues_out(site: Site) -> None:
     await site.start_nameserver("rocketbed")
     brokers = [site.broker("broker-a"), site.broker("broker-b")]

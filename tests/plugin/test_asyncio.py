@@ -50,6 +50,7 @@ async def test_cancelled(cluster):
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("mode", ["strict", "auto"])
 def test_a_test_marked_for_asyncio_runs_there(tmp_path: Path, mode: str) -> None:
     ran = run_suite(tmp_path, "-o", f"asyncio_mode={mode}", test_service=SERVICE)

@@ -22,6 +22,7 @@ async def test_down(cluster, chaos, rb_seed):
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("options", [(), ("-p", "no:trio"), ("-o", "trio_mode=true")])
 def test_the_example_holds_next_to_pytest_trio_and_without_it(
     tmp_path: Path, options: tuple[str, ...]
@@ -31,6 +32,7 @@ def test_the_example_holds_next_to_pytest_trio_and_without_it(
     assert not (tmp_path / ".rocketbed").exists()
 
 
+@pytest.mark.ci
 def test_a_failure_is_told_as_ever_and_then_how_to_have_it_again(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, "-q", test_down=FAILS)
     assert ran.counts() == {"failed": 2}, ran.text

@@ -33,6 +33,7 @@ async def bug():
 '''
 
 
+@pytest.mark.ci
 def test_a_kill_takes_nothing_and_nothing_is_found(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, test_loss=LOSS.format(flush="async", fault='kill("leader")'))
     assert ran.counts() == {"passed": 1}, ran.text

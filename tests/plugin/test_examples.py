@@ -21,6 +21,7 @@ def blocks() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_the_python_service(tmp_path: Path) -> None:
     place = tmp_path / "service"
     shutil.copytree(EXAMPLES / "python-service", place)

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 PLAIN = "async def test_one(cluster):\n    assert cluster.leader == 'b1'\n"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -9,6 +9,7 @@ from tests.support.suites import run_suite
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.ci
 def test_a_plain_function_has_the_same_without_await(tmp_path: Path) -> None:
     suite = """
 from rocketbed.blocking import Message, Producer

@@ -10,6 +10,7 @@ from tests.support.suites import run_pytest, run_suite
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.ci
 def test_async_fixtures_that_nobody_names_and_methods_are_fixtures_too(tmp_path: Path) -> None:
     suite = """
 seen = []

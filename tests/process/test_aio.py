@@ -26,6 +26,8 @@ SOON = {"messageDelayLevel": "1s 1s 1s 1s"}
 """What fails comes again after the third of them, not after 10 s."""
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 @pytest.mark.process
 async def test_programs_on_asyncio(tmp_path: Path) -> None:
     async with LocalCluster.create(

@@ -153,6 +153,7 @@ def until_said(process: "subprocess.Popen[str]", words: str) -> None:
 # --- what it prints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sim", "process"])
 def test_json_is_on_standard_output_and_progress_on_standard_error(
     backend: str, scenario: Callable[[str], str], tmp_path: Path
@@ -184,6 +185,7 @@ def test_many_seeds_come_as_a_table(scenario: Callable[[str], str], tmp_path: Pa
     assert list((tmp_path / "report").iterdir()) == [], "what passed is not kept"
 
 
+@pytest.mark.slow
 def test_a_missed_expectation_ends_with_2_and_can_be_replayed(
     scenario: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -295,6 +297,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "strict", "verdict"),
     [
@@ -321,6 +324,7 @@ def test_what_cannot_be_done_is_skipped_with_its_reason(
     assert SAID[text] in output
 
 
+@pytest.mark.slow
 def test_a_link_without_losses_says_so(scenario: Callable[[str], str], tmp_path: Path) -> None:
     text = TINY.replace("brokers = 1", "brokers = 2").replace(
         "at 300ms kill leader for 200ms", "at 300ms link b1 -> b2 loss 10% for 200ms"
@@ -415,6 +419,7 @@ def interrupt(
     until_clean(tmp_path, process.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "group"),
     [
@@ -444,6 +449,7 @@ def test_an_end_while_it_shrinks(
     interrupt(tmp_path, number, "shrinking", "run", scenario(LOST), "--seed", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "words", "group"),
     [

@@ -161,6 +161,7 @@ def test_groups_commit_and_follow(shell: Shell) -> None:
     assert last == ["one", "two", "0xff"]
 
 
+@pytest.mark.slow
 def test_what_a_reader_that_went_away_has_not_seen_is_not_committed(shell: Shell) -> None:
     up(shell, "--slaves", "0")
     shell.client("topic create", "T", "--queues", "1")
@@ -257,6 +258,7 @@ def test_a_plain_script_sends_and_reads(shell: Shell) -> None:
     assert shown.stderr == ""
 
 
+@pytest.mark.slow
 def test_topics_are_changed_and_deleted(shell: Shell) -> None:
     up(shell, "--slaves", "0")
     shell.client("topic create", "T", "--queues", "2")

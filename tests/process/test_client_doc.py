@@ -30,6 +30,8 @@ def run(name: str, nameservers: str) -> str:
     return done.stdout
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 @pytest.mark.process
 async def test_the_pages_programs(tmp_path: Path) -> None:
     assert list(programs()) == ["send.py", "read.py", "listen.py", "aio.py", "admin.py"]

@@ -74,6 +74,7 @@ def run(tmp_path: Path) -> Iterator[Ledger]:
         yield run
 
 
+@pytest.mark.ci
 def test_only_the_wall_clock_moves(run: Ledger) -> None:
     clock = ClockFaults(run.directory, run=run)
     with subprocess.Popen(

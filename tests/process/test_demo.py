@@ -70,6 +70,7 @@ def command(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_the_command_is_green_and_writes_its_page(tmp_path: Path) -> None:
     for seconds in SECONDS:
         words = ["--seed", "4", "--seconds", f"{seconds:g}", "--report", str(tmp_path)]
@@ -94,6 +95,7 @@ def test_the_command_is_green_and_writes_its_page(tmp_path: Path) -> None:
     assert "demo" in (run_directory / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_directory_of_rocketmq_is_served_and_gone_on_with(tmp_path: Path) -> None:
     with tarfile.open(FIXTURE) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -128,6 +130,7 @@ def erase_last_message(directory: Path) -> None:
         file.write(bytes(end - last.offset))
 
 
+@pytest.mark.slow
 def test_a_lost_message_makes_it_red_and_a_missing_store_is_no_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +167,7 @@ def running_nodes(work: Path) -> dict[str, int]:
     return {name: os.pidfd_open(pid) for name, pid in pids.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 async def test_an_end_on_the_way_leaves_no_process_behind(
     tmp_path: Path, number: signal.Signals

@@ -83,6 +83,7 @@ WRITE = "'pwrite', f, b'x' * 4096, 0"
 SYNC = "'fdatasync', f"
 
 
+@pytest.mark.ci
 def test_the_trace_says_how_far_a_file_was_written_when_its_sync_began(
     faults: DiskFaults, start: Start
 ) -> None:
@@ -113,6 +114,7 @@ def test_the_trace_says_how_far_a_file_was_written_when_its_sync_began(
     assert times == sorted(times)
 
 
+@pytest.mark.ci
 def test_what_is_written_and_not_synced_is_known_after_sigkill(
     faults: DiskFaults, start: Start
 ) -> None:

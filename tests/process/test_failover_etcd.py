@@ -59,6 +59,7 @@ async def send(producer: Producer) -> Sent:
             return outcome
 
 
+@pytest.mark.ci
 async def test_another_controller_takes_over_and_then_another_leader(tmp_path: Path) -> None:
     ports = free_ports(2, 3)
     addresses = ";".join(f"127.0.0.1:{port}" for port in ports[:2])

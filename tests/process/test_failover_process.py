@@ -161,6 +161,7 @@ async def messages(cluster: LocalCluster) -> dict[Place, bytes]:
     return found
 
 
+@pytest.mark.slow
 async def test_a_killed_leader_is_replaced_and_comes_back(tmp_path: Path) -> None:
     async with running(tmp_path / "c") as (cluster, sending, _):
         for _turn in range(2):
@@ -189,6 +190,7 @@ async def send_to(connection: Connection, sending: Sending, number: int) -> int:
     return answer.code
 
 
+@pytest.mark.slow
 async def test_a_leader_that_stood_still_acknowledges_nothing_falsely(tmp_path: Path) -> None:
     """What it was asked while it stood still is answered when another one leads."""
     async with running(tmp_path / "c") as (cluster, sending, group):
@@ -205,6 +207,7 @@ async def test_a_leader_that_stood_still_acknowledges_nothing_falsely(tmp_path: 
         await sending.more()
 
 
+@pytest.mark.slow
 async def test_the_lead_is_handed_over_on_demand_and_at_a_stop(tmp_path: Path) -> None:
     async with running(tmp_path / "c") as (cluster, sending, group):
         after = await cluster.hand_over()
@@ -223,6 +226,7 @@ async def test_the_lead_is_handed_over_on_demand_and_at_a_stop(tmp_path: Path) -
         await cluster.start(to)
 
 
+@pytest.mark.slow
 async def test_without_its_controller_a_group_goes_on(tmp_path: Path) -> None:
     """Those in sync acknowledge; who leads is on the controller's disk."""
     async with running(tmp_path / "c") as (cluster, sending, group):
@@ -240,6 +244,7 @@ async def test_without_its_controller_a_group_goes_on(tmp_path: Path) -> None:
         await cluster.start(leader_of(group))
 
 
+@pytest.mark.slow
 async def test_a_second_process_of_a_replica_ends_and_says_why(tmp_path: Path) -> None:
     """On the directory of the first one, and on its own: the first one goes on in both cases."""
     async with running(tmp_path / "c") as (cluster, sending, _):
@@ -301,6 +306,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         run("down")
 
 
+@pytest.mark.slow
 def test_status_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--dir", str(tmp_path / "c")]
 

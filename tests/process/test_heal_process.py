@@ -53,6 +53,8 @@ def zero_the_tail(path: Path) -> None:
     path.write_bytes(data[: used // 2].ljust(len(data), b"\0"))
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [Path.unlink, zero_the_tail])
 async def test_a_damaged_master_is_healed_from_its_slave(
     tmp_path: Path, damage: Callable[[Path], None]

@@ -40,6 +40,7 @@ def wait_for(wanted: tuple[int, str], address: str) -> None:
         assert time.monotonic() < until, found
 
 
+@pytest.mark.ci
 def test_each_member_is_ready_until_it_lacks_another(cluster: LocalCluster) -> None:
     master, slave = cluster.address("master"), cluster.address("slave-1")
     nameserver = cluster.nameserver_address

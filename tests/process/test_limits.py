@@ -50,6 +50,7 @@ def ask(process: subprocess.Popen[bytes]) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.ci
 def test_a_process_above_its_memory_is_killed(run: Ledger) -> None:
     with child(EATER) as process, MemoryLimit("b1", run=run, limit=64 << 20) as memory:
         memory.add(process.pid)

@@ -79,6 +79,7 @@ def _wait_acknowledged(run: Live, more: int) -> None:
     run.wait_for(lambda values: values["counts"]["ok"] >= before + more)
 
 
+@pytest.mark.ci
 def test_a_session_is_judged_and_reported(session: tuple[Path, Live]) -> None:
     directory, run = session
     place = directory / "report" / "by-hand-3-process"

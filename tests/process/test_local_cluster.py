@@ -35,6 +35,7 @@ async def read_all(cluster: LocalCluster, topic: str) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 async def test_what_was_sent_survives_the_kill_of_master_and_slave(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", slaves=1)
     sent: list[bytes] = []
@@ -75,6 +76,7 @@ async def test_what_was_sent_survives_the_kill_of_master_and_slave(tmp_path: Pat
         assert report.verdict == "good", (name, report.findings)
 
 
+@pytest.mark.slow
 async def test_a_send_whose_broker_goes_is_unknown_or_refused_never_lost(tmp_path: Path) -> None:
     with trio.fail_after(DEADLINE_S):
         async with LocalCluster.create(tmp_path / "c", slaves=0) as cluster:

@@ -85,6 +85,7 @@ async def pull(connection: Connection, count: int = 20) -> list[bytes]:
 BODIES = [b"%d" % number for number in range(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["another root", "no lock file"])
 async def test_one_log_is_served_by_one_node(tmp_path: Path, other: str) -> None:
     """Two roots may name one log, and `lock` may be deleted under a running node."""

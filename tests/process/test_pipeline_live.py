@@ -83,6 +83,7 @@ def test_a_clusters_rows_are_those_of_its_files(start: Start) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_slave_that_hangs_is_not_missed(start: Start) -> None:
     """Its connection is there and it answers nothing; the limit is for those who answer too."""
     cluster = start(slaves=1)
@@ -92,6 +93,7 @@ def test_a_slave_that_hangs_is_not_missed(start: Start) -> None:
     assert numbers(options) == list(range(40))
 
 
+@pytest.mark.slow
 def test_of_a_master_that_hangs_a_slave_is_read(start: Start) -> None:
     """What every member had that answered when it was planned."""
     cluster = start(slaves=1)
@@ -304,6 +306,7 @@ def test_a_stream_of_queues(start: Start, stream: Stream) -> None:
     assert end(log, last) == last
 
 
+@pytest.mark.slow
 def test_what_a_slave_does_not_get_is_told(
     start: Start,
     stream: Stream,
@@ -364,6 +367,7 @@ def test_a_broker_that_restarts_under_a_stream(start: Start, stream: Stream) -> 
     assert sorted(bodies(log, stop, end(log, stop))) == list(range(50, 60))
 
 
+@pytest.mark.slow
 def test_damaged_records_are_told_and_left_out_if_asked(start: Start, stream: Stream) -> None:
     """Also one that a stream's mark stands behind, and two in a row."""
     cluster = start()
@@ -389,6 +393,7 @@ def test_damaged_records_are_told_and_left_out_if_asked(start: Start, stream: St
     assert sorted(bodies(running, last, end(running, last))) == list(range(80, 90))
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)
@@ -467,6 +472,7 @@ def test_a_batch_tells_that_its_topic_was_made_again_meanwhile(
     assert caplog.text.count("wire.made_again queue ") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 60, 100])
 def test_a_loose_stream_reads_a_topic_that_is_made_again(
     start: Start, stream: Stream, count: int
@@ -569,6 +575,7 @@ def test_retention_under_a_stream_of_queues(start: Start, stream: Stream) -> Non
     assert 0 < len(kept) < 2900
 
 
+@pytest.mark.slow
 def test_a_stream_over_a_failover(start: Start, stream: Stream) -> None:
     """The master is killed and a slave takes its place; over the wire and from the files."""
     cluster = start(slaves=2)

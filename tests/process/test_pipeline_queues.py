@@ -72,6 +72,7 @@ def test_all_topics_or_those_of_a_pattern_are_those_of_the_files(start: Start) -
         ).splits()
 
 
+@pytest.mark.slow
 def test_only_queues_of_some_brokers_or_clusters_are_read(start: Start) -> None:
     cluster = start(groups=2)
     make(cluster, "T", 2)
@@ -114,6 +115,7 @@ def stop_of(log: QueueLog, begin: StreamOffset) -> StreamOffset:
     return log.latest(begin, bytes_max=None, rows_max=None)
 
 
+@pytest.mark.slow
 def test_a_stream_of_a_pattern_finds_new_topics(start: Start) -> None:
     cluster = start()
     sent(cluster, "Orders", 0, 10)
@@ -140,6 +142,7 @@ def test_a_stream_of_a_pattern_finds_new_topics(start: Start) -> None:
         log.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{"topicsPattern": "T|Gone"}, {"topics": "T,Gone"}], ids=str)
 def test_a_stream_goes_on_without_a_topic_that_is_gone(
     start: Start, given: dict[str, str], caplog: pytest.LogCaptureFixture
@@ -182,6 +185,7 @@ def test_a_stream_goes_on_without_a_topic_that_is_gone(
         loose.close()
 
 
+@pytest.mark.slow
 def test_queues_are_read_from_and_to_where_the_options_say(start: Start) -> None:
     cluster = start()
     sent(cluster, "T", 0, 200)
@@ -283,6 +287,7 @@ def test_small_batches_wait_for_more_or_for_their_time(start: Start) -> None:
         reader.stop()
 
 
+@pytest.mark.slow
 def test_thousands_of_queues_cost_few_questions_and_tasks(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

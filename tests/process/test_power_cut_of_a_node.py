@@ -116,6 +116,7 @@ async def bodies(machine: Machine) -> list[bytes]:
 TEN = [b"%d" % number for number in range(10)]
 
 
+@pytest.mark.ci
 async def test_what_the_trace_calls_durable_survives(machine: Machine) -> None:
     machine.start()
     await machine.use(send_ten)

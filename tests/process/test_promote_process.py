@@ -57,6 +57,7 @@ def log_of(cluster: LocalCluster, name: str, end: int) -> bytes:
     return b"".join(path.read_bytes() for path in files)[:end]
 
 
+@pytest.mark.slow
 async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> None:
     """The slaves are stopped by a signal while the master takes messages, then it is killed."""
     cluster = LocalCluster.create(tmp_path / "c", slaves=2, sync=False)
@@ -98,6 +99,7 @@ async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> N
         assert report.verdict == "good", (name, report.findings)
 
 
+@pytest.mark.slow
 async def test_a_paused_master_is_fenced_and_everyone_goes_on(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", slaves=2)
     with trio.fail_after(DEADLINE_S):
@@ -122,6 +124,7 @@ async def test_a_paused_master_is_fenced_and_everyone_goes_on(tmp_path: Path) ->
             assert {name: cluster.pid(name) for name in cluster.nodes} == pids
 
 
+@pytest.mark.slow
 async def test_a_slave_that_lacks_messages_is_refused(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", slaves=2)
     with trio.fail_after(DEADLINE_S):
@@ -157,6 +160,7 @@ async def remake_topic(cluster: LocalCluster) -> None:
                 await admin.delete_topic("T")
 
 
+@pytest.mark.slow
 async def test_a_topic_made_anew_fails_over(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", slaves=1)
     with trio.fail_after(DEADLINE_S):
@@ -170,6 +174,7 @@ async def test_a_topic_made_anew_fails_over(tmp_path: Path) -> None:
     assert [message.body for message in pulled.messages] == [b"%d" % n for n in range(10, 20)]
 
 
+@pytest.mark.slow
 async def test_messages_in_no_queue_are_not_promoted_without_a_word(tmp_path: Path) -> None:
     """The slave has lost its mark, and the master that could tell of the deletion is gone."""
     cluster = LocalCluster.create(tmp_path / "c", slaves=1)
@@ -189,6 +194,7 @@ async def test_messages_in_no_queue_are_not_promoted_without_a_word(tmp_path: Pa
             assert await cluster.promote("slave-1", force=True) == ["slave-1"]
 
 
+@pytest.mark.slow
 async def test_what_stopped_members_and_the_master_have_counts(tmp_path: Path) -> None:
     """The slave that helped to acknowledge is down; its files, and the master, tell."""
     cluster = LocalCluster.create(tmp_path / "c", slaves=2, flush="sync")
@@ -295,6 +301,7 @@ async def test_an_old_end_counts_unless_the_master_of_the_target_left_it_behind(
         assert parted == ({"slave-2"} if case else set()), (case, ends)
 
 
+@pytest.mark.slow
 async def test_a_master_that_acknowledges_alone_until_it_is_stopped(tmp_path: Path) -> None:
     """What it took between the first look and its stop is seen by the second one."""
     cluster = LateMessages.create(tmp_path / "c", slaves=1, sync=False)
@@ -323,6 +330,7 @@ class LateMessages(LocalCluster):
         return await super().stop(name, timeout_s=timeout_s)
 
 
+@pytest.mark.slow
 async def test_what_a_slave_lacks_can_be_given_up(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", slaves=2)
     with trio.fail_after(DEADLINE_S):
@@ -334,6 +342,7 @@ async def test_what_a_slave_lacks_can_be_given_up(tmp_path: Path) -> None:
             assert (await cluster.promote("slave-1", force=True))[0] == "slave-1"
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--dir", str(tmp_path / "c")]
     try:

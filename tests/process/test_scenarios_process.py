@@ -60,6 +60,7 @@ class LateHost(ProcessHost):
         return LateBackend(setup)
 
 
+@pytest.mark.slow
 def test_a_crash_point_may_strike_as_it_is_withdrawn(tmp_path: Path) -> None:
     record = run_in_processes(LONE, tmp_path, net="plain", host=LateHost())
     ends = [event for event in read_history(tmp_path / HISTORY_FILE).events if event.what == "exit"]
@@ -109,10 +110,12 @@ def run(
     assert outcome.record.steps
 
 
+@pytest.mark.slow
 def test_a_failover_by_hand_over_the_proxy(tmp_path: Path) -> None:
     run("sync-failover", "proxy", tmp_path, seconds=SHORT)
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_on_plain_loopback(tmp_path: Path) -> None:
     run("rolling-restart", "plain", tmp_path, seconds=SHORT)
 

@@ -72,6 +72,7 @@ def wait_gone(*paths: Path) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.ci
 async def test_machines_see_each_others_addresses_and_nothing_else() -> None:
     async with switched() as fabric:
         async with connected(fabric, "producer-1", "b1") as (client, server):
@@ -90,6 +91,7 @@ async def test_machines_see_each_others_addresses_and_nothing_else() -> None:
         await outside.aclose()
 
 
+@pytest.mark.ci
 async def test_a_delay_lies_on_its_direction_only() -> None:
     async with switched() as fabric, connected(fabric) as (client, server):
         plain = min([await round_trip(client, server) for _ in range(50)])

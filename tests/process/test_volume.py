@@ -40,10 +40,12 @@ def write(path: Path, data: bytes, *, sync: bool) -> None:
             os.fsync(file.fileno())
 
 
+@pytest.mark.ci
 def test_the_self_test_passes(volume: Volume) -> None:
     assert check_power_cut(volume) == ""
 
 
+@pytest.mark.ci
 def test_a_cut_keeps_what_was_synced_and_loses_the_rest(volume: Volume) -> None:
     write(volume.path / "log", b"s" * 8192, sync=True)
     with (volume.path / "log").open("r+b") as file:

@@ -5,6 +5,7 @@ import json
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,6 +85,7 @@ requests = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(requests, min_size=1, max_size=12))
 def test_every_request_is_answered_and_nothing_breaks(asked: list[Command]) -> None:
@@ -145,6 +147,7 @@ def check(run: SoloRun) -> None:
     assert "config.from_backup" not in {line.event for line in again.log}
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.sampled_from(sorted(HEADERS)).flatmap(requests_of), min_size=1, max_size=12))
 def test_each_field_and_member_may_be_anything(asked: list[Command]) -> None:
@@ -228,6 +231,7 @@ async def do(client: Client, name: str, step: tuple[Any, ...]) -> None:
         client.connection.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(st.lists(st.tuples(st.sampled_from("abc"), steps), min_size=1, max_size=25))
 def test_members_do_what_no_client_does(moves: list[tuple[str, tuple[Any, ...]]]) -> None:

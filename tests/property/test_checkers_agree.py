@@ -324,6 +324,7 @@ def agree(seed: int) -> None:
     assert rows[0] == rows[1], seed
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_both_forms_agree_on_random_histories(seed: int) -> None:

@@ -104,6 +104,7 @@ def check(volume: Volume, base: Path, sequences: list[list[Call]], seed: int) ->
     return changed
 
 
+@pytest.mark.ci
 def test_what_ext4_leaves_after_a_cut_is_what_the_model_allows(volume: Volume) -> None:
     counts = Counter[str]()
 

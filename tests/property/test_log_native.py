@@ -74,6 +74,7 @@ def test_what_they_refuse(module: ModuleType) -> None:
         module.put_keys([], -1, 0, {}, {}, bytearray(), 1, 1, 1, 0, 0, 0)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_in_memory(module: ModuleType) -> None:
     def use() -> None:
         random = Random(5)

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ def good(root: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(contents(), harms, st.integers(1, 9000), st.sampled_from(["auto", "index", "walk"]))
 def test_every_cut_gives_the_same_rows(

@@ -245,12 +245,14 @@ def check(
     return value
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(streams, st.sampled_from([1 << 20, 1 << 20, 700, 97]))
 def test_frames_of_one_read_and_one_by_one_are_the_same(frames: list[bytes], cut: int) -> None:
     check(frames, cut)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     streams,

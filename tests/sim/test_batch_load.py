@@ -3,6 +3,8 @@
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from rocketbed.chaos.evidence.history import Function, Outcome, read_history
 from rocketbed.chaos.evidence.record import HISTORY_FILE
 from rocketbed.chaos.plan.dump import plan_to_toml
@@ -29,6 +31,7 @@ PLAN = Plan(
 )
 
 
+@pytest.mark.slow
 def test_a_topic_of_batch_queues(tmp_path: Path) -> None:
     outcome = run_plan(PLAN, directory=tmp_path)
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids

@@ -380,6 +380,7 @@ def test_a_register_that_is_silent_for_a_while_delays_an_election_and_spoils_non
         one.wait(lambda: one.leader() not in ("", leader), 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(one, marks=pytest.mark.slow) for one in range(3, 40))]
 )

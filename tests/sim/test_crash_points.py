@@ -36,6 +36,7 @@ def on_all_cores(visit: Callable[[Sequence[int]], None], events: Sequence[int]) 
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("kind", "step"), CASES)
 def test_every_crash_point_recovers(mode: str, kind: str, step: int) -> None:
@@ -54,6 +55,8 @@ def crash_at_each(mode: str, kind: str, events: Sequence[int]) -> None:
             raise AssertionError(f"{mode} {kind} at event {event}: {exc!r}") from exc
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "second"),
     [("kill", "kill"), ("power-random", "power-random"), ("power-random", "kill")],

@@ -117,6 +117,8 @@ def die_and_return(event: int, kind: str, directory: Path, *, sync_flush: bool) 
         group.check_directory("b1", directory)
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 @pytest.mark.parametrize("sync_flush", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize("kind", ["kill", "random", "strict"])
 @pytest.mark.parametrize(

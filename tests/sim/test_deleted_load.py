@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from rocketbed.chaos.evidence.history import FINAL_READER, Function, Outcome, read_history
 from rocketbed.chaos.evidence.record import HISTORY_FILE
 from rocketbed.chaos.plan.dump import plan_to_toml
@@ -22,6 +24,7 @@ PLAN = Plan(
 )
 
 
+@pytest.mark.slow
 def test_topics_are_deleted_and_changed_under_load(tmp_path: Path) -> None:
     outcome = run_plan(PLAN, directory=tmp_path)
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids

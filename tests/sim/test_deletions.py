@@ -44,6 +44,7 @@ async def delete_while_marks_rise(store: MessageStore) -> None:
             await store._checkpointer.raise_mark()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kill", "power"])
 def test_a_deletion_beside_rising_marks_leaves_a_mark_that_is_true(kind: str) -> None:
     async def look(store: MessageStore) -> tuple[str, int]:
@@ -58,6 +59,7 @@ def test_a_deletion_beside_rising_marks_leaves_a_mark_that_is_true(kind: str) ->
         assert count in range(6)
 
 
+@pytest.mark.slow
 def test_a_power_cut_brings_no_directory_of_a_deleted_topic_back() -> None:
     """Seed 1271514."""
 
@@ -102,6 +104,7 @@ def test_a_topic_made_anew_is_found_when_everything_is_built_again() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_topic_that_everybody_sends_to_can_be_deleted() -> None:
     async def scenario(session: Session) -> tuple[float, int, set[int]]:
         session.world.disk.sync_seconds = (0.002, 0.01)  # type: ignore[attr-defined]

@@ -198,6 +198,7 @@ def test_while_the_slave_was_away(how: str, size: int) -> None:
         assert group.served("b2") == expected()
 
 
+@pytest.mark.slow
 def test_a_slave_that_is_killed_while_it_learns() -> None:
     """At every moment from the first record that has no place."""
     for at in range(0, 60, 3):

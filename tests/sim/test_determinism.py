@@ -23,6 +23,7 @@ def plan_of(seed: int) -> Plan:
     return plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_cluster_under_faults_runs_the_same_in_fresh_interpreters(seed: int) -> None:
     plan = plan_of(seed)
@@ -36,6 +37,7 @@ def test_checkpoints_tell_the_events_that_two_runs_share() -> None:
     assert shared_events([], []) == 0
 
 
+@pytest.mark.slow
 def test_a_window_of_events_is_the_same_each_time() -> None:
     plan = replace(plan_of(3), steps=(), storm_s=1.0, calm_s=1.0)
     seen = window(plan, 100, 140)

@@ -201,6 +201,7 @@ def test_a_mark_can_be_a_crash_point() -> None:
         assert [mark for _, mark in simulation.marks] == ["written-0", "written-1", "written-2"]
 
 
+@pytest.mark.slow
 def test_a_spinning_node_is_found() -> None:
     async def main(world: World) -> None:
         while True:

@@ -39,6 +39,7 @@ def one_file_too_early() -> None:
     swap("rocketbed.node.store.retention:Retention._expired", expired)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",

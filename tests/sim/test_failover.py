@@ -48,6 +48,7 @@ def test_a_dead_leader_is_followed_by_another_within_a_second(fault: str) -> Non
         assert one.entry.epoch == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_acknowledged_is_lost_whatever_fails(seed: int) -> None:
     with group(seed=seed, controllers=1 + seed % 2) as one:

@@ -167,6 +167,7 @@ def test_a_leader_whose_disk_fails_at_fsync_ends_and_another_one_leads(effect: s
         traffic.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump_s", [-7200, 7200])
 def test_no_jump_of_a_wall_clock_moves_the_lead(jump_s: int) -> None:
     with FailoverNodes(46) as group:

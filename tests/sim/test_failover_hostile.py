@@ -98,6 +98,7 @@ def hostile_frames(epoch: int) -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 def test_frames_of_nobody_harm_nobody() -> None:
     with FailoverNodes(11) as group:
         leader = group.settle()
@@ -218,6 +219,7 @@ def _say_as(group: FailoverNodes, name: str, *frames: bytes) -> None:
     group.simulation.run_process(group.program(come), 30)
 
 
+@pytest.mark.slow
 def test_an_older_connection_of_a_follower_is_not_forgotten() -> None:
     """A HELLO that is late comes behind the one that was said instead of it, and ends first."""
     with FailoverNodes(25) as group:
@@ -314,6 +316,7 @@ def test_a_lost_register_elects_nobody_until_an_operator_does() -> None:
         traffic.check()
 
 
+@pytest.mark.slow
 def test_a_register_lost_under_a_running_group_is_built_anew() -> None:
     with FailoverNodes(17) as group:
         leader = group.settle()
@@ -332,6 +335,7 @@ def test_a_register_lost_under_a_running_group_is_built_anew() -> None:
         traffic.check()
 
 
+@pytest.mark.slow
 def test_an_old_register_elects_nobody_until_the_newest_is_back() -> None:
     """Who is in sync by it may lack what was acknowledged since; its status says so."""
     with FailoverNodes(22) as group:
@@ -449,6 +453,7 @@ def cut_log(group: FailoverNodes, name: str) -> None:
     host.image = edited(host.image, cut_files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["g-1", "g-3"])
 def test_an_empty_node_founds_no_second_group_beside_one_that_was(first: str) -> None:
     """The register is gone and so are two disks: what the third one holds is not written over."""

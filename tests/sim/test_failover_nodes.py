@@ -102,11 +102,13 @@ def test_what_an_operator_makes_while_nobody_leads_is_made_by_the_next() -> None
         assert group.leader() not in ("", first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_nothing_acknowledged_is_lost(seed: int) -> None:
     run_seed(seed)
 
 
+@pytest.mark.slow
 def test_records_in_pieces_on_synced_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two replicas, which have on disk what they acknowledge; a frame ends anywhere in a record."""
     monkeypatch.setattr(leader_module, "LIVE_BODY", 150)
@@ -159,6 +161,7 @@ def test_an_empty_replica_gets_a_log_whose_beginning_has_expired(
         assert group.nodes["g-3"].store.min_offset == leader.min_offset
 
 
+@pytest.mark.slow
 def test_catching_up_has_a_rate_and_producers_do_not_wait_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

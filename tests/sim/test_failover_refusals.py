@@ -101,6 +101,7 @@ def follower_of(group: FailoverNodes) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_a_log_of_another_group_with_the_same_epochs_is_refused() -> None:
     """`epoch.rb` went with the former log; by the markers in this one it is ours."""
     with FailoverNodes(33) as other:
@@ -124,6 +125,7 @@ def test_a_log_of_another_group_with_the_same_epochs_is_refused() -> None:
         assert int(name[-1]) not in group.entry.in_sync
 
 
+@pytest.mark.slow
 def test_an_empty_directory_goes_on_for_one_that_is_lost() -> None:
     with FailoverNodes(35) as group:
         name = follower_of(group)

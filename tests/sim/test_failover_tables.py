@@ -153,6 +153,7 @@ def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None
         assert tables.offsets.queues("cg", names[0]) == dict.fromkeys(range(500), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 def test_a_reset_that_was_answered_holds_at_the_next_leader(how: str) -> None:
     got: list[int] = []
@@ -235,6 +236,7 @@ def test_a_message_is_put_back_once_the_next_leader_would_have_it() -> None:
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hand over", "stop"])
 def test_a_planned_change_of_the_leader_forgets_no_commit(how: str) -> None:
     """Committed again and again; the next leader has the last one that was answered."""
@@ -301,6 +303,7 @@ def test_nothing_is_promised_by_who_can_have_nothing_confirmed(how: str) -> None
         assert group.run_program(lock) != ResponseCode.SUCCESS
 
 
+@pytest.mark.slow
 def test_a_lock_is_known_to_who_starts_again_while_many_groups_commit() -> None:
     """Records of positions come by the thousand, one of a lock comes once a minute."""
 

@@ -20,6 +20,7 @@ from tests.support.sim.store_session import flip_bit
 FIRST_SEGMENT = "/store/commitlog/00000000000000000000"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 100 * 1024])
 def test_a_leader_whose_disk_is_full_gives_the_lead_away(room: int) -> None:
     with FailoverNodes(19) as group:

@@ -125,6 +125,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord, H
     return directory, record, hands
 
 
+@pytest.mark.ci
 def test_what_was_pressed_stands_in_the_plan(broken: tuple[Path, RunRecord, Hands]) -> None:
     _, record, hands = broken
     session = hands.session()

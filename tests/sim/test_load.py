@@ -31,6 +31,7 @@ def begun(rate: float, directory: Path) -> Counter[int]:
     return Counter(time_ns for function, time_ns in times if function == Function.SEND)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("rate", [100.0, 600.0])
 def test_operations_begin_one_by_one(rate: float, tmp_path: Path) -> None:
     moments = begun(rate, tmp_path)

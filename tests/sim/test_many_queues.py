@@ -63,6 +63,7 @@ def test_they_are_read_before_they_are_written_and_written_when_it_is_quiet() ->
     assert late == QUEUES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_full", [False, True])
 def test_files_are_made_a_few_at_a_time(is_full: bool) -> None:
     """To make one takes a hundred times as long as a write, and others run in the same loop."""

@@ -19,6 +19,7 @@ def with_body(plan: Plan, is_native: bool) -> Plan:
     return replace(plan, shape=replace(plan.shape, settings=settings))
 
 
+@pytest.mark.ci
 def test_seeds_of_the_swarm_with_the_native_body() -> None:
     needed()
     swarm, elected = load_scenario(SWARM), load_scenario(ELECTED)

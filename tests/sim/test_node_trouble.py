@@ -28,6 +28,7 @@ async def fill_and_delete(session: Session) -> tuple[int, int]:
     return before, session.world.disk.events  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kill", "power"])
 def test_a_deletion_that_a_crash_interrupted_can_be_asked_for_again(kind: str) -> None:
     async def again(session: Session) -> tuple[str, list[bytes]]:

@@ -95,6 +95,7 @@ def image(is_batch: bool) -> DiskImage:
     return session(work, config=settings(is_slave=True), topics=topics).image
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kill", "power"])
 def test_a_crash_at_any_moment(kind: str, image: DiskImage, is_batch: bool, tmp_path: Path) -> None:
     config = settings(is_slave=True)

@@ -34,6 +34,7 @@ PLAN = Plan(
 )
 
 
+@pytest.mark.slow
 def test_rare_load_with_a_minority_that_stays_broken(tmp_path: Path) -> None:
     outcome = run_plan(PLAN, directory=tmp_path)
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids

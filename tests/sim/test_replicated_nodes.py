@@ -95,6 +95,7 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed(
         assert not events & {"replication.refused", "replication.slave_refused"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_nothing_acknowledged_is_lost_when_anyone_is_killed_at_any_moment(seed: int) -> None:
     """Kills in any order, of nodes that are recovering too."""

@@ -152,6 +152,7 @@ CASES: list[tuple[Callable[[], None], tuple[str, ...]]] = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize(("plant", "ids"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_it_is_found(plant: Callable[[], None], ids: tuple[str, ...]) -> None:

@@ -232,6 +232,7 @@ CASES: list[tuple[Callable[[], None], Family, tuple[str, ...]]] = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "scenario", "ids"), CASES, ids=[case[0].__name__ for case in CASES]

@@ -59,6 +59,7 @@ def test_disk_pressure(percent: int, reserved_ms: int, deleted: int, refused: bo
     assert after is None
 
 
+@pytest.mark.slow
 def test_expired_segments_go_in_their_hour_only() -> None:
     async def work(store: MessageStore) -> object:
         await fill(store)

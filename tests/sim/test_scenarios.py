@@ -1,7 +1,5 @@
 """The shipped scenarios on whole simulated clusters: nothing may be found."""
 
-import os
-
 import pytest
 
 from rocketbed.chaos.plan.library import load_scenario, scenario_names
@@ -11,16 +9,12 @@ NAMES = [name for name in scenario_names() if name not in (SWARM, ELECTED)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shipped_scenario_finds_nothing(name: str) -> None:
-    family = load_scenario(name)
-    assert failed(family.plan(seed, quick=True) for seed in range(2)) == []
+def test_a_shipped_scenario_passes(name: str) -> None:
+    assert failed([load_scenario(name).plan(0, quick=True)]) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shipped_scenario_in_full_with_twenty_seeds(name: str) -> None:
-    """`ROCKETBED_SCENARIO_SEEDS` makes it another number, `ROCKETBED_SCENARIO_FIRST` the first."""
-    first = int(os.environ.get("ROCKETBED_SCENARIO_FIRST", "0"))
-    count = int(os.environ.get("ROCKETBED_SCENARIO_SEEDS", "20"))
+def test_a_shipped_scenario_in_full_passes_with_five_seeds(name: str) -> None:
     family = load_scenario(name)
-    assert failed(family.plan(first + number) for number in range(count)) == []
+    assert failed(family.plan(seed) for seed in range(5)) == []

@@ -19,6 +19,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_every_figure(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append(
         [
@@ -71,6 +72,7 @@ def test_every_figure(spark: SparkSession, tmp_path: Path) -> None:
     assert "stored before they were born" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("good", [1, 0])
 def test_a_store_time_that_cannot_be(spark: SparkSession, tmp_path: Path, good: int) -> None:
     """As damage may leave it. It ended the job if it was the only one of its topic."""

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.spark
 MISSED = '[expect]\nprogress = [100000, "1s"]\n'
 
 
+@pytest.mark.slow
 def test_a_campaign_and_its_second_half(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "tiny.toml"
     path.write_text(SCENARIO.replace("STORM", "1s") + MISSED)

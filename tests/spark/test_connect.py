@@ -73,6 +73,7 @@ def await_end(session: int) -> None:
         os.sched_yield()
 
 
+@pytest.mark.ci
 def test_export_tail_and_verify(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run("export", "--store", str(store), "--out", str(out))

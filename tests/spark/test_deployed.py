@@ -90,6 +90,7 @@ def options(cluster: Cluster) -> Iterator[str | Path]:
         yield f"--conf=spark.driver.{name}={cluster.hub.address}"
 
 
+@pytest.mark.ci
 def test_a_cluster_that_has_no_rocketbed_and_no_shared_folder(
     cluster: Cluster, archive: Path
 ) -> None:

@@ -59,6 +59,7 @@ def read(out: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clean", "killed"])
 def test_the_rows_are_what_the_real_broker_gave_back(
     spark: SparkSession, tmp_path: Path, name: str
@@ -93,6 +94,7 @@ def test_the_rows_are_what_the_real_broker_gave_back(
     assert sorted(path for path in out.rglob("*") if path.is_file()) == before
 
 
+@pytest.mark.slow
 def test_damage_is_told_and_what_came_later_is_added(spark: SparkSession, tmp_path: Path) -> None:
     store = unpack("clean", tmp_path)
     log = store / "commitlog"

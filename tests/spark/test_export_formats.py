@@ -49,6 +49,7 @@ def rows_of(table: DataFrame) -> list[Any]:
     return sorted(map(tuple, table.collect()), key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "columns"),
     [

@@ -112,6 +112,7 @@ async def killed_twice(driver: Driver) -> None:
         driver.kill()
 
 
+@pytest.mark.ci
 def test_each_record_is_in_parquet_once(spark: SparkSession, tmp_path: Path) -> None:
     offsets = write_log(tmp_path / "store", some(COUNT), segment=1 << 18)
     source = {

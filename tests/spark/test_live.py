@@ -21,6 +21,7 @@ def done(query: StreamingQuery) -> list[int]:
     return [progress["numInputRows"] for progress in query.recentProgress]
 
 
+@pytest.mark.slow
 def test_writing_and_reading_a_live_cluster(spark: SparkSession, tmp_path: Path) -> None:
     with cluster_in(tmp_path / "c") as cluster:
         live = {"endpoints": cluster.nameserver_address}

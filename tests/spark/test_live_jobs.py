@@ -55,6 +55,7 @@ def bodies(spark: SparkSession, out: Path) -> dict[str, list[int]]:
     return {topic: sorted(numbers) for topic, numbers in found.items()}
 
 
+@pytest.mark.slow
 def test_an_export_goes_on_where_the_queues_ended(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_an_export_goes_on_where_the_queues_ended(
         exported(spark, JobSettings(stores=(store,), out=out))
 
 
+@pytest.mark.slow
 def test_topics_of_an_export_and_one_that_is_made_again(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -111,6 +113,7 @@ def test_topics_of_an_export_and_one_that_is_made_again(
         exported(spark, live)
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_cluster_has_the_figures_of_its_files(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_an_audit_of_a_cluster_has_the_figures_of_its_files(
     assert figures[0][0]["messages"] == 60
 
 
+@pytest.mark.slow
 def test_a_cluster_is_verified_against_a_history(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def told(arguments: list[str], place: Path) -> str:
     return result.stdout.replace(f"{place}/", DATA)
 
 
+@pytest.mark.slow
 def test_programs_over_a_directory(place: Path) -> None:
     names: dict[str, object] = {}
     local = [each for each in programs() if NAMESERVER not in each[0]]

@@ -46,6 +46,7 @@ def plainly(root: Path, out: Path, settings: Settings) -> dict[str, dict[str, by
     return {part: dict(files_below(out, part)) for part in PARTS}
 
 
+@pytest.mark.slow
 def test_a_real_store(spark: SparkSession, tmp_path: Path) -> None:
     root, out = unpack("killed", tmp_path), tmp_path / "out"
     (out / "index").mkdir(parents=True)

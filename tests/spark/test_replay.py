@@ -122,6 +122,7 @@ def test_messages_of_batch_queues_are_sent_one_by_one(spark: SparkSession, tmp_p
         assert not any("INNER_NUM" in row["properties"] for row in found[number])
 
 
+@pytest.mark.slow
 def test_a_store_into_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
     log = source_log(tmp_path / "store")
     source = {"stores": (f"a/0={log.root}",)}

@@ -41,6 +41,7 @@ def there(s3: S3Server, here: Path) -> str:
     return s3.put(here, "broker-a/store")
 
 
+@pytest.mark.slow
 def test_a_table_and_a_stream_are_the_same(
     spark: SparkSession, s3: S3Server, here: Path, there: str, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_an_error_of_the_server_is_one_line(spark: SparkSession, s3: S3Server) -
     assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_jobs_take_the_settings_from_sparks_configuration(
     spark: SparkSession, s3: S3Server, there: str, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     return made
 
 
+@pytest.mark.slow
 def test_found_by_its_name_with_every_column(spark: SparkSession, log: Log) -> None:
     """Not registered by anybody; the types are those that Spark itself makes of the DDL."""
     frame = spark.read.format("rocketbed").option("splitBytes", "20k").load(str(log.root))
@@ -41,6 +42,7 @@ def test_found_by_its_name_with_every_column(spark: SparkSession, log: Log) -> N
     assert len(found) == COUNT
 
 
+@pytest.mark.slow
 def test_a_session_whose_times_have_no_zone(spark: SparkSession, log: Log) -> None:
     """No read with times worked there, and what the error advised failed again."""
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
@@ -88,6 +90,7 @@ def test_sql(spark: SparkSession, log: Log) -> None:
     assert plain.count() == len(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_allowed", ["true", "false"])
 def test_a_table_is_not_narrowed_by_the_filters_of_another_query(
     spark: SparkSession, log: Log, is_allowed: str
@@ -175,6 +178,7 @@ def test_what_cannot_be_read_is_said_in_one_sentence(spark: SparkSession, tmp_pa
         spark.read.format("rocketbed").load().collect()
 
 
+@pytest.mark.slow
 def test_an_error_arrives_by_name_without_the_way_it_took(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
@@ -214,6 +218,7 @@ def test_an_error_arrives_by_name_without_the_way_it_took(
     assert len(text.splitlines()) <= 7
 
 
+@pytest.mark.slow
 def test_an_empty_body_is_refused_in_one_line(spark: SparkSession) -> None:
     writer = spark.range(0, 1, 1, 1).selectExpr("'' BODY").write.format("rocketbed").mode("append")
     with pytest.raises(PythonException) as caught:
@@ -226,6 +231,7 @@ def test_an_empty_body_is_refused_in_one_line(spark: SparkSession) -> None:
     )
 
 
+@pytest.mark.slow
 def test_columns_are_found_in_any_case_and_called_as_they_were_asked_for(
     spark: SparkSession, log: Log
 ) -> None:
@@ -243,6 +249,7 @@ def test_an_option_of_streams_is_refused_by_a_batch(spark: SparkSession, log: Lo
         reader.load(str(log.root)).collect()
 
 
+@pytest.mark.slow
 def test_views_and_an_empty_store(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     files = pipeline.read(spark, str(log.root), view="files").collect()
     assert sum(row.records for row in files) == COUNT - 2

@@ -111,6 +111,7 @@ def cluster_options(address: str) -> list[str]:
     return ["--master", address, *(f"--conf={key}={text}" for key, text in given.items())]
 
 
+@pytest.mark.ci
 def test_a_standalone_cluster_gives_the_rows_of_one_process(store: Path, tmp_path: Path) -> None:
     environment = without_java(tmp_path)
     report = export(store, tmp_path / "one", environment, "--master", "local[2]")

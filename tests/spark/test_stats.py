@@ -48,6 +48,7 @@ def same(one: DataFrame, other: DataFrame) -> int:
     return len(found)
 
 
+@pytest.mark.slow
 def test_reads_with_and_without(
     spark: SparkSession, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +90,7 @@ def test_the_statistics_are_a_table(spark: SparkSession, log: Log, tmp_path: Pat
     assert sum(row.bytes for row in rows) == sum(log.sizes) - log.sizes[100]
 
 
+@pytest.mark.slow
 def test_a_store_that_another_one_replaced(spark: SparkSession, tmp_path: Path) -> None:
     """A few segments, and all of them, each of the same name and length as before."""
     body = [Message(f"phase-{n // EACH}", bytes(200)) for n in range(TOPICS * EACH)]
@@ -111,6 +113,7 @@ def test_a_store_that_another_one_replaced(spark: SparkSession, tmp_path: Path) 
             assert same(known, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["clean", "killed"])
 def test_real_stores(spark: SparkSession, tmp_path: Path, which: str) -> None:
     root = unpack(which, tmp_path)
@@ -131,6 +134,7 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
+@pytest.mark.slow
 def test_stores_and_statistics_elsewhere(spark: SparkSession, s3: S3Server, log: Log) -> None:
     there = s3.put(log.root, "stored/store")
     out = f"s3a://{BUCKET}/stats"

@@ -69,6 +69,7 @@ def failure_of(query: StreamingQuery) -> str:
     return str(caught.value)
 
 
+@pytest.mark.ci
 def test_a_broker_that_is_killed_and_restarted(spark: SparkSession, tmp_path: Path) -> None:
     with cluster_in(tmp_path / "c", slaves=0) as cluster:
         send(cluster, 0, 50)

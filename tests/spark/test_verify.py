@@ -147,6 +147,7 @@ def run(
     return {one.id: one for one in answer(checks)}
 
 
+@pytest.mark.slow
 def test_nothing_is_found_where_nothing_is_wrong(spark: SparkSession) -> None:
     store = Store()
     for number in range(6):
@@ -169,6 +170,7 @@ def test_nothing_is_found_where_nothing_is_wrong(spark: SparkSession) -> None:
     assert len(answers) == 12
 
 
+@pytest.mark.slow
 def test_each_check_finds_what_was_planted_for_it(spark: SparkSession) -> None:
     store = Store()
     store.send("a", "t")
@@ -224,6 +226,7 @@ def test_each_check_finds_what_was_planted_for_it(spark: SparkSession) -> None:
     assert "bad_magic, (log 1000 of b/b1)" in answers["V5"].examples[0]
 
 
+@pytest.mark.slow
 def test_a_place_in_the_log_that_was_acknowledged_is_compared(spark: SparkSession) -> None:
     store = Store()
     for number, at in enumerate((0, None, 999)):

@@ -41,6 +41,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_job_leaves_nothing(store: Path, number: signal.Signals) -> None:
     out, report = store.parent / "out", store.parent / "report.json"

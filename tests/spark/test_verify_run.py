@@ -113,6 +113,7 @@ def check(spark: SparkSession, directory: Path) -> tuple[Judgement, Report]:
     return judgement, job.report
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_both_are_content_with_a_run_that_passed(spark: SparkSession, run_directory: Path) -> None:
     judgement, report = check(spark, run_directory)
@@ -123,6 +124,7 @@ def test_both_are_content_with_a_run_that_passed(spark: SparkSession, run_direct
     assert (agreement.verdict, agreement.examined) == (Verdict.OK, 7)
 
 
+@pytest.mark.slow
 def test_both_find_what_was_planted(
     spark: SparkSession, run_directory: Path, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ def assert_found(
     """Put a bug into the node in the processes of its runs only, and look for it with seeds from
     the first on, for so many simulated seconds."""
     planted = Mutant(
-        id="R0", title=plant.__name__, bug="", edit="", caught_by=ids, targets={}, plant=plant
+        id="R0", title=plant.__name__, bug="", edit="", caught_by=ids, targets=(), plant=plant
     )
     family = scenario or load_scenario("soak-swarm")
     found = hunt(planted, family, first_seed=first_seed, budget_s=budget_s)

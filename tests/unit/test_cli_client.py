@@ -76,6 +76,7 @@ def test_an_unreachable_controller(words: str, capsys: pytest.CaptureFixture[str
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_send_that_reaches_nobody_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["send", "-n", NOBODY, "-t", "T", "--body", "x"]) == 1
     assert capsys.readouterr().out.startswith("refused")

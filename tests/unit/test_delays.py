@@ -46,6 +46,7 @@ def test_a_delayed_message_comes_when_it_is_due() -> None:
     with_node(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "level"), [("18", 18), ("99", 18), ("+2000000000", 18)])
 def test_a_level_above_the_last_is_the_last(asked: str, level: int) -> None:
     async def scenario(session: Session) -> None:
@@ -333,6 +334,7 @@ def test_messages_that_are_all_the_same_come_each(seconds: float) -> None:
     assert len(came) == len(waited) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [1, 60], ids=["all the same", "some the same"])
 def test_hundreds_that_are_the_same_within_a_second_come_each(kinds: int) -> None:
     """A program that sends one message object again and again; an index knows whole seconds."""
@@ -467,6 +469,7 @@ def test_a_damaged_message_comes_once_it_is_mended() -> None:
         image = run.image
 
 
+@pytest.mark.slow
 def test_what_retention_took_is_told() -> None:
     settings = (
         "mappedFileSizeCommitLog=65536",

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 RESULTS: Final = "results.jsonl"
 
-State = Literal["found", "tests only", "not found", "not visited", "equivalent"]
+State = Literal["found", "tests only", "not found", "not visited"]
 
 
 @dataclass(slots=True, kw_only=True)

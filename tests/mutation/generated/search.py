@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketbed.chaos.search.runner import Errand, Outcome, Say, run_errands
-from tests.mutation.generated.draw import Generated, Source, candidates, draw, read_sources
-from tests.mutation.generated.equivalent import Equivalent, load_equivalents
+from tests.mutation.generated.draw import Generated, Source, draw, read_sources
 from tests.mutation.generated.results import RESULTS, Fate, kept_in, load
 from tests.mutation.generated.visits import (
     KINDS,
@@ -78,8 +77,6 @@ class Found:
     fates: list[tuple[Generated, Fate]]
     left: list[Case]
     """What is to be tried."""
-    stale: list[Equivalent]
-    """Known equivalents that are no mutant of any source any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +128,6 @@ def begin(
     chosen = [one for one in drawn if not wanted.only or one.key in wanted.only]
     if lost := set(wanted.only) - {one.key for one in chosen}:
         raise UnknownMutant(f"{', '.join(sorted(lost))}: not among the {len(drawn)} drawn")
-    equivalents = load_equivalents()
-    all_keys = {one.key for source in sources for one in candidates(source)}
-    stale = [one for key, one in equivalents.items() if key not in all_keys]
     digest = digest_of_sources()
     wanted.out.mkdir(parents=True, exist_ok=True)
     known = load([wanted.out / RESULTS], digest)
@@ -141,15 +135,13 @@ def begin(
         trials = suite(wanted.seed) + (files_of_tests(wanted.tests) if wanted.tests else [])
     cache = wanted.out / f"{digest}-{VISITS}"
     visited = measure(trials, sources, cache, jobs=wanted.jobs, say=say, warn=warn)
-    found = Found(digest, [], [], stale)
+    found = Found(digest, [], [])
     for one in chosen:
         fate = known.get(one.key) or _fresh(one)
         found.fates.append((one, fate))
         here = _tried_in(visited, fate, wanted.runs)
         left = deque(run for run in here if run.name not in fate.passed)
-        if one.key in equivalents:
-            fate.state = "equivalent"
-        elif fate.state == "not found" and not here:
+        if fate.state == "not found" and not here:
             fate.state = "not visited"
         elif fate.state == "not found" and left:
             found.left.append(Case(one, fate, left))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tests.mutation.generated.results import Fate
 from tests.mutation.generated.search import Found
 
-STATES: Final = ("found", "tests only", "not found", "not visited", "equivalent")
+STATES: Final = ("found", "tests only", "not found", "not visited")
 ALL: Final = "all"
 SURVIVORS: Final = "survivors.txt"
 """In the output directory: what was not found."""
@@ -16,7 +16,7 @@ SURVIVORS: Final = "survivors.txt"
 
 def fate_text(fate: Fate) -> str:
     how = ", ".join(fate.by) if fate.by else f"{len(fate.passed)} runs passed"
-    how = "" if fate.state in ("not visited", "equivalent") else f" ({how})"
+    how = "" if fate.state == "not visited" else f" ({how})"
     return f"{fate.key} {fate.operator:7} {_where(fate)}: {fate.state}{how}"
 
 
@@ -33,8 +33,8 @@ def score(found: Found) -> dict[str, dict[str, int]]:
 
 
 def percent(row: dict[str, int]) -> int | None:
-    """Found by the testbed, of those that are not equivalent; None if there are none."""
-    counted = sum(row.values()) - row["equivalent"]
+    """Share that the testbed found, in percent; None if there are no mutants."""
+    counted = sum(row.values())
     return round(100 * row["found"] / counted) if counted else None
 
 
@@ -48,8 +48,6 @@ def score_lines(found: Found) -> Iterator[str]:
     yield "found first by: " + ", ".join(f"{name} {times}" for name, times in by.most_common())
     unvisited = [_where(fate) for _, fate in found.fates if fate.state == "not visited"]
     yield from (f"no run visits {where}" for where in sorted(unvisited))
-    for one in found.stale:
-        yield f"known as equivalent, and no mutant any more: {one.key} {one.where} ({one.change})"
 
 
 def write_survivors(found: Found, path: Path) -> int:
@@ -72,7 +70,6 @@ def as_row(found: Found) -> dict[str, Any]:
             {"key": fate.key, "where": _where(fate), "state": fate.state, "by": fate.by}
             for _, fate in found.fates
         ],
-        "stale": [one.key for one in found.stale],
     }
 
 

@@ -16,7 +16,6 @@ _OPEN = "rocketbed.node.store.store:MessageStore.open"
     "M9",
     "undispatched tail not re-dispatched",
     "rocketbed.node.store.recovery:Recovery._dispatch",
-    "615659e96ad3f174",
     bug="after a crash the first record behind the mark gets no queue entry (467, 1434, T2)",
     edit="recovery dispatches from one record late",
     caught_by=("S5", "S6", "A2", "A22", "I13"),
@@ -34,7 +33,6 @@ def _dispatch_one_late(original: Any, self: Any, entries: list[Any]) -> None:
     "M10",
     "last index file dropped",
     "rocketbed.node.store.index:Index.restore",
-    "b27d3c8addff427e",
     bug="recovery throws the newest index file away and indexes only the tail again (3868, 8007)",
     edit="going back to the mark removes the marked index file",
     caught_by=("S10", "A17"),
@@ -50,7 +48,6 @@ def _last_index_file_dropped(original: Any, self: Any, mark: Any) -> None:
     "M17",
     "body CRC not checked at recovery",
     "rocketbed.node.store.recovery:Recovery.__init__",
-    "6af6bddb5a7b607f",
     bug="a record whose body never came to the disk is taken for good (S2)",
     edit="recovery scans without checksums",
     caught_by=("S2", "A4", "A1", "R1", "SI", "S13"),
@@ -66,7 +63,6 @@ def _checksum_not_checked(original: Any, self: Any, parts: Any, *args: Any) -> N
     "M18",
     "JSON table overwritten in place",
     "rocketbed.node.broker.config_file:ConfigFile.replace",
-    "e58f4f29354314ee",
     bug="a crash within the write leaves neither the old table nor the new one (T11)",
     edit="a table is truncated and written again, without a temporary file",
     caught_by=("S15", "S15t", "SI"),
@@ -90,7 +86,6 @@ async def _table_in_place(_original: Any, self: Any, data: bytes) -> None:
     "M21",
     "empty segment is fatal",
     "rocketbed.node.store.segments:SegmentRow.load",
-    "fb7cce31c24d8f04",
     bug="a segment that a power cut left short or empty keeps the node from starting (T3, 10108)",
     edit="a file of another length than its row's is an error, whatever made it so",
     caught_by=("C1", "L0", "L1"),
@@ -112,7 +107,7 @@ def _empty_segment_fatal(
     edit="the lock is asked for once recovery is done",
     caught_by=("S18",),
     family="abort-file",
-    targets={_OPEN: "e6cfa233e9ffd3da"},
+    targets=(_OPEN,),
 )
 def _lock_after_recovery() -> None:
     async def open_store(

@@ -4,17 +4,15 @@ A hunt takes plans of fresh seeds until a check of the mutant's column finds it,
 of simulated seconds is used up.
 """
 
-import datetime
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, takewhile
-from typing import Any, Final
+from typing import Final
 
 from rocketbed.chaos.plan.family import Family
 from rocketbed.chaos.plan.library import load_scenario
-from rocketbed.chaos.search.replay import versions
 from rocketbed.chaos.search.runner import Options, Outcome, Say, run_many
 from rocketbed.chaos.search.shrink import Budget, shrink
 from tests.mutation.planted.catalogue import controls, mutants
@@ -43,15 +41,6 @@ class Examination:
     repetitions: int = REPETITIONS
     jobs: int = 2
     shrink: bool = False
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "git": versions().get("git", "unknown"),
-            "seed": self.seed,
-            "budget_s": self.budget_s,
-            "repetitions": self.repetitions,
-        }
 
 
 def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score:

@@ -21,7 +21,10 @@ SOAK: Final = "soak-failover"
     caught_by=("R1", "R3", "A7", "A1", "I13", "I7"),
     family="split-brain",
     soak=SOAK,
-    targets={_CUT: "70fa498cd932d0f4", _APPEND: "e0b092a5f169cfa8"},
+    targets=(
+        _CUT,
+        _APPEND,
+    ),
 )
 def _no_truncation() -> None:
     async def keep(self: Any, offset: int) -> None:
@@ -40,7 +43,6 @@ def _no_truncation() -> None:
     "M5",
     "truncation not crash-safe",
     "rocketbed.node.store.removal:cut_log",
-    "61b6a47b42df713a",
     bug="a cut only moves positions back: what is not overwritten is valid after a crash (10666)",
     edit="nothing of a cut is put on record, zeroed, dropped or synced",
     caught_by=("R2c", "S13", "R1", "A7", "SI"),
@@ -63,7 +65,6 @@ async def _positions_only(_original: Any, parts: Any, offset: int, *, record_sta
     "M7",
     "confirm offset not capped",
     "rocketbed.replication.member:Member._on_own_end",
-    "243b13a0999e779e",
     bug="a leader shows what it has, confirmed or not; a failover takes it back (6662, 6665)",
     edit="what readers may see is the end of the leader's own log; producers wait as before",
     caught_by=("A13", "A10", "A2", "A3", "A37", "A41", "S21", "L5", "R1"),
@@ -80,7 +81,6 @@ def _shows_own_end(original: Any, self: Any, end: int) -> None:
     "M11",
     "queue offsets recovered from confirm",
     "rocketbed.node.store.epochs:StoreEpochs._next_offsets",
-    "bcdca739de24727f",
     bug="a new leader numbers on behind what is confirmed, over its unconfirmed end (7689, 6344)",
     edit="what is in the log and not dispatched yet is not looked at",
     caught_by=("S6", "I13", "A7", "A1", "S5"),
@@ -102,7 +102,7 @@ async def _offsets_from_confirm(_original: Any, self: Any) -> Any:
     " log only where the set's other member led in between with less",
     family="failover",
     soak=SOAK,
-    targets={_LEADER: "becf468a65f9fb68"},
+    targets=(_LEADER,),
 )
 def _old_positions() -> None:
     kept: dict[tuple[str, int], dict[int, Any]] = {}
@@ -120,7 +120,6 @@ def _old_positions() -> None:
     "M14",
     "lease not checked",
     "rocketbed.replication.leader:Leader.is_acting",
-    "cf6e4bd4c494d397",
     bug="a leader that nobody hears goes on: it keeps positions that the next one never had (6509)",
     edit="a leader acts until it hears that another one leads",
     caught_by=("A37", "A24", "A25", "A22", "A3"),
@@ -142,7 +141,10 @@ def _acts_without_lease(_original: Any, self: Any) -> bool:
     " tests/sim/test_failover_rules.py sees it (I5)",
     family="failover",
     soak=SOAK,
-    targets={_COMPLETE: "016ea86d0e605709", _MARKER: "4a7f4294910ce03b"},
+    targets=(
+        _COMPLETE,
+        _MARKER,
+    ),
 )
 def _joins_without_marker() -> None:
     def is_complete(self: Any, end: int) -> bool:
@@ -159,7 +161,6 @@ def _joins_without_marker() -> None:
     "M26",
     "older connection kept",
     "rocketbed.replication.native_link:NativeLink.end",
-    "c0eb95516d0277e5",
     bug="a follower's late HELLO stands for the connection that it has, and ends: the leader knows"
     " of none any more, and nothing is acknowledged for good",
     edit="a newer connection of a follower ends no older one",

@@ -11,7 +11,6 @@ _COPY = "rocketbed.node.broker.send_back:add_again"
     "M24",
     "delay table believed",
     "rocketbed.node.broker.delivered:Delivered.settle",
-    "4ae783f66fb0d987",
     bug="after a crash a delayed message comes twice, or never (T21)",
     edit="a master goes on where `delayOffset.json` says, whatever was delivered by the log",
     caught_by=("A42", "A27"),
@@ -30,7 +29,7 @@ async def _table_believed(_original: Any, self: Any, level: int, table: Any) -> 
     edit="what is sent back keeps the number of its repetitions",
     caught_by=("A42", "A27", "L0", "L5"),
     family="delays",
-    targets={_COPY: "f99d0fc17b398096"},
+    targets=(_COPY,),
 )
 def _never_dead() -> None:
     def again(run: Any, message: Any, *place: Any, reconsume_times: int, **more: Any) -> None:

@@ -1,27 +1,21 @@
-"""What a planted bug is, and how it gets into the code.
+"""Planted bugs: what they are, and how one gets into the code.
 
 A mutant replaces functions of the node in the process of one run; the node's own code knows nothing
-of it. It was made for the source as it stood when somebody last looked, so it names that source's
-hash: once the function has changed, the mutant is *stale* and has to be looked at again.
+of it. It names the functions that it replaces; one that is gone is an error before anything runs.
 """
 
 import gc
-import hashlib
 import importlib
-import inspect
-import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final
 
 Plant = Callable[[], None]
-HASH_DIGITS: Final = 16
 
 
 class StaleMutant(Exception):
-    """A target is not what the mutant was made for; the message says how to go on."""
+    """The function that a mutant changes is gone, or was edited while a search ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,32 +38,26 @@ class Mutant:
     of what it breaks."""
     unshown: str = ""
     """Why no seed can be expected to show it, so that it is not hunted: what stands behind it."""
-    targets: Mapping[str, str] = field(default_factory=dict)
-    """`module:Class.function` -> hash of its source (`source_hash`)."""
+    targets: tuple[str, ...] = ()
+    """Functions that it replaces, as `module:Class.function`."""
     plant: Plant
 
-    def stale(self) -> list[str]:
-        """Targets whose source has changed, or is gone."""
-        return [target for target, known in self.targets.items() if source_hash(target) != known]
-
     def check(self) -> None:
-        """Raises `StaleMutant`."""
-        stale = self.stale()
-        if stale:
-            raise StaleMutant(
-                f"{self.id} ({self.title}) was made for another {', '.join(stale)}: check"
-                f" that its edit is still the bug it names ({self.edit}), fix it"
-                f" if not, and put the hash of `planted"
-                f" --rehash {self.id}` into {self.plant.__module__}"
-            )
+        """Raise `StaleMutant` if a function that it replaces is gone."""
+        for target in self.targets:
+            try:
+                owner, name = _find(target)
+                getattr(owner, name)
+            except (ImportError, AttributeError) as error:
+                raise StaleMutant(f"{self.id} ({self.title}): no {target}: {error}") from error
 
 
 REGISTRY: Final[dict[str, Mutant]] = {}
-"""All mutants by id, once `chaos.mutants.catalogue` is imported."""
+"""All mutants by id, once `tests.mutation.planted.catalogue` is imported."""
 
 
 def planted(
-    identity: str, title: str, *, targets: Mapping[str, str], **about: Any
+    identity: str, title: str, *, targets: tuple[str, ...], **about: Any
 ) -> Callable[[Plant], Plant]:
     """Register the decorated function as the planting of a mutant; `about`: fields of `Mutant`."""
 
@@ -82,9 +70,9 @@ def planted(
 
 
 def mutant(
-    identity: str, title: str, target: str, known: str, **about: Any
+    identity: str, title: str, target: str, **about: Any
 ) -> Callable[[Callable[..., Any]], Plant]:
-    """Register what stands in for a target with the hash `known`; it gets the original first."""
+    """Register the decorated replacement of a function; it gets the original first."""
 
     def register(replacement: Callable[..., Any]) -> Plant:
         def plant() -> None:
@@ -93,7 +81,7 @@ def mutant(
             )
 
         plant.__module__ = replacement.__module__
-        return planted(identity, title, targets={target: known}, **about)(plant)
+        return planted(identity, title, targets=(target,), **about)(plant)
 
     return register
 
@@ -123,20 +111,6 @@ def swap_code(module: str, old: CodeType, new: CodeType) -> None:
         raise StaleMutant(f"{module} has no {old.co_qualname} as it was read: was it edited?")
     for one in found:
         one.__code__ = new
-
-
-@cache
-def source_hash(target: str) -> str:
-    """The first digits of the SHA-256 of a function's source; empty if it is not there.
-
-    Asked once: while a long score is taken somebody may edit the file.
-    """
-    try:
-        owner, name = _find(target)
-        source = inspect.getsource(getattr(owner, name))
-    except (ImportError, AttributeError, OSError, TypeError):
-        return ""
-    return hashlib.sha256(textwrap.dedent(source).encode()).hexdigest()[:HASH_DIGITS]
 
 
 def _find(target: str) -> tuple[Any, str]:

@@ -1,11 +1,8 @@
 """The score: how many planted bugs the testbed finds with `soak-swarm` alone, how fast, and whether
 it is silent where there is nothing to find (chaos.md 6.4)."""
 
-import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
@@ -13,7 +10,6 @@ from rocketbed.chaos.plan.marks import MARKS
 from rocketbed.chaos.search.runner import Outcome
 from tests.mutation.planted.catalogue import unshown
 
-HISTORY: Final = Path(__file__).parents[1] / "score.json"
 HALF_IDS: Final = ("C", "L")
 """A mutant of another column that only ends a node or stalls counts one half."""
 SHARE_MIN: Final = 2 / 3
@@ -167,40 +163,6 @@ def total_lines(score: Score) -> list[str]:
     lines.append(f"marks reached: {hit} of {declared}{unhit}")
     lines.append(f"score: {score.points:g} of {len(score.rows)}")
     return lines
-
-
-def load_history(path: Path = HISTORY) -> list[dict[str, Any]]:
-    """Scores taken before, oldest first."""
-    if not path.exists():
-        return []
-    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return rows
-
-
-def save_history(rows: Sequence[dict[str, Any]], path: Path = HISTORY) -> None:
-    """Write them, one score a line so that differences read well."""
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-
-
-def entry(score: Score, **facts: Any) -> dict[str, Any]:
-    result = score.as_row()
-    kept = ("score", "of", "effort_simulated_s", "effort_cpu_s", "shrunk_steps", "marks")
-    return {
-        **facts,
-        **{name: result[name] for name in kept},
-        "noise": len(score.noise),
-        "quiet_simulated_s": result["quiet_simulated_s"],
-        "survived": [row.identity for row in score.rows if row.points < 1],
-    }
-
-
-def has_dropped(score: Score, history: Sequence[dict[str, Any]]) -> bool:
-    """Whether fewer are found than at the last time, of those that there were then."""
-    if not history:
-        return False
-    missed = float(history[-1]["score"] - history[-1]["of"])
-    return score.points - len(score.rows) < missed
 
 
 def _spread(values: list[float]) -> dict[str, float] | None:

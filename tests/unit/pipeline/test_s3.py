@@ -39,6 +39,7 @@ def test_every_view_is_the_same(s3: S3Server, tmp_path: Path, view: str) -> None
         assert found[0]["path"] == f"{there}/commitlog/{0:020d}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "index", "walk", "scan"])
 def test_splits_find_their_records(s3: S3Server, tmp_path: Path, mode: str) -> None:
     log = healthy(tmp_path)
@@ -69,6 +70,7 @@ def test_one_bucket_under_two_schemes_is_one_store(s3: S3Server, tmp_path: Path)
         rows(f"a={there},c={other}", **s3.options)
 
 
+@pytest.mark.slow
 def test_names_topics_and_what_is_missing(s3: S3Server, tmp_path: Path) -> None:
     log = healthy(tmp_path)
     s3.put(log.root, "a/store")
@@ -132,6 +134,7 @@ def test_a_file_that_changes_in_the_middle_of_a_read(
             segment.window(64 << 10)
 
 
+@pytest.mark.slow
 def test_a_prepared_file_and_bytes_far_behind(s3: S3Server, tmp_path: Path) -> None:
     """What is here a hole of a file is zeros there."""
     log = Log(tmp_path / "store", segment=32 << 20).append([Message()] * 3)

@@ -35,6 +35,7 @@ def test_a_seed_that_passes_leaves_its_line_only(tmp_path: Path) -> None:
     assert (row["looked"]["A1"], row["looked"]["A42"]) == (True, False)
 
 
+@pytest.mark.slow
 def test_a_seed_that_fails_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
     missed = options(tmp_path, '[expect]\nprogress = [100000, "1s"]\n')
     row, kept = run_seed(3, missed)

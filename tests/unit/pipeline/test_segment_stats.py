@@ -681,6 +681,7 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
+@pytest.mark.slow
 def test_stores_and_statistics_elsewhere(
     s3: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -398,6 +398,7 @@ def test_a_member_that_hangs_is_not_told_as_a_connection_that_closed(
     assert "before that" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [pull, bounds])
 def test_all_members_are_named(ask: Ask, port: Port) -> None:
     """Of three the error told two."""
