@@ -8,7 +8,7 @@ SECONDS ?= 600
 MUTANTS ?= planted
 PYTEST = $(BIN)/python -m pytest -q $(HANGS) --durations=40 --durations-min=5
 HANGS := -o faulthandler_exit_on_timeout=true --max-worker-restart=0  # a hang ends the run, named
-INSTALLED := pyproject.toml requirements.lock hatch_build.py node/store/native.h node/store/log_native.c node/broker/plain_native.c rocketbed/world/sync_native.c
+INSTALLED := pyproject.toml requirements.lock hatch_build.py rocketbed/__init__.py node/store/native.h node/store/log_native.c node/broker/plain_native.c rocketbed/world/sync_native.c
 
 .PHONY: demo test test-all test-slow test-peer test-ci coverage fuzz mutants check bench bench-spark clean
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import trio
 
+from rocketbed import __version__
 from rocketbed.node.broker.pull import Puller
 from rocketbed.node.broker.send import Sender
 from rocketbed.node.config.node_config import NodeConfig
@@ -19,7 +20,6 @@ from rocketbed.world.api import World
 
 VERSION_NAME: Final = "V5_3_3"
 """The release whose behaviour this broker has; ours is in `rocketbedVersion`."""
-ROCKETBED_VERSION: Final = "0.1.0"
 ZERO_KEYS: Final = (
     "sendThreadPoolQueueSize",
     "pullThreadPoolQueueSize",
@@ -83,7 +83,7 @@ class RuntimeInfo:
             "brokerActive": "true",
             "brokerVersionDesc": VERSION_NAME,
             "brokerVersion": "479",
-            "rocketbedVersion": ROCKETBED_VERSION,
+            "rocketbedVersion": __version__,
             "bootTimestamp": str(self._boot_ms),
             "runtime": f"[ {int(elapsed_s)} seconds ]",
             "startAcceptSendRequestTimeStamp": str(self._config.start_accept_sends_ms),

@@ -11,6 +11,8 @@ from typing import Final
 
 import click
 
+from rocketbed import __version__
+
 EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
@@ -72,6 +74,7 @@ class ExtraGroup(LazyGroup):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """A message store and broker that keeps RocketMQ's files and speaks its protocol."""
 

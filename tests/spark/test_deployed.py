@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rocketbed import __version__
 from tests.support.deployed import MESSAGES
 from tests.support.hosts import PREFIX, ROOT, Host, hosts
 from tests.support.standalone import daemon, master, worker
@@ -115,7 +116,7 @@ def test_a_cluster_that_has_no_rocketbed_and_no_shared_folder(
     assert found["cannot_reach"].endswith(tuple(f" (on {name})" for name in NAMES))
     squares = [number * number for number in range(6)]
     assert found["loses_an_executor"] == {"error": "", "answers": squares, "repeated": True}
-    assert "has rocketbed 0.1.0 (" in found["meets_another_build"]
+    assert f"has rocketbed {__version__} (" in found["meets_another_build"]
     assert "the driver 0.0.9: install the same there, or give" in found["meets_another_build"]
     seeds = found["campaigns"]
     assert (seeds["error"], seeds["replays"], seeds["hosts"]) == ("", 3, list(NAMES))

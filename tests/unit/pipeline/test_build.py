@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from rocketbed import __version__
 from rocketbed.pipeline import build
 from rocketbed.pipeline.build import OtherBuild, Planned, own_build
 
@@ -20,7 +21,7 @@ def test_a_plan_is_unpacked_by_the_same_build() -> None:
 
 def test_another_build_refuses_it_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pickle.dumps(Plan({"a": 1}))
-    assert own_build().startswith("0.1.0 (")
+    assert own_build().startswith(f"{__version__} (")
     monkeypatch.setattr(build, "own_build", lambda: "0.0.9 (abc)")
     with pytest.raises(OtherBuild, match=r"^\[ROCKETBED_OTHER_BUILD\] \S+ has rocketbed 0.0.9 \(a"):
         pickle.loads(packed)
