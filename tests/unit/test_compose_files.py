@@ -22,6 +22,13 @@ SETTING = re.compile(r"--set (\w+)=(\S+)")
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)\}")
 
 
+def license_files() -> list[str]:
+    """License files, which a build has to find beside pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    names: list[str] = project["project"]["license-files"]
+    return names
+
+
 def shipped() -> list[str]:
     """What pyproject.toml puts into the wheel."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -157,9 +164,16 @@ def test_the_image_has_all_that_the_wheel_has() -> None:
     files = [name for name in shipped() if (ROOT / name).is_file()]
     assert sorted([*folders, *files]) == sorted([*linked, *shipped()])
     assert sorted(BUILT_OF) == sorted(folders)
+    files += license_files()
     assert set(files) < set(FILES)
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line}
-    assert let_in >= {*shipped(), "requirements.lock", "README.md", "compose/pip-install"}
+    assert let_in >= {
+        *shipped(),
+        *license_files(),
+        "requirements.lock",
+        "README.md",
+        "compose/pip-install",
+    }
     for name in folders:
         assert f"COPY {name}/ /source/{name}/\n" in DOCKERFILE
     for name in files:
