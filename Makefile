@@ -10,7 +10,7 @@ PYTEST = $(BIN)/python -m pytest -q $(HANGS) --durations=40 --durations-min=5
 HANGS := -o faulthandler_exit_on_timeout=true --max-worker-restart=0  # a hang ends the run, named
 INSTALLED := pyproject.toml requirements.lock hatch_build.py rocketbed/__init__.py node/store/native.h node/store/log_native.c node/broker/plain_native.c rocketbed/world/sync_native.c
 
-.PHONY: demo test test-all test-slow test-peer test-ci coverage fuzz mutants check bench bench-spark clean
+.PHONY: demo test test-all test-slow test-peer test-ci coverage fuzz mutants check dist bench bench-spark clean
 
 demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
@@ -49,6 +49,9 @@ check: $(VENV)/.lint  ## format, lint, types, import directions
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+dist: $(VENV)/.dist  ## build sdist and wheels into dist/; each is installed and runs a client
+	$(BIN)/python -m tools.dist
+
 bench: $(VENV)/.test  ## measure; PEER=DIR (RocketMQ's jars) or BEFORE=DIR (a checkout) compares
 	$(BIN)/python -m bench $(if $(PEER),--peer $(PEER)) $(if $(BEFORE),--before $(BEFORE))
 
@@ -56,7 +59,7 @@ bench-spark: $(VENV)/.test  ## measure the pipeline on Spark
 	$(BIN)/python -m bench.spark
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .peer .docker out
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .peer .docker dist out
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -66,9 +69,13 @@ $(VENV)/.demo: $(INSTALLED) | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.test: $(INSTALLED) | $(VENV)/bin/python
-	$(PIP) --editable '.[chaos,spark,connect,test]'
-	touch $@ $(VENV)/.demo
+	$(PIP) --editable '.[chaos,spark,connect,test,dist]'
+	touch $@ $(VENV)/.demo $(VENV)/.dist
+
+$(VENV)/.dist: $(INSTALLED) | $(VENV)/bin/python
+	$(PIP) --editable '.[dist]'
+	touch $@
 
 $(VENV)/.lint: $(INSTALLED) | $(VENV)/bin/python
-	$(PIP) --editable '.[chaos,spark,connect,test,lint]'
-	touch $@ $(VENV)/.demo $(VENV)/.test
+	$(PIP) --editable '.[chaos,spark,connect,test,dist,lint]'
+	touch $@ $(VENV)/.demo $(VENV)/.dist $(VENV)/.test

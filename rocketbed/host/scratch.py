@@ -23,9 +23,9 @@ PREFIX: Final = "rocketbed-run-"
 class Scratch(Closing):
     """A directory of its own, empty at first. Closing takes it away, and so does our end."""
 
-    def __init__(self) -> None:
-        """Raises `OSError`."""
-        root = MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
+    def __init__(self, *, in_memory: bool = True) -> None:
+        """Make the directory, in memory or among the system's temporary files. Raises `OSError`."""
+        root = MEMORY if in_memory and os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
         self._keeper = keeper()
         self.path = Path(root) / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self._number = self._keeper.note("directory", self.path)

@@ -1,34 +1,20 @@
-"""The wheel in an empty environment, beside packages of a user who has the names of our folders."""
+"""The wheel in an empty environment, beside a user's packages named like our folders."""
 
-import os
 import shutil
-import subprocess
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tools.dist import CONSTRAINT, NATIVE, SEND_BODY, run, wheel_files
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("node", "replication", "routing", "chaos", "pipeline")
 THEIRS = (*FOLDERS, "bench")
-AS_IS: Mapping[str, str] = {}
-BEGUN_S = 1800
-"""A step that takes longer hangs; pip may have to fetch Spark."""
-
-NATIVE = (
-    "rocketbed/node/broker/plain_native.abi3.so",
-    "rocketbed/node/store/log_native.abi3.so",
-    "rocketbed/world/sync_native.abi3.so",
-)
-WHICH = """
-from rocketbed.node.broker.plain_body import choose
-print(choose(wanted=True)[1])
-"""
 PLUGIN_TEST = """
 import bench, chaos as own, node, pipeline, replication, routing
 import pytest
@@ -98,25 +84,7 @@ trio.run(main)
 """
 
 
-def run(*command: str | Path, cwd: Path, good: bool = True, env: Mapping[str, str] = AS_IS) -> str:
-    """What a program prints; it must end well, or must not."""
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env={**own, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=BEGUN_S,
-        check=False,
-    )
-    assert (done.returncode == 0) is good, f"{command}:\n{done.stdout}"
-    return done.stdout
-
-
-def build(place: Path, source: Path = ROOT, env: Mapping[str, str] = AS_IS) -> Path:
+def build(place: Path, source: Path = ROOT, env: Mapping[str, str] | None = None) -> Path:
     command = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place, source)
     run(*command, cwd=place, env=env)
     (built,) = place.glob("*.whl")
@@ -139,9 +107,8 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of an environment that holds the wheel, its extras and what a user tests with."""
     place = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", place, cwd=place)
-    constraint = ("--constraint", ROOT / "requirements.lock")
-    wanted = (f"{wheel}[chaos,spark]", "pytest", "mypy")
-    run(place / "bin" / "python", "-m", "pip", "install", "-q", *constraint, *wanted, cwd=place)
+    packages = (f"{wheel}[chaos,spark]", "pytest", "mypy")
+    run(place / "bin" / "python", "-m", "pip", "install", "-q", *CONSTRAINT, *packages, cwd=place)
     return place / "bin"
 
 
@@ -155,20 +122,22 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def files(wheel: Path) -> dict[str, int]:
-    """Names and sizes, without what says how the wheel was made."""
-    found = zipfile.ZipFile(wheel).infolist()
-    return {file.filename: file.file_size for file in found if ".dist-info" not in file.filename}
+def test_make_dist(tmp_path: Path) -> None:
+    """It compares the packages, and each is installed and used."""
+    output = tmp_path / "dist"
+    printed = run(sys.executable, "-m", "tools.dist", "--output", output, cwd=ROOT)
+    names = {Path(line).name for line in printed.splitlines() if line.startswith(str(output))}
+    assert names == {path.name for path in output.iterdir()}
+    assert len(names) == 3
 
 
 @pytest.mark.ci
-def test_the_pure_wheel_is_the_native_one_without_its_body(wheel: Path, pure_wheel: Path) -> None:
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    assert wheel.name.endswith(f"-cp311-abi3-{platform}.whl")
-    assert pure_wheel.name.endswith("-py3-none-any.whl")
-    both = files(wheel)
-    assert all(both.pop(name) > 10_000 for name in NATIVE)
-    assert both == files(pure_wheel)
+def test_make_dist_without_a_compiler(tmp_path: Path) -> None:
+    output, pure = tmp_path / "dist", {"ROCKETBED_PURE": "1"}
+    command = (sys.executable, "-m", "tools.dist", "--output", output)
+    printed = run(*command, cwd=ROOT, env=pure, succeeds=False)
+    assert "not a native and a pure wheel: rocketbed-" in printed
+    assert not output.exists()
 
 
 def test_a_wheel_that_was_made_without_a_compiler_is_pure_and_runs(
@@ -181,29 +150,33 @@ def test_a_wheel_that_was_made_without_a_compiler_is_pure_and_runs(
     (tmp_path / "wheels").mkdir()
     built = build(tmp_path / "wheels", env=without)
     assert built.name == pure_wheel.name
-    assert files(built) == files(pure_wheel)
-    constraint = ("--constraint", ROOT / "requirements.lock")
-    run(bin / "python", "-m", "pip", "install", "-q", *constraint, ROOT, cwd=tmp_path, env=without)
-    assert "python, as there is no native one" in run(bin / "python", "-c", WHICH, cwd=tmp_path)
-
-
-def test_the_native_body_is_installed_with_the_wheel(environment: Path, project: Path) -> None:
-    assert run(environment / "python", "-c", WHICH, cwd=project).strip() == "native"
+    assert wheel_files(built) == wheel_files(pure_wheel)
+    run(bin / "python", "-m", "pip", "install", "-q", *CONSTRAINT, ROOT, cwd=tmp_path, env=without)
+    assert "python, as there is no native one" in run(bin / "python", "-c", SEND_BODY, cwd=tmp_path)
 
 
 def test_an_editable_install_builds_it_in_place(tmp_path: Path) -> None:
     source = tmp_path / "checkout"
-    kept = shutil.ignore_patterns(".*", "tests", "bench", "docs", "__pycache__", "*.so")
-    shutil.copytree(ROOT, source, symlinks=True, ignore=kept)
+    ignored = shutil.ignore_patterns(".*", "tests", "bench", "docs", "__pycache__", "*.so")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
-    constraint = ("--constraint", ROOT / "requirements.lock")
-    run(python, "-m", "pip", "install", "-q", *constraint, "--editable", source, cwd=tmp_path)
+    run(python, "-m", "pip", "install", "-q", *CONSTRAINT, "--editable", source, cwd=tmp_path)
     native = [source / name for name in NATIVE]
     assert all(path.is_file() for path in native)
-    assert run(python, "-c", WHICH, cwd=tmp_path).strip() == "native"
-    again = (python, "-m", "pip", "install", "-q", *constraint, "--no-deps", "--editable", source)
-    run(*again, cwd=tmp_path, env={"ROCKETBED_PURE": "1"})
+    assert run(python, "-c", SEND_BODY, cwd=tmp_path).strip() == "native"
+    reinstall = (
+        python,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        *CONSTRAINT,
+        "--no-deps",
+        "--editable",
+        source,
+    )
+    run(*reinstall, cwd=tmp_path, env={"ROCKETBED_PURE": "1"})
     assert not any(path.exists() for path in native), "of an earlier install"
 
 
@@ -223,8 +196,8 @@ def test_the_wheel_holds_one_package_of_real_files(wheel: Path) -> None:
 
 def test_a_plugin_test_beside_packages_of_the_same_names(environment: Path, project: Path) -> None:
     (project / "test_orders.py").write_text(PLUGIN_TEST)
-    said = run(environment / "python", "-m", "pytest", "-q", "test_orders.py", cwd=project)
-    assert "1 passed" in said
+    printed = run(environment / "python", "-m", "pytest", "-q", "test_orders.py", cwd=project)
+    assert "1 passed" in printed
     assert not any((environment.parent / "lib").glob(f"python3*/site-packages/{THEIRS[0]}"))
 
 
@@ -235,8 +208,8 @@ def test_a_client_and_spark(environment: Path, project: Path) -> None:
     at = ("--dir", project / "bed")
     run(*command, "up", *at, cwd=project)
     try:
-        said = run(*command, "status", *at, cwd=project)
-        address = next(word for word in said.split() if word.startswith("127.0.0.1:"))
+        printed = run(*command, "status", *at, cwd=project)
+        address = next(word for word in printed.split() if word.startswith("127.0.0.1:"))
         assert "read 10" in run(environment / "python", "client.py", address, cwd=project)
     finally:
         run(*command, "down", *at, cwd=project)
@@ -249,17 +222,5 @@ def test_a_users_program_is_checked_against_our_types(environment: Path, project
     checker = (environment / "python", "-m", "mypy", "--strict")
     run(*checker, "typed.py", cwd=project)
     (project / "wrong.py").write_text(TYPED.replace('kill("leader")', 'kil("leader")'))
-    said = run(*checker, "wrong.py", cwd=project, good=False)
-    assert 'has no attribute "kil"' in said
-
-
-def test_a_wheel_made_from_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", tmp_path / "tools", cwd=tmp_path)
-    python = tmp_path / "tools" / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "hatchling", cwd=tmp_path)
-    run(python, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path / "sdist", cwd=ROOT)
-    (source,) = (tmp_path / "sdist").glob("*.tar.gz")
-    (tmp_path / "made").mkdir()
-    again = build(tmp_path / "made", source)
-    assert again.name == wheel.name
-    assert files(again) == files(wheel)
+    printed = run(*checker, "wrong.py", cwd=project, succeeds=False)
+    assert 'has no attribute "kil"' in printed

@@ -1,0 +1,1 @@
+"""Programs for those who work on rocketbed; not part of the package."""
