@@ -23,3 +23,8 @@ def test_the_build_takes_the_version_from_the_package() -> None:
 def test_the_command_line_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"rocketbed {__version__}\n"
+
+
+def test_the_changelog_has_a_section_for_it() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert f"\n## {__version__} - " in changelog
