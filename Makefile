@@ -43,11 +43,12 @@ fuzz: $(VENV)/.test  ## fresh seeds for SECONDS; keeps what they find in out/fuz
 mutants: $(VENV)/.test  ## planted bugs: does the testbed find them? MUTANTS=generated, --help
 	$(BIN)/python -m tests.mutation $(MUTANTS)
 
-check: $(VENV)/.lint  ## format, lint, types, import directions
+check: $(VENV)/.lint  ## format, lint, types, import directions, workflow files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 dist: $(VENV)/.dist  ## build sdist and wheels into dist/; each is installed and runs a client
 	$(BIN)/python -m tools.dist
