@@ -21,8 +21,8 @@ IN_TEXT = re.compile(r"^from (\w+(?:\.\w+)*) import ", re.MULTILINE)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_we_claim_our_names(name: str) -> None:
-    others = set(packages_distributions().get(name, ())) - {"rocketbed"}
-    assert others == set(), f"`import {name}` may be theirs: pip uninstall {' '.join(others)}"
+    claimants = set(packages_distributions().get(name, ())) - {"rocketbed"}
+    assert claimants == set(), f"`import {name}` may be theirs: pip uninstall {' '.join(claimants)}"
     assert name not in sys.stdlib_module_names
 
 
@@ -40,22 +40,22 @@ def test_a_folder_is_linked_into_the_package(name: str) -> None:
 
 def bare_imports(source: str) -> list[str]:
     """Imports of a linked folder by its bare name: they would make each class twice."""
-    found = []
+    imports = []
     for node in ast.walk(ast.parse(source)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [str(node.module)]
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             names = IN_TEXT.findall(node.value)
-        found += [name for name in names if name.partition(".")[0] in LINKED]
-    return found
+        imports += [name for name in names if name.partition(".")[0] in LINKED]
+    return imports
 
 
 def test_nothing_imports_a_folder_by_its_bare_name() -> None:
     folders = ("rocketbed", "bench", "tests", "tools", *LINKED)
     files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     assert len(files) > 700
-    bare = {str(file): found for file in files if (found := bare_imports(file.read_text()))}
+    bare = {str(file): names for file in files if (names := bare_imports(file.read_text()))}
     assert bare == {}
 
 

@@ -1,4 +1,4 @@
-"""Where runs write what nobody keeps: in memory, if the system has such a place.
+"""Directories for temporary files of runs: in memory, if the system has such a place.
 
 Each place is on record of the janitor before it is made, so that it goes with the harness that made
 it, however that ends. A process begins its record when it needs the first place.

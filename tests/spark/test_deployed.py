@@ -56,7 +56,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     own.mkdir()
     shared.mkdir()
     with ExitStack() as stack:
-        hub, others = stack.enter_context(hosts(NAMES, tmp_path, shared=shared))
+        hub, workers = stack.enter_context(hosts(NAMES, tmp_path, shared=shared))
         address = f"spark://{hub.address}:{PORT}"
 
         def start(host: Host, sign: str, command: list[str], **more: str) -> None:
@@ -64,7 +64,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             stack.enter_context(daemon(log, sign, host.command(*command), environment(host) | more))
 
         start(hub, "I have been elected leader", master(hub.address, PORT))
-        for host in others:
+        for host in workers:
             command = worker(host.address, address, cores=1, memory="1g")
             places = {"SPARK_WORKER_DIR": "/tmp/work", "SPARK_LOCAL_DIRS": "/tmp/local"}
             start(host, "Successfully registered with master", command, **places)
@@ -73,13 +73,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """As docs/pipeline.md makes it."""
+    """An archive as docs/pipeline.md makes one."""
     pip = (sys.executable, "-m", "pip", "-q")
     site = tmp_path / "site"
     subprocess.run([*pip, "wheel", "--no-deps", "-w", tmp_path, ROOT], check=True)
     (wheel,) = tmp_path.glob("rocketbed-*.whl")
-    wanted = ("--constraint", ROOT / "requirements.lock", f"{wheel}[chaos]")
-    subprocess.run([*pip, "install", "--target", site, *wanted], check=True)
+    packages = ("--constraint", ROOT / "requirements.lock", f"{wheel}[chaos]")
+    subprocess.run([*pip, "install", "--target", site, *packages], check=True)
     packed = tmp_path / "own" / "rocketbed.tar.gz"
     subprocess.run(["tar", "-C", site, "-czf", packed, "."], check=True)
     return packed
@@ -106,19 +106,19 @@ def test_a_cluster_that_has_no_rocketbed_and_no_shared_folder(
     place = (archive, cluster.own, cluster.shared)
     done = cluster.run("tests.support.deployed", cluster.address, cluster.hub.address, *place)
     assert done.returncode == 0, done.stdout + done.stderr
-    found: Mapping[str, Any] = dict(map(json.loads, done.stdout.splitlines()))
+    results: Mapping[str, Any] = dict(map(json.loads, done.stdout.splitlines()))
     local = "on w1, w2, w3 is not the directory of this machine: give one that all machines share"
-    assert found["reads"] == MESSAGES
+    assert results["reads"] == MESSAGES
     for job in ("exports", "streams"):
-        assert local in found[job]["own"]
-        assert (found[job]["shared"], found[job]["rows"]) == ("", MESSAGES)
-    assert "no nameserver answered: cannot connect to 127.0.0.1" in found["cannot_reach"]
-    assert found["cannot_reach"].endswith(tuple(f" (on {name})" for name in NAMES))
+        assert local in results[job]["own"]
+        assert (results[job]["shared"], results[job]["rows"]) == ("", MESSAGES)
+    assert "no nameserver answered: cannot connect to 127.0.0.1" in results["cannot_reach"]
+    assert results["cannot_reach"].endswith(tuple(f" (on {name})" for name in NAMES))
     squares = [number * number for number in range(6)]
-    assert found["loses_an_executor"] == {"error": "", "answers": squares, "repeated": True}
-    assert f"has rocketbed {__version__} (" in found["meets_another_build"]
-    assert "the driver 0.0.9: install the same there, or give" in found["meets_another_build"]
-    seeds = found["campaigns"]
+    assert results["loses_an_executor"] == {"error": "", "answers": squares, "repeated": True}
+    assert f"has rocketbed {__version__} (" in results["meets_another_build"]
+    assert "the driver 0.0.9: install the same there, or give" in results["meets_another_build"]
+    seeds = results["campaigns"]
     assert (seeds["error"], seeds["replays"], seeds["hosts"]) == ("", 3, list(NAMES))
     assert seeds["counts"] == {"runs": 4, "seeds": 3, "stalled": 3, "run twice": 1}
     assert all(row["cpu_s"] > 0 and row["wall_s"] > 0 for row in seeds["rows"])

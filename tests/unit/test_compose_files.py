@@ -1,4 +1,4 @@
-"""What the files of compose/ have to agree about, with each other and with the project."""
+"""Agreement of the files of compose/, with each other and with the project."""
 
 import re
 import tomllib
@@ -30,17 +30,17 @@ def license_files() -> list[str]:
 
 
 def shipped() -> list[str]:
-    """What pyproject.toml puts into the wheel."""
+    """Names that pyproject.toml puts into the wheel."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    found: list[str] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
-    return found
+    names: list[str] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
+    return names
 
 
 def service(text: str, name: str) -> str:
     """The part of a compose file about a service."""
-    found = re.search(rf"^  {name}:\n(?:    .*\n|\n)+", text, re.MULTILINE)
-    assert found is not None, name
-    return found[0]
+    part = re.search(rf"^  {name}:\n(?:    .*\n|\n)+", text, re.MULTILINE)
+    assert part is not None, name
+    return part[0]
 
 
 def defaults() -> dict[str, str]:
@@ -95,7 +95,7 @@ def test_each_node_has_a_volume_and_an_address_of_its_own() -> None:
 
 @pytest.mark.parametrize("path", FILES_OF_COMPOSE, ids=lambda path: path.name)
 def test_every_container_has_limits_and_its_log_is_rotated(path: Path) -> None:
-    """Said in the first part of a file, of which all its services are made."""
+    """The first part of a file sets them for all its services."""
     text = path.read_text()
     shared = text[text.index("image: ") :].partition("\n\n")[0]
     for key in ("mem_limit", "cpus", "pids_limit", "stop_grace_period"):
@@ -110,7 +110,7 @@ def test_a_node_has_the_limits_of_one_in_a_cluster_by_one_command() -> None:
 
 
 def test_a_health_check_waits_longer_than_the_probe() -> None:
-    """So that it is the probe that says why."""
+    """A probe that fails first can say why."""
     text = (COMPOSE / "classic.yaml").read_text()
     assert re.findall(r"health, \"127.0.0.1:(\d+)\"", text) == ["9876", "10911"]
     (timeout,) = re.findall(r"^  timeout: (\d+)s$", text, re.MULTILINE)

@@ -46,27 +46,27 @@ def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
 
     The id stays what it is when another checkout gives the name to its own image.
     """
-    found = found_image(daemon, IMAGE)
+    image = found_image(daemon, IMAGE)
     if not (ROOT / DOCKERFILE).exists():
-        if found is None:
+        if image is None:
             raise DockerError(
                 f"the Docker daemon has no image {IMAGE}, and there is no checkout to build it "
                 "from: build it in one (python -m rocketbed.host.docker.image)"
             )
-        return found[0]
+        return image[0]
     digest = source_digest()
-    if found is None or found[1] != digest:
+    if image is None or image[1] != digest:
         say(f"building {IMAGE}")
         build(daemon, digest)
         prune(daemon)
-        found = found_image(daemon, IMAGE)
-    if found is None:
+        image = found_image(daemon, IMAGE)
+    if image is None:
         raise DockerError(f"{IMAGE} was built and is gone: is somebody removing images?")
-    return found[0]
+    return image[0]
 
 
 def _is_made(path: Path) -> bool:
-    """What an install or a run left in the checkout, and .dockerignore keeps out."""
+    """Return whether an install or a run made this file; .dockerignore excludes those."""
     return "__pycache__" in path.parts or path.suffix == ".so"
 
 
@@ -85,25 +85,29 @@ def source_digest() -> str:
 
 def build(daemon: Daemon, digest: str) -> None:
     """Build the image. Raises `DockerError`."""
-    what = ["--target", "node", "-f", str(ROOT / DOCKERFILE), str(ROOT)]
-    run_build(daemon, IMAGE, digest, what)
+    arguments = ["--target", "node", "-f", str(ROOT / DOCKERFILE), str(ROOT)]
+    run_build(daemon, IMAGE, digest, arguments)
 
 
 def run_build(
-    daemon: Daemon, name: str, digest: str, what: Sequence[str], context: IO[bytes] | None = None
+    daemon: Daemon,
+    name: str,
+    digest: str,
+    arguments: Sequence[str],
+    context: IO[bytes] | None = None,
 ) -> None:
     """Build an image with the `docker` command. Raises `DockerError` with the build's last lines.
 
-    `what` are its arguments, the last of them the context: a directory, or `-` for a tar archive
-    in `context`. The base is `rocketbed/base:local` where the daemon has it, else the Dockerfile's.
+    The last of the `arguments` is the context: a directory, or `-` for a tar archive in `context`.
+    The base is `rocketbed/base:local` if the daemon has that image, else the Dockerfile's.
     """
-    arguments = ["docker", "--host", daemon.address, "build", "--network", "host", "--force-rm"]
-    arguments += ["-t", name, "--label", f"{SOURCE_LABEL}={digest}"]
+    command = ["docker", "--host", daemon.address, "build", "--network", "host", "--force-rm"]
+    command += ["-t", name, "--label", f"{SOURCE_LABEL}={digest}"]
     if found_image(daemon, BASE) is not None:
-        arguments += ["--build-arg", f"BASE={BASE}"]
+        command += ["--build-arg", f"BASE={BASE}"]
     try:
         done = subprocess.run(
-            [*arguments, *what],
+            [*command, *arguments],
             stdin=subprocess.DEVNULL if context is None else context,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -133,7 +137,7 @@ def prune(daemon: Daemon) -> None:
 
 
 def found_image(daemon: Daemon, name: str) -> tuple[str, str] | None:
-    """An image's id and the digest of its sources; None when there is none."""
+    """An image's id and the digest of its sources; `None` if the daemon does not have it."""
     row = daemon.image(name)
     if row is None:
         return None
@@ -141,10 +145,13 @@ def found_image(daemon: Daemon, name: str) -> tuple[str, str] | None:
 
 
 def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dict[str, Any]:
-    """What the daemon knows of an image, pulled if it has to be. Blocks. Raises `DockerError`."""
-    found = daemon.image(name)
-    if found is not None:
-        return found
+    """Return the daemon's description of an image, pulled if missing. Raises `DockerError`.
+
+    Blocks.
+    """
+    image = daemon.image(name)
+    if image is not None:
+        return image
     say(f"pulling {name}")
     why = "it was pulled and is not there"
     try:
@@ -152,13 +159,13 @@ def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dic
             daemon.api.pull(name)
     except DockerError as error:
         why = str(error).removeprefix(": ").strip()
-    found = daemon.image(name)
-    if found is None:
+    image = daemon.image(name)
+    if image is None:
         raise DockerError(
             f"the Docker daemon at {daemon.address} has no image {name} and cannot pull it ({why});"
             " provide it: docker pull, docker load or docker build"
         )
-    return found
+    return image
 
 
 def said_in(
@@ -184,13 +191,13 @@ def said_in(
             environment=environment,
             files=files,
         )
-        made = create(daemon, run.id, name, spec)
+        container = create(daemon, run.id, name, spec)
         try:
-            daemon.api.start(made)
-            status = int(daemon.api.wait(made, timeout=LOOK_S)["StatusCode"])
-            text = daemon.api.logs(made, stdout=True, stderr=True).decode("utf-8", "replace")
+            daemon.api.start(container)
+            status = int(daemon.api.wait(container, timeout=LOOK_S)["StatusCode"])
+            text = daemon.api.logs(container, stdout=True, stderr=True).decode("utf-8", "replace")
         finally:
-            remove(daemon, made)
+            remove(daemon, container)
     return status, text
 
 
