@@ -50,7 +50,7 @@ DEFINED: Final = re.compile(
 
 ELSEWHERE: Final = {
     "docs/style.md": ("TIGER_STYLE.md", "doc/impl.md", "doc/whats-here.md"),
-    "tests/unit/test_compose_files.py": ("docs/a.md",),
+    "tests/unit/cluster/test_compose_files.py": ("docs/a.md",),
 }
 """Names of documents that are other projects', or nobody's."""
 

@@ -23,9 +23,9 @@ from rocketbed.chaos.evidence.history import read_history
 from rocketbed.chaos.evidence.record import HISTORY_FILE
 from rocketbed.cli.main import main
 from rocketbed.inspect import Fault, Record, Scanned, open_directory
+from tests.support.paths import KILLED_STORE
 
 pytestmark = pytest.mark.process
-FIXTURE = Path(__file__).parent.parent / "fixtures" / "rocketmq-store-killed.tar.gz"
 DEADLINE_S = 120
 SECONDS = (SECONDS_MIN, 3 * SECONDS_MIN, 10 * SECONDS_MIN)
 """How long a demo is to be, until its kills come when they are to; each is due at a share of it."""
@@ -97,7 +97,7 @@ def test_the_command_is_green_and_writes_its_page(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_directory_of_rocketmq_is_served_and_gone_on_with(tmp_path: Path) -> None:
-    with tarfile.open(FIXTURE) as archive:
+    with tarfile.open(KILLED_STORE) as archive:
         archive.extractall(tmp_path, filter="data")
     result = run(tmp_path / "report", seed=2, store=tmp_path / "store")
     assert result.judgement.exit_code == 0, result.judgement.findings

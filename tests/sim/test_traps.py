@@ -1,7 +1,7 @@
 """One test for each trap of store.md 14: it would fail with RocketMQ's behaviour.
 
 T18, T22 and T23 hold facts; T21 (offsets saved on timers) is an allowance of the checkers, not a
-behaviour of the store; T11 stands in tests/unit/test_config_file.py too.
+behaviour of the store; T11 stands in tests/unit/node/broker/test_config_file.py too.
 """
 
 import errno

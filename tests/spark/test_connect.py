@@ -15,9 +15,9 @@ import pytest
 
 from rocketbed.pipeline.errors import EXIT_GOOD
 from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
+from tests.support.paths import CLEAN_STORE
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"
 MESSAGES, RECORDS = 268, 256  # some records hold several
 JOB_S = 240.0
 END_S = 60.0
@@ -25,7 +25,7 @@ END_S = 60.0
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    with tarfile.open(FIXTURE) as archive:
+    with tarfile.open(CLEAN_STORE) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path / "store"
 

@@ -17,9 +17,9 @@ from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
 from rocketbed.pipeline.jobs.export.writing import Form
 from rocketbed.pipeline.report import Report
 from tests.support.logs import INNER, THREE, Log, Message
+from tests.support.paths import FIXTURES
 
 pytestmark = pytest.mark.spark
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 INNER_BATCH = "FxBatchCQ"
 """Its records hold several messages each, which the manifest lists one by one."""
 

@@ -19,9 +19,9 @@ from rocketbed.pipeline.jobs.export.writing import Form
 from rocketbed.pipeline.jobs.failures import SparkFailed, explain
 from rocketbed.pipeline.report import Report
 from tests.support.logs import Log, Message
+from tests.support.paths import CLEAN_STORE
 
 pytestmark = pytest.mark.spark
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"
 PLAIN = ("broker", "topic", "queue_id", "queue_offset", "body_length", "tags", "store_timestamp")
 """Columns that every format takes."""
 WITH_BODY = (*PLAIN, "keys", "body", "crc_ok")
@@ -29,7 +29,7 @@ WITH_BODY = (*PLAIN, "keys", "body", "crc_ok")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    with tarfile.open(FIXTURE) as archive:
+    with tarfile.open(CLEAN_STORE) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path / "store"
 

@@ -19,12 +19,12 @@ from rocketbed.cli.pipeline.group import pipeline as command
 from rocketbed.pipeline.files.corrupt import REASONS
 from rocketbed.pipeline.option_table import READS, TABLE, WRITES, markdown
 from rocketbed.pipeline.schema import RECORDS
+from tests.support.paths import CLEAN_STORE
 from tests.support.spark_live import cluster_in
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
-FIXTURE = ROOT / "tests" / "fixtures" / "rocketmq-store-clean.tar.gz"
 NAMESERVER = "127.0.0.1:9876"
 PROMPT = "$ rocketbed pipeline "
 DATA = "/data/"
@@ -55,7 +55,7 @@ def steady(text: str) -> str:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Iterator[Path]:
     """A directory with the store, and the tests' session for whoever starts one."""
-    with tarfile.open(FIXTURE) as archive:
+    with tarfile.open(CLEAN_STORE) as archive:
         archive.extractall(tmp_path, filter="data")
     shutil.copytree(tmp_path / "store", tmp_path / "copy-of-store")
     monkeypatch.setattr("rocketbed.pipeline.session.build_session", lambda *_, **__: spark)

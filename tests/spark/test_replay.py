@@ -22,11 +22,11 @@ from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.wire.plan import WirePlan
 from rocketbed.wire.properties import decode_properties
 from tests.support.logs import INNER, STORE_MS, THREE, Log, Message
+from tests.support.paths import FIXTURES
 from tests.support.spark_live import cluster_in
 
 pytestmark = pytest.mark.spark
 GAP_MS = 1000
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 BATCHES = "FxBatchCQ"
 
 

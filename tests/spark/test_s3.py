@@ -15,10 +15,10 @@ from rocketbed.pipeline.jobs.common import Job, JobSettings
 from rocketbed.pipeline.jobs.export.job import ExportOptions, export
 from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
 from rocketbed.pipeline.jobs.verify.job import VerifyOptions, verify
+from tests.support.paths import FIXTURES
 from tests.support.s3 import BUCKET, S3Server, s3_server
 
 pytestmark = pytest.mark.spark
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 COLUMNS = ["topic", "queue_id", "queue_offset", "physical_offset", "body", "keys"]
 
 

@@ -20,17 +20,17 @@ import pytest
 
 from rocketbed.pipeline.java import REAL_HOME, WRAPPED_HOME, prepare_java
 from rocketbed.pipeline.jobs.export.manifest import NAME as MANIFEST
+from tests.support.paths import CLEAN_STORE
 from tests.support.standalone import daemon, master, worker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"
 HOST = "127.0.0.1"
 JOB_S = 240.0
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    with tarfile.open(FIXTURE) as archive:
+    with tarfile.open(CLEAN_STORE) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path / "store"
 

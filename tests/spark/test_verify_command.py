@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import FIXTURES
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 COMMAND = (sys.executable, "-P", "-m", "rocketbed")
 LIMIT_S = 900.0
 

@@ -24,6 +24,7 @@ from rocketbed.pipeline.jobs.common import Job, JobSettings
 from rocketbed.pipeline.jobs.verify.job import VerifyOptions, verify
 from rocketbed.pipeline.report import Report
 from rocketbed.pipeline.requirement import write_requirement
+from tests.support.paths import FIXTURES
 
 pytestmark = pytest.mark.spark
 PLAN = Plan(
@@ -35,7 +36,6 @@ PLAN = Plan(
     storm_s=2.0,
     calm_s=2.0,
 )
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 AT_ONCE = ("plain", "unicode", "binary", "random", "tags", "batch", "roll", "flood", "to-retry")
 """Kinds of messages that are where they were acknowledged: not delayed, not of a transaction."""
 QUEUE_OFFSET, PHYSICAL_OFFSET = 20, 28

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rocketbed.inspect import Report, Settings, Severity, check_store, open_directory, rebuild
+from tests.support.paths import FIXTURES
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 SEGMENT = 4096
 QUEUE_SEGMENT = 200
 """Ten units."""

@@ -29,8 +29,9 @@ from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, answer
 from rocketbed.world.real import real_world
 from tests.support.logs import Log, Message, rows
+from tests.support.paths import ROOT
 
-PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
+PAGE = ROOT / "docs" / "pipeline.md"
 NOBODY = {"endpoints": "127.0.0.1:1", "retryTimeoutMs": "50"}
 KEY = TaskKey(job="job", batch=0, partition=0)
 

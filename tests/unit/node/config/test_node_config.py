@@ -1,7 +1,6 @@
 """broker.conf: what is read, what is warned of, what is refused, and how it is told (design 15)."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,7 @@ from rocketbed.node.config.node_config import (
 )
 from rocketbed.node.config.unused import UNUSED_KEYS
 from rocketbed.wire.properties_text import parse_properties, render_properties
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+from tests.support.paths import FIXTURES
 
 
 def config_of(text: str) -> NodeConfig:

@@ -19,8 +19,7 @@ from rocketbed.remoting.errors import ConnectionLost
 from rocketbed.wire.command import request
 from rocketbed.world.api import World
 from tests.support.broker import HOST, PORT, SMALL, STORE, Session, node_run, send_fields, with_node
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+from tests.support.paths import FIXTURES
 
 
 async def send_some(session: Session) -> None:

@@ -2,13 +2,11 @@
 
 import ast
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import pytest
 
 from rocketbed.chaos.plan.marks import MARKS, RUNNING, STARTING, STOPPING
-
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
 
 
 def marks_in_code() -> set[str]:

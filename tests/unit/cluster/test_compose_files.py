@@ -12,8 +12,8 @@ from rocketbed.cluster.docker.member import NOFILE, PIDS
 from rocketbed.host.docker import image as images
 from rocketbed.host.docker.image import BUILT_OF, FILES, source_digest
 from rocketbed.host.docker.owner import PYTHON, USER
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
 FILES_OF_COMPOSE = sorted(COMPOSE.glob("*.yaml"))
 NODES = ("master", "slave-1", "slave-2")

@@ -23,8 +23,8 @@ from rocketbed.wire.message import (
     pack_host,
 )
 from rocketbed.world.real import real_world
+from tests.support.paths import FIXTURES
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
 NAMES = ("clean", "killed")
 
 
