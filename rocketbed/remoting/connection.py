@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from rocketbed.remoting.errors import ConnectionLost, RequestTimeout
-from rocketbed.remoting.handlers import ConnectionHook, Handlers, Spawned
+from rocketbed.remoting.table import HandlerTable
 from rocketbed.wire.command import ONEWAY_BIT, Command, ResponseCode, answer
 from rocketbed.wire.errors import RemoteProtocolError, RocketbedError
 from rocketbed.wire.frame import FrameReader, encode
@@ -60,15 +60,20 @@ class _Pending:
         self.response: Command | None = None
 
 
+Spawned = Callable[[Command, "Connection"], Awaitable[Command | None]]
+
+
 class Connection:
     """A stream with a reader and a writer. `run` owns it and returns when it has ended."""
 
-    def __init__(self, world: World, stream: Stream, handlers: Handlers | None = None) -> None:
+    def __init__(
+        self, world: World, stream: Stream, handlers: "HandlerTable[Connection] | None" = None
+    ) -> None:
         self.world = world
-        self.handlers = handlers or Handlers()
+        self.handlers = handlers or HandlerTable[Connection]()
         self.remote: Address = world.network.peer_address(stream)
         self.local: Address = world.network.local_address(stream)
-        self.on_close: list[ConnectionHook] = []
+        self.on_close: list[Callable[[Connection], None]] = []
         """Called once each, in order, when the connection has ended."""
         self.remote_bytes = _packed(self.remote)
         """The peer's address as records keep it: packed address, port as i32."""
