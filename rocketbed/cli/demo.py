@@ -16,6 +16,8 @@ from typing import Literal
 import click
 from click.core import ParameterSource
 
+from rocketbed.cli.judged import judged_options, verify_option
+
 EXIT_HARNESS = 4
 BUG_OPTIONS = ("bug", "seed", "report")
 BUG_SEED = 1
@@ -50,25 +52,12 @@ BUG_SEED = 1
 @click.option(
     "--keep", is_flag=True, help="Keep the nodes' directories even when every check passes."
 )
-@click.option(
-    "--report",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("out/demo"),
-    show_default=True,
-    help="Directory of the report.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."
-)
+@judged_options(report="out/demo")
+@verify_option
 @click.option(
     "--store",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Start from a copy of this store directory, written by RocketMQ or rocketbed.",
-)
-@click.option(
-    "--verify",
-    type=click.Choice(["spark"]),
-    help="Check the run a second time with `pipeline verify` on Spark; both must agree.",
 )
 def demo(
     seed: int | None,

@@ -21,7 +21,7 @@ from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.report.text import run_command, summary_text
 from rocketbed.chaos.run.conductor import Attendant
 from rocketbed.chaos.search.runner import Options, Outcome, host_of
-from rocketbed.cli.chaos.run import check_target, refuse_unknown_checks, tell_failure
+from rocketbed.cli.chaos.common import check_target, refuse_unknown_checks, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
 NOT_IN_SIMULATION: Final = (

@@ -12,7 +12,7 @@ from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.search.replay import load_replay, run_replay
 from rocketbed.chaos.search.runner import BackendName, Options
-from rocketbed.cli.chaos.run import check_target, tell_failure
+from rocketbed.cli.chaos.common import check_target, run_options, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 from rocketbed.host.errors import HostError
 
@@ -21,29 +21,13 @@ EXIT_NOT_REPEATABLE = 7
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--backend",
-    type=click.Choice(["sim", "process", "docker"]),
-    help="Replay on this backend instead of the one on which it failed.",
-)
-@click.option(
-    "--net",
-    type=click.Choice(["auto", "plain", "proxy", "switch"]),
-    default="auto",
-    show_default=True,
-    help="Network between real processes.",
+@run_options(
+    backend=None,
+    backend_help="Replay on this backend instead of the one on which it failed.",
+    report="out/replay",
+    report_help="Directory for the run and its report.",
 )
 @click.option("--original", is_flag=True, help="Replay the plan as it was before it was shrunk.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."
-)
-@click.option(
-    "--report",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("out/replay"),
-    show_default=True,
-    help="Directory for the run and its report.",
-)
 def replay(
     file: Path,
     backend: BackendName | None,

@@ -8,37 +8,38 @@ from typing import Literal
 
 import click
 
-from rocketbed.chaos.checks.registry import CHECKS
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.library import load_scenario
-from rocketbed.chaos.plan.plan import Plan
-from rocketbed.chaos.plan.step import unknown
 from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.search.campaign import (
-    EXIT_HARNESS,
     Campaign,
     CampaignOptions,
     CrashPoints,
     run_campaign,
 )
-from rocketbed.chaos.search.failures import explain, is_full
-from rocketbed.chaos.search.replay import read_backend
-from rocketbed.chaos.search.runner import Options, host_of
+from rocketbed.chaos.search.runner import Options
 from rocketbed.chaos.search.unreached import unreached
+from rocketbed.cli.chaos.common import (
+    check_target,
+    refuse_unknown_checks,
+    run_options,
+    tell_failure,
+)
 from rocketbed.cli.interrupts import Interruptible
+from rocketbed.cli.judged import verify_option
 from rocketbed.host.errors import HostError
 from rocketbed.pipeline.agreement import second_judge
 
 
 @click.command()
 @click.argument("scenario")
-@click.option(
-    "--backend",
-    type=click.Choice(["sim", "process", "docker"]),
-    default="sim",
-    show_default=True,
-    help="Where the cluster runs: in simulation, as real processes, or in containers.",
+@run_options(
+    backend="sim",
+    backend_help="Where the cluster runs: in simulation, as real processes, or in containers.",
+    report="out/chaos",
+    report_help="Directory for run reports and failing plans.",
 )
+@verify_option
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Seed of every random choice; default: random."
 )
@@ -46,13 +47,6 @@ from rocketbed.pipeline.agreement import second_judge
     "--seeds", metavar="N", type=click.IntRange(min=1), help="Run N seeds, starting at --seed."
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option(
-    "--net",
-    type=click.Choice(["auto", "plain", "proxy", "switch"]),
-    default="auto",
-    show_default=True,
-    help="Network between real processes.",
-)
 @click.option(
     "--target",
     metavar="SOFTWARE",
@@ -97,21 +91,6 @@ from rocketbed.pipeline.agreement import second_judge
     "--coverage",
     is_flag=True,
     help="Print which marks, log events and faults no seed reached (simulation).",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."
-)
-@click.option(
-    "--report",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("out/chaos"),
-    show_default=True,
-    help="Directory for run reports and failing plans.",
-)
-@click.option(
-    "--verify",
-    type=click.Choice(["spark"]),
-    help="Check each run a second time with `pipeline verify` on Spark; both must agree.",
 )
 @click.option(
     "--live",
@@ -199,14 +178,6 @@ def run(
     return result.exit_code
 
 
-def refuse_unknown_checks(plan: Plan) -> None:
-    """Tell before the run which of the checks that it has to show there are not."""
-    known = [title.partition(" ")[0] for check in CHECKS for title in check.titles]
-    for one in plan.expect.checks:
-        if one not in known:
-            raise ScenarioError(f"[expect] checks: {unknown('check', one, known)}")
-
-
 def check_live(*others: object) -> None:
     """Refuse what makes no sense beside --live."""
     if any(others):
@@ -214,40 +185,6 @@ def check_live(*others: object) -> None:
             "--live is a single run that you stop by hand; it cannot be combined with --seeds,"
             " --corpus, --crash-points, --verify or --strict"
         )
-
-
-def check_target(
-    target: str,
-    mode: Literal["classic", "controller"],
-    backend: str,
-    say: Callable[[str], None] = lambda line: None,
-) -> None:
-    """Have the software that is to be run, or end with what to do."""
-    if not target:
-        if mode == "controller":
-            raise click.UsageError(
-                "--mode applies only to a real RocketMQ: add --target rocketmq:5.3.3"
-            )
-        return
-    if backend == "sim":
-        raise click.UsageError(
-            "--target needs real processes: add --backend process (or docker: containers)"
-        )
-    from rocketbed.chaos.backends.foreign.installation import InstallationError
-
-    try:
-        with host_of(Options(backend=read_backend(backend), target=target, mode=mode, say=say)):
-            pass
-    except ScenarioError as exc:
-        raise click.UsageError(str(exc)) from exc
-    except (InstallationError, HostError) as exc:
-        raise Unavailable(str(exc)) from exc
-
-
-class Unavailable(click.ClickException):
-    """What was asked for cannot be had here."""
-
-    exit_code = EXIT_HARNESS
 
 
 def tell(result: Campaign, say: Callable[[str], None]) -> None:
@@ -269,15 +206,3 @@ def tell(result: Campaign, say: Callable[[str], None]) -> None:
         say(f"{result.new_points} places reached for the first time")
     for path in result.replays.values():
         say(f"reproduce: rocketbed chaos replay {path}")
-
-
-def tell_failure(error: OSError | HostError, say: Callable[[str], None], *, as_json: bool) -> int:
-    """The harness could not write its files, or has no place to run; the exit code."""
-    foreseen = is_full(error) or isinstance(error, HostError)
-    text = explain(error) if foreseen else f"the harness cannot continue: {error}"
-    say(f"the run failed: {text}")
-    if as_json:
-        click.echo(
-            json.dumps({"verdict": "harness-error", "exit_code": EXIT_HARNESS, "error": text})
-        )
-    return EXIT_HARNESS

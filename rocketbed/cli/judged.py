@@ -1,0 +1,38 @@
+"""Options of every command that judges a run: demo, chaos run, chaos replay."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def judged_options(
+    *, report: str, report_help: str = "Directory of the report."
+) -> Callable[[Command], Command]:
+    """Add `--json` and `--report`."""
+
+    def decorate(command: Command) -> Command:
+        command = click.option(
+            "--report",
+            type=click.Path(file_okay=False, path_type=Path),
+            default=Path(report),
+            show_default=True,
+            help=report_help,
+        )(command)
+        return click.option(
+            "--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."
+        )(command)
+
+    return decorate
+
+
+def verify_option(command: Command) -> Command:
+    """Add `--verify`."""
+    return click.option(
+        "--verify",
+        type=click.Choice(["spark"]),
+        help="Check each run a second time with `pipeline verify` on Spark; both must agree.",
+    )(command)
