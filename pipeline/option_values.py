@@ -15,11 +15,17 @@ TEMPORARY: Final = "TemporaryAWSCredentialsProvider"
 WITH_KEYS: Final = ("SimpleAWSCredentialsProvider", TEMPORARY)
 OF_VARIABLES: Final = "EnvironmentVariableCredentialsProvider"
 OF_AWS: Final = (
-    *(OF_VARIABLES, "IAMInstanceCredentialsProvider", "WebIdentityTokenCredentialsProvider"),
-    *("EC2ContainerCredentialsProviderWrapper", "AwsCredentialsProviderChain"),
-    *("InstanceProfileCredentialsProvider", "ContainerCredentialsProvider"),
-    *("ProfileCredentialsProvider", "WebIdentityTokenFileCredentialsProvider"),
-    *("DefaultCredentialsProvider", "DefaultAWSCredentialsProviderChain"),
+    OF_VARIABLES,
+    "IAMInstanceCredentialsProvider",
+    "WebIdentityTokenCredentialsProvider",
+    "EC2ContainerCredentialsProviderWrapper",
+    "AwsCredentialsProviderChain",
+    "InstanceProfileCredentialsProvider",
+    "ContainerCredentialsProvider",
+    "ProfileCredentialsProvider",
+    "WebIdentityTokenFileCredentialsProvider",
+    "DefaultCredentialsProvider",
+    "DefaultAWSCredentialsProviderChain",
 )
 """Providers of S3A, and of AWS, that look where AWS's own library in pyarrow does."""
 OF_APPLICATION: Final = "ClientCredsTokenProvider"

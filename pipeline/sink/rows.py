@@ -56,17 +56,39 @@ SET_BY_BROKER: Final = frozenset(RECORDS) - frozenset(COLUMNS)
 """Columns of what is read that are left out when it is written."""
 OTHER_KINDS: Final = frozenset(
     (
-        *(DELAY, "TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
+        DELAY,
+        "TRAN_MSG",
+        "TIMER_DELIVER_MS",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
         "TIMER_DEL_UNIQKEY",
     )
 )
 """Properties for which a broker would take a message for a half one, or deliver it later."""
 NOT_COPIED: Final = OTHER_KINDS.union(
     (
-        *(KEYS, TAGS, WAIT, UNIQUE_KEY, CLUSTER, CRC32, INNER_BASE, TRANSACTION),
-        *("MSG_REGION", "TRACE_ON", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "PGROUP"),
-        *("ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "__transactionId__"),
-        *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
+        KEYS,
+        TAGS,
+        WAIT,
+        UNIQUE_KEY,
+        CLUSTER,
+        CRC32,
+        INNER_BASE,
+        TRANSACTION,
+        "MSG_REGION",
+        "TRACE_ON",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "RETRY_TOPIC",
+        "PGROUP",
+        "ORIGIN_MESSAGE_ID",
+        "RECONSUME_TIME",
+        "MAX_RECONSUME_TIMES",
+        "__transactionId__",
+        "TIMER_OUT_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
         "TIMER_DELAY_LEVEL",
     )
 )

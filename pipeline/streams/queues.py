@@ -225,7 +225,11 @@ class QueueLog:
             why = "the first that was stored later than the last one read"
         LOG.warning(
             "stream.anew %s has %d to %d, and goes on at %d, %s",
-            *(name, bounds.first, bounds.longest, at, why),
+            name,
+            bounds.first,
+            bounds.longest,
+            at,
+            why,
         )
         return at
 

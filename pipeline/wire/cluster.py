@@ -147,7 +147,9 @@ class Cluster:
         if stuck and not self.options.read_uncommitted:
             LOG.warning(
                 "wire.held_up %s, and have not come there in %g s: the stream waits for them; %s",
-                *(_count(stuck), HELD_UP_S, LONGEST),
+                _count(stuck),
+                HELD_UP_S,
+                LONGEST,
             )
 
     async def look(self, log: WireLog, *, fresh: bool = False) -> Seen:

@@ -350,7 +350,9 @@ class WireLog:
             LOG.warning(
                 "wire.not_readable topic %s: by its route %d queues, %s the first, may be"
                 " written and not read: their messages are left out",
-                *(route.topic, len(hidden), describe(hidden[0])),
+                route.topic,
+                len(hidden),
+                describe(hidden[0]),
             )
         return route.readable
 

@@ -54,7 +54,8 @@ async def place_of(
             "wire.times %s: the broker finds a time at %d, and messages beside it say otherwise:"
             " their stored times may be damaged, or a clock was set back; it is searched by four"
             " neighbours at each step",
-            *(describe(queue), at),
+            describe(queue),
+            at,
         )
         at = await _halved(log, queue, low, high, time_ms)
         beside = await _beside(log, queue, low, high, at, BESIDE)

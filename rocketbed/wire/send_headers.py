@@ -96,11 +96,23 @@ def _join_json(key: HeaderKey, born_ms: str, properties: str, opaque: int) -> by
         front, before, between, behind, end = key
         assert not end, "the opaque is in front"
         return b'%b"opaque":%d,%b"g":"%b"%b"i":"%b"%b' % (
-            *(front, opaque, before, born_ms.encode(), between, string, behind),
+            front,
+            opaque,
+            before,
+            born_ms.encode(),
+            between,
+            string,
+            behind,
         )
     before, between, behind, end = key
     return b'%b"g":"%b"%b"i":"%b"%b"opaque":%d,%b' % (
-        *(before, born_ms.encode(), between, string, behind, opaque, end),
+        before,
+        born_ms.encode(),
+        between,
+        string,
+        behind,
+        opaque,
+        end,
     )
 
 
@@ -128,7 +140,10 @@ def _cut_binary(header: bytes) -> Cut:
     ):
         raise ValueError("not digits, or wrong lengths")
     key = (
-        *(header[:5], header[9:17], header[21:born], header[born_end:length_at]),
+        header[:5],
+        header[9:17],
+        header[21:born],
+        header[born_end:length_at],
         header[string_end:],
     )
     opaque = int.from_bytes(header[5:9], "big", signed=True)
@@ -139,8 +154,12 @@ def _join_binary(key: HeaderKey, born_ms: str, properties: str, opaque: int) -> 
     before, flags, born_at, string_at, behind = key
     string = properties.encode()
     entries = b"%b%b%b%b%b%b" % (
-        *(born_at, born_ms.encode(), string_at),
-        *(len(string).to_bytes(4, "big"), string, behind),
+        born_at,
+        born_ms.encode(),
+        string_at,
+        len(string).to_bytes(4, "big"),
+        string,
+        behind,
     )
     number = opaque.to_bytes(4, "big", signed=True)
     return b"%b%b%b%b%b" % (before, number, flags, len(entries).to_bytes(4, "big"), entries)

@@ -90,7 +90,7 @@ class SendAnswers:
             return False
         opaque = b"%d" % command.opaque if command.encoding == Encoding.JSON else command.opaque
         header = FORMS[command.encoding].answer(
-            *(self.host_text, offset, queue_id, queue_offset, key.encode(), opaque)
+            self.host_text, offset, queue_id, queue_offset, key.encode(), opaque
         )
         length = len(header)
         parts += (HEAD.pack(length + 4, command.encoding << 24 | length), header)

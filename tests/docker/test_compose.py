@@ -159,7 +159,14 @@ def test_the_testbed_runs_in_a_container(project: Project, tmp_path: Path) -> No
     arguments = ("chaos", "run", "power-lone", "--backend", "process", "--quick", "--json")
     said = project.run(
         "chaos.yaml",
-        *("run", "--rm", "chaos", *arguments, "--seed", "1", "--report", "/report"),
+        "run",
+        "--rm",
+        "chaos",
+        *arguments,
+        "--seed",
+        "1",
+        "--report",
+        "/report",
         REPORT=str(tmp_path),
     )
     row = json.loads(said[said.index("{") :])

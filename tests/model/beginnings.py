@@ -26,8 +26,13 @@ MARK, FLUSHED = f"{ROOT}/rocketbed.ckpt", f"{ROOT}/rocketbed.flushed"
 CHECKPOINT, ABORT = f"{ROOT}/checkpoint", f"{ROOT}/abort"
 STRAYS: Final = "strays"
 QUEUE_STRAYS: Final = (
-    *("consumequeue/A/x", "consumequeue/A/007", "consumequeue/A/1/notes", "consumequeue/notes"),
-    *("batchconsumequeue/C/-1", "batchconsumequeue/C/0/notes", "index/notes"),
+    "consumequeue/A/x",
+    "consumequeue/A/007",
+    "consumequeue/A/1/notes",
+    "consumequeue/notes",
+    "batchconsumequeue/C/-1",
+    "batchconsumequeue/C/0/notes",
+    "index/notes",
 )
 COUNT: Final = 14
 SECTOR: Final = 512

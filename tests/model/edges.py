@@ -215,7 +215,9 @@ def _lost_groups() -> None:
     now = [100.0]
     groups = LostGroups(lambda: now[0])
     knows: tuple[dict[str, Any], ...] = (
-        *({}, {"epoch": 1}, {"promised": 1}),
+        {},
+        {"epoch": 1},
+        {"promised": 1},
         {"group": "h", "epoch": 3},
     )
     for number, changes in enumerate(knows):

@@ -17,11 +17,14 @@ from tests.model.model import Wrong, ensure
 from tests.model.store import HOST, Topics, settings
 
 TAKEN: Final = (
-    *({"segment_size": 256}, {"index_entries": 2, "index_slots": 1}),
+    {"segment_size": 256},
+    {"index_entries": 2, "index_slots": 1},
     {"index_entries": (1 << 31) - 1},
 )
 REFUSED: Final = (
-    *({"segment_size": 255}, {"index_entries": 1}, {"index_slots": 0}),
+    {"segment_size": 255},
+    {"index_entries": 1},
+    {"index_slots": 0},
     {"index_entries": 1 << 31},
 )
 LARGEST: Final = 1000

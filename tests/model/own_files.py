@@ -25,7 +25,15 @@ CHECKPOINT: Final = f"{ROOT}/checkpoint"
 FLUSHED: Final = f"{ROOT}/rocketbed.flushed"
 ABORT: Final = f"{ROOT}/abort"
 OLDEST: Final = (
-    *("id", "w", "sizes", "record", "units", "index", "index_filled_ms", "cut", "clean"),
+    "id",
+    "w",
+    "sizes",
+    "record",
+    "units",
+    "index",
+    "index_filled_ms",
+    "cut",
+    "clean",
     "deleted",
 )
 """Fields that every mark has."""

@@ -160,8 +160,17 @@ def test_json_is_on_standard_output_and_progress_on_standard_error(
 ) -> None:
     code, output, errors = run(
         tmp_path,
-        *("run", scenario(TINY), "--backend", backend, "--net", "plain", "--seed", "1"),
-        *("--json", "--report", str(tmp_path / "report")),
+        "run",
+        scenario(TINY),
+        "--backend",
+        backend,
+        "--net",
+        "plain",
+        "--seed",
+        "1",
+        "--json",
+        "--report",
+        str(tmp_path / "report"),
     )
     row: dict[str, Any] = json.loads(output)
     assert (code, row["verdict"], row["exit_code"]) == (0, "pass", 0), errors
@@ -176,8 +185,15 @@ def test_json_is_on_standard_output_and_progress_on_standard_error(
 def test_many_seeds_come_as_a_table(scenario: Callable[[str], str], tmp_path: Path) -> None:
     code, output, errors = run(
         tmp_path,
-        *("run", scenario(TINY), "--seed", "3", "--seeds", "3", "--json"),
-        *("--report", str(tmp_path / "report")),
+        "run",
+        scenario(TINY),
+        "--seed",
+        "3",
+        "--seeds",
+        "3",
+        "--json",
+        "--report",
+        str(tmp_path / "report"),
     )
     row = json.loads(output)
     assert (code, row["counts"]) == (0, {"pass": 3}), errors
@@ -316,8 +332,17 @@ def test_what_cannot_be_done_is_skipped_with_its_reason(
 ) -> None:
     code, output, _ = run(
         tmp_path,
-        *("run", scenario(text), "--backend", "process", "--net", "plain", "--seed", "1"),
-        *("--report", str(tmp_path / "report"), *(["--strict"] if strict else [])),
+        "run",
+        scenario(text),
+        "--backend",
+        "process",
+        "--net",
+        "plain",
+        "--seed",
+        "1",
+        "--report",
+        str(tmp_path / "report"),
+        *(["--strict"] if strict else []),
     )
     assert code == (5 if strict else 0), output
     assert f"{verdict}  tiny" in output
@@ -331,8 +356,17 @@ def test_a_link_without_losses_says_so(scenario: Callable[[str], str], tmp_path:
     )
     code, output, _ = run(
         tmp_path,
-        *("run", scenario(text), "--backend", "process", "--net", "proxy", "--seed", "1"),
-        *("--report", str(tmp_path / "report"), "--strict"),
+        "run",
+        scenario(text),
+        "--backend",
+        "process",
+        "--net",
+        "proxy",
+        "--seed",
+        "1",
+        "--report",
+        str(tmp_path / "report"),
+        "--strict",
     )
     assert code == 5
     assert "net.loss: a proxy sees no packets" in output
@@ -348,7 +382,12 @@ def test_a_file_that_cannot_grow_ends_the_command_with_one_sentence(
     report = tmp_path / "report"
     code, output, errors = run(
         tmp_path,
-        *("run", scenario(TINY), "--seed", "1", "--report", str(report)),
+        "run",
+        scenario(TINY),
+        "--seed",
+        "1",
+        "--report",
+        str(report),
         *(["--json"] if as_json else []),
         limit_bytes=40_000,
     )

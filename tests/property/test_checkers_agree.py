@@ -28,8 +28,33 @@ from tests.support import plain_passes as plain
 MS = 1_000_000
 SIZE = 300
 IN_MEMORY = {
-    *("A1", "2.3", "A2", "A3", "A4", "A5", "A6", "A7", "A8", "A9", "A10", "A11", "A10e", "A11e"),
-    *("A12", "A13", "A14", "A15", "A16", "A17", "A18", "A19", "A22", "A23", "A24", "A25", "I13"),
+    "A1",
+    "2.3",
+    "A2",
+    "A3",
+    "A4",
+    "A5",
+    "A6",
+    "A7",
+    "A8",
+    "A9",
+    "A10",
+    "A11",
+    "A10e",
+    "A11e",
+    "A12",
+    "A13",
+    "A14",
+    "A15",
+    "A16",
+    "A17",
+    "A18",
+    "A19",
+    "A22",
+    "A23",
+    "A24",
+    "A25",
+    "I13",
 }
 small = st.integers(-1, 6)
 columns = st.lists(small, max_size=12)

@@ -147,10 +147,30 @@ def spliced(header: bytes, place: int, taken: int, put: bytes) -> bytes:
 
 
 PIECES = [
-    *(b'"', b"\\", b"\\u0001", b"\\u0002", b"\\u0041", b"\x01", b"\x02", b"\xff", b"\x00", b"{"),
-    *(b'"opaque":,', b'"opaque"', b'"g":"1"', b'"i":"'),
-    *(b'"g":"5",', b'"i":"UNIQ_KEY\\u0001Z\\u0002",', b'"opaque":7,', b'"extFields":{},', b" "),
-    *(b"7", b"-", b"2UNIQ_KEY\\u0001Q", b"\\u0002UNIQ_KEY\\u0001Q\\u0002", b'","b":"U'),
+    b'"',
+    b"\\",
+    b"\\u0001",
+    b"\\u0002",
+    b"\\u0041",
+    b"\x01",
+    b"\x02",
+    b"\xff",
+    b"\x00",
+    b"{",
+    b'"opaque":,',
+    b'"opaque"',
+    b'"g":"1"',
+    b'"i":"',
+    b'"g":"5",',
+    b'"i":"UNIQ_KEY\\u0001Z\\u0002",',
+    b'"opaque":7,',
+    b'"extFields":{},',
+    b" ",
+    b"7",
+    b"-",
+    b"2UNIQ_KEY\\u0001Q",
+    b"\\u0002UNIQ_KEY\\u0001Q\\u0002",
+    b'","b":"U',
 ]
 
 

@@ -34,8 +34,16 @@ def run(job: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run a job through a Connect server of its own, of which nothing is left afterwards."""
     process = subprocess.Popen(
         [
-            *(sys.executable, "-P", "-m", "rocketbed", "pipeline", job),
-            *("--remote", "local[2]", "--json", *arguments),
+            sys.executable,
+            "-P",
+            "-m",
+            "rocketbed",
+            "pipeline",
+            job,
+            "--remote",
+            "local[2]",
+            "--json",
+            *arguments,
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

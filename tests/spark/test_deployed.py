@@ -97,7 +97,10 @@ def test_a_cluster_that_has_no_rocketbed_and_no_shared_folder(
 ) -> None:
     campaign = ("rocketbed", "pipeline", "campaign", "sync-failover", "--seeds", "1")
     done = cluster.run(
-        *(*campaign, "--out", cluster.own / "none", *options(cluster)),
+        *campaign,
+        "--out",
+        cluster.own / "none",
+        *options(cluster),
         PYSPARK_PYTHON=f"python3.{sys.version_info[1]}",
     )
     assert done.returncode == 4, done.stdout + done.stderr

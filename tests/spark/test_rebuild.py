@@ -156,7 +156,8 @@ def test_retention_counts_the_messages_of_a_batch(spark: SparkSession, tmp_path:
         retention(job, RetentionOptions(now_ms=STORE_MS))
     assert (job.report.counts["messages"], job.report.counts["bytes"]) == (7, sum(log.sizes))
     assert [(row["topic"], row["messages"]) for row in job.report.tables["topics"]] == [
-        *(("B", 6), ("T", 1)),
+        ("B", 6),
+        ("T", 1),
     ]
     (keys,) = job.report.tables["keys"]
     assert keys["compactable_bytes"] == log.sizes[0]

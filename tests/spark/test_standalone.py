@@ -133,8 +133,17 @@ def test_a_standalone_cluster_gives_the_rows_of_one_process(store: Path, tmp_pat
 def test_a_cluster_that_is_not_there_is_a_sentence(store: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-P", "-m", "rocketbed", "pipeline", "export", "--store", str(store)),
-            *("--out", str(tmp_path / "out"), *cluster_options(f"spark://{HOST}:{free_port()}")),
+            sys.executable,
+            "-P",
+            "-m",
+            "rocketbed",
+            "pipeline",
+            "export",
+            "--store",
+            str(store),
+            "--out",
+            str(tmp_path / "out"),
+            *cluster_options(f"spark://{HOST}:{free_port()}"),
         ],
         capture_output=True,
         text=True,

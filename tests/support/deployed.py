@@ -138,8 +138,13 @@ def campaigns(bed: Bed) -> dict[str, Any]:
 
 
 STEPS = (
-    *(reads, exports, streams, cannot_reach, loses_an_executor),
-    *(meets_another_build, campaigns),
+    reads,
+    exports,
+    streams,
+    cannot_reach,
+    loses_an_executor,
+    meets_another_build,
+    campaigns,
 )
 
 

@@ -28,8 +28,12 @@ PACKED: Final = ("parquet", "orc")
 """Those that are compressed if nothing else is said."""
 NEED_JARS: Final = {"delta": "io.delta:delta-spark", "iceberg": "org.apache.iceberg:iceberg-spark"}
 OF_JARS: Final = (
-    *("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "NoClassDefFoundError"),
-    *("NoSuchMethodError", "IncompatibleClassChangeError", "AbstractMethodError"),
+    "DATA_SOURCE_NOT_FOUND",
+    "ClassNotFoundException",
+    "NoClassDefFoundError",
+    "NoSuchMethodError",
+    "IncompatibleClassChangeError",
+    "AbstractMethodError",
 )
 """In errors of jars that are not there, or were made for another Spark."""
 DROPS: Final = "DROPMALFORMED"

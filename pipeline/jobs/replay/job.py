@@ -271,8 +271,11 @@ def _send(
         [
             (
                 *(getattr(queue, name) for name in QUEUE),
-                *(queue.first_offset, queue.last_offset),
-                *(target.broker_name, target.queue_id, task),
+                queue.first_offset,
+                queue.last_offset,
+                target.broker_name,
+                target.queue_id,
+                task,
             )
             for queue, target, task in plan
         ],

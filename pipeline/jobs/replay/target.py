@@ -26,8 +26,16 @@ from rocketbed.wire.message import decode_messages
 T = TypeVar("T")
 
 SYSTEM_TOPICS: Final = (
-    *("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102"),
-    *("BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"),
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_",
+    "rmq_sys_",
+    "%RETRY%",
+    "%DLQ%",
+    "TBW102",
+    "BenchmarkTest",
+    "OFFSET_MOVED_EVENT",
+    "SELF_TEST_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
     TOPIC_PREFIX,
 )
 """Beginnings of topics that belong to a cluster: what is in them means nothing in another one.

@@ -12,7 +12,13 @@ BODY_MAX: Final = 200
 """Characters of a body in a line for people."""
 _IN_PLACE: Final = frozenset(
     (
-        *("store_timestamp", "broker", "topic", "queue_id", "queue_offset", "body", "_corrupt"),
+        "store_timestamp",
+        "broker",
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "body",
+        "_corrupt",
         "physical_offset",
     )
 )

@@ -26,8 +26,15 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 DOCKERFILE: Final = "compose/Dockerfile"
 BUILT_OF: Final = ("rocketbed", "node", "replication", "routing", "chaos", "pipeline")
 FILES: Final = (
-    *("pyproject.toml", "requirements.lock", "README.md", "LICENSE", "NOTICE"),
-    *(DOCKERFILE, "compose/pip-install", "hatch_build.py", "pyspark_rocketbed.py"),
+    "pyproject.toml",
+    "requirements.lock",
+    "README.md",
+    "LICENSE",
+    "NOTICE",
+    DOCKERFILE,
+    "compose/pip-install",
+    "hatch_build.py",
+    "pyspark_rocketbed.py",
 )
 STAGE_LABEL: Final = "rocketbed.stage"
 """On the images of a build's stages, by the Dockerfile."""

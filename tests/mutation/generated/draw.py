@@ -24,8 +24,12 @@ MUTATED: Final = (
     "node",
     "replication",
     "routing",
-    *("client/consumer.py", "client/flow.py", "client/offsets.py"),
-    *("client/pulls.py", "client/routes.py", "client/session.py"),
+    "client/consumer.py",
+    "client/flow.py",
+    "client/offsets.py",
+    "client/pulls.py",
+    "client/routes.py",
+    "client/session.py",
 )
 """Folders and files below the package: servers, and the client's consumer side."""
 UNUSED: Final = tuple(f"replication/register/{one}.py" for one in ("etcd", "place", "sqlite"))

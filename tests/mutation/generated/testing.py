@@ -7,12 +7,23 @@ from typing import Final
 from warnings import catch_warnings
 
 ASKED: Final = (
-    *("-q", "-x", "-m", "not slow and not peer"),
-    *("-p", "no:cacheprovider", "-p", "no:xdist"),
+    "-q",
+    "-x",
+    "-m",
+    "not slow and not peer",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
     # Its watchdog is a thread, which a fork does not take along; then its options are unknown.
-    *("-p", "no:faulthandler", "-o", "addopts=--import-mode=importlib"),
-    *("-W", "ignore::pytest.PytestConfigWarning"),
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # our plugin was imported long since
+    "-p",
+    "no:faulthandler",
+    "-o",
+    "addopts=--import-mode=importlib",
+    "-W",
+    "ignore::pytest.PytestConfigWarning",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",  # our plugin was imported long since
 )
 LAST_LINES: Final = 12
 """Of what was printed, which a failure tells."""

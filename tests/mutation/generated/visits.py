@@ -30,7 +30,15 @@ MORE: Final = {"soak-swarm": 4, "soak-failover": 3}
 
 
 RUN_BY: Final = (
-    *("chaos", "client", "inspect", "node", "remoting", "replication", "routing", "wire", "world"),
+    "chaos",
+    "client",
+    "inspect",
+    "node",
+    "remoting",
+    "replication",
+    "routing",
+    "wire",
+    "world",
 )
 """Folders whose code decides what a run does."""
 

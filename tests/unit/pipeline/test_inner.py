@@ -45,7 +45,14 @@ def written(row: dict[str, Any]) -> list[Outgoing]:
 def test_each_message_is_a_row_with_what_is_its_own(log: Log) -> None:
     found = read(log)
     assert [row["body"] for row in found] == [
-        *(b"before", b"one", b"", b"three", b"one", b"", b"three", b"behind"),
+        b"before",
+        b"one",
+        b"",
+        b"three",
+        b"one",
+        b"",
+        b"three",
+        b"behind",
     ]
     first, second, third = found[1:4]
     assert [row["queue_offset"] for row in (first, second, third)] == [1, 2, 3]
@@ -88,7 +95,10 @@ def test_a_batch_that_says_another_number_of_messages_is_corrupt(tmp_path: Path,
     )
     found = read(log)
     assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
-        *("bad_properties", None, None, None),
+        "bad_properties",
+        None,
+        None,
+        None,
     ]
     with pytest.raises(RocketbedCorrupt):
         read(log, mode="FAILFAST")
@@ -105,7 +115,12 @@ def test_a_batch_that_cannot_be_unpacked_is_corrupt(tmp_path: Path) -> None:
     )
     found = read(log)
     assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
-        *("bad_body", "bad_body", "bad_body", None, None, None),
+        "bad_body",
+        "bad_body",
+        "bad_body",
+        None,
+        None,
+        None,
     ]
     assert [row["body"] for row in found] == [None, None, None, b"one", b"", b"three"]
     assert [row["body"] for row in read(log, mode="DROPMALFORMED")] == [b"one", b"", b"three"]
@@ -141,7 +156,10 @@ def test_a_damaged_batch_is_one_row_whatever_columns_are_asked_for(
     if "_corrupt" in columns:
         reason = "bad_properties" if fields else "crc_mismatch"
         assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
-            *(reason, None, None, None),
+            reason,
+            None,
+            None,
+            None,
         ]
     if "body" in columns:
         assert [row["body"] for row in found] == [None, b"one", b"", b"three"]

@@ -150,10 +150,19 @@ def test_any_text_is_taken_by_few_options() -> None:
         return True
 
     assert [option.name for option in TABLE if takes(option)] == [
-        *("path", "topics", "brokers", "clusters", "stats", "columnNameOfCorruptRecord"),
-        *("topic", "fs.s3a.endpoint.region", "fs.s3a.access.key"),
-        *("fs.s3a.secret.key", "fs.s3a.session.token"),
-        *("fs.azure.account.oauth2.client.id", "fs.azure.account.oauth2.client.secret"),
+        "path",
+        "topics",
+        "brokers",
+        "clusters",
+        "stats",
+        "columnNameOfCorruptRecord",
+        "topic",
+        "fs.s3a.endpoint.region",
+        "fs.s3a.access.key",
+        "fs.s3a.secret.key",
+        "fs.s3a.session.token",
+        "fs.azure.account.oauth2.client.id",
+        "fs.azure.account.oauth2.client.secret",
     ]
 
 

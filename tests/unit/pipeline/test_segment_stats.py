@@ -391,7 +391,8 @@ def test_a_log_that_was_cut_and_went_on_otherwise(tmp_path: Path) -> None:
     shutil.rmtree(log.root)
     log = Log(tmp_path / "store").append([*made[:20], *of_phases(1, 10, topic="other")])
     assert {row["segment"] for row in same(log, tmp_path / "stats", topics="other")} == {
-        *(SEGMENT, 2 * SEGMENT)
+        SEGMENT,
+        2 * SEGMENT,
     }
     assert make_stats(tmp_path / "stats", log.root).counts["known"] == 1
 
