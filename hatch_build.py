@@ -5,7 +5,8 @@ headers, or with ROCKETBED_PURE=1, the wheel is a pure one: a line says why, and
 `python hatch_build.py` builds them in place, for a checkout that is used without an install.
 
 The compiler is called as it is: a file without libraries is one command, for which setuptools
-would bring a second build system with its own idea of where packages are (docs/decisions.md).
+would bring a second build system with its own idea of where packages are
+(docs/internal/decisions.md).
 """
 
 import hashlib

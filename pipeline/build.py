@@ -57,7 +57,7 @@ def check_build(planned_by: str) -> None:
     if own_build() != planned_by:
         raise OtherBuild(
             f"{socket.gethostname()} has rocketbed {own_build()}, the driver {planned_by}: install"
-            " the same there, or give --archive FILE (docs/pipeline.md, Deploying)"
+            " the same there, or give --archive FILE (docs/guides/spark.md, Deploying)"
         )
 
 

@@ -449,7 +449,7 @@ OF_KAFKA: Final = {
     "endingtimestamp": ("endTimestamp",),
     "maxrecordsperpartition": ("minPartitions", "splitBytes"),
 }
-"""Options of Spark's source for Kafka, in lower case, and ours (docs/pipeline.md), of which the
+"""Options of Spark's source for Kafka, in lower case, and ours (docs/guides/spark.md), of which the
 first that is valid is meant."""
 
 

@@ -48,7 +48,7 @@ def build_session(
 
     `master` is Spark's (`local[2]`, `spark://host:7077`); `remote` a Spark Connect address
     (`sc://host:15002`, `local[2]`), which then counts instead. `conf` goes over the defaults.
-    `archive` has rocketbed for executors that do not (docs/pipeline.md, "Deploying").
+    `archive` has rocketbed for executors that do not (docs/guides/spark.md, "Deploying").
     Raises `SparkMissing`.
     """
     try:

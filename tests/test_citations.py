@@ -49,7 +49,7 @@ DEFINED: Final = re.compile(
 
 
 ELSEWHERE: Final = {
-    "docs/style.md": ("TIGER_STYLE.md", "doc/impl.md", "doc/whats-here.md"),
+    "docs/internal/style.md": ("TIGER_STYLE.md", "doc/impl.md", "doc/whats-here.md"),
     "tests/unit/cluster/test_compose_files.py": ("docs/a.md",),
 }
 """Names of documents that are other projects', or nobody's."""
@@ -255,8 +255,8 @@ def test_the_finder_finds() -> None:
         "chaos.md 6.2 says 5 s",
         "(store.md\n    2.8, 3.1)",
         "# wire.md 2.1,\n# 6.5",
-        "docs/pipeline.md",
-        'ROOT / "docs" / "pipeline.md"',
+        "docs/guides/spark.md",
+        'ROOT / "docs/guides/spark.md"',
     ],
 )
 def test_what_is_there_is_no_trouble(text: str) -> None:
@@ -294,7 +294,10 @@ def test_what_leads_nowhere_is_found(text: str) -> None:
 
 def test_a_link_of_a_document_has_to_lead_somewhere() -> None:
     page = SPEC / "store.md"
-    assert troubles("[a](../formats.md) [b](#8-recovery) [c](wire.md#12-test-vectors)", page) == []
+    assert (
+        troubles("[a](../reference/formats.md) [b](#8-recovery) [c](wire.md#12-test-vectors)", page)
+        == []
+    )
     assert troubles(
         "see §8.6\n[a](../formats.txt)\n[b](#nowhere)\n[c](wire.md#x)\n§8.66", page
     ) == [

@@ -1,5 +1,5 @@
 """The store: commit log, consume queues, index files, and their recovery.
 
 Files are RocketMQ's, byte for byte; how they come to be there after a crash is not
-(docs/divergence.md).
+(docs/reference/differences.md).
 """

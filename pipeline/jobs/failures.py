@@ -81,7 +81,7 @@ def _explained(name: str, text: str) -> PipelineError:
     if missing := _NO_MODULE.findall(text):
         return SparkFailed(
             f"the Python that Spark runs has no module {missing[-1]}: install it on all machines,"
-            " or give --archive FILE (docs/pipeline.md, Deploying)"
+            " or give --archive FILE (docs/guides/spark.md, Deploying)"
         )
     if program := _NO_PROGRAM.findall(text):
         return SparkFailed(

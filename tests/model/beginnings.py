@@ -2,7 +2,7 @@
 older mark, half-written files, strays, a torn end.
 
 What a start says of it, from where it reads the log again, and that its answers are right. Files
-are changed as others would leave them, in the form that docs/formats.md gives.
+are changed as others would leave them, in the form that docs/reference/formats.md gives.
 """
 
 import struct

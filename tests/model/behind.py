@@ -26,7 +26,7 @@ from tests.model.stage import Stage, read_log
 from tests.model.store import HOST
 
 FAR: Final = 8 << 20
-"""docs/replication.md 7.4: so many bytes behind, and no member, a follower is sent files, at a rate
+"""replication.md 7.4: so many bytes behind, and no member, a follower is sent files, at a rate
 that followers share."""
 SEGMENT: Final = 3 << 20
 """Files take several frames, so that most begin within one."""

@@ -34,7 +34,7 @@ NUMBERS: Final = (1, 2, 3)
 ROUNDS: Final = 5
 STEPS: Final = 8
 NOTED_S: Final = 0.6
-"""docs/replication.md 7.3: what of positions a failover may forget is younger."""
+"""replication.md 7.3: what of positions a failover may forget is younger."""
 LOCK_S: Final = 60.0
 SCAN_S: Final = 11.0
 """After the end of a lock it is forgotten by then."""

@@ -28,7 +28,7 @@ GROUP, CLUSTER = "broker-a", "DefaultCluster"
 SOON_S: Final = 0.3
 """For what has nothing to wait for; less than any of the times below."""
 GRACE_S, LAG_S, CAUGHT_UP_S, LEASE_S = 0.25, 0.5, 1.0, 0.6
-"""docs/replication.md 7.5: without a link, behind, complete before it is asked for; the lease."""
+"""replication.md 7.5: without a link, behind, complete before it is asked for; the lease."""
 GIVE_UP_S: Final = 31.0
 """Between two tries to be rid of the lead, and a bit."""
 LATE_S: Final = 0.2

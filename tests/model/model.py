@@ -1,8 +1,8 @@
 """What a store has to hold and to answer, kept beside it: of each record what was put.
 
 The model lives outside the simulated process, so it knows what was written, flushed and under way
-when the end came. It reads bytes of the log by the format alone (docs/formats.md), nothing of the
-store's own bookkeeping.
+when the end came. It reads bytes of the log by the format alone (docs/reference/formats.md),
+nothing of the store's own bookkeeping.
 """
 
 import copy

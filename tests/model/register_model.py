@@ -1,5 +1,5 @@
 """What the register has to hold of a group, kept beside a controller: the rules of
-docs/replication.md 7.5 to 7.9 once more, as plain values. A refusal changes nothing.
+replication.md 7.5 to 7.9 once more, as plain values. A refusal changes nothing.
 """
 
 from dataclasses import dataclass, field

@@ -35,7 +35,7 @@ from tests.model.model import Model, Wrong, ensure
 from tests.model.store import ROOT, Life, Topics, ensure_closed, settings
 
 RECORD: Final = struct.Struct(">iiIiiqqiq8sq8siqi")
-"""A record up to its body (docs/formats.md)."""
+"""A record up to its body (docs/reference/formats.md)."""
 MAGIC: Final = 0xDAA320A7 - (1 << 32)
 ROLLED_BACK: Final = 12
 Step = Callable[[World, StoreConfig, Random], Awaitable[None]]

@@ -12,7 +12,7 @@ from tests.support.peer.traffic import query, read, varied, write
 TOPICS = ("PeerOne", "Peer-two_%|", "PeerBatch")
 SETTINGS = {"stop": {}, "kill": {"messageIndexSafe": "true"}}
 """By how we end. Without this setting RocketMQ deletes the unfinished index file of an unclean stop
-and builds anew only what the last segments hold (docs/divergence.md, T9)."""
+and builds anew only what the last segments hold (docs/reference/differences.md, T9)."""
 
 
 @pytest.mark.ci

@@ -1,4 +1,4 @@
-"""The projects under docs/examples, the programs of docs/plugin.md: run as readers would."""
+"""The projects under docs/examples, the programs of docs/guides/plugin.md: run as readers would."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ EXAMPLES = ROOT / "docs" / "examples"
 
 def blocks() -> list[str]:
     """The Python programs of the page that are tests."""
-    text = (ROOT / "docs" / "plugin.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guides/plugin.md").read_text(encoding="utf-8")
     return [
         block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "def test" in block
     ]

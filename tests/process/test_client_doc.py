@@ -1,4 +1,4 @@
-"""The programs of docs/client.md run as they stand."""
+"""The programs of docs/guides/client.md run as they stand."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from rocketbed.cluster.cluster import LocalCluster
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "client.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/client.md"
 
 
 def programs() -> dict[str, str]:

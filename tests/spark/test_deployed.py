@@ -73,7 +73,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """An archive as docs/pipeline.md makes one."""
+    """An archive as docs/guides/spark.md makes one."""
     pip = (sys.executable, "-m", "pip", "-q")
     site = tmp_path / "site"
     subprocess.run([*pip, "wheel", "--no-deps", "-w", tmp_path, ROOT], check=True)

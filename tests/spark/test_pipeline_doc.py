@@ -1,4 +1,4 @@
-"""The examples of docs/pipeline.md run as they stand, and give what the page says."""
+"""The examples of docs/guides/spark.md run as they stand, and give what the page says."""
 
 import contextlib
 import io
@@ -24,7 +24,7 @@ from tests.support.spark_live import cluster_in
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/guides/spark.md").read_text(encoding="utf-8")
 NAMESERVER = "127.0.0.1:9876"
 PROMPT = "$ rocketbed pipeline "
 DATA = "/data/"
@@ -70,7 +70,7 @@ def printed(program: str, names: dict[str, object], place: Path) -> str:
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         text = program.replace(DATA, f"{place}/")
-        exec(compile(text, "docs/pipeline.md", "exec"), names)
+        exec(compile(text, "docs/guides/spark.md", "exec"), names)
     return output.getvalue()
 
 

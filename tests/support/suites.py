@@ -24,7 +24,7 @@ async def test_orders_survive_failover(cluster, chaos):
     assert await c.read_all() >= set(range(200))
     chaos.check()                                          # all default checkers
 """
-"""The first test of docs/plugin.md, as a user writes it."""
+"""The first test of docs/guides/plugin.md, as a user writes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Brokers that are not ours, as the cluster under test (docs/foreign.md)."""
+"""Brokers that are not ours, as the cluster under test (docs/guides/foreign.md)."""

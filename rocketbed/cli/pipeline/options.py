@@ -157,7 +157,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "--archive",
         metavar="FILE",
-        help="rocketbed for executors that do not have it: see docs/pipeline.md, Deploying.",
+        help="rocketbed for executors that do not have it: see docs/guides/spark.md, Deploying.",
     ),
     click.option(
         "--report",

@@ -18,7 +18,7 @@ from rocketbed.host.member import ManagedProcess, ProcessError
 
 PIDS: Final = 100
 NOFILE: Final = 16384
-"""Both as in compose/classic.yaml; why is in docs/docker.md, "Limits"."""
+"""Both as in compose/classic.yaml; why is in docs/guides/cluster.md, "Limits"."""
 
 
 class ContainerMember(ManagedProcess):

@@ -17,7 +17,7 @@ NUMBER: Final = re.compile(
     r"(.*_)?(offset|position|begin|start|end|next|size|length|count|index|id|queue|code|min|max"
     r"|ms|ns|s|bytes)"
 )
-"""Names of numbers, by their last word (docs/style.md: units last)."""
+"""Names of numbers, by their last word (docs/internal/style.md: units last)."""
 MS_PER_S: Final = 1000
 SYMMETRIC: Final = ("min", "max")
 """Of numbers they give the same in any order."""
