@@ -43,12 +43,14 @@ fuzz: $(VENV)/.test  ## fresh seeds for SECONDS; keeps what they find in out/fuz
 mutants: $(VENV)/.test  ## planted bugs: does the testbed find them? MUTANTS=generated, --help
 	$(BIN)/python -m tests.mutation $(MUTANTS)
 
-check: $(VENV)/.lint  ## format, lint, types, import directions, workflow files
+check: $(VENV)/.lint  ## format, lint, types, import directions, workflow files, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/python docs/generate.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 dist: $(VENV)/.dist  ## build sdist and wheels into dist/; each is installed and runs a client
 	$(BIN)/python -m tools.dist
@@ -78,5 +80,5 @@ $(VENV)/.dist: $(INSTALLED) | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.lint: $(INSTALLED) | $(VENV)/bin/python
-	$(PIP) --editable '.[chaos,spark,connect,test,dist,lint]'
+	$(PIP) --editable '.[chaos,spark,connect,test,dist,lint,docs]'
 	touch $@ $(VENV)/.demo $(VENV)/.dist $(VENV)/.test

@@ -117,7 +117,7 @@ LOGS: Final = ("records", "blocks", "files")
 TABLE: Final = (
     Option(
         "path", read_place, "",
-        "a store's directory, or `broker/replica=directory,...`; more forms: see above",
+        "a store's directory, or `broker/replica=directory,...`; more forms: see the guide",
     ),
     Option(
         "endpoints", read_nameservers, "",
@@ -125,7 +125,10 @@ TABLE: Final = (
         " where writers send",
         READS + WRITES,
     ),
-    Option("view", read_one_of(*VIEWS), "`records`", "the table to read, see above"),
+    Option(
+        "view", read_one_of(*VIEWS), "`records`",
+        "the table to read: " + ", ".join(f"`{view}`" for view in VIEWS),
+    ),
     Option("topics", read_names, "all", "comma-separated topic names", views=QUEUES),
     Option(
         "topicsPattern", read_pattern, "",
@@ -166,7 +169,10 @@ TABLE: Final = (
     Option(
         "blockBytes", read_number(1), "`1m`", "size of a block", source="path", views=("blocks",)
     ),
-    Option("mode", read_one_of(*MODES), "`PERMISSIVE`", "see below", views=RECORDS),
+    Option(
+        "mode", read_one_of(*MODES), "`PERMISSIVE`",
+        "what becomes of bad ranges: " + ", ".join(f"`{mode}`" for mode in MODES), views=RECORDS,
+    ),
     Option(
         "columnNameOfCorruptRecord", read_column, f"`{CORRUPT}`", "where a bad range is described",
         views=RECORDS,
@@ -241,7 +247,7 @@ TABLE: Final = (
     ),
     Option("topic", read_text, "", "where rows go when they have no column `topic`", WRITES),
     Option(
-        "delivery", read_one_of(AT_LEAST_ONCE, EXACTLY_ONCE), "see below",
+        "delivery", read_one_of(AT_LEAST_ONCE, EXACTLY_ONCE), "see right",
         f"`{AT_LEAST_ONCE}` (default of batch jobs) or `{EXACTLY_ONCE}` (default of streams)",
         WRITES,
     ),

@@ -112,8 +112,8 @@ RocketbedSource.__doc__ = f"{RocketbedSource.__doc__}\n" + "\n\n".join(
 class Reader(Planned, DataSourceReader):
     """Reads the files of store directories, or the queues of a live cluster.
 
-    It takes none of Spark's filters (docs/internal/decisions.md): `pushFilters` would narrow later
-    queries.
+    It takes none of Spark's filters: `pushFilters` would narrow later queries
+    (docs/internal/decisions.md).
     """
 
     def __init__(self, schema: "StructType", options: Options) -> None:

@@ -164,6 +164,7 @@ def check(
                 for (name, grade), one in zip(heads, found, strict=True)
             ]
 
+        run.__doc__ = look.__doc__
         return Check(tuple(name for name, _ in heads), run, needs_history)
 
     return made

@@ -46,6 +46,7 @@ class Expectation:
     """What the scenario expects beyond the promise."""
 
     loss: Literal["bound", "none"] = "bound"
+    """`bound`: what the configuration and the faults allow; `none`: no acknowledged message."""
     rto_s: float | None = None
     """Longest time without an acknowledgement for a producer that sends."""
     progress: tuple[int, float] | None = None

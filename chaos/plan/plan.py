@@ -24,9 +24,13 @@ class Shape:
     brokers: int = 3
     """Nodes of a group: a master and its slaves."""
     groups: int = 1
+    """Broker groups: `b1`, `b2`, ... and `c1`, `c2`, ..."""
     nameservers: int = 2
+    """Nameservers: `ns1`, `ns2`, ..."""
     flush: Literal["sync", "async"] = "async"
+    """`flushDiskType`."""
     repl: Literal["sync", "async"] = "sync"
+    """Whether a send waits for replicas."""
     min_isr: int = 2
     """`inSyncReplicas` under sync replication; not above `brokers`."""
     failover: bool = False
@@ -59,12 +63,15 @@ class Shape:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producers:
     count: int = 4
+    """Producers."""
     rate: float = 50.0
     """Messages a second of each, while it is let."""
     in_flight: int = 4
     """Sends of each that may be under way."""
     topics: int = 1
+    """Topics, which all producers share."""
     queues: int = 4
+    """Queues of each topic."""
     body: tuple[int, int] = (64, 1800)
     """Sizes, bytes; the lower bound is raised to what names the writer."""
     keys: int = 64
@@ -76,6 +83,7 @@ class Producers:
     ordered: bool = False
     """Send the messages of one key to one queue, one after the other."""
     timeout_s: float = 3.0
+    """Limit of one send."""
     oneway: float = 0.0
     """Share of single sends that ask for no answer."""
     properties: float = 0.0
@@ -105,6 +113,7 @@ class Consumers:
     """Programs that read while the storm goes on."""
 
     count: int = 2
+    """Consumers, in groups of `members`."""
     mode: Literal["group", "pull", "mixed"] = "mixed"
     """`group`: poll and commit; `pull`: follow each queue by offsets of its own."""
     members: int = 1
@@ -128,6 +137,7 @@ class Listeners:
     refused: float = 0.2
     """Share of them that the function refuses: once, twice or always."""
     queues: int = 4
+    """Queues of that topic."""
     greedy: float = 0.0
     """Share of the lives of a member in order in which it asks for every queue, whoever else is
     there: the brokers' locks alone part them then."""
@@ -142,7 +152,9 @@ class Weather:
     cut_mode: CutMode = "random"
     """What of the unflushed survives a power cut."""
     link_ms: float = 0.1
+    """Delay of a link, one way."""
     link_jitter_ms: float = 0.1
+    """How much that delay varies."""
     slowness: Mapping[str, float] = field(default_factory=dict)
     """Node -> factor on processor time."""
     cold_share: float = 0.0

@@ -25,8 +25,8 @@ SELECTORS: Final = {
     "others": "after an arrow: the nodes that are not before it",
     "all": "all nodes",
     "clients:all": "all producers, consumers and listeners",
-    "clients:producers": "",
-    "clients:consumers": "",
+    "clients:producers": "all producers",
+    "clients:consumers": "all consumers",
 }
 """Words for targets. Those of roles may end with a group: `leader:c`, `follower:any:c`."""
 ROLES: Final = tuple(

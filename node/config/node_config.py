@@ -36,7 +36,7 @@ class NodeConfig:
     broker_name: str = "DEFAULT_BROKER"
     """Name that the members of a group share (`brokerName`)."""
     cluster_name: str = "DefaultCluster"
-    """`brokerClusterName`."""
+    """Name of the cluster that the group belongs to (`brokerClusterName`)."""
     broker_id: int = 0
     """0 is the master, anything else a slave (`brokerId`)."""
     broker_role: str = "ASYNC_MASTER"
@@ -96,7 +96,7 @@ class NodeConfig:
     register_period_ms: int = 30_000
     """Pause between registrations, 10 to 60 s (`registerNameServerPeriod`)."""
     register_timeout_ms: int = 24_000
-    """`registerBrokerTimeoutMills`."""
+    """Limit of one registration (`registerBrokerTimeoutMills`)."""
     broker_permission: int = 6
     """Read 4, write 2 (`brokerPermission`)."""
     auto_create_topic: bool = True

@@ -72,7 +72,7 @@ def missing_in(target: KnownEnd, others: Iterable[KnownEnd]) -> str:
             f"of {target.name}'s log {target.unqueued}: nobody could read these messages there,"
             " and they may have been acknowledged. A topic that was deleted and made again leaves"
             " such a queue until its master has told of it: start the master and look at"
-            " `rocketbed cluster status`, or see docs/reference/differences.md, Failover by hand"
+            " `rocketbed cluster status`, or see docs/guides/cluster.md, Failover by hand"
         )
     if not longer:
         return ""

@@ -1,4 +1,4 @@
-"""The programs of docs/guides/client.md run as they stand."""
+"""The programs of README.md and docs/guides/client.md run as printed."""
 
 import re
 import subprocess
@@ -9,7 +9,8 @@ import pytest
 
 from rocketbed.cluster.cluster import LocalCluster
 
-PAGE = Path(__file__).parents[2] / "docs/guides/client.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/guides/client.md"
 
 
 def programs() -> dict[str, str]:
@@ -18,9 +19,9 @@ def programs() -> dict[str, str]:
     return dict(found)
 
 
-def run(name: str, nameservers: str) -> str:
+def run(program: str, nameservers: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", programs()[name], nameservers],
+        [sys.executable, "-P", "-c", program, nameservers],
         capture_output=True,
         text=True,
         timeout=60,
@@ -34,19 +35,20 @@ def run(name: str, nameservers: str) -> str:
 @pytest.mark.slow
 @pytest.mark.process
 async def test_the_pages_programs(tmp_path: Path) -> None:
-    assert list(programs()) == ["send.py", "read.py", "listen.py", "aio.py", "admin.py"]
+    page = programs()
+    assert list(page) == ["send.py", "read.py", "listen.py", "aio.py", "admin.py"]
     async with LocalCluster.create(
         tmp_path / "cluster", slaves=0, sync=False, tied=True
     ) as cluster:
         await cluster.start()
         servers = cluster.nameserver_address
-        assert "stored at" in run("send.py", servers)
-        assert "coffee one coffee" in run("read.py", servers)
-        heard = run("listen.py", servers).splitlines()
+        assert "stored at" in run(page["send.py"], servers)
+        assert "coffee one coffee" in run(page["read.py"], servers)
+        heard = run(page["listen.py"], servers).splitlines()
         assert "handled one coffee times before: 0" in heard
         assert len(heard) == len(set(heard)) == 7
-        assert run("aio.py", servers) == "brought the bill, please\n"
-        found = run("admin.py", servers)
+        assert run(page["aio.py"], servers) == "brought the bill, please\n"
+        found = run(page["admin.py"], servers)
         assert found.startswith("['Orders']\n")
         assert [line.split(" ", 1)[1] for line in found.splitlines()[1:]] == [
             "one coffee",
@@ -54,3 +56,14 @@ async def test_the_pages_programs(tmp_path: Path) -> None:
             "paid",
             "served",
         ]
+
+
+@pytest.mark.process
+async def test_the_readmes_example(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    async with LocalCluster.create(
+        tmp_path / "cluster", slaves=0, sync=False, tied=True
+    ) as cluster:
+        await cluster.start()
+        servers = cluster.nameserver_address
+        assert run(program.replace("127.0.0.1:9876", servers), servers) == "[b'hello']\n"

@@ -31,7 +31,7 @@ from rocketbed.world.real import real_world
 from tests.support.logs import Log, Message, rows
 from tests.support.paths import ROOT
 
-PAGE = ROOT / "docs/guides/spark.md"
+PAGE = ROOT / "docs/reference/spark.md"
 NOBODY = {"endpoints": "127.0.0.1:1", "retryTimeoutMs": "50"}
 KEY = TaskKey(job="job", batch=0, partition=0)
 
