@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.node.broker.noted import Noted
+from rocketbed.node.broker.changed_queues import Noted
 from rocketbed.node.broker.topics import Topics
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import LockedQueues, LockQueues, MessageQueue

@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
-from rocketbed.node.broker.noted import Noted
+from rocketbed.node.broker.changed_queues import Noted
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.wire.bodies import ConsumerOffsetTable, DataVersion
 from rocketbed.world.api import World

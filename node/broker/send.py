@@ -15,7 +15,7 @@ from rocketbed.node.broker.plain_run import EndOfLog, is_near
 from rocketbed.node.broker.plain_shapes import SLOW_PROPERTIES, Headers, Meanings, Names
 from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED
 from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
-from rocketbed.node.broker.taken import Pending, PlainRun, Taken, number_of, refused, stored
+from rocketbed.node.broker.send_outcomes import Pending, PlainRun, Taken, number_of, refused, stored
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC, Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue

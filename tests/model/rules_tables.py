@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from rocketbed.node.broker.config_file import ConfigFileError
-from rocketbed.node.broker.noted import Noted
+from rocketbed.node.broker.changed_queues import Noted
 from rocketbed.node.broker.table_log import BEHIND_S, REPLAYED, REPLAYED_MS, ROWS, TableLog
 from rocketbed.node.store.errors import PutFailed
 from rocketbed.node.store.status import PutStatus
