@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench import (
-    beside,
+    side_by_side,
     catch_up,
     clients,
     consumers,
@@ -73,7 +73,7 @@ def main() -> int:
     return 0
 
 
-Rows = Iterable[Row | beside.SidedRow]
+Rows = Iterable[Row | side_by_side.SidedRow]
 CALIBRATION_MAX = 0.15
 """A row is marked where a loop took so much more, or less, time after it than before."""
 
@@ -96,11 +96,11 @@ def _plan(bench: Bench, options: argparse.Namespace) -> Iterable[tuple[str, Rows
         ("clients", lambda start: clients.client_faces(bench, start)),
         ("consumers", lambda start: consumers.consumers(bench, start, messages, seconds, jars)),
     ]
-    sides = beside.starts_of(bench, peer if jars is not None else None, SMALL_LOG)
-    yield "sends", beside.sends(sides, seconds), None
-    yield "native body", beside.bodies(bench, seconds, SMALL_LOG), None
-    yield "sync flush", beside.sync_flush(sides, seconds / 2), None
-    yield "two groups", beside.two_groups(sides, seconds), None
+    sides = side_by_side.starts_of(bench, peer if jars is not None else None, SMALL_LOG)
+    yield "sends", side_by_side.sends(sides, seconds), None
+    yield "native body", side_by_side.bodies(bench, seconds, SMALL_LOG), None
+    yield "sync flush", side_by_side.sync_flush(sides, seconds / 2), None
+    yield "two groups", side_by_side.two_groups(sides, seconds), None
     for name, measure in both:
         yield name, measure(ours), measure(peer) if jars is not None else None
     yield "slave", measures.one_slave(bench, seconds / 2), None
