@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench import (
-    side_by_side,
     catch_up,
     clients,
     consumers,
@@ -23,6 +22,7 @@ from bench import (
     measures,
     pairs,
     places,
+    side_by_side,
     simulation,
     spread,
     stall,
@@ -34,11 +34,11 @@ from bench.processes import Bench, Broker
 
 SMALL_LOG = "mappedFileSizeCommitLog=1073741824"
 PEER_RUNS = 5
-"""Strikes at a real RocketMQ, which takes half a minute to be whole again."""
+"""Strikes at a real RocketMQ, which takes half a minute to recover."""
 
 
 def main() -> int:
-    """Run everything; one side after the other, so that neither disturbs the other."""
+    """Run all measures; one side after the other, so that neither disturbs the other."""
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--peer", type=Path, help="folder of RocketMQ's jars, for the same load")
     parser.add_argument(
@@ -75,11 +75,12 @@ def main() -> int:
 
 Rows = Iterable[Row | side_by_side.SidedRow]
 CALIBRATION_MAX = 0.15
-"""A row is marked where a loop took so much more, or less, time after it than before."""
+"""Change of a calibration loop's time during a row from which the row is marked."""
 
 
 def _plan(bench: Bench, options: argparse.Namespace) -> Iterable[tuple[str, Rows, Rows | None]]:
-    """Name of each measure, and its rows on either side; nothing runs before it is iterated."""
+    """Yield the name of each measure, and its rows on either side; nothing runs before it is
+    iterated."""
     jars: Path | None = options.peer
     seconds: float = options.seconds
     messages: int = options.messages
@@ -131,26 +132,26 @@ class Table:
         self._values: dict[str, dict[str, float]] = {}
 
     def add(self, rows: Rows, side: str) -> None:
-        """Print rows; the last column says who was measured, if the row does not."""
+        """Print rows; the last column names the measured side, if the row does not."""
         before = _calibration_s()
-        for what, value, unit, *whose in rows:
-            after, of = _calibration_s(), whose[0] if whose else side
+        for name, value, unit, *row_side in rows:
+            after, measured_side = _calibration_s(), row_side[0] if row_side else side
             moved, before = after / before, after
-            self._values.setdefault(what, {})[of] = value
+            self._values.setdefault(name, {})[measured_side] = value
             is_steady = abs(moved - 1) <= CALIBRATION_MAX
             note = "" if is_steady else f"  (the processor's speed moved, x {moved:.2f})"
-            print(f"{what:<52} {value:>12,.2f} {unit:<12} {of}{note}", flush=True)
+            print(f"{name:<52} {value:>12,.2f} {unit:<12} {measured_side}{note}", flush=True)
 
     def ratios(self) -> None:
-        """Ours against theirs, where both were measured."""
-        for what, sides in self._values.items():
+        """Print the ratios of our values to RocketMQ's, where both were measured."""
+        for name, sides in self._values.items():
             if len(sides) == 2 and sides.get("RocketMQ"):
                 ratio = sides["rocketbed"] / sides["RocketMQ"]
-                print(f"{what:<52} {ratio:>12.2f} x RocketMQ", flush=True)
+                print(f"{name:<52} {ratio:>12.2f} x RocketMQ", flush=True)
 
 
 def _calibration_s() -> float:
-    """Of three tries, the shortest time of a loop that only the interpreter decides."""
+    """Return the shortest of three times of a loop that only the interpreter affects."""
     times = []
     for _ in range(3):
         began = time.perf_counter()

@@ -1,8 +1,9 @@
-"""An empty replica that catches up while its leader serves: how fast, and what it costs producers.
+"""An empty replica that catches up while its leader serves: its speed, and the cost for producers.
 
 The log is written beforehand by the node's own store (generate.py), and founds the group. The first
-follower copies it while nobody sends, the second one beside the load generator, 64 in flight, and a
-send every 2 ms whose latency is told. Rates of a copy are from its first byte to the leader's end.
+follower copies it without traffic, the second one together with the load generator, 64 in flight,
+and a send every 2 ms whose latency is measured. Rates of a copy are from its first byte to the
+leader's end.
 """
 
 import json
@@ -25,20 +26,20 @@ Row = tuple[str, float, str]
 MIB: Final = 1 << 20
 LOG_MIB: Final = 1536
 SEGMENT_MIB: Final = 128
-"""As `cluster.plan` sets it."""
+"""As in `cluster.plan`."""
 INDEX: Final = {"maxHashSlotNum": "5000000", "maxIndexNum": "20000000"}
 """As the generator leaves index files: RocketMQ's defaults."""
 BODY: Final = 1024
 IN_FLIGHT: Final = "64"
 SLICE_S: Final = 2.0
 SLICES: Final = 5
-"""Of traffic before the second copy."""
+"""Slices of traffic before the second copy."""
 COPY_S: Final = 600.0
 JOIN_S: Final = 60.0
 
 
 def catch_up() -> Iterator[Row]:
-    """Rows of both copies."""
+    """Yield the rows of both copies."""
     yield from trio.run(_catch_up)
 
 
@@ -61,14 +62,14 @@ async def _catch_up() -> list[Row]:
         during = Traffic()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_serve_until_cancelled, partial(traffic, during))
-            beside = await _copy(cluster, first, third)
+            under_load = await _copy(cluster, first, third)
             nursery.cancel_scope.cancel()
         with trio.fail_after(JOIN_S):
             await wait_leader(cluster, 3)
-    what = f"catch-up, a log of {LOG_MIB} MiB"
+    title = f"catch-up, a log of {LOG_MIB} MiB"
     return [
-        (f"{what}, nobody sends", alone, "MiB/s"),
-        (f"{what}, beside the load", beside, "MiB/s"),
+        (f"{title}, nobody sends", alone, "MiB/s"),
+        (f"{title}, beside the load", under_load, "MiB/s"),
         *before.rows("before"),
         *during.rows("meanwhile"),
     ]
@@ -85,24 +86,24 @@ class Traffic:
     refused: float = 0.0
 
     def rows(self, when: str) -> Iterator[Row]:
-        """What producers got."""
+        """Yield the producers' rows."""
         yield f"producers {when}: acknowledged", self.messages / self.seconds, "messages/s"
         yield f"producers {when}: p99, median of slices", statistics.median(self.p99), "ms"
         yield f"producers {when}: longest", self.longest, "ms"
         yield f"producers {when}: refused", self.refused, "messages"
 
 
-def _traffic(port: int, found: Traffic) -> None:
-    """One slice."""
+def _traffic(port: int, traffic: Traffic) -> None:
+    """Run one slice."""
     command = [sys.executable, "-P", "-m", "bench.ping", str(port), "send", str(SLICE_S)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as ping:
         result = generate(port, IN_FLIGHT, SLICE_S)
         times = json.loads(ping.communicate()[0])
-    found.messages += result["messages"]
-    found.seconds += result["seconds"]
-    found.p99.append(times["p99"])
-    found.longest = max(found.longest, times["longest"])
-    found.refused += result["refused"] + times["refused"]
+    traffic.messages += result["messages"]
+    traffic.seconds += result["seconds"]
+    traffic.p99.append(times["p99"])
+    traffic.longest = max(traffic.longest, times["longest"])
+    traffic.refused += result["refused"] + times["refused"]
 
 
 async def _serve_until_cancelled(traffic: Callable[[], None]) -> None:
@@ -111,7 +112,7 @@ async def _serve_until_cancelled(traffic: Callable[[], None]) -> None:
 
 
 async def _copy(cluster: LocalCluster, leader: str, follower: str) -> float:
-    """Start an empty replica; MiB a second until it has what the leader had by then."""
+    """Start an empty replica; return MiB a second until it has what the leader had by then."""
     cluster.launch(follower)
     began = None
     with trio.fail_after(COPY_S):
@@ -126,6 +127,6 @@ async def _copy(cluster: LocalCluster, leader: str, follower: str) -> float:
 
 
 async def _end(cluster: LocalCluster, name: str) -> int:
-    """Of a node's log; 0 for one that does not answer."""
+    """Return the end of a node's log; 0 if it does not answer."""
     rows = {row.member.name: row for row in await cluster.status()}
     return rows[name].offset("commitLogMaxOffset") or 0

@@ -1,4 +1,4 @@
-"""Our client by its three faces: trio, asyncio, threads; one program each, one broker.
+"""Our client by its three interfaces: trio, asyncio, threads; one program each, one broker.
 
 `python -m bench.clients FACE NAMESERVERS` is such a program; it prints its figures as JSON.
 """
@@ -34,7 +34,7 @@ FACES = ("trio", "aio", "blocking")
 
 
 def client_faces(bench: Bench, start: Callable[..., Broker]) -> Iterator[Row]:
-    """Sends and reads of 1 KiB, async flush; the nameserver is ours."""
+    """Yield the rates of sends and reads of 1 KiB, async flush; the nameserver is ours."""
     names = bench.nameserver()
     at = f"127.0.0.1:{names.port}"
     broker = start(f"namesrvAddr={at}", "autoCreateSubscriptionGroup=true")
@@ -45,8 +45,8 @@ def client_faces(bench: Bench, start: Callable[..., Broker]) -> Iterator[Row]:
     for face in FACES:
         command = [sys.executable, "-m", "bench.clients", face, at]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        for what, (value, unit) in json.loads(done.stdout).items():
-            yield f"{what}, {face}", value, unit
+        for name, (value, unit) in json.loads(done.stdout).items():
+            yield f"{name}, {face}", value, unit
     broker.kill()
     names.kill()
 
@@ -60,7 +60,7 @@ async def _from_loop(
     consumer: Any,
     together: Callable[[list[Callable[[], Awaitable[None]]]], Any],
 ) -> Figures:
-    """The same program for trio and asyncio."""
+    """Run the same program for trio and asyncio."""
     figures: Figures = {}
     for _ in range(WARM):
         await producer.send(MESSAGE)
@@ -80,8 +80,8 @@ async def _from_loop(
         began = time.perf_counter()
         await together([send] * at_once)
         how = f", linger {1e3 * LINGER_S:g} ms" if sender is lingering else ""
-        what = f"client, sends, {at_once} at once{how}"
-        figures[what] = COUNT / (time.perf_counter() - began), "/s"
+        name = f"client, sends, {at_once} at once{how}"
+        figures[name] = COUNT / (time.perf_counter() - began), "/s"
     await consumer.subscribe(TOPIC, start="first")
     began, read = time.perf_counter(), 0
     while read < COUNT:
@@ -170,7 +170,7 @@ def _plain(nameservers: str) -> Figures:
 
 
 def main() -> None:
-    """Run as one face."""
+    """Run one interface."""
     face, nameservers = sys.argv[1:]
     if face == "trio":
         figures = trio.run(_on_trio, nameservers)

@@ -1,4 +1,4 @@
-"""What a consumer sees: latency, rates, its start, delays, how queues are shared out.
+"""Measures from a consumer's view: latency, rates, its start, delays, assignment of queues.
 
 Our client (readers.py) and, with the jars, Java's (java/Clients.java) on a broker of either side;
 the nameserver is ours.
@@ -38,7 +38,7 @@ def consumers(
     seconds: float,
     jars: Path | None = None,
 ) -> Iterator[Row]:
-    """All rows; `messages` are read from a topic where they are."""
+    """Yield all rows; `messages` existing ones are read from a topic."""
     java = _java(jars) if jars is not None else None
     names = bench.nameserver()
     at = f"127.0.0.1:{names.port}"
@@ -84,7 +84,7 @@ def _make_topics(broker: Broker, names: Broker) -> None:
 
 
 def topic_fields(topic: str, queues: int) -> dict[str, str]:
-    """Of a request that makes a topic."""
+    """Return the fields of a request that creates a topic."""
     return {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
         "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
@@ -97,25 +97,27 @@ def _latencies(
 ) -> Iterator[Row]:
     for kind in ("listen",) if java else ("listen", "poll"):
         for rate in RATES:
-            # A new group of Java's begins at the first message of a young topic, whatever it says.
+            # A new group of Java's begins at the first message of a young topic, whatever its
+            # setting.
             topic = f"{TOPIC}-{rate}" if java else TOPIC
             with _Reader(kind, at, topic, QUEUES, java) as reader:
                 sent = _paced(broker, topic, rate, seconds)
                 read = reader.figures()
-            name = f"{_who(java)}, end to end by {kind}, {rate:,}/s"
-            for what in ("p50", "p99"):
-                yield f"{name}, {what}", *read[what]
+            name = f"{_client_name(java)}, end to end by {kind}, {rate:,}/s"
+            for percentile in ("p50", "p99"):
+                yield f"{name}, {percentile}", *read[percentile]
             if read["received"][0] < 0.97 * rate:
                 yield f"  sent, {name}", sent["accepted"] / sent["seconds"], "messages/s"
                 yield f"  received, {name}", *read["received"]
 
 
-def _who(java: list[str] | None) -> str:
+def _client_name(java: list[str] | None) -> str:
     return "Java's client" if java else "consumer"
 
 
 def _delays(broker: Broker, at: str, seconds: float) -> Iterator[Row]:
-    """Lateness is counted from the send and one second, so it has the way to the consumer in it."""
+    """Yield the lateness, counted from the send plus one second, so it includes the way to the
+    consumer."""
     for rate in (*DELAY_RATES, 0):
         with _Reader("poll", at, TOPIC, QUEUES) as reader:
             sent = _paced(broker, TOPIC, rate, seconds, DELAY_LEVEL)
@@ -129,9 +131,9 @@ def _delays(broker: Broker, at: str, seconds: float) -> Iterator[Row]:
             yield f"  {name}: not received", sent["accepted"] - read["count"][0], "messages"
 
 
-def _figures(name: str, found: dict[str, tuple[float, str]]) -> Iterator[Row]:
-    for what, (value, unit) in found.items():
-        yield f"{name}, {what}", value, unit
+def _figures(name: str, figures: dict[str, tuple[float, str]]) -> Iterator[Row]:
+    for figure, (value, unit) in figures.items():
+        yield f"{name}, {figure}", value, unit
 
 
 def _paced(
@@ -154,7 +156,7 @@ def _command(
 
 
 class _Reader:
-    """A process of readers.py, or of Clients.java, that is ready."""
+    """A ready process of readers.py, or of Clients.java."""
 
     def __init__(
         self, kind: str, at: str, topic: str, number: int, java: list[str] | None = None
@@ -170,7 +172,7 @@ class _Reader:
         raise RuntimeError("the reader has failed")
 
     def figures(self) -> dict[str, tuple[float, str]]:
-        """What it found; it has ended."""
+        """Return its figures, once it has ended."""
         output, _ = self._process.communicate(timeout=300)
         return _last_line(output)
 
@@ -185,11 +187,11 @@ def _read(
     command = _command(kind, at, topic, number, java)
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
-        raise RuntimeError(f"{_who(java)} failed: {done.stderr[-1000:]}")
+        raise RuntimeError(f"{_client_name(java)} failed: {done.stderr[-1000:]}")
     return _last_line(done.stdout)
 
 
 def _last_line(output: str) -> dict[str, tuple[float, str]]:
-    """Java's client writes its log first."""
-    found: dict[str, tuple[float, str]] = json.loads(output.splitlines()[-1])
-    return found
+    """Return the last line's figures: Java's client writes its log first."""
+    figures: dict[str, tuple[float, str]] = json.loads(output.splitlines()[-1])
+    return figures

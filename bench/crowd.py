@@ -2,12 +2,13 @@
 
 `python -m bench.crowd PORT` takes a command a line and answers each with a line of JSON:
 
-    join COUNT GROUPS TOPICS    open connections; each is a member of a group and follows 5 topics
-    beat COUNT                  heartbeats, one after the other on each connection in turn
-    slow COUNT RATE SECONDS     consumers that read RATE bytes a second altogether
-    stuck COUNT PULLS           consumers that send so many pulls and read nothing
-    leave                       close the stuck ones
-    restless RATE SECONDS       a member that connects, says so and goes, RATE times a second
+join COUNT GROUPS TOPICS: open connections; each is a member of a group and follows 5 topics
+beat COUNT: heartbeats, one after the other on each connection in turn
+slow COUNT RATE SECONDS: consumers that read RATE bytes a second altogether
+stuck COUNT PULLS: consumers that send PULLS pulls and read nothing
+leave: close the stuck ones
+restless RATE SECONDS: a member that connects, sends a heartbeat and disconnects, RATE times a
+second
 """
 
 import json
@@ -27,7 +28,7 @@ FOLLOWED = 5
 """Topics of a group."""
 HEARTBEAT_S = 30.0
 PIECE = 64 * 1024
-"""What a slow reader takes at once, and its receive buffer."""
+"""Bytes that a slow reader takes at once, and its receive buffer."""
 
 
 def topic_name(number: int) -> str:
@@ -54,7 +55,7 @@ def _heartbeat(member: int, groups: int, topics: int) -> bytes:
 
 
 class Crowd:
-    """What the commands share."""
+    """State of the commands."""
 
     def __init__(self, port: int, nursery: trio.Nursery) -> None:
         self._port = port
@@ -64,7 +65,7 @@ class Crowd:
         self._stuck: list[trio.SocketStream] = []
 
     async def join(self, count: int, groups: int, topics: int) -> dict[str, float]:
-        """Connections with a heartbeat each; they go on for ever."""
+        """Open connections with a heartbeat each; they continue for ever."""
         began = time.perf_counter()
         for member in range(count):
             stream = await trio.open_tcp_stream("127.0.0.1", self._port)
@@ -86,7 +87,7 @@ class Crowd:
                 await stream.send_all(heartbeat)
 
     async def beat(self, count: int) -> dict[str, float]:
-        """As fast as the broker answers; 16 under way."""
+        """Send heartbeats as fast as the broker answers, 16 in flight."""
         began, goal = time.perf_counter(), self._answered
         for number in range(count):
             stream, heartbeat = self._members[number % len(self._members)]
@@ -97,17 +98,18 @@ class Crowd:
         return {"seconds": time.perf_counter() - began}
 
     async def slow(self, count: int, rate: float, seconds: float) -> dict[str, float]:
-        """Pulls, two of each queue under way, read in small pieces; bytes and seconds."""
-        taken = [0] * count
+        """Pull, two requests of each queue in flight, and read in small pieces; return bytes and
+        seconds."""
+        bytes_read = [0] * count
         began = time.perf_counter()
         with trio.move_on_after(seconds):
             async with trio.open_nursery() as nursery:
                 for number in range(count):
-                    nursery.start_soon(self._read_slowly, number, rate / count, taken)
-        return {"bytes": sum(taken), "seconds": time.perf_counter() - began}
+                    nursery.start_soon(self._read_slowly, number, rate / count, bytes_read)
+        return {"bytes": sum(bytes_read), "seconds": time.perf_counter() - began}
 
-    async def _read_slowly(self, number: int, rate: float, taken: list[int]) -> None:
-        await trio.sleep(number * PIECE / rate / len(taken))  # not all in step
+    async def _read_slowly(self, number: int, rate: float, bytes_read: list[int]) -> None:
+        await trio.sleep(number * PIECE / rate / len(bytes_read))  # staggered
         async with await self._small_stream() as stream:
             for queue in range(QUEUES):
                 await stream.send_all(pull_frame(queue, 0, queue) * 2)
@@ -119,11 +121,11 @@ class Crowd:
                     if after > len(data):
                         break
                     data = data[after:]
-                    taken[number] += after
+                    bytes_read[number] += after
                     offset = (offset + 4) % 100_000
                     queue = offset // 4 % QUEUES
                     await stream.send_all(pull_frame(queue, offset, queue))
-                await trio.sleep_until(began + (taken[number] + len(data)) / rate)
+                await trio.sleep_until(began + (bytes_read[number] + len(data)) / rate)
 
     async def _small_stream(self) -> trio.SocketStream:
         socket = trio.socket.socket()
@@ -132,36 +134,36 @@ class Crowd:
         return trio.SocketStream(socket)
 
     async def stuck(self, count: int, pulls: int) -> dict[str, float]:
-        """As a consumer of thousands of queues whose machine hangs."""
+        """Behave as a consumer of thousands of queues whose machine hangs."""
         for _ in range(count):
             stream = await self._small_stream()
             self._stuck.append(stream)
             frames = b"".join(pull_frame(n % QUEUES, n, n) for n in range(pulls))
-            with trio.move_on_after(1):  # a broker that has enough takes no more requests
+            with trio.move_on_after(1):  # a broker with enough requests takes no more
                 await stream.send_all(frames)
         return {}
 
     async def restless(self, rate: float, seconds: float) -> dict[str, float]:
-        """One client id, each time on a new connection, which ends in turn in good order, by a
-        reset, and in the middle of a frame; how often it was answered, and how often it came."""
+        """Connect with one client id again and again; each connection ends in order, by a reset, or
+        in the middle of a frame in turn. Return the counts of answers and of connections."""
         heartbeat = _heartbeat(0, 1, FOLLOWED)
-        began, answered, came = trio.current_time(), 0, 0
+        began, answered, connections = trio.current_time(), 0, 0
         while trio.current_time() < began + seconds:
             stream = await trio.open_tcp_stream("127.0.0.1", self._port)
             async with stream:
                 await stream.send_all(heartbeat)
                 with trio.move_on_after(5):
                     answered += bool(await stream.receive_some(4096))
-                if came % 3 == 1:
+                if connections % 3 == 1:
                     stream.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-                elif came % 3 == 2:
+                elif connections % 3 == 2:
                     await stream.send_all(heartbeat[: len(heartbeat) // 2])
-            came += 1
-            await trio.sleep_until(began + came / rate)
-        return {"answered": answered, "came": came, "seconds": trio.current_time() - began}
+            connections += 1
+            await trio.sleep_until(began + connections / rate)
+        return {"answered": answered, "came": connections, "seconds": trio.current_time() - began}
 
     async def leave(self) -> dict[str, float]:
-        """Close them."""
+        """Close the stuck connections."""
         for stream in self._stuck:
             await trio.aclose_forcefully(stream)
         self._stuck.clear()

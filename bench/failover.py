@@ -1,4 +1,4 @@
-"""Groups with failover: the price of it, beside one node and beside a classic master.
+"""Groups with failover: their cost, compared with one node and with a classic master.
 
 Three nodes and a nameserver with the controller, as processes on loopback. Rates are those of the
 load generator at the leader; of several groups those of a generator at each leader, together. One
@@ -38,32 +38,32 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
 
 
 def rates(seconds: float) -> Iterator[Row]:
-    """Under either policy: medians of a few turns, all kinds by turns."""
+    """Yield rates under either policy: medians of a few turns, all kinds by turns."""
     flushes: tuple[Flush, ...] = ("async", "sync")
     for flush in flushes:
-        found: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+        results_by_kind: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
         for _ in range(TURNS):
             for kind in KINDS:
-                found[kind].append(trio.run(_rate, seconds, flush, KINDS[kind]))
-        for kind, results in found.items():
-            what = f"{flush.upper()}_FLUSH, {IN_FLIGHT} in flight, {kind}"
-            yield what, _median(results, "rate"), "messages/s"
-            yield f"{what}: CPU of who is asked", _median(results, "leader"), "us/message"
+                results_by_kind[kind].append(trio.run(_rate, seconds, flush, KINDS[kind]))
+        for kind, results in results_by_kind.items():
+            name = f"{flush.upper()}_FLUSH, {IN_FLIGHT} in flight, {kind}"
+            yield name, _median(results, "rate"), "messages/s"
+            yield f"{name}: CPU of who is asked", _median(results, "leader"), "us/message"
             if "follower" in results[0]:
-                yield f"{what}: CPU of a follower", _median(results, "follower"), "us/message"
-            if refused := sum(one["refused"] for one in results):
-                yield f"{what}: not acknowledged", refused, "messages"
-        replicas = found.pop("three replicas")
-        for kind, results in found.items():
+                yield f"{name}: CPU of a follower", _median(results, "follower"), "us/message"
+            if refused := sum(result["refused"] for result in results):
+                yield f"{name}: not acknowledged", refused, "messages"
+        replicas = results_by_kind.pop("three replicas")
+        for kind, results in results_by_kind.items():
             ratios = [b["rate"] / a["rate"] for a, b in zip(results, replicas, strict=True)]
-            what = f"{flush.upper()}_FLUSH, three replicas / {kind}"
-            yield what, statistics.median(ratios), "x"
-            yield f"{what}: least", min(ratios), "x"
-            yield f"{what}: greatest", max(ratios), "x"
+            name = f"{flush.upper()}_FLUSH, three replicas / {kind}"
+            yield name, statistics.median(ratios), "x"
+            yield f"{name}: least", min(ratios), "x"
+            yield f"{name}: greatest", max(ratios), "x"
 
 
-def _median(found: list[dict[str, float]], what: str) -> float:
-    return statistics.median(one[what] for one in found)
+def _median(results: list[dict[str, float]], field: str) -> float:
+    return statistics.median(result[field] for result in results)
 
 
 async def _rate(seconds: float, flush: Flush, kind: dict[str, Any]) -> dict[str, float]:
@@ -78,7 +78,9 @@ async def _rate(seconds: float, flush: Flush, kind: dict[str, Any]) -> dict[str,
         before = _spent(cluster)
         with ThreadPoolExecutor() as threads:
             loads = list(threads.map(lambda port: generate(port, IN_FLIGHT, seconds), ports))
-        result = {what: sum(one[what] for one in loads) for what in ("rate", "messages", "refused")}
+        result = {
+            field: sum(load[field] for load in loads) for field in ("rate", "messages", "refused")
+        }
         spent = {name: _spent(cluster)[name] - before[name] for name in before}
         of_leaders = sum(spent.pop(leader) for leader in leaders)
         result["leader"] = 1e6 * of_leaders / result["messages"]
@@ -88,7 +90,7 @@ async def _rate(seconds: float, flush: Flush, kind: dict[str, Any]) -> dict[str,
 
 
 def warm(port: int) -> None:
-    """Until nothing is refused: slaves that are waited for are there, disks keep up."""
+    """Load until nothing is refused: slaves that are waited for are connected, disks keep up."""
     for _ in range(WARM_TRIES):
         if not generate(port, IN_FLIGHT, WARM_S)["refused"]:
             return
@@ -96,21 +98,21 @@ def warm(port: int) -> None:
 
 
 def _spent(cluster: LocalCluster) -> dict[str, float]:
-    """CPU seconds of each node."""
+    """Return the CPU seconds of each node."""
     pids = {name: cluster.pid(name) for name in cluster.nodes}
     return {name: cpu_seconds(pid) for name, pid in pids.items() if pid is not None}
 
 
 @asynccontextmanager
 async def local_group(**options: Any) -> AsyncIterator[LocalCluster]:
-    """A cluster that is not started; the options are `make_plan`'s."""
+    """Yield a cluster that is not started; the options are `make_plan`'s."""
     with tempfile.TemporaryDirectory(prefix="rocketbed-bench-") as directory:
         async with LocalCluster.create(Path(directory) / "c", tied=True, **options) as cluster:
             yield cluster
 
 
 async def wait_leader(cluster: LocalCluster, in_sync: int, broker: str = BROKER_NAME) -> str:
-    """A group's leader, once so many are in sync; without failover the master."""
+    """Return a group's leader, once this many are in sync; without failover the master."""
     if not cluster.plan.failover:
         return cluster.plan.master(broker).name
     with trio.fail_after(WHOLE_S):

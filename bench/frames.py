@@ -1,4 +1,4 @@
-"""Ready-made request frames, so that the load generator costs as little as it can."""
+"""Ready-made request frames, so that the load generator costs as little as possible."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ QUEUES = 8
 def send_frames(
     count: int, body_size: int = BODY_SIZE, topics: Sequence[str] = (TOPIC,)
 ) -> list[bytes]:
-    """`count` SEND_MESSAGE_V2 frames with JSON headers, as a Java producer sends them, to all
-    queues of all topics in turn."""
+    """Return `count` SEND_MESSAGE_V2 frames with JSON headers, as a Java producer sends them, to
+    all queues of all topics in turn."""
     body = b"x" * body_size
     frames = []
     for number in range(count):
@@ -30,7 +30,7 @@ def send_frames(
 
 
 def pull_frame(queue_id: int, offset: int, opaque: int) -> bytes:
-    """A PULL_MESSAGE frame without long polling."""
+    """Return a PULL_MESSAGE frame without long polling."""
     fields = {
         "consumerGroup": "bench", "topic": TOPIC, "queueId": str(queue_id),
         "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
@@ -41,7 +41,7 @@ def pull_frame(queue_id: int, offset: int, opaque: int) -> bytes:
 
 
 def frame(code: int, fields: dict[str, str], opaque: int, body: bytes = b"") -> bytes:
-    """A request as a Java client writes it."""
+    """Return a request as a Java client writes it."""
     header = orjson.dumps(
         {
             "code": code,

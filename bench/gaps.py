@@ -1,10 +1,11 @@
-"""How long nobody is acknowledged when a group's leader goes: ours, and RocketMQ's controller mode.
+"""Longest time without an acknowledgement when a group's leader fails: ours, and RocketMQ's
+controller mode.
 
 Three nodes, and a nameserver with the controller, as real processes. A gap is the longest time
 between two acknowledgements to any of four senders of 1 KiB, from the last one before the leader is
 struck until half a second after another one leads, or, at a rolling restart, until all are in sync
-again; so it holds all that a failover takes, the client's part too. At the end each acknowledged
-message is looked for at the place that was told.
+again; so it includes all of a failover, the client's part too. At the end each acknowledged message
+is searched at its place.
 """
 
 import sys
@@ -30,12 +31,12 @@ from rocketbed.chaos.run.links import HEALTHY, LinkState
 
 Row = tuple[str, float, str]
 AFTER_S: Final = 0.5
-"""A gap that comes later is none of the failover."""
+"""Time after which a gap no longer belongs to the failover."""
 MS: Final = 1000.0
 SEGMENT: Final = 128 << 20
 SHAPE: Final = Shape(brokers=3, nameservers=1, failover=True, segment=SEGMENT)
 PEER_SHAPE: Final = Shape(brokers=3, nameservers=1, min_isr=2, segment=SEGMENT)
-"""Acknowledged is what all of the in-sync set has, two nodes or more, as it is with ours."""
+"""Acknowledged means held by all of the in-sync set, two nodes or more, as with ours."""
 TUNED_CONTROLLER: Final = {
     "scanNotActiveBrokerInterval": "200",
     "scanInactiveMasterInterval": "500",
@@ -67,100 +68,105 @@ async def _stop(group: Group, leader: str) -> Mend:
 
 
 async def _cut(group: Group, leader: str) -> Mend:
-    """Clients still reach it."""
+    """Cut the leader off; clients still reach it."""
     await _link(group, leader, LinkState(cut=True))
     return partial(_link, group, leader, HEALTHY)
 
 
 async def _link(group: Group, leader: str, state: LinkState) -> None:
-    others = [*group.members.shape.nameserver_names, *(n for n in group.nodes if n != leader)]
-    for other in others:
-        await group.backend.set_link(leader, other, state)
-        await group.backend.set_link(other, leader, state)
+    peers_of_leader = [
+        *group.members.shape.nameserver_names,
+        *(n for n in group.nodes if n != leader),
+    ]
+    for peer in peers_of_leader:
+        await group.backend.set_link(leader, peer, state)
+        await group.backend.set_link(peer, leader, state)
 
 
 CUT: Final = "cut off from controller and followers"
 STRIKES: Final = {"SIGKILL": _kill, "SIGSTOP": _pause, "clean stop": _stop, CUT: _cut}
-"""How the leader is struck."""
+"""Ways to strike the leader."""
 
 
-def net_of(what: str) -> Net:
-    """Loopback where it will do; a cut needs machines in network namespaces."""
-    return "switch" if what == CUT else "plain"
+def net_of(strike: str) -> Net:
+    """Return loopback where it will do; a cut needs machines in network namespaces."""
+    return "switch" if strike == CUT else "plain"
 
 
 # --- rows
 
 
 def ours(runs: int) -> Iterator[Row]:
-    """Of so many strikes of each kind, and of a rolling restart with so many stops."""
-    for what in STRIKES:
-        yield from _rows(what, ProcessHost(), SHAPE, runs)
+    """Yield rows of this many strikes of each kind, and of a rolling restart with this many
+    stops."""
+    for strike in STRIKES:
+        yield from _rows(strike, ProcessHost(), SHAPE, runs)
     stops, handovers, outcome = trio.run(_rolling, runs)
     yield from _figures("rolling restart, a node stopped and started", stops)
     yield from _figures("rolling restart, a handover before it", handovers)
-    yield from _kept("rolling restart", outcome)
+    yield from _outcome_rows("rolling restart", outcome)
 
 
 def peers(jars: Path, runs: int) -> Iterator[Row]:
-    """The same strikes at RocketMQ in controller mode, its timers as they are and tuned."""
+    """Yield rows of the same strikes at RocketMQ in controller mode, with its own timers and tuned
+    ones."""
     installation = unpacked(jars)
     tuned = replace(PEER_SHAPE, settings=TUNED_BROKER)
-    for what in STRIKES:
-        yield from _rows(what, ForeignHost(installation, "controller"), PEER_SHAPE, runs)
-        yield from _rows(what, _TunedHost(installation, "controller"), tuned, runs, ", tuned")
+    for strike in STRIKES:
+        yield from _rows(strike, ForeignHost(installation, "controller"), PEER_SHAPE, runs)
+        yield from _rows(strike, _TunedHost(installation, "controller"), tuned, runs, ", tuned")
 
 
-def _rows(what: str, host: ProcessHost, shape: Shape, runs: int, how: str = "") -> Iterator[Row]:
-    if what == CUT and (missing := missing_for_switch()) is not None:
-        print(f"failover, {what}: left out, {missing}", file=sys.stderr)
+def _rows(strike: str, host: ProcessHost, shape: Shape, runs: int, how: str = "") -> Iterator[Row]:
+    if strike == CUT and (missing := missing_for_switch()) is not None:
+        print(f"failover, {strike}: left out, {missing}", file=sys.stderr)
         return
-    found, outcome = trio.run(_gaps, host, shape, what, runs)
-    yield from _figures(what + how, found)
-    yield from _kept(what + how, outcome)
+    gaps, outcome = trio.run(_gaps, host, shape, strike, runs)
+    yield from _figures(strike + how, gaps)
+    yield from _outcome_rows(strike + how, outcome)
 
 
-def _figures(what: str, found: list[float]) -> Iterator[Row]:
-    ordered = sorted(found)
+def _figures(strike: str, gaps: list[float]) -> Iterator[Row]:
+    ordered = sorted(gaps)
     if not ordered:
         return
-    name = f"gap, {what}"
+    name = f"gap, {strike}"
     yield f"{name}: least of {len(ordered)}", MS * ordered[0], "ms"
     yield f"{name}: median", MS * ordered[len(ordered) // 2], "ms"
     yield f"{name}: p99", MS * ordered[len(ordered) * 99 // 100], "ms"
     yield f"{name}: longest", MS * ordered[-1], "ms"
 
 
-def _kept(what: str, outcome: Outcome) -> Iterator[Row]:
-    yield f"gap, {what}: acknowledged meanwhile", outcome.acknowledged, "messages"
+def _outcome_rows(strike: str, outcome: Outcome) -> Iterator[Row]:
+    yield f"gap, {strike}: acknowledged meanwhile", outcome.acknowledged, "messages"
     if outcome.is_stuck:
-        yield f"gap, {what}: given up, nothing for more than", WHOLE_S, "s"
+        yield f"gap, {strike}: given up, nothing for more than", WHOLE_S, "s"
         return
-    yield f"gap, {what}: of them lost", outcome.lost, "messages"
+    yield f"gap, {strike}: of them lost", outcome.lost, "messages"
 
 
 # --- runs
 
 
 async def _gaps(
-    host: ProcessHost, shape: Shape, what: str, runs: int
+    host: ProcessHost, shape: Shape, strike: str, runs: int
 ) -> tuple[list[float], Outcome]:
-    """Seconds, one of each strike at who leads by then."""
-    found: list[float] = []
+    """Return the seconds of each strike at the leader of that time."""
+    gaps: list[float] = []
     outcome = Outcome()
-    async with under_load(host, net_of(what), shape, outcome) as group:
+    async with under_load(host, net_of(strike), shape, outcome) as group:
         for _ in range(runs):
             try:
                 led = await group.wait_whole()
-                taken, mend = await group.gap(
-                    partial(STRIKES[what], group, led.node), partial(_led, group, led.epoch)
+                seconds, mend = await group.gap(
+                    partial(STRIKES[strike], group, led.node), partial(_led, group, led.epoch)
                 )
             except trio.TooSlowError:
                 outcome.is_stuck = True
                 break
-            found.append(taken)
+            gaps.append(seconds)
             await mend()
-    return found, outcome
+    return gaps, outcome
 
 
 async def _led(group: Group, epoch: int) -> None:
@@ -169,20 +175,21 @@ async def _led(group: Group, epoch: int) -> None:
 
 
 async def _rolling(runs: int) -> tuple[list[float], list[float], Outcome]:
-    """Gaps of stops and of handovers: each node in turn, which leads no more when it is stopped."""
+    """Return gaps of stops and of handovers: each node in turn, which no longer leads when it is
+    stopped."""
     stops: list[float] = []
-    handovers: list[float] = []
+    handover_gaps: list[float] = []
     outcome = Outcome()
     async with under_load(ProcessHost(), "plain", SHAPE, outcome) as group:
         for number in range(runs):
             node = group.nodes[number % len(group.nodes)]
             led = await group.wait_whole()
             if led.node == node:
-                taken, _ = await group.gap(partial(_handed, group, led), group.wait_whole)
-                handovers.append(taken)
-            taken, _ = await group.gap(partial(_restart, group, node), group.wait_whole)
-            stops.append(taken)
-    return stops, handovers, outcome
+                seconds, _ = await group.gap(partial(_handed, group, led), group.wait_whole)
+                handover_gaps.append(seconds)
+            seconds, _ = await group.gap(partial(_restart, group, node), group.wait_whole)
+            stops.append(seconds)
+    return stops, handover_gaps, outcome
 
 
 async def _handed(group: Group, led: Elected) -> Mend:

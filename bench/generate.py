@@ -1,8 +1,8 @@
 """Writes a store directory of any size, as a node would have: `python -m bench.generate --help`.
 
-It goes through the node's own store, so log, consume queues, index files and marks are what a
-broker leaves after a clean stop. Bodies are random bytes: they do not compress, and no two are the
-same. The same seed gives the same messages.
+It uses the node's own store, so log, consume queues, index files and marks are what a broker leaves
+after a clean stop. Bodies are random bytes: they do not compress, and no two are the same. The same
+seed gives the same messages.
 """
 
 import json
@@ -26,11 +26,11 @@ from rocketbed.world.real import real_world
 HOST: Final = bytes([127, 0, 0, 1]) + struct.pack(">i", 5000)
 BATCH: Final = 500
 BATCHES_PER_S: Final = 100
-"""When there is a rate."""
+"""Only with a rate."""
 BODY_MIN: Final = 64
 POOL_SIZE: Final = 1 << 22
 AHEAD_MAX: Final = 64 << 20
-"""Bytes of log that dispatch may be behind."""
+"""Bytes of log by which dispatch may lag."""
 
 
 @click.command()
@@ -71,9 +71,9 @@ def main(
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        told = None if history is None else stack.enter_context(history.open("w"))
+        history_file = None if history is None else stack.enter_context(history.open("w"))
         generator = Generator(
-            topics=topics, queues=queues, body=body, rate=rate, seed=seed, told=told
+            topics=topics, queues=queues, body=body, rate=rate, seed=seed, history_file=history_file
         )
         limit = messages or mib << 20
         trio.run(generator.write, config, limit, bool(messages))
@@ -91,11 +91,11 @@ class Generator:
         body: int,
         rate: int,
         seed: int,
-        told: IO[str] | None,
+        history_file: IO[str] | None,
     ) -> None:
         self.count = 0
         self.end = 0
-        """Of the log, in bytes."""
+        """End of the log, in bytes."""
         self._random = Random(seed)
         self._pool = self._random.randbytes(POOL_SIZE)
         self._places = [
@@ -105,7 +105,7 @@ class Generator:
             max(BODY_MIN, min(8 * body, round(self._random.expovariate(1 / body))))
             for _ in range(4096)
         ]
-        self._told = told
+        self._history_file = history_file
         self._rate = rate
         self._batch = BATCH if rate == 0 else max(1, rate // BATCHES_PER_S)
 
@@ -149,7 +149,7 @@ class Generator:
                 keys=(unique, key),
             )
             self.count += 1
-            if self._told is not None:
+            if self._history_file is not None:
                 lines.append(
                     f'{{"client":"p{number % 16}","uniq_key":"{unique}","topic":"{topic}",'
                     f'"queue_id":{queue_id},"queue_offset":{offset},"body_crc":{body_crc(body)},'
@@ -157,8 +157,8 @@ class Generator:
                 )
         store.commit(run)
         self.end = store.max_offset
-        if self._told is not None:
-            self._told.writelines(lines)
+        if self._history_file is not None:
+            self._history_file.writelines(lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A group under the load of four senders, and what becomes of what was acknowledged."""
+"""A group under the load of four senders, and the fate of its acknowledged messages."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -25,28 +25,28 @@ from rocketbed.wire.errors import RocketbedError
 
 QUEUES: Final = 4
 BODY: Final = bytes(1024 - 8)
-"""Behind a message's number."""
+"""Bytes after a message's number."""
 SENDERS: Final = 4
 SEND_S: Final = 10.0
 STEADY_S: Final = 0.3
-"""Of acknowledgements before the leader is struck."""
+"""Time of acknowledgements before the leader is struck."""
 LOOK_S: Final = 0.01
 WHOLE_S: Final = 120.0
 PULL: Final = 500
 
 Mend = Callable[[], Awaitable[object]]
-"""How a strike is undone, or what is waited for."""
+"""Undoes a strike, or waits for a state."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the messages of a group."""
+    """Results for the messages of a group."""
 
     acknowledged: int = 0
     lost: int = 0
     is_stuck: bool = False
-    """Whether nobody was acknowledged, or not all in sync, for `WHOLE_S`; nothing was looked for
-    then."""
+    """True if nothing was acknowledged, or not all were in sync, for `WHOLE_S`; nothing was
+    searched then."""
 
 
 @dataclass(slots=True)
@@ -59,29 +59,29 @@ class Group:
     name: str
     topic: str
     times: list[float] = field(default_factory=list)
-    """Of acknowledgements, since the last strike and of the last one before."""
+    """Times of acknowledgements since the last strike, and of the last one before it."""
     stored: dict[tuple[int, int], int] = field(default_factory=dict)
     """Number of each acknowledged message, by queue and offset."""
-    others: int = 0
-    """Sends that ended otherwise."""
+    failed_sends: int = 0
+    """Sends with another outcome."""
 
     async def wait_led(self, after: int = 0) -> Elected:
-        """Until one leads in a later epoch. Raises `trio.TooSlowError`."""
+        """Wait until a replica leads in a later epoch. Raises `trio.TooSlowError`."""
         with trio.fail_after(WHOLE_S):
             while True:
-                found = await self.backend.elected(self.name)
-                if found is not None and found.epoch > after:
-                    return found
+                elected = await self.backend.elected(self.name)
+                if elected is not None and elected.epoch > after:
+                    return elected
                 await trio.sleep(LOOK_S)
 
     async def wait_whole(self) -> Elected:
-        """Until one leads and all are in sync, by its own word. Raises `trio.TooSlowError`."""
+        """Wait until a replica leads and reports all in sync. Raises `trio.TooSlowError`."""
         with trio.fail_after(WHOLE_S):
             while True:
-                found = await self.wait_led()
-                sample = await self.backend.observe(found.node)
+                elected = await self.wait_led()
+                sample = await self.backend.observe(elected.node)
                 if sample is not None and sample.is_master and sample.in_sync == len(self.nodes):
-                    return found
+                    return elected
                 await trio.sleep(LOOK_S)
 
     @property
@@ -89,12 +89,13 @@ class Group:
         return self.members.nodes
 
     async def hand_over(self, led: Elected) -> None:
-        """Have another one lead that has everything."""
+        """Make another replica lead that has everything."""
         host, port = self.backend.address(led.node)
         await self.admin.hand_over(f"{host}:{port}", self.name, to=-1, epoch=led.epoch)
 
     async def gap(self, strike: Callable[[], Awaitable[Mend]], until: Mend) -> tuple[float, Mend]:
-        """The longest time without an acknowledgement, seconds, and how the strike is mended."""
+        """Return the longest time without an acknowledgement, seconds, and the function that undoes
+        the strike."""
         await self._wait_acknowledged()
         await trio.sleep(STEADY_S)
         del self.times[:-1]
@@ -104,7 +105,7 @@ class Group:
         return max(after - before for before, after in pairwise(self.times)), mend
 
     async def _wait_acknowledged(self) -> None:
-        """Until one more message is acknowledged. Raises `trio.TooSlowError`."""
+        """Wait until one more message is acknowledged. Raises `trio.TooSlowError`."""
         count = len(self.times)
         with trio.fail_after(WHOLE_S):
             while len(self.times) == count:
@@ -115,8 +116,8 @@ class Group:
 async def under_load(
     host: ProcessHost, net: Net, shape: Shape, outcome: Outcome
 ) -> AsyncIterator[Group]:
-    """A group in which everybody is in sync and four send; what was acknowledged is counted, and
-    looked for, at the end."""
+    """Yield a group in which all are in sync and four send; at the end the acknowledged messages
+    are counted, and searched."""
     plan = Plan(name="bench", seed=1, shape=shape)
     topic = topic_names(plan)[0]
     async with testbed(host, net, plan) as backend:
@@ -161,13 +162,13 @@ async def _send(producer: Producer, group: Group, sender: int) -> None:
             group.times.append(trio.current_time())
             group.stored[outcome.queue.queue_id, outcome.queue_offset] = number
         else:
-            group.others += 1
+            group.failed_sends += 1
         number += SENDERS
 
 
 async def _lost(group: Group) -> int:
-    """How many acknowledged messages are not where they were said to be."""
-    wanted = dict(group.stored)
+    """Return how many acknowledged messages are not at their places."""
+    missing = dict(group.stored)
     world, names = group.backend.world, group.backend.nameservers()
     async with Consumer(world, nameservers=names, group="bench-reader") as consumer:
         for queue in await consumer.queues(group.topic, fresh=True):
@@ -176,9 +177,9 @@ async def _lost(group: Group) -> int:
                 pulled = await consumer.pull(queue, offset, count=PULL)
                 for message in pulled.messages:
                     place = queue.queue_id, message.queue_offset
-                    if wanted.get(place) == int.from_bytes(message.body[:8], "big"):
-                        del wanted[place]
+                    if missing.get(place) == int.from_bytes(message.body[:8], "big"):
+                        del missing[place]
                 if pulled.next_offset >= pulled.max_offset and not pulled.messages:
                     break
                 offset = pulled.next_offset
-    return len(wanted)
+    return len(missing)

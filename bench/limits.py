@@ -1,7 +1,7 @@
-"""Limits that a measurement sets: little memory, a slow disk. Control groups version 1, root.
+"""Limits that a measure sets: little memory, a slow disk. Control groups version 1, root.
 
-A disk's limit stands in the root group and counts for everybody, since version 1 charges
-write-back to kernel threads there; its device is a volume's own, so it slows that volume alone.
+A disk's limit is in the root group and counts for all processes, since version 1 charges write-back
+to kernel threads there; its device is a volume's own, so it slows that volume alone.
 """
 
 import os
@@ -18,10 +18,11 @@ THROTTLE: Final = ROOT / "blkio" / "blkio.throttle.write_bps_device"
 
 
 class MemoryLimit(Group):
-    """Limit memory to this many bytes, page cache included; the kernel kills what needs more."""
+    """Limit memory to this many bytes, page cache included; the kernel kills a process that needs
+    more."""
 
     def __init__(self, name: str, *, run: Ledger, limit: int) -> None:
-        """Raises `HostError`."""
+        """Set the limit. Raises `HostError`."""
         super().__init__("memory", name, run=run)
         self.set("memory.limit_in_bytes", str(limit))
 
@@ -30,10 +31,10 @@ class DiskLimit(Closing):
     """A volume whose device is limited in bytes written per second."""
 
     def __init__(self, volume: Volume, *, run: Ledger, write_bytes_per_s: int) -> None:
-        """Set it. Raises `HostError`."""
+        """Set the limit. Raises `HostError`."""
         numbers = os.stat(volume.device).st_rdev
         self.device = f"{os.major(numbers)}:{os.minor(numbers)}"
-        """As control groups name it."""
+        """Device as control groups name it."""
         self._run = run
         self._record = run.note("throttle", self.device)
         if not THROTTLE.exists():

@@ -1,10 +1,10 @@
-"""The live page: what it takes of the harness's processor at 10,000 messages a second.
+"""The live page: its share of the harness's processor at 10,000 messages a second.
 
 One node; two producers that send in batches and a reader that follows every queue, all of them in
-the harness's own process. Windows without a page, with one and with twenty, in turn, so that a
-machine that is busy with something else shows in all of them. What a page takes is what the process
-used beyond the messages that went through; the twenty make it large enough to be seen. The node's
-share is told too: on two processors the two together are what limits the rate.
+the harness's own process. Windows without a page, with one and with twenty, in turn, so that other
+load of the machine affects all of them. The cost of a page is the process's use beyond that for the
+messages; twenty pages make it measurable. The node's share is reported too: on two processors the
+two together limit the rate.
 """
 
 import http.client
@@ -59,7 +59,7 @@ drain = "2s"
 
 
 def live_page() -> Iterator[Row]:
-    """Rows of the page."""
+    """Yield the rows of the page."""
     with tempfile.TemporaryDirectory() as place:
         scenario = Path(place) / "live-bench.toml"
         scenario.write_text(SCENARIO)
@@ -81,12 +81,12 @@ def live_page() -> Iterator[Row]:
 
 def _measure(process: "subprocess.Popen[str]") -> Iterator[Row]:
     assert process.stdout is not None
-    found = None
-    while found is None:
+    match = None
+    while match is None:
         line = process.stdout.readline()
         assert line, "the run ended before it had an address"
-        found = re.search(r"live page: http://(.+):(\d+)/\?token=(\S+)", line)
-    page = _Page(found[1], int(found[2]), found[3])
+        match = re.search(r"live page: http://(.+):(\d+)/\?token=(\S+)", line)
+    page = _Page(match[1], int(match[2]), match[3])
     while page.look().get("counts", {}).get("ok", 0) < WARM_UP_MESSAGES:
         time.sleep(0.1)
     node = _node_of(process.pid)
@@ -102,10 +102,10 @@ def _measure(process: "subprocess.Popen[str]") -> Iterator[Row]:
             window.node_cpu_s += _cpu_s(node) - node_cpu_s
             window.messages += page.acknowledged() - messages
     bare = windows[0].cpu_s / windows[0].messages
-    rest = windows[0].node_cpu_s / windows[0].messages
+    node_bare = windows[0].node_cpu_s / windows[0].messages
     yield "live page, acknowledged messages", windows[0].messages / windows[0].seconds, "messages/s"
     yield "  harness's CPU for a message, no page open", 1e6 * bare, "us"
-    yield "  node's CPU for a message", 1e6 * rest, "us"
+    yield "  node's CPU for a message", 1e6 * node_bare, "us"
     for pages in PAGES[1:]:
         window = windows[pages]
         more = (window.cpu_s - window.messages * bare) / window.seconds
@@ -117,11 +117,11 @@ def _measure(process: "subprocess.Popen[str]") -> Iterator[Row]:
 
 @dataclass(slots=True)
 class _Window:
-    """What went through, and what it took, with so many pages open."""
+    """Messages, and their cost, with a given number of pages open."""
 
     seconds: float = 0.0
     cpu_s: float = 0.0
-    """The harness's."""
+    """Of the harness."""
     node_cpu_s: float = 0.0
     messages: int = 0
 
@@ -134,7 +134,7 @@ class _Page:
         self._token = token
 
     def look(self) -> dict[str, Any]:
-        """All values now."""
+        """Return all present values."""
         with closing(self._open()) as connection:
             answer = connection.getresponse()
             line = b""
@@ -144,11 +144,11 @@ class _Page:
             return values
 
     def acknowledged(self) -> int:
-        """Messages so far."""
+        """Return the messages acknowledged so far."""
         return int(self.look()["counts"]["ok"])
 
     def open(self, pages: int) -> list[tuple[int, int]]:
-        """Keep pages open for a window; updates and bytes that came to each."""
+        """Keep pages open for a window; return updates and bytes that came to each."""
         if not pages:
             time.sleep(WINDOW_S)
             return []
@@ -156,7 +156,7 @@ class _Page:
             return list(threads.map(self.follow, [WINDOW_S] * pages))
 
     def follow(self, seconds: float) -> tuple[int, int]:
-        """Keep a page open for so long; updates and bytes that came."""
+        """Keep a page open for this long; return updates and bytes."""
         updates = size = 0
         until = time.monotonic() + seconds
         with closing(self._open()) as connection, suppress(TimeoutError):
@@ -174,7 +174,7 @@ class _Page:
 
 
 def _node_of(harness: int) -> int:
-    """The process of the harness's one node."""
+    """Return the process of the harness's one node."""
     for child in Path(f"/proc/{harness}/task/{harness}/children").read_text().split():
         if b"\0node\0" in Path(f"/proc/{child}/cmdline").read_bytes():
             return int(child)
@@ -182,7 +182,7 @@ def _node_of(harness: int) -> int:
 
 
 def _share_read(place: Path) -> float:
-    """Messages that the reader got for each that was sent, over the whole run."""
+    """Return messages that the reader got for each that was sent, over the whole run."""
     (path,) = place.rglob(HISTORY_FILE)
     functions = read_history(path).columns["function"]
     return functions.count(Function.GOT) / functions.count(Function.SEND)

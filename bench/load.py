@@ -1,10 +1,10 @@
 """The load generator: one process, one blocking socket, a fixed number of requests in flight.
 
-    python -m bench.load PORT IN_FLIGHT SECONDS        sends
-    python -m bench.load PORT pull SECONDS             pulls all queues from the start, for ever
+python -m bench.load PORT IN_FLIGHT SECONDS: sends
+python -m bench.load PORT pull SECONDS: pulls all queues from the start, again and again
 
-Prints one JSON line: accepted messages, seconds, how many answers were refusals, and the
-processor time that the generator took itself.
+Prints one JSON line: accepted messages, seconds, the number of refusals, and the processor time of
+the generator itself.
 """
 
 import json
@@ -18,14 +18,14 @@ _OK = b'"code":0,'
 
 
 def connect(port: int) -> socket.socket:
-    """A connection that does not wait for more to send."""
+    """Return a connection that sends small data at once (TCP_NODELAY)."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=30)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 class Answers:
-    """Counts whole frames in what the socket gives."""
+    """Counts whole frames in the data of a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class Answers:
         self.refused = 0
 
     def receive(self) -> int:
-        """Wait for some bytes; how many answers they completed."""
+        """Wait for some bytes; return how many answers they completed."""
         received = self._connection.recv(1 << 18)
         if not received:
             raise ConnectionError("the broker closed the connection")

@@ -1,7 +1,7 @@
 """Many of everything at once: topics, queues, groups, offsets, connections, and slow readers.
 
-A nameserver and a node of their own, and a crowd beside them (crowd.py). What is asked is what the
-crowd costs those who are not part of it.
+A separate nameserver and node, and a crowd of clients (crowd.py). Measured is its effect on clients
+that are not part of it.
 """
 
 import json
@@ -43,7 +43,7 @@ class Crowd:
         )
 
     def tell(self, *words: object) -> None:
-        """Give a command and do not wait."""
+        """Send a command without waiting."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
@@ -55,13 +55,13 @@ class Crowd:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.communicate()
 
 
 def many(bench: Bench) -> Iterator[Row]:
-    """All rows."""
+    """Yield all rows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     names = bench.nameserver()
@@ -96,7 +96,7 @@ def many(bench: Bench) -> Iterator[Row]:
 
 
 def _fill(broker: Broker) -> Iterator[Row]:
-    """Topics, a message in each queue, and enough in one topic to pull from."""
+    """Create topics, a message in each queue, and enough in one topic to pull from."""
     with closing(Asker(broker.port)) as asker:
         groups = [frame(200, {}, n, _group(n)) for n in range(GROUPS)]
         asker.ask_all(groups, 1)
@@ -124,7 +124,7 @@ def _send(topic: int, queue: int) -> dict[str, str]:
 
 
 def _write_offsets(broker: Broker) -> None:
-    """As if each group had read each queue."""
+    """Write offsets as if each group had read each queue."""
     queues = {str(queue): 1 for queue in range(QUEUES)}
     table = {
         f"{topic_name(topic)}@{group_name(group)}": queues
@@ -164,7 +164,7 @@ def _crowd(broker: Broker, names: Broker, crowd: Crowd) -> Iterator[Row]:
 
 
 def _restless(broker: Broker, names: Broker, crowd: Crowd) -> Iterator[Row]:
-    """A client id of a group of eleven that connects again all the time."""
+    """Yield the effect of a client id of a group of eleven that reconnects all the time."""
     before = broker.cpu_seconds
     crowd.tell("restless", RESTLESS_PER_S, int(SECONDS) + 3)
     yield from _pings(broker, names, f"beside one that connects {RESTLESS_PER_S} times a second")
@@ -176,7 +176,8 @@ def _restless(broker: Broker, names: Broker, crowd: Crowd) -> Iterator[Row]:
 
 
 def _pings(broker: Broker, names: Broker, when: str) -> Iterator[Row]:
-    """Sends and commits to the broker and questions to the nameserver, together."""
+    """Yield latencies of sends and commits to the broker and requests to the nameserver,
+    together."""
     running = {
         kind: subprocess.Popen(
             [sys.executable, "-P", "-m", "bench.ping", str(port), kind, str(SECONDS)],
@@ -186,7 +187,7 @@ def _pings(broker: Broker, names: Broker, when: str) -> Iterator[Row]:
     }
     for kind, process in running.items():
         result = json.loads(process.communicate()[0])
-        for what in ("p50", "p99", "longest"):
-            yield f"many: {kind} {when}, {what}", result[what], "ms"
+        for percentile in ("p50", "p99", "longest"):
+            yield f"many: {kind} {when}, {percentile}", result[percentile], "ms"
         if result["refused"]:
             yield "  refused", result["refused"], "requests"

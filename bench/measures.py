@@ -1,4 +1,4 @@
-"""What is measured. Each function takes a `Bench` and returns rows of (what, value, unit)."""
+"""Basic measures. Each function takes a `Bench` and returns rows of (name, value, unit)."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ WARM_S = {"rocketbed": 2.0, "RocketMQ": 25.0}
 
 
 def one_slave(bench: Bench, seconds: float) -> Iterator[Row]:
-    """The same with one synchronous slave."""
+    """Yield the send rate with one synchronous slave."""
     port = free_port()
     master = bench.node("brokerRole=SYNC_MASTER", "inSyncReplicas=2", port=port)
     wait_serving(master)
@@ -33,7 +33,7 @@ def one_slave(bench: Bench, seconds: float) -> Iterator[Row]:
 
 
 def start_and_stop(bench: Bench, start: Callable[..., Broker]) -> Iterator[Row]:
-    """Empty store: start to the first acknowledged send, idle memory, clean stop."""
+    """Start an empty store: time to the first acknowledged send, idle memory, clean stop."""
     starts = []
     for _ in range(3):
         began = time.perf_counter()
@@ -58,7 +58,8 @@ def _generator_start_s() -> float:
 
 
 def recovery(bench: Bench, size: int) -> Iterator[Row]:
-    """A log of `size` bytes after kill -9: from the mark, with nothing derived left, fsck."""
+    """Recover a log of `size` bytes after kill -9: from the mark, without derived files, and
+    fsck."""
     broker = bench.node("mappedFileSizeCommitLog=268435456", "flushIntervalConsumeQueue=1000")
     wait_serving(broker)
     messages = 0.0
@@ -72,8 +73,8 @@ def recovery(bench: Bench, size: int) -> Iterator[Row]:
         ("recovery, mark, queues and index gone",
          ("rocketbed.ckpt", "rocketbed.flushed", "consumequeue", "index")),
     ):  # fmt: skip
-        for gone in remove:
-            subprocess.run(["rm", "-rf", str(root / gone)], check=True)
+        for directory_name in remove:
+            subprocess.run(["rm", "-rf", str(root / directory_name)], check=True)
         again = bench.node("mappedFileSizeCommitLog=268435456", root=root)
         wait_serving(again, 300)
         seconds, scanned = _recovered(again)
@@ -93,7 +94,7 @@ def recovery(bench: Bench, size: int) -> Iterator[Row]:
 
 
 def _recovered(broker: Broker) -> tuple[float, float]:
-    """Seconds and records of a node's recovery, from its log."""
+    """Return seconds and records of a node's recovery, from its log."""
     for line in reversed(broker.log.read_text().splitlines()):
         if "store.recovered" in line:
             fields = dict(part.partition("=")[::2] for part in line.split())
@@ -102,7 +103,7 @@ def _recovered(broker: Broker) -> tuple[float, float]:
 
 
 def nameserver_memory(bench: Bench) -> Iterator[Row]:
-    """Resident memory of an idle nameserver."""
+    """Yield the resident memory of an idle nameserver."""
     server = bench.nameserver()
     time.sleep(0.5)
     yield "nameserver: resident memory, idle", server.resident_bytes / MIB, "MiB"

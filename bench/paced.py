@@ -1,8 +1,8 @@
 """Sends with their time in the body: `python -m bench.paced PORT TOPIC RATE SECONDS [LEVEL]`.
 
-RATE messages a second of 1 KiB (0: as fast as they are answered), evenly, each begins with the time
-on the machine's monotonic clock (ns); with LEVEL they are delayed. Prints a line of JSON: how many
-were accepted and refused, and seconds.
+RATE messages a second of 1 KiB (0: as fast as they are answered), evenly; each begins with the time
+on the machine's monotonic clock (ns); with LEVEL they are delayed. Prints a line of JSON: the
+numbers of accepted and refused ones, and seconds.
 """
 
 import json
@@ -17,12 +17,12 @@ STAMP = 20
 """Digits of the time."""
 STEP_S = 0.001
 AT_ONCE = 64
-"""Requests under way when there is no rate."""
+"""Requests in flight without a rate."""
 FRAMES = 1024
 
 
 def _head(topic: str, number: int, level: int) -> bytes:
-    """A frame without its body."""
+    """Return a frame without its body."""
     properties = f"UNIQ_KEY\x017F000001000A18B4AAC2{number:012X}\x02WAIT\x01true"
     if level:
         properties += f"\x02DELAY\x01{level}"
@@ -38,19 +38,19 @@ def paced_load(
 ) -> dict[str, float]:
     """Send for some seconds, then wait for the answers."""
     heads = [_head(topic, number, level) for number in range(FRAMES)]
-    rest = b"x" * (BODY_SIZE - STAMP)
+    padding = b"x" * (BODY_SIZE - STAMP)
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answers = Answers(connection)
         sent = answered = 0
         began = time.perf_counter()
         while (now := time.perf_counter() - began) < seconds:
-            wanted = int(now * rate) if rate else answered + AT_ONCE
-            stamp = b"%020d" % time.monotonic_ns() + rest
-            some = [heads[number % FRAMES] + stamp for number in range(sent, wanted)]
-            if some:
-                connection.sendall(b"".join(some))
-                sent += len(some)
+            target = int(now * rate) if rate else answered + AT_ONCE
+            stamp = b"%020d" % time.monotonic_ns() + padding
+            batch = [heads[number % FRAMES] + stamp for number in range(sent, target)]
+            if batch:
+                connection.sendall(b"".join(batch))
+                sent += len(batch)
             if sent - answered >= (2 * rate * STEP_S + 1 if rate else AT_ONCE // 2):
                 answered += answers.receive()
             if rate:

@@ -1,7 +1,7 @@
 """Rates of sends and pulls of this checkout and of another one, in pairs: AB, BA, AB, ...
 
 Both run the nodes' code; the load generator is this one's. Each pair gives a ratio of its own, so
-what else the machine does meanwhile weighs on both alike.
+that other load of the machine affects both alike.
 """
 
 import statistics
@@ -18,13 +18,13 @@ LOADS = {
     "1": "send, 1 in flight",
     "pull": "pull, 32 a request, 8 in flight",
 }
-"""The generator's words, in this order, and what they measure."""
+"""Arguments of the generator, in this order, and the names of their rows."""
 WARM_S = 1.0
 SIDES = ("before", "after")
 
 
 def before_and_after(bench: Bench, before: Path, seconds: float) -> Iterator[Row]:
-    """Medians of six pairs: rate and CPU of each side, and of the pairs' ratios."""
+    """Yield medians of six pairs: rate and CPU of each side, and of the pairs' ratios."""
     if not (before / "rocketbed" / "__main__.py").is_file():
         raise SystemExit(f"{before} is no checkout of rocketbed")
     runs: dict[str, list[dict[str, dict[str, float]]]] = {side: [] for side in SIDES}
@@ -32,15 +32,15 @@ def before_and_after(bench: Bench, before: Path, seconds: float) -> Iterator[Row
         for side in SIDES if pair % 2 == 0 else SIDES[::-1]:
             runs[side].append(_run(bench, before if side == "before" else None, seconds))
     for kind, name in LOADS.items():
-        for field, what, unit in (
+        for field, title, unit in (
             ("rate", name, "messages/s"),
             ("cpu_us", f"CPU, {name}", "us/message"),
         ):
             values = {side: [run[kind][field] for run in runs[side]] for side in SIDES}
             for side in SIDES:
-                yield f"{what}, {side}", statistics.median(values[side]), unit
+                yield f"{title}, {side}", statistics.median(values[side]), unit
             ratios = [b / a for a, b in zip(values["before"], values["after"], strict=True)]
-            yield f"{what}, after / before", statistics.median(ratios), "x"
+            yield f"{title}, after / before", statistics.median(ratios), "x"
             yield "  least", min(ratios), "x"
             yield "  greatest", max(ratios), "x"
 
@@ -49,7 +49,7 @@ def _run(bench: Bench, checkout: Path | None, seconds: float) -> dict[str, dict[
     broker = bench.node("mappedFileSizeCommitLog=1073741824", checkout=checkout)
     wait_serving(broker)
     load(broker, "64", WARM_S)
-    found = {kind: load(broker, kind, seconds) for kind in LOADS}
+    results = {kind: load(broker, kind, seconds) for kind in LOADS}
     broker.kill()
     bench.forget(broker)
-    return found
+    return results

@@ -1,7 +1,7 @@
-"""How long one request takes while others keep a broker busy: `python -m bench.ping PORT KIND S`.
+"""Latency of single requests while a broker is busy: `python -m bench.ping PORT KIND S`.
 
-One request every 2 ms on a connection of its own; KIND is `send`, `commit` or `route`. Prints a
-line of JSON: milliseconds p50, p99, longest, and how many answers were refusals.
+One request every 2 ms on a separate connection; KIND is `send`, `commit` or `route`. Prints a line
+of JSON: milliseconds p50, p99, longest, and the number of refusals.
 """
 
 import itertools
@@ -35,7 +35,7 @@ def _frames(kind: str) -> Iterator[bytes]:
 
 
 def ping(port: int, kind: str, seconds: float) -> dict[str, float]:
-    """Ask for some seconds."""
+    """Send requests for some seconds."""
     times, refused = [], 0
     frames = _frames(kind)
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:

@@ -1,7 +1,7 @@
-"""The same cluster as processes and in containers: how fast it starts, how fast faults strike.
+"""The same cluster as processes and in containers: the time of a start, and of a fault's effect.
 
-A fault has struck once the node it hits answers no more: a client asks it every millisecond, and
-the time of its last answer counts. No figure is finer than that; 0 is a fault that struck at once.
+A fault has struck once its node answers no more: a client sends a request every millisecond, and
+the time of the last answer counts. No figure is finer than that; 0 is a fault that struck at once.
 In simulation faults strike at the very nanosecond.
 """
 
@@ -40,7 +40,7 @@ Row = tuple[str, float, str]
 TIMES = 5
 ASK_S = 0.001
 SILENT_S = 0.25
-"""A node that has not answered for so long has been hit."""
+"""Silence after which a node counts as hit."""
 SECONDS = 4.0
 IN_FLIGHT = 64
 BODY = bytes(1024)
@@ -50,7 +50,7 @@ CUT = LinkState(cut=True)
 
 
 def places() -> Iterator[Row]:
-    """Rows of processes and, where there is a daemon, of containers."""
+    """Yield rows of processes and, if there is a daemon, of containers."""
     missing = missing_for_switch()
     nets: list[Net] = ["plain"] if missing else ["plain", "switch"]
     for net in nets:
@@ -71,11 +71,11 @@ async def _measure(name: str, host: ProcessHost, net: Net) -> list[Row]:
         rows.append((f"{label}: three nodes to first acknowledged send", began, "s"))
         rows.append((f"{label}: sends, {IN_FLIGHT} in flight", await _rate(backend), "messages/s"))
         node = members.followers(next(iter(PLAN.shape.group_nodes())))[0]
-        for what in ("pause", "cut", "kill"):
-            if what == "cut" and backend.lacks("net.cut"):
+        for fault in ("pause", "cut", "kill"):
+            if fault == "cut" and backend.lacks("net.cut"):
                 continue
-            times = [await _strike(backend, members, node, what) for _ in range(TIMES)]
-            rows.append((f"{label}: {what}, median", 1000 * statistics.median(times), "ms"))
+            times = [await _strike(backend, members, node, fault) for _ in range(TIMES)]
+            rows.append((f"{label}: {fault}, median", 1000 * statistics.median(times), "ms"))
             rows.append((f"  longest of {TIMES}", 1000 * max(times), "ms"))
     return rows
 
@@ -84,7 +84,7 @@ async def _measure(name: str, host: ProcessHost, net: Net) -> list[Row]:
 async def _cluster(
     host: ProcessHost, net: Net
 ) -> AsyncIterator[tuple[ProcessBackend, Members, float]]:
-    """A cluster that has acknowledged a message; seconds that this took."""
+    """Yield a cluster that has acknowledged a message, and the seconds that this took."""
     began = time.monotonic()
     async with testbed(host, net, PLAN) as backend:
         members = Members(PLAN.shape, backend)
@@ -117,7 +117,7 @@ async def _send(producer: Producer) -> object:
 
 
 async def _rate(backend: ProcessBackend) -> float:
-    """Acknowledged messages a second, one client."""
+    """Return acknowledged messages a second of one client."""
     counts: list[int] = []
     async with Producer(backend.world, nameservers=backend.nameservers()) as producer:
 
@@ -134,8 +134,8 @@ async def _rate(backend: ProcessBackend) -> float:
     return sum(counts) / SECONDS
 
 
-async def _strike(backend: ProcessBackend, members: Members, node: str, what: str) -> float:
-    """Hit a node that answers; seconds until it did so for the last time."""
+async def _strike(backend: ProcessBackend, members: Members, node: str, fault: str) -> float:
+    """Hit a node that answers; return the seconds until its last answer."""
     await members.wait_serving(node)
     answered: list[float] = []
     async with trio.open_nursery() as nursery:
@@ -145,7 +145,7 @@ async def _strike(backend: ProcessBackend, members: Members, node: str, what: st
         while len(answered) < 20:
             await trio.sleep(ASK_S)
         began = time.monotonic()
-        heal = await _fault(backend, members, node, what)
+        heal = await _fault(backend, members, node, fault)
         while time.monotonic() - max(answered[-1], began) < SILENT_S:
             await trio.sleep(ASK_S)
         nursery.cancel_scope.cancel()
@@ -162,13 +162,13 @@ async def _ask(connection: Connection, answered: list[float]) -> None:
 
 
 async def _fault(
-    backend: ProcessBackend, members: Members, node: str, what: str
+    backend: ProcessBackend, members: Members, node: str, fault: str
 ) -> Callable[[], Awaitable[None]]:
-    """Strike; how it is mended."""
-    if what == "pause":
+    """Strike; return the function that heals the fault."""
+    if fault == "pause":
         await backend.pause(node)
         return partial(backend.resume, node)
-    if what == "kill":
+    if fault == "kill":
         await backend.kill(node)
         return partial(members.start, node)
     await _link(backend, node, CUT)
@@ -176,7 +176,7 @@ async def _fault(
 
 
 async def _link(backend: ProcessBackend, node: str, state: LinkState) -> None:
-    others = [*(one for one in PLAN.shape.nodes if one != node), "harness"]
-    for other in others:
-        await backend.set_link(node, other, state)
-        await backend.set_link(other, node, state)
+    peers = [*(name for name in PLAN.shape.nodes if name != node), "harness"]
+    for peer in peers:
+        await backend.set_link(node, peer, state)
+        await backend.set_link(peer, node, state)

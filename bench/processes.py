@@ -1,4 +1,4 @@
-"""Brokers under measurement: ours, and a real RocketMQ from a folder of its jars."""
+"""Broker processes to measure: ours, and a real RocketMQ from a folder of its jars."""
 
 import json
 import os
@@ -23,7 +23,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def free_port() -> int:
-    """A base port p such that p - 2, p and p + 1 are free now."""
+    """Return a base port p such that p - 2, p and p + 1 are free now."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -42,14 +42,14 @@ def _is_free(port: int) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
+    """Return the user and system time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 @dataclass(slots=True)
 class Broker:
-    """One running broker process."""
+    """A running broker process."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -68,7 +68,7 @@ class Broker:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE
 
     def stop(self) -> float:
-        """Clean stop; seconds it took."""
+        """Stop cleanly; return the seconds it took."""
         began = time.perf_counter()
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
@@ -82,7 +82,7 @@ class Broker:
 
 @dataclass(slots=True)
 class Bench:
-    """A folder for all stores, and what is running; `close` ends and removes everything."""
+    """A folder for all stores, and the running brokers; `close` ends and removes everything."""
 
     directory: Path = field(
         default_factory=lambda: Path(tempfile.mkdtemp(prefix="rocketbed-bench-"))
@@ -96,7 +96,7 @@ class Bench:
         port: int = 0,
         checkout: Path | None = None,
     ) -> Broker:
-        """Start a rocketbed node, of another checkout if one is given; it may not serve yet."""
+        """Start a rocketbed node, from another checkout if given; it may not serve yet."""
         port = port or free_port()
         root = root or Path(tempfile.mkdtemp(dir=self.directory))
         options = [
@@ -164,7 +164,7 @@ class Bench:
         shutil.rmtree(broker.root)
 
     def close(self) -> None:
-        """End what still runs and remove every store."""
+        """End running brokers and remove every store."""
         for broker in self.running:
             if broker.process.poll() is None:
                 broker.kill()
@@ -172,7 +172,8 @@ class Bench:
 
 
 def wait_serving(broker: Broker, seconds: float = 60) -> None:
-    """Until the port accepts. Raises `RuntimeError` with the log's end if the process ended."""
+    """Wait until the port accepts. Raises `RuntimeError` with the log's end if the process
+    ended."""
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
         if broker.process.poll() is not None:
@@ -187,7 +188,7 @@ def wait_serving(broker: Broker, seconds: float = 60) -> None:
 
 
 def wait_routed(nameserver: Broker, topics: Iterable[str], seconds: float = 60) -> None:
-    """Until a nameserver knows topics. Raises `RuntimeError`."""
+    """Wait until a nameserver knows topics. Raises `RuntimeError`."""
     deadline = time.perf_counter() + seconds
     with closing(Asker(nameserver.port)) as asker:
         for topic in topics:
@@ -204,7 +205,7 @@ def wait_routed(nameserver: Broker, topics: Iterable[str], seconds: float = 60) 
 def load(
     broker: Broker, kind: str, seconds: float, generator: str = "bench.load"
 ) -> dict[str, float]:
-    """Run the generator; its result, and the broker's CPU microseconds a message."""
+    """Run the generator; return its result, and the broker's CPU microseconds a message."""
     before = broker.cpu_seconds
     result = generate(broker.port, kind, seconds, generator)
     spent = broker.cpu_seconds - before
@@ -215,7 +216,7 @@ def load(
 def generate(
     port: int, kind: str, seconds: float, generator: str = "bench.load"
 ) -> dict[str, float]:
-    """Run the generator, a module that is told `kind` word by word; its result, and messages a
+    """Run the generator, a module that gets `kind` word by word; return its result, and messages a
     second."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", generator, str(port), *kind.split(), str(seconds)],

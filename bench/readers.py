@@ -1,12 +1,12 @@
 """Our consumer under measurement: `python -m bench.readers KIND NAMESERVERS TOPIC NUMBER`.
 
-    listen, poll    latencies of messages of paced.py, until none came for a second
-    first           from a consumer's start to its first message, of those that are there
-    drain           reads NUMBER messages that are there, by a listener
-    members         NUMBER members share 32 queues; the last comes late, and goes
-    send            NUMBER messages, 64 tasks
+listen, poll: latencies of messages of paced.py, until none came for a second
+first: from a consumer's start to its first message, of existing ones
+drain: reads NUMBER existing messages, by a listener
+members: NUMBER members share 32 queues; the last joins late, and leaves
+send: NUMBER messages, 64 tasks
 
-Prints `ready` where a load may begin, then a line of JSON: what, and value and unit.
+Prints `ready` when a load may begin, then a line of JSON: names, each with value and unit.
 """
 
 import json
@@ -24,32 +24,32 @@ from rocketbed import Consumer
 
 Figures = dict[str, tuple[float, str]]
 SILENT_S = 3.0
-"""Nothing came for so long: it was all."""
+"""Silence after which everything counts as received."""
 LOOK_S = 0.001
 WORKERS = 20
 AT_ONCE = 64
 
 
 class Latencies:
-    """Of messages that carry when they were sent."""
+    """Latencies of messages that contain their send times."""
 
     def __init__(self) -> None:
         self._times: list[int] = []
         self.began = self.ended = 0
 
     def take(self, body: bytes) -> None:
-        """A message came."""
+        """Record a message."""
         self.ended = time.monotonic_ns()
         self.began = self.began or self.ended
         self._times.append(self.ended - int(body[:STAMP]))
 
     async def silence(self) -> None:
-        """Until all have come."""
+        """Wait until all have come."""
         while not self.ended or time.monotonic_ns() - self.ended < 1e9 * SILENT_S:
             await trio.sleep(0.1)
 
     def figures(self) -> Figures:
-        """In milliseconds."""
+        """Return the figures, in milliseconds."""
         times = sorted(self._times)
         count = len(times)
         seconds = max((self.ended - self.began) / 1e9, 0.001)
@@ -69,19 +69,19 @@ async def _assigned(consumer: Consumer, topic: str, count: int) -> None:
 
 
 async def latency(kind: str, nameservers: str, topic: str, queues: int) -> Figures:
-    """From the send to the function, or to the task that polls."""
-    found = Latencies()
+    """Measure from the send to the function, or to the polling task."""
+    latencies = Latencies()
     async with Consumer(nameservers=nameservers, group=f"bench-{kind}-{os.getpid()}") as consumer:
         await consumer.subscribe(topic)
         await _assigned(consumer, topic, queues)
 
         async def handle(message: rocketbed.Received) -> None:
-            found.take(message.body)
+            latencies.take(message.body)
 
         async def poll() -> None:
             while True:
                 for message in await consumer.poll():
-                    found.take(message.body)
+                    latencies.take(message.body)
 
         async def listen() -> None:
             await consumer.listen(handle, workers=WORKERS)
@@ -90,13 +90,13 @@ async def latency(kind: str, nameservers: str, topic: str, queues: int) -> Figur
             nursery.start_soon(poll if kind == "poll" else listen)
             await trio.sleep(0.5)
             print("ready", flush=True)
-            await found.silence()
+            await latencies.silence()
             nursery.cancel_scope.cancel()
-    return found.figures()
+    return latencies.figures()
 
 
 async def first(nameservers: str, topic: str, times: int) -> Figures:
-    """The median of some starts, each of a new group."""
+    """Return the median of some starts, each of a new group."""
     took = []
     for number in range(times):
         began = time.perf_counter()
@@ -110,7 +110,7 @@ async def first(nameservers: str, topic: str, times: int) -> Figures:
 
 
 async def drain(nameservers: str, topic: str, count: int) -> Figures:
-    """All that is there, by a function."""
+    """Read all existing messages, by a function."""
     read = 0
     done = trio.Event()
 
@@ -138,7 +138,7 @@ async def drain(nameservers: str, topic: str, count: int) -> Figures:
 
 
 async def send(nameservers: str, topic: str, count: int) -> Figures:
-    """Tasks that send one message after the other."""
+    """Send one message after the other in several tasks."""
     message = rocketbed.Message(topic, bytes(1024))
     async with rocketbed.Producer(nameservers=nameservers) as producer:
         numbers = iter(range(count))
@@ -156,7 +156,7 @@ async def send(nameservers: str, topic: str, count: int) -> Figures:
 
 
 async def members(nameservers: str, topic: str, count: int, queues: int = 32) -> Figures:
-    """Until each has as many queues as is its share, and none is had twice."""
+    """Measure until each has its share of the queues, and no queue has two owners."""
     figures: Figures = {}
     group: dict[Consumer, None] = {}
 
@@ -168,11 +168,11 @@ async def members(nameservers: str, topic: str, count: int, queues: int = 32) ->
             del group[consumer]
 
     async def settled(size: int) -> float:
-        """Milliseconds from now."""
+        """Return the milliseconds from now."""
         began = time.perf_counter()
         while True:
-            owned = [[q for q in one.positions() if q.topic == topic] for one in group]
-            owners = Counter(queue for some in owned for queue in some)
+            owned = [[q for q in member.positions() if q.topic == topic] for member in group]
+            owners = Counter(queue for owned_queues in owned for queue in owned_queues)
             is_whole = len(group) == size and owners.total() == len(owners) == queues
             if is_whole and max(map(len, owned)) - min(map(len, owned)) <= 1:
                 return 1e3 * (time.perf_counter() - began)

@@ -1,6 +1,6 @@
-"""Rates of a node, and of a real RocketMQ beside it: both are up, and are put under load in turns.
+"""Rates of a node, and of a real RocketMQ at the same time: both are up, and are loaded in turns.
 
-What else the machine does weighs on both alike then, and a Java broker is warmed up once.
+Then other load of the machine affects both alike, and a Java broker is warmed up once.
 """
 
 import statistics
@@ -12,19 +12,20 @@ from bench.processes import Bench, Broker, load, wait_serving
 
 Start = Callable[..., Broker]
 SidedRow = tuple[str, float, str, str]
-"""What, value, unit, and whose it is."""
+"""Name, value, unit, and side."""
 ROUNDS = 5
 
 
 def sends(starts: Mapping[str, Start], seconds: float) -> Iterator[SidedRow]:
-    """1 KiB messages a second on one connection by requests in flight, async flush; and pulls."""
+    """Yield 1 KiB messages a second on one connection by requests in flight, async flush; and
+    pulls."""
     loads = {f"send, async flush, {count} in flight": str(count) for count in (64, 8, 1)}
     loads["pull, 32 a request, 8 in flight"] = "pull"
     yield from _in_turns({side: [start()] for side, start in starts.items()}, loads, seconds)
 
 
 def bodies(bench: Bench, seconds: float, *settings: str) -> Iterator[SidedRow]:
-    """The sends of a node with the native body, and of one with the Python body."""
+    """Yield the sends of a node with the native function, and of one with the Python function."""
     brokers = {
         "native": [bench.node(*settings, "rbNative=true")],
         "python": [bench.node(*settings, "rbNative=false")],
@@ -34,15 +35,15 @@ def bodies(bench: Bench, seconds: float, *settings: str) -> Iterator[SidedRow]:
 
 
 def sync_flush(starts: Mapping[str, Start], seconds: float) -> Iterator[SidedRow]:
-    """The same with an fsync before each answer."""
+    """Yield the same with an fsync before each answer."""
     loads = {f"send, sync flush, {count} in flight": str(count) for count in (64, 1)}
     brokers = {side: [start("flushDiskType=SYNC_FLUSH")] for side, start in starts.items()}
     yield from _in_turns(brokers, loads, seconds)
 
 
 def two_groups(starts: Mapping[str, Start], seconds: float) -> Iterator[SidedRow]:
-    """What a machine with two cores takes: of ours two groups, a node on each core, of RocketMQ one
-    broker, which uses both. Two generators at a time on either side."""
+    """Yield the rates of a machine with two cores: of ours two groups, a node on each core, of
+    RocketMQ one broker, which uses both. Two generators at a time on either side."""
     brokers = {
         side: [start(), start()] if side == "rocketbed" else [start()]
         for side, start in starts.items()
@@ -56,29 +57,29 @@ def _in_turns(
     seconds: float,
     generators: int = 1,
 ) -> Iterator[SidedRow]:
-    """Medians of all rounds, and of their ratios; a generator's processor time as a share."""
+    """Yield medians of all rounds, and of their ratios; a generator's processor time as a share."""
     for each in brokers.values():
         for broker in each:
             wait_serving(broker)
             load(broker, "64", WARM_S[broker.name])
-    for what, kind in loads.items():
-        found: dict[str, list[dict[str, float]]] = {side: [] for side in brokers}
+    for load_name, kind in loads.items():
+        results: dict[str, list[dict[str, float]]] = {side: [] for side in brokers}
         for turn in range(ROUNDS):
             for side in [*brokers][:: 1 if turn % 2 else -1]:
-                found[side].append(_at_once(brokers[side], kind, seconds / ROUNDS, generators))
-        for side, runs in found.items():
+                results[side].append(_at_once(brokers[side], kind, seconds / ROUNDS, generators))
+        for side, runs in results.items():
             for field, name, unit in (
-                ("rate", what, "messages/s"),
-                ("cpu_us", f"  CPU, {what}", "us/message"),
+                ("rate", load_name, "messages/s"),
+                ("cpu_us", f"  CPU, {load_name}", "us/message"),
                 ("busy", "  of a core, each generator", ""),
                 ("refused", "  refused", "messages"),
             ):
                 value = statistics.median(run[field] for run in runs)
                 if value or field != "refused":
                     yield name, value, unit, side
-        if len(found) == 2:
-            for field, name in (("rate", what), ("cpu_us", f"  CPU, {what}")):
-                ours, theirs = ([run[field] for run in runs] for runs in found.values())
+        if len(results) == 2:
+            for field, name in (("rate", load_name), ("cpu_us", f"  CPU, {load_name}")):
+                ours, theirs = ([run[field] for run in runs] for runs in results.values())
                 ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
                 yield f"{name}: ratio, least", min(ratios), "x", ""
                 yield f"{name}: ratio, median", statistics.median(ratios), "x", ""
@@ -89,7 +90,8 @@ def _in_turns(
 
 
 def _at_once(brokers: list[Broker], kind: str, seconds: float, generators: int) -> dict[str, float]:
-    """One load on each generator's broker; sums, and the generators' mean share of a core."""
+    """Put one load on each generator's broker; return sums, and the generators' mean share of a
+    core."""
     chosen = [brokers[number % len(brokers)] for number in range(generators)]
     before = sum(broker.cpu_seconds for broker in brokers)
     with ThreadPoolExecutor(generators) as pool:
@@ -104,6 +106,6 @@ def _at_once(brokers: list[Broker], kind: str, seconds: float, generators: int) 
 
 
 def starts_of(bench: Bench, peer: Start | None, *settings: str) -> dict[str, Start]:
-    """How each side's broker is started."""
+    """Return a function for each side that starts its broker."""
     ours: dict[str, Start] = {"rocketbed": lambda *more: bench.node(*settings, *more)}
     return ours if peer is None else {**ours, "RocketMQ": peer}

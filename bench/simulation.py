@@ -1,7 +1,7 @@
-"""The testbed: how fast it simulates and judges, how fast a real cluster starts and loses power.
+"""The testbed: its speed of simulating and judging, and of real starts and power cuts.
 
-The cluster is always three nodes, two nameservers and six clients; its faults, weather and load are
-those that the generator draws for the seeds below, so the figure is one of ordinary work.
+The cluster is always three nodes, two nameservers and six clients; the generator draws its faults,
+background faults and load for the seeds below, so the figure is one of ordinary work.
 """
 
 import tempfile
@@ -33,7 +33,7 @@ CUTS: Final = 20
 
 
 def simulation() -> Iterator[Row]:
-    """Rows of the simulator."""
+    """Yield rows of the simulator."""
     yield "simulation, two nodes echoing", _echo(), "events/s"
     began = time.monotonic()
     outcomes = _swarm()
@@ -50,7 +50,7 @@ def simulation() -> Iterator[Row]:
 
 
 def checkers() -> Iterator[Row]:
-    """Rows of the checks: processor seconds for a million rows of history."""
+    """Yield rows of the checks: processor seconds for a million rows of history."""
     with tempfile.TemporaryDirectory() as place:
         _write_history(Path(place))
         began = time.process_time()
@@ -62,7 +62,8 @@ def checkers() -> Iterator[Row]:
 
 
 def processes() -> Iterator[Row]:
-    """Rows of real processes: start of a cluster, and a power cut with all that belongs to it."""
+    """Yield rows of real processes: start of a cluster, and a power cut with all that belongs to
+    it."""
     plan = Plan(
         name="start",
         seed=1,
@@ -103,14 +104,14 @@ def _swarm() -> list[Ran]:
             )
         seed += 1
     with closing(run_many(plans)) as outcomes:
-        found = list(outcomes)
-    for outcome in found:
+        results = list(outcomes)
+    for outcome in results:
         assert outcome.record is not None, outcome.error
-    return found
+    return results
 
 
 def _echo() -> float:
-    """Events a second of two nodes that send a few bytes to and fro."""
+    """Return events a second of two nodes that send a few bytes to and fro."""
 
     async def serve(world: World) -> None:
         listener = await world.network.listen("", 7)
@@ -133,7 +134,7 @@ def _echo() -> float:
 
 
 def _cut() -> float:
-    """Mean seconds of a cut and a remount."""
+    """Return the mean seconds of a cut and a remount."""
     with Ledger.begin() as run:
         volume = Volume.create(run.directory / "bench", run=run)
         try:
@@ -150,7 +151,7 @@ def _cut() -> float:
 
 
 def _write_history(place: Path) -> None:
-    """A run of nothing but sends and reads, all in order."""
+    """Write a run of nothing but sends and reads, all in order."""
     clock = iter(range(10**12))
     with HistoryWriter(place / HISTORY_FILE, lambda: 1000 * next(clock)) as history:
         for value in range(ROWS // 2):

@@ -1,9 +1,8 @@
-"""What a message costs where there are many topics, or many connections.
+"""Cost of a message with many topics, or many connections.
 
-    python -m bench.spread PORT TOPICS CONNECTIONS IN_FLIGHT SECONDS
-
-is the generator: one process, sends of 1 KiB to all queues of all topics in turn, so many requests
-in flight on each connection. Prints one JSON line as bench/load.py does.
+The generator is `python -m bench.spread PORT TOPICS CONNECTIONS IN_FLIGHT SECONDS`: one process,
+sends of 1 KiB to all queues of all topics in turn, with IN_FLIGHT requests in flight on each
+connection. Prints one JSON line as bench/load.py does.
 """
 
 import json
@@ -29,30 +28,30 @@ GENERATOR = "bench.spread"
 WARM_S = 6.0
 """Until each queue has its file."""
 FRAMES = 16_000
-"""As many as there are queues, twice: each is sent to in every round."""
+"""Twice the number of queues: each is sent to in every round."""
 
 
 def spread(bench: Bench, seconds: float, *settings: str) -> Iterator[Row]:
-    """Rates and CPU by topics, by connections, and by connections with one request each."""
+    """Yield rates and CPU by topics, by connections, and by connections with one request each."""
     broker = bench.node(*settings)
     wait_serving(broker)
     with closing(Asker(broker.port)) as asker:
-        made = [frame(17, topic_fields(_topic(n), QUEUES), n) for n in range(max(TOPICS))]
-        asker.ask_all(made, 1)
+        topic_requests = [frame(17, topic_fields(_topic(n), QUEUES), n) for n in range(max(TOPICS))]
+        asker.ask_all(topic_requests, 1)
     plans = {f"{count} topics of {QUEUES} queues": f"{count} 1 {IN_FLIGHT}" for count in TOPICS}
     for count in CONNECTIONS:
         each = -(-IN_FLIGHT // count)
         plans[f"{each} in flight on each of {count} connections"] = f"1 {count} {each}"
     plans["the same to 100 topics"] = "100 100 1"
-    results: dict[str, list[dict[str, float]]] = {what: [] for what in plans}
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in plans}
     load(broker, f"{max(TOPICS)} 1 {IN_FLIGHT}", max(seconds, WARM_S), GENERATOR)
     for _ in range(ROUNDS):
-        for what, plan in plans.items():
-            results[what].append(load(broker, plan, seconds, GENERATOR))
-    for what, found in results.items():
-        yield f"sends, {what}", statistics.median(one["rate"] for one in found), "messages/s"
-        yield "  CPU", statistics.median(one["cpu_us"] for one in found), "us/message"
-        yield "  CPU, least of the rounds", min(one["cpu_us"] for one in found), "us/message"
+        for name, plan in plans.items():
+            results[name].append(load(broker, plan, seconds, GENERATOR))
+    for name, loads in results.items():
+        yield f"sends, {name}", statistics.median(result["rate"] for result in loads), "messages/s"
+        yield "  CPU", statistics.median(result["cpu_us"] for result in loads), "us/message"
+        yield "  CPU, least of the rounds", min(result["cpu_us"] for result in loads), "us/message"
     yield "  resident memory", broker.resident_bytes / (1 << 20), "MiB"
     broker.kill()
 
@@ -89,7 +88,7 @@ def generate(
                 accepted += done
                 send(key.data, done)
         elapsed = time.perf_counter() - began
-    refused = sum(one.refused for one in answers)
+    refused = sum(counter.refused for counter in answers)
     return {"messages": accepted - refused, "seconds": elapsed, "refused": refused}
 
 

@@ -1,7 +1,8 @@
-"""Longest stall of the loop while appends run into a slow disk and a memory limit (design.md 7).
+"""Longest stall of the loop while appends meet a slow disk and a memory limit (design.md 7).
 
-80 MB/s of appends, 256 MiB of memory, a disk of 4 MB/s: a loop-mounted file system whose device
-is throttled, and a memory control group. Needs root and control groups version 1; says so if not.
+80 MB/s of appends, 256 MiB of memory, a disk of 4 MB/s: a loop-mounted file system whose device is
+throttled, and a memory control group. Needs root and control groups version 1; says so if they are
+missing.
 """
 
 import subprocess
@@ -24,7 +25,7 @@ SECONDS = 20.0
 
 
 def longest_stall(bench: Bench) -> Iterator[Row]:
-    """Rows, or one line on standard error that says why there are none."""
+    """Yield rows, or print one line to standard error with the reason why there are none."""
     with ExitStack() as stack:
         run = stack.enter_context(Ledger.begin())
         try:
@@ -52,7 +53,7 @@ def longest_stall(bench: Bench) -> Iterator[Row]:
 
 
 def _probe(port: int) -> tuple[list[float], float, float]:
-    """Answer times of a cheap request every 5 ms, while another process sends 80 MB/s."""
+    """Return answer times of a cheap request every 5 ms, while another process sends 80 MB/s."""
     import json
     import socket
 

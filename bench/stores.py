@@ -1,9 +1,9 @@
-"""Store directories for the measurements of starts, written by the node's own store.
+"""Store directories for the measures of starts, written by the node's own store.
 
-    python -m bench.stores late ROOT QUEUES        queues whose first message has a late offset
-    python -m bench.stores large ROOT BYTES END    a log of large messages
+python -m bench.stores late ROOT QUEUES: queues whose first message has a late offset
+python -m bench.stores large ROOT BYTES END: a log of large messages
 
-END is how it ends: `clean`, `killed` (SIGKILL, the durable mark at the end of the log) or
+END is its last event: `clean`, `killed` (SIGKILL, the durable mark at the end of the log) or
 `unmarked` (SIGKILL, the mark still at its beginning).
 """
 
@@ -27,7 +27,7 @@ from rocketbed.world.real import real_world
 
 MIB = 1 << 20
 LATE_OFFSET = 299_990
-"""Ten units before the end of a queue's first file, as RocketMQ sizes it."""
+"""Ten units before the end of a queue's first file, in RocketMQ's size."""
 QUEUES_OF_A_TOPIC = 10
 LARGE_BODY = 1 * MIB - 512
 AT_ONCE = 8
@@ -37,9 +37,9 @@ FOREVER_MS = 1 << 40
 
 
 async def late(root: str, queues: int) -> None:
-    """One message for each queue, the first of which has the offset `LATE_OFFSET`.
+    """Write one message for each queue, the first of which has the offset `LATE_OFFSET`.
 
-    Such is a slave of a master whose log had expired before it came.
+    Like a slave of a master whose log had expired before the slave came.
     """
     store = await MessageStore.open(real_world("bench"), StoreConfig(root=root))
     places = [divmod(number, QUEUES_OF_A_TOPIC) for number in range(queues)]
@@ -55,7 +55,7 @@ async def late(root: str, queues: int) -> None:
 
 
 async def large(root: str, size: int, end: str) -> None:
-    """A log of at least `size` bytes in messages of almost 1 MiB."""
+    """Write a log of at least `size` bytes in messages of almost 1 MiB."""
     config = StoreConfig(root=root)
     if end == "unmarked":
         config = replace(config, mark_interval_ms=FOREVER_MS)
@@ -77,7 +77,7 @@ async def large(root: str, size: int, end: str) -> None:
 
 
 async def _wait_marked(root: str, end: int) -> None:
-    """Until the durable mark stands at the end of the log, so that nothing has to be scanned."""
+    """Wait until the durable mark is at the end of the log, so that nothing has to be scanned."""
     for _ in range(600):
         marks = open_directory(root).marks
         if marks is not None and marks.durable_offset >= end:
@@ -104,7 +104,7 @@ def _put(store: MessageStore, topic: str, queue_id: int, number: int, body: byte
 
 
 def build(root: Path, *arguments: str) -> None:
-    """Write a directory in a process of its own. Raises `RuntimeError`."""
+    """Write a directory in a separate process. Raises `RuntimeError`."""
     command = [sys.executable, "-P", "-m", "bench.stores", arguments[0], str(root), *arguments[1:]]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode not in (0, -signal.SIGKILL):
@@ -112,7 +112,7 @@ def build(root: Path, *arguments: str) -> None:
 
 
 def evict(root: Path) -> None:
-    """Take all files of a directory out of the page cache, as after a reboot."""
+    """Evict all files of a directory from the page cache, as after a reboot."""
     for path in root.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -123,11 +123,11 @@ def evict(root: Path) -> None:
                 os.close(descriptor)
 
 
-class Kept:
-    """The small files of a store, which say how it was left; they can be put back.
+class Snapshot:
+    """Copies of the small files of a store, which record its last stop; they can be put back.
 
     So a directory is started several times from the same evidence. Log, queues and index stay: a
-    start does not change what they hold below the durable mark.
+    start does not change their contents below the durable mark.
     """
 
     def __init__(self, root: Path, place: Path) -> None:
@@ -138,7 +138,7 @@ class Kept:
                 shutil.copy2(path, self._place)
 
     def put_back(self) -> Self:
-        """Files that were not there then go."""
+        """Restore the files, and remove newer ones."""
         for path in self._root.iterdir():
             if path.is_file():
                 path.unlink()

@@ -1,7 +1,8 @@
-"""What lies between machines of the testbed: packets a second, bytes a second, added round trip.
+"""Cost of the network between machines of the testbed: packets a second, bytes a second, added
+round trip.
 
 Both ends are this process, so these are the figures for a load generator that shares two processors
-with the switch. "Added" is what a round trip takes more than on plain loopback.
+with the switch. "Added" is the excess over a round trip on plain loopback.
 """
 
 import sys
@@ -27,7 +28,7 @@ DELAY_S = 0.02
 
 
 def between_machines() -> Iterator[Row]:
-    """Rows of the proxy and, with root and TUN devices, of the switch."""
+    """Yield rows of the proxy and, with root and TUN devices, of the switch."""
     plain = trio.run(_round_trip, PlainFabric(MACHINES))
     yield "proxy, added round trip", 1e6 * (trio.run(_round_trip, _proxy()) - plain), "us"
     yield "proxy, one connection", trio.run(_rate, _proxy())[0] / 1e6, "MB/s"
@@ -62,33 +63,33 @@ async def _connection(fabric: Fabric) -> AsyncIterator[tuple[Stream, Stream]]:
         try:
             client = await fabric.world("b2").network.connect(*fabric.address("b1"))
             break
-        except ConnectionRefusedError:  # the proxy has not yet seen the server
+        except ConnectionRefusedError:  # the proxy does not know the server yet
             await trio.sleep(0.005)
     server = await listener.accept()
     try:
         yield client, server
     finally:
-        for one in (client, server, listener):
-            await one.aclose()
+        for resource in (client, server, listener):
+            await resource.aclose()
 
 
 async def _round_trip(fabric: Fabric, delay_s: float = 0.0) -> float:
-    """Median, seconds."""
+    """Return the median, seconds."""
     async with fabric, _connection(fabric) as (client, server):
         if delay_s:
             await fabric.set_link("b2", "b1", LinkState(delay_s=delay_s))
-        taken = []
+        times = []
         for _ in range(DELAYED_ROUND_TRIPS if delay_s else ROUND_TRIPS):
             began = trio.current_time()
             for source, target in ((client, server), (server, client)):
                 await source.send_all(b"x" * 100)
                 await target.receive_some(100)
-            taken.append(trio.current_time() - began)
-    return sorted(taken)[len(taken) // 2]
+            times.append(trio.current_time() - began)
+    return sorted(times)[len(times) // 2]
 
 
 async def _rate(fabric: Fabric) -> tuple[float, float]:
-    """Bytes and, through the switch, packets a second."""
+    """Return bytes and, through the switch, packets a second."""
     received = 0
 
     async def drain() -> None:

@@ -1,4 +1,4 @@
-"""A cluster of the testbed under measurement, ours or a real RocketMQ's, and its network."""
+"""A cluster of the testbed to measure, ours or a real RocketMQ's, and its network."""
 
 import tempfile
 import time
@@ -17,7 +17,8 @@ from rocketbed.host.janitor.record import Ledger
 
 @asynccontextmanager
 async def testbed(host: ProcessHost, net: Net, plan: Plan) -> AsyncIterator[ProcessBackend]:
-    """The machines of a plan; nothing runs yet, and all that is started ends with the block."""
+    """Yield the machines of a plan; nothing runs yet, and all that is started ends with the
+    block."""
     with ExitStack() as stack:
         directory = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="rocketbed-bench-"))

@@ -1,1 +1,1 @@
-"""What the pipeline costs: `python -m bench.spark`, or `make bench-spark`."""
+"""Costs of the pipeline: `python -m bench.spark`, or `make bench-spark`."""

@@ -1,7 +1,8 @@
-"""`python -m bench.spark [--only NAME]`: prints the machine, then a row for each figure.
+"""Measures of Spark, `python -m bench.spark [--only NAME]`: prints the machine, then a row for each
+figure.
 
-The store is made by the generator of `bench/`, run as a process, in a directory of its own that
-goes at the end. Each part begins a Spark of its own, so that none profits from another's warmth.
+The generator of `bench/`, run as a process, writes the store in a separate directory that is
+removed at the end. Each part begins a Spark of its own, so that none profits from another's warmth.
 """
 
 import argparse
@@ -32,7 +33,7 @@ HEAP_MIB: Final = 512
 
 
 def main() -> int:
-    """Run the parts, each in a process of its own."""
+    """Run the parts, each in a separate process."""
     parser = argparse.ArgumentParser(prog="python -m bench.spark")
     parser.add_argument("--only", default="", help=f"one of {', '.join(PARTS)}")
     parser.add_argument("--mib", type=int, default=1024, help="size of the log")
@@ -40,16 +41,16 @@ def main() -> int:
     parser.add_argument("--place", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
-        for what, value, unit in _part(options.part, options.place, options.mib):
-            print(f"{what:<52} {value:>12,.2f} {unit}", flush=True)
+        for name, value, unit in _part(options.part, options.place, options.mib):
+            print(f"{name:<52} {value:>12,.2f} {unit}", flush=True)
         return 0
     print(_machine(), flush=True)
     place = Path(tempfile.mkdtemp(prefix="rocketbed-bench-spark-"))
     try:
         for part in PARTS:
             if options.only in part:
-                again = ["--part", part, "--place", str(place), "--mib", str(options.mib)]
-                subprocess.run([sys.executable, "-m", "bench.spark", *again], check=True)
+                arguments = ["--part", part, "--place", str(place), "--mib", str(options.mib)]
+                subprocess.run([sys.executable, "-m", "bench.spark", *arguments], check=True)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return 0
@@ -70,7 +71,7 @@ def _part(part: str, place: Path, mib: int) -> Iterable[Row]:
 
 
 def build(conf: dict[str, str] | None = None) -> "SparkSession":
-    """A session on all cores."""
+    """Return a session on all cores."""
     return build_session("bench", conf={"spark.driver.memory": "2g", **(conf or {})})
 
 
@@ -102,8 +103,8 @@ def _verify(place: Path) -> Iterator[Row]:
         str(history),
     )
     stores = [first, *(place / f"b{number}" for number in range(2, REPLICAS + 1))]
-    for other in stores[1:]:
-        shutil.copytree(first, other, dirs_exist_ok=True)
+    for copy in stores[1:]:
+        shutil.copytree(first, copy, dirs_exist_ok=True)
     words = [word for path in stores for word in ("--store", f"b/{path.name}={path}")]
     seconds = _job("verify", *words, "--history", str(history), "--copies", "2")
     for name, value in seconds.items():
@@ -113,7 +114,7 @@ def _verify(place: Path) -> Iterator[Row]:
 
 
 def _job(name: str, *arguments: str) -> dict[str, float]:
-    """Run a job as a user does; seconds of its phases, and of all."""
+    """Run a job as a user does; return the seconds of its phases, and of all."""
     command = [sys.executable, "-P", "-m", "rocketbed", "pipeline", name, *arguments, "--json"]
     done = subprocess.run(
         [*command, "--conf", "spark.driver.memory=2g"], stdout=subprocess.PIPE, check=True
@@ -123,7 +124,7 @@ def _job(name: str, *arguments: str) -> dict[str, float]:
 
 
 def _store(place: Path, *arguments: str) -> Path:
-    """A store of the generator, made once."""
+    """Return a store of the generator, written once."""
     if not place.exists():
         command = [sys.executable, "-m", "bench.generate", "--out", str(place), *arguments]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)

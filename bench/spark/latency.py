@@ -1,4 +1,4 @@
-"""How old a message is when a stream has dealt with it."""
+"""Age of a message when a stream has processed it."""
 
 import json
 import subprocess
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 RATE: Final = 5_000
 SECONDS: Final = 60
 WARM_S: Final = 20
-"""Of these the first batches are left out: they compile what the later ones run."""
+"""Seconds whose batches are left out: they compile what the later ones run."""
 COLUMNS: Final = ["topic", "queue_id", "store_timestamp", "body_length"]
 
 
 def micro_batches(place: Path, build: Callable[[dict[str, str]], "SparkSession"]) -> Iterator[Row]:
-    """Batches of a stream over a log that a store writes meanwhile; rows end in Spark."""
+    """Yield batches of a stream over a log that a store writes meanwhile; rows end in Spark."""
     store = place / "live"
     command = [sys.executable, "-m", "bench.generate", "--out", str(store), "--no-index"]
     pace = ["--rate", str(RATE), "--messages", str(RATE * (SECONDS + WARM_S))]
@@ -39,7 +39,7 @@ def micro_batches(place: Path, build: Callable[[dict[str, str]], "SparkSession"]
 def _stream(
     spark: "SparkSession", store: Path, writer: "subprocess.Popen[bytes]"
 ) -> list[dict[str, Any]]:
-    """Progress of every batch while the writer wrote."""
+    """Return the progress of every batch while the writer wrote."""
     from pyspark.sql import functions as f
 
     from rocketbed.pipeline.schema import records_ddl

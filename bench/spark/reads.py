@@ -18,7 +18,7 @@ ROUNDS: Final = 3
 
 
 def fixed_costs(build: Callable[[], "SparkSession"], store: Path) -> Iterator[Row]:
-    """What Spark costs before it does anything: session, first query, a query of no rows."""
+    """Yield Spark's fixed costs: session, first query, a query of no rows."""
     began = time.monotonic()
     spark = build()
     yield "Spark: session", time.monotonic() - began, "s"
@@ -34,7 +34,7 @@ def fixed_costs(build: Callable[[], "SparkSession"], store: Path) -> Iterator[Ro
 
 
 def reads(spark: "SparkSession", store: Path) -> Iterator[Row]:
-    """Rates of reading all of a log whose pages are in memory, best of three."""
+    """Yield rates of reading all of a log whose pages are in memory, best of three."""
     from rocketbed.pipeline.schema import DEFAULT_COLUMNS
 
     log = store / "commitlog"
@@ -57,7 +57,7 @@ def reads(spark: "SparkSession", store: Path) -> Iterator[Row]:
 
 
 def memory(build: Callable[[str], "SparkSession"], store: Path, heap_mib: int) -> Iterator[Row]:
-    """A shuffle of all rows with a heap of a quarter of the log."""
+    """Shuffle all rows with a heap of a quarter of the log."""
     spark = build(f"{heap_mib}m")
     watch = MemoryWatch(os.getpid())
     watch.start()
@@ -72,7 +72,7 @@ def memory(build: Callable[[str], "SparkSession"], store: Path, heap_mib: int) -
 
 
 def frame(spark: "SparkSession", store: Path, columns: list[str], **options: str) -> "DataFrame":
-    """A store's records."""
+    """Return a store's records."""
     from rocketbed.pipeline.schema import records_ddl
 
     reader = spark.read.format("rocketbed").schema(records_ddl(columns)).options(**options)

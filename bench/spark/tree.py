@@ -1,4 +1,4 @@
-"""CPU time and memory of a process and of all that it started, Java and Python apart."""
+"""CPU time and memory of a process and all its descendants, Java and Python apart."""
 
 import os
 import threading
@@ -18,26 +18,26 @@ class Cpu(NamedTuple):
     java_s: float
     python_s: float
 
-    def __sub__(self, other: "Cpu") -> "Cpu":
-        return Cpu(self.java_s - other.java_s, self.python_s - other.python_s)
+    def __sub__(self, earlier: "Cpu") -> "Cpu":
+        return Cpu(self.java_s - earlier.java_s, self.python_s - earlier.python_s)
 
 
 def cpu_of_tree(root: int) -> Cpu:
-    """Of a process and its descendants."""
+    """Return the CPU time of a process and its descendants."""
     seconds = {True: 0.0, False: 0.0}
     for pid in tree(root):
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             continue
-        name, _, rest = text.partition("(")[2].rpartition(")")
-        fields = rest.split()
+        name, _, tail = text.partition("(")[2].rpartition(")")
+        fields = tail.split()
         seconds[name == "java"] += sum(map(int, fields[11:15])) / TICKS
     return Cpu(seconds[True], seconds[False])
 
 
 class MemoryWatch(threading.Thread):
-    """The highest resident memory of the driver's Java and of any one Python process, in bytes."""
+    """Highest resident memory of the driver's Java and of any one Python process, in bytes."""
 
     def __init__(self, root: int) -> None:
         super().__init__(daemon=True)
