@@ -1,4 +1,4 @@
-"""How many connections each port of a node takes, so that its store never lacks a descriptor."""
+"""Limits on the connections of each port of a node, so that its store never lacks a descriptor."""
 
 from typing import Final, NamedTuple
 
@@ -22,7 +22,8 @@ class ConnectionLimits(NamedTuple):
 
 
 def connection_limits(world: World, config: NodeConfig) -> ConnectionLimits:
-    """By `rbMaxConnections` and `rbMaxHaConnections`, else by what the process may have open."""
+    """Return the limits of `rbMaxConnections` and `rbMaxHaConnections`, else a share of the
+    process's descriptors."""
     free = max(world.process.descriptors - store_files(world.process.descriptors) - _RESERVE, 8)
     replication = config.ha_connections_max or min(_REPLICATION_MAX, free // 4)
     clients = config.connections_max or (free - replication) * 3 // 4
@@ -30,7 +31,7 @@ def connection_limits(world: World, config: NodeConfig) -> ConnectionLimits:
 
 
 def warn_of_few(world: World, config: NodeConfig) -> None:
-    """Say at the start what clients will otherwise meet as connections that end at once."""
+    """Warn at the start that further clients will have their connections closed at once."""
     limits = connection_limits(world, config)
     if not config.connections_max and limits.clients < FEW:
         world.log.warning(

@@ -1,8 +1,9 @@
-"""A node in a group with failover: who it is, its line to the controllers, and what a role means.
+"""A node in a group with failover: its identity, its line to the controllers, and the effects of a
+role.
 
 The role is decided elsewhere (`replication.member`); here it becomes that of broker, store and
-routes. A node begins as a follower of nobody. It leads from the moment that its epoch's marker is
-on disk, as broker 0, and gives all of that back before the next leader's log is followed.
+routes. A node begins as a follower without a leader. It leads, as broker 0, once its epoch's marker
+is on disk, and gives all of that back before it follows the next leader's log.
 """
 
 from collections.abc import Callable
@@ -38,42 +39,42 @@ from rocketbed.wire.headers_failover import HandOverRequest
 from rocketbed.world.api import World
 
 FIT_LOOK_S: Final = 0.5
-"""How often a replica looks whether it could store messages, and read those that it has."""
+"""Pause between two checks whether a replica can store messages and read those that it has."""
 GIVE_UP_S: Final = 30.0
-"""Between two tries to be rid of the lead."""
+"""Pause between two attempts to give up the lead."""
 HAND_OVER_S: Final = 2.0
-"""For a leader that stops to make another one lead."""
+"""Time that a stopping leader has to make another replica lead."""
 LEARNS: Final = "queues of a topic that was deleted are being destroyed: ask again"
 
 
 class Replica:
-    """What a directory knows of its replica, and how far its log is confirmed."""
+    """State of a replica as its directory records it, and how far its log is confirmed."""
 
     def __init__(self, world: World, config: NodeConfig) -> None:
-        """Reads the record of epochs. Raises `EpochFileDamaged`."""
+        """Read the record of epochs. Raises `EpochFileDamaged`."""
         root = config.store.root
         self._world = world
         self._config = config
         self.policy = Policy.FSYNC if config.store.sync_flush else Policy.MEMORY
         self.file = EpochFile(world, root)
         self.file.load()
-        self.who = ReplicaFile(world, root)
+        self.identity = ReplicaFile(world, root)
         self.confirmed = Watermark(self.file.state.confirm)
-        """Below it everything is confirmed, as far as this replica knows and has it."""
+        """Offset below which all of this replica's log is confirmed, as far as it knows."""
         self.lossless = False
-        """Whether it holds all that a former life acknowledged."""
+        """True if it holds all that its former incarnations acknowledged."""
 
     async def begin(self, store: MessageStore) -> None:
-        """Begin a life in a directory that is locked. Raises `ReplicaFileDamaged`, `OSError`: also
+        """Begin an incarnation in a locked directory. Raises `ReplicaFileDamaged`, `OSError`, also
         for lack of room for what is cut off."""
         config = self._config
         self.file.load()
-        is_foreign = store.recovery.by_hand or self.who.was_alone()
+        is_foreign = store.recovery.by_hand or self.identity.was_alone()
         if is_foreign and self.file.state.history:
-            # Whatever stands behind what was confirmed may be another broker's: epochs say nothing
-            # of it. The cut is done before anybody is followed, and put on record before it is
-            # forgotten that somebody was here.
-            # What was acknowledged by that broker is cut off at all replicas alike: it is kept.
+            # Whatever follows the confirmed part may be another broker's: epochs say nothing of it.
+            # It is cut before any leader is followed, and the cut is recorded before the mark of
+            # the foreign broker is removed. All replicas cut what that broker acknowledged alike,
+            # and keep a copy.
             confirm = min(self.file.state.confirm, store.max_offset)
             if confirm < store.min_offset:
                 raise ReplicaFileDamaged(
@@ -82,9 +83,9 @@ class Replica:
                     " Start with an empty directory, or begin the group anew with what all have"
                 )
             reason = store.recovery.reason or "a node without failover had the directory"
-            kept, size = await store.removal.keep_from(confirm)
+            backup, size = await store.removal.keep_from(confirm)
             self._world.log.warning(
-                "failover.foreign_hand", reason=reason, cut_to=confirm, bytes=size, kept=kept
+                "failover.foreign_hand", reason=reason, cut_to=confirm, bytes=size, kept=backup
             )
             await self.file.save(cut_to=confirm)
         is_cut = store.max_offset < self.file.state.confirm
@@ -92,7 +93,7 @@ class Replica:
             self._world.log.error(
                 "failover.log_cut", end=store.max_offset, confirmed=self.file.state.confirm
             )
-        self.lossless = await self.who.begin(
+        self.lossless = await self.identity.begin(
             group=config.broker_name,
             number=config.replica,
             policy=self.policy,
@@ -103,7 +104,7 @@ class Replica:
 
 
 class Failover:
-    """A node's service: one member of a group. `run` raises what ends the node."""
+    """Service of a node: one member of a group. `run` raises what ends the node."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Failover:
         self._store = store
         self._replica = replica
         self._acknowledged = acknowledged
-        state = replica.who.state
+        state = replica.identity.state
         me = Identity(
             group=config.broker_name,
             number=config.replica,
@@ -131,8 +132,8 @@ class Failover:
             lossless=replica.lossless,
             replicas=config.replicas,
             policy=replica.policy,
-            # RocketMQ's directories do not say whose copy they are. A master's that comes second
-            # is refused, not cut.
+            # RocketMQ's directories do not say whose copy they are. A second directory that was a
+            # master's is refused, not cut.
             founds=bool(replica.file.state.history)
             or store.max_offset == store.min_offset
             or not store.followed,
@@ -144,7 +145,7 @@ class Failover:
             log_end=self._log_end,
             promised=lambda: (replica.file.state.promised, replica.file.state.group),
             unfit=lambda: self._unfit,
-            raise_life=replica.who.raise_life,
+            raise_life=replica.identity.raise_life,
         )
         self.member = Member(
             world,
@@ -160,15 +161,15 @@ class Failover:
         """Called when the role has changed."""
         self._leads = False
         self._unfit = ""
-        """`MessageStore.unfit`, or why tables are not what they should be, as looked at last."""
+        """`MessageStore.unfit`, or the fault of the tables, at the last check."""
         self._role_changed = trio.Event()
         """Set, and replaced, with each role."""
 
     def attach(self, broker: Broker, replication: Replication, registration: Registration) -> None:
-        """Before the ports open."""
+        """Connect the parts of the node; before the ports open."""
         broker.sender.gate = self.refusal
         replication.member = self.member
-        # The controller was away, and the nameserver beside it may know no route any more.
+        # The controller was unreachable, so the nameserver beside it may have lost the route.
         self.agent.on_registered = registration.announce
         registration.epoch = lambda: self.agent.entry.epoch if self.agent.entry else 0
         broker.queries.gate = self._no_leader
@@ -183,11 +184,11 @@ class Failover:
         self.on_role += [broker.role_changed, registration.announce]
 
     def runtime_info(self) -> dict[str, str]:
-        """Of the runtime information: `rbGroup`, its part in the group in words; of one that leads
-        also the epoch, and where that begins in the log, bytes."""
+        """Return the runtime information of a group: `rbGroup`, this replica's part in words; of a
+        leader also the epoch and its start in the log, bytes."""
         leader, entry = self.member.leader, self.agent.entry
         if leader is not None:
-            known = leader.view.known
+            known = leader.view.entry
             members = ", ".join(map(str, sorted(known.in_sync)))
             return {
                 "rbGroup": f"epoch {leader.epoch}: leads, lease"
@@ -203,21 +204,22 @@ class Failover:
         return {"rbGroup": f"epoch {entry.epoch}: {follows}, {member}"}
 
     def refusal(self) -> tuple[ResponseCode, str] | None:
-        """Why no message is taken now, code and remark; None if it is (replication.md 7.16)."""
+        """Return code and remark that refuse a message now; None if it is accepted (replication.md
+        7.16)."""
         leader = self.member.leader
         if self._tables.is_learning:
             return ResponseCode.SERVICE_NOT_AVAILABLE, LEARNS
         if leader is not None and leader.may_append():
             return None
         if leader is not None and not leader.view.has_enough():
-            known = leader.view.known
+            known = leader.view.entry
             return ResponseCode.SYSTEM_ERROR, (
                 f"in-sync replicas not enough: {len(known.in_sync)} of {known.min_in_sync}"
             )
         return ResponseCode.SERVICE_NOT_AVAILABLE, self._hint()
 
     def _not_confirmed(self) -> str:
-        """Why messages cannot be read here now; empty if they can."""
+        """Return why messages cannot be read here now; empty if they can."""
         if self._tables.is_learning:
             return LEARNS
         if not self._store.shows_unconfirmed:
@@ -225,31 +227,31 @@ class Failover:
         return f"this node does not know yet which of its last messages count: {self._hint()}"
 
     def _no_leader(self) -> str:
-        """Where positions are kept, if that is not here; empty if it is."""
+        """Return where positions are kept, if not here; empty if they are."""
         leader = self.member.leader
         is_here = leader is not None and leader.is_acting() and not leader.hands_over
         return "" if is_here else self._hint()
 
     def _no_commits(self) -> str:
-        """Why a position would be forgotten by the next leader; empty if it is confirmed soon."""
+        """Return why the next leader might lose a position; empty if it is confirmed soon."""
         leader = self.member.leader
         is_here = leader is not None and leader.may_append() and not self._tables.is_behind
         return "" if is_here else self._hint()
 
     def _hint(self) -> str:
-        """Who leads, as far as is known; for people, and for programs as JSON."""
+        """Return the leader, as far as it is known: JSON, for people and programs."""
         epoch = self.agent.entry.epoch if self.agent.entry is not None else 0
         return orjson.dumps({"leader": self._leader_address(), "epoch": epoch}).decode()
 
     def _leader_address(self) -> str:
-        """`host:port` of who leads, as far as is known; empty for nobody."""
+        """Return `host:port` of the leader as far as it is known, else the empty string."""
         entry = self.agent.entry
         if entry is None or entry.leader is None or entry.leader not in entry.replicas:
             return ""
         return entry.replicas[entry.leader].address
 
     def trouble(self) -> str:
-        """Why this replica neither leads nor follows; empty if it does one of both."""
+        """Return why this replica neither leads nor follows; empty if it does either."""
         leader, follower = self.member.leader, self.member.follower
         if leader is not None:
             refusal = self.refusal()
@@ -264,7 +266,7 @@ class Failover:
         return f"it follows nobody: {reason or 'no link to the leader yet'}{lost}"
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. Raises `ReplicaExpelled`, `StoreError`, `OSError`."""
+        """Run until cancelled. Raises `ReplicaExpelled`, `StoreError`, `OSError`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.member.run)
             nursery.start_soon(self._forget_loss)
@@ -272,29 +274,30 @@ class Failover:
             task_status.started()
 
     async def stop(self) -> None:
-        """Before the ports close: have another one lead, and say that this life ends."""
+        """Make another replica lead, and report the end of this incarnation; before the ports
+        close."""
         with trio.move_on_after(HAND_OVER_S):
             try:
                 if self.member.leader is not None:
                     await self.member.leader.hand_over()
                     while self.member.leader is not None:
                         await self._role_changed.wait()
-                await self.agent.leave(op=f"leave {self._replica.who.state.incarnation}")
+                await self.agent.leave(op=f"leave {self._replica.identity.state.incarnation}")
             except (ReplicationError, RemotingError) as exc:
                 self._world.log.info("failover.not_handed_over", reason=str(exc))
-        with suppress(NoRoom):  # it may be any older one
+        with suppress(NoRoom):  # any older one will do
             await self._replica.file.save(confirm=self._replica.confirmed.value)
 
     async def _hand_over(self, command: Command, _: Connection) -> Command:
-        """An operator's request: have another replica lead, the first complete one for -1."""
-        asked = HandOverRequest.decode(command.raw_fields)
+        """Answer an operator's request that another replica lead; -1 is the first complete one."""
+        header = HandOverRequest.decode(command.raw_fields)
         leader = self.member.leader
-        here = leader is not None and asked.group == self._config.broker_name
-        if leader is None or not here or asked.epoch != leader.epoch:
+        is_ours = leader is not None and header.group == self._config.broker_name
+        if leader is None or not is_ours or header.epoch != leader.epoch:
             raise ChangeRefused(
-                f"this node does not lead group {asked.group!r} in epoch {asked.epoch} (any more)"
+                f"this node does not lead group {header.group!r} in epoch {header.epoch} (any more)"
             )
-        entry = await leader.hand_over(None if asked.to < 0 else asked.to)
+        entry = await leader.hand_over(None if header.to < 0 else header.to)
         return answer(command, body=dumped(entry))
 
     def _log_end(self) -> tuple[int, int]:
@@ -302,31 +305,31 @@ class Failover:
         return (history[-1].number if history else 0, self._store.epochs.whole_end())
 
     async def _forget_loss(self) -> None:
-        """What tells of a loss is kept until the register has heard of it."""
+        """Keep the record of a loss until the register has it."""
         while self.agent.entry is None:
             changed = self.agent.changed
             await changed.wait()
-        told = False
-        while not told:
+        is_forgotten = False
+        while not is_forgotten:
             try:
-                await self._replica.who.told()
-                told = True
+                await self._replica.identity.clear_loss()
+                is_forgotten = True
             except NoRoom as exc:
                 self._world.log.warning("failover.loss_not_forgotten", reason=str(exc))
                 await trio.sleep(GIVE_UP_S)
 
     async def _give_up_when_unfit(self) -> None:
-        """Have another one lead, if one would do it better."""
+        """Make another replica lead if it is fitter."""
         looking, trying = Seldom(), Seldom(GIVE_UP_S)
         while True:
             await trio.sleep(FIT_LOOK_S)
             leader = self.member.leader
-            # Anybody may doubt it, and to look takes a segment's read.
+            # Any follower may doubt it, and a check reads a whole segment.
             if leader is not None and leader.doubted is not None and looking.is_due():
                 doubted, leader.doubted = leader.doubted, None
-                await self._store.scrubber.look_at(doubted)
+                await self._store.scrubber.check_at(doubted)
             before, self._unfit = self._unfit, self._tables.trouble or self._store.unfit()
-            # The second time: by then the others have looked as well, and said so.
+            # On the second check: by then the followers have checked too, and reported.
             is_outdone = leader is not None and bool(before) and leader.is_outdone()
             is_in_the_way = leader is not None and leader.is_in_the_way()
             if leader is None or not (is_outdone or is_in_the_way) or not trying.is_due():
@@ -362,7 +365,7 @@ class Failover:
         self._role_changed = trio.Event()
 
     def _confirmed(self, epoch: int, end: int) -> None:
-        """Of this epoch only: what waits for an answer was written in it."""
+        """Acknowledge up to `end` if this epoch still leads: waiting answers were written in it."""
         leader = self.member.leader
         if leader is not None and leader.epoch == epoch:
             self._acknowledged.advance(end)

@@ -1,8 +1,8 @@
 """Wiring: a world and a configuration become a running node.
 
 Order of a start: tables, store (lock and recovery), tables again under the lock, broker, ports,
-services. A stop goes the other way round and leaves the directory clean; a store that failed ends
-everything at once and leaves `abort` behind.
+services. A stop reverses that and leaves the directory clean; a store that failed ends
+everything at once and leaves `abort` in place.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Service(Protocol):
     """Something that runs beside the broker: replication, registration."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled; `task_status.started()` when others can rely on it."""
+        """Run until cancelled; `task_status.started()` once other services can rely on it."""
         ...
 
 
@@ -51,7 +51,7 @@ class Node:
         tables: Tables,
         replica: Replica | None = None,
     ):
-        """`replica` has begun its life; None outside of groups with failover."""
+        """`replica` has begun its incarnation; None outside of groups with failover."""
         self.world = world
         self.config = config
         self.store = store
@@ -60,13 +60,13 @@ class Node:
         if replica is not None:
             waits_for_slaves = True
         self.confirmed: Watermark | None = Watermark() if waits_for_slaves else None
-        """Below it enough copies hold the log for an answer; replication raises it. None: not
-        waited for."""
+        """Offset up to which enough copies hold the log for an answer; replication raises it. None:
+        answers do not wait."""
         self.broker = Broker(world, config, store, tables, confirmed=self.confirmed)
         host = config.bind_address
-        shown = replica.confirmed if replica is not None else None
+        visible = replica.confirmed if replica is not None else None
         self.replication = Replication(
-            world, config, store, tables, confirmed=self.confirmed, shown=shown
+            world, config, store, tables, confirmed=self.confirmed, visible=visible
         )
         self.broker.attach_replication(
             self.replication.runtime_info, lambda: self.replication.is_following
@@ -79,7 +79,7 @@ class Node:
         self.broker.handlers.inline[RequestCode.RB_READINESS] = ready.handle
         self.broker.info.not_ready = ready.reason
         self.failover: Failover | None = None
-        """In a group with failover: its member."""
+        """Member of a group with failover, else None."""
         if replica is not None and self.confirmed is not None:
             self.failover = Failover(world, config, store, replica, acknowledged=self.confirmed)
             self.failover.attach(self.broker, self.replication, self.registration)
@@ -107,7 +107,8 @@ class Node:
 
 
 def make_services(node: Node) -> Sequence[Service]:
-    """What runs beside the broker, by configuration; started in this order after the ports."""
+    """Return the services that the configuration asks for, in the order of their start after the
+    ports."""
     if node.failover is not None:
         return (node.replication, node.failover, node.registration)
     return (node.replication, node.registration)
@@ -119,7 +120,7 @@ async def run_node(
     *,
     task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a node until `world.process.stop_requested`; says itself when it serves.
+    """Run a node until `world.process.stop_requested`; logs when it serves.
 
     Raises `RocketbedError`: `NodeError`, `ConfigFileError` or the store's errors. After
     `StoreFailed` the process must end: the directory is left for recovery.
@@ -156,12 +157,12 @@ async def run_node(
             except* RocketbedError as group:
                 failure = _first(group)
             if isinstance(failure, StoreError):
-                # It has not failed by itself if a record of it could not be read.
+                # An error of a single unreadable record is not a failure of the store itself.
                 nursery.cancel_scope.cancel()
             else:
                 await store.close()
                 if replica is not None and failure is None:
-                    await replica.who.stopped()
+                    await replica.identity.stopped()
     except* StoreError as group:
         failure = _first(group)
     if failure is not None:
@@ -169,7 +170,7 @@ async def run_node(
 
 
 async def check_node(world: World, config: NodeConfig) -> list[str]:
-    """What a start would find and do, as sentences; nothing is changed.
+    """Return, as sentences, what a start would find and do; changes nothing.
 
     Raises what a start would raise for its tables and its store.
     """
@@ -179,8 +180,8 @@ async def check_node(world: World, config: NodeConfig) -> list[str]:
 
 
 async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -> None:
-    """Ports open until the stop. Raises `NodeError` when a port is taken, `StoreError` as soon as
-    the store has failed."""
+    """Keep the ports open until the stop. Raises `NodeError` when a port is taken, `StoreError` as
+    soon as the store has failed."""
     world, config = node.world, node.config
     warn_of_few(world, config)
     async with trio.open_nursery() as nursery:
@@ -215,6 +216,6 @@ async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -
 
 
 def _first(group: BaseExceptionGroup[RocketbedError]) -> RocketbedError:
-    """The first error of a group, however deep."""
+    """Return the first error of a group, however deep."""
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,5 +1,5 @@
-"""Requests that change what a group with failover has in common: served by who leads, and only by
-it. A follower's change would be nobody else's."""
+"""Requests that change what the replicas of a group share: only the leader serves them, since no
+other replica would get a follower's change."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,23 +29,24 @@ CHANGES: Final = (
     RequestCode.UNLOCK_BATCH_MQ,
 )
 FORWARDED: Final = "rbForwarded"
-"""Ours: of a request that a follower has sent on, so that none goes round."""
+"""Own field that marks a request which a follower has forwarded, so that it is not forwarded
+twice."""
 
 
 class OnlyLeader:
-    """Stands before the handlers of one node."""
+    """Guard in front of one node's handlers."""
 
     def __init__(
         self, world: World, elsewhere: Callable[[], str], leader: Callable[[], str]
     ) -> None:
-        """`elsewhere` says who leads instead of this node, empty if it does itself; `leader` is
-        that one's address, empty if nobody is known."""
+        """`elsewhere` returns a remark that names the leader if it is not this node, else the empty
+        string; `leader` returns its address, empty if it is unknown."""
         self._world = world
         self._elsewhere = elsewhere
         self._leader = leader
 
     def guard(self, handlers: Handlers) -> None:
-        """From now on these refuse with code 14 what this node may not change."""
+        """Make these handlers refuse, with code 14, changes that this node may not make."""
         for code in CHANGES:
             if code in handlers.inline:
                 handlers.inline[code] = partial(self._inline, handlers.inline[code])
@@ -67,18 +68,18 @@ class OnlyLeader:
         return _refused(command, elsewhere)
 
     async def _forwarded(self, command: Command) -> Command:
-        """What the leader answers: RocketMQ's tools ask one member after the other, and end with
-        the first that refuses."""
+        """Return the leader's answer: RocketMQ's tools ask one member after the other and stop at
+        the first refusal."""
 
         async def ask(connection: Connection) -> Command:
             fields = {**command.fields, FORWARDED: "true"}
             return await connection.request(request(command.code, fields, command.body))
 
         try:
-            found = await with_connection(self._world, parse_address(self._leader()), ask)
+            response = await with_connection(self._world, parse_address(self._leader()), ask)
         except (RemotingError, ProtocolError, ValueError):
             return _refused(command, self._elsewhere() or "this node has begun to lead: ask again")
-        return answer(command, found.code, found.remark)
+        return answer(command, response.code, response.remark)
 
 
 def _refused(command: Command, elsewhere: str) -> Command:

@@ -1,7 +1,7 @@
-"""Whether clients can use this node, in a sentence: what `rocketbed health` is told.
+"""Readiness of a node for clients, in a sentence, for `rocketbed health`.
 
-Only what the node knows by itself is asked, of one loop and one `statvfs`, since the question comes
-every few seconds and must not take a busy node's time, or wait for its disk.
+It uses only what the node knows itself, without a wait, and one `statvfs`, since the question comes
+every few seconds and must not take a busy node's time or wait for its disk.
 """
 
 from collections.abc import Callable
@@ -34,27 +34,27 @@ class Readiness:
         self._replication = replication
         self._registered = registration.registered
         self.failover_trouble: Callable[[], str] | None = None
-        """Why a replica of a group with failover neither leads nor follows."""
+        """Returns why a replica of a group with failover neither leads nor follows."""
 
     def handle(self, command: Command, connection: Connection) -> Command:
-        """Success, perhaps with what an operator should see to; else the reason."""
+        """Return success, perhaps with advice for the operator; else the reason."""
         if reason := self.reason():
             return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
         return answer(command, remark=self._damage())
 
     def reason(self) -> str:
-        """Why clients cannot use this node; empty if they can."""
+        """Return why clients cannot use this node; empty if they can."""
         return self._disk() or self._copies() or self._routes()
 
     def _disk(self) -> str:
-        """Why nothing can be stored."""
+        """Return why nothing can be stored; empty if it can."""
         if trouble := self._store.trouble() or self._store.lack_of_room():
             return trouble
         root = self._config.store.root
         return f"the disk of {root} is read-only" if self._world.disk.usage(root).read_only else ""
 
     def _copies(self) -> str:
-        """Why a master cannot acknowledge, or a slave does not get what its master has."""
+        """Return why a master cannot acknowledge, or a slave gets no data from its master."""
         if self.failover_trouble is not None:
             return self.failover_trouble()
         slave = self._replication.slave
@@ -66,7 +66,7 @@ class Readiness:
         return _lacks_copies(self._replication.master, needed)
 
     def _routes(self) -> str:
-        """Why clients cannot find it: one nameserver is enough for them."""
+        """Return why clients cannot find this node: one nameserver is enough for them."""
         if not self._registered or any(self._registered.values()):
             return ""
         return "registered at no nameserver: " + ";".join(
@@ -74,13 +74,14 @@ class Readiness:
         )
 
     def _damage(self) -> str | None:
-        """What the scrub found, which hinders nobody who asks for something else."""
-        found = []
+        """Return the damage that the scrub found, which affects only requests for the damaged
+        data."""
+        remarks = []
         if ranges := self._store.damaged_ranges:
-            found.append(f"damage in the log, bytes {ranges}: heal it")
+            remarks.append(f"damage in the log, bytes {ranges}: heal it")
         if index := self._store.scrubber.index_damage:
-            found.append(f"the index is damaged: {index}; start the node again")
-        return "; ".join(found) or None
+            remarks.append(f"the index is damaged: {index}; start the node again")
+        return "; ".join(remarks) or None
 
 
 def _not_following(slave: Slave) -> str:

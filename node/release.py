@@ -1,8 +1,8 @@
 """Answers that wait until the log is flushed, or held by enough slaves (design.md 6).
 
 They wait as records, not as tasks. Both conditions are watermarks over the same log and all
-deadlines are equally long, so what was written first is released first: one queue, whose head is
-looked at when a watermark rises, and one timer at that head.
+deadlines are equally long, so answers are released in the order of their writes: one queue, whose
+head is checked when a watermark rises, and one timer at that head.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ class _Waiting:
 
 
 class ReleaseQueue:
-    """First in, first out by end offset. Invariant: ends and deadlines never fall along it."""
+    """Queue in the order of end offsets. Invariant: ends and deadlines never fall along it."""
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class ReleaseQueue:
         flush_timeout_s: float,
         slave_timeout_s: float,
     ) -> None:
-        """A watermark that is None is not waited for; with neither there is nothing to wait."""
+        """A watermark that is None is not waited for; with neither every answer is released at
+        once."""
         self._flushed = flushed
         self._confirmed = confirmed
         self._flush_timeout_s = flush_timeout_s
@@ -50,17 +51,15 @@ class ReleaseQueue:
 
     @property
     def waits(self) -> bool:
-        """Whether anything has to be waited for at all."""
+        """True if answers have to wait for anything at all."""
         return self._flushed is not None or self._confirmed is not None
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def add(self, end: int, release: Release) -> None:
-        """Call `release` with the outcome once the log is safe up to `end`, or its time is over.
-
-        Calls it at once when nothing is left to wait for.
-        """
+        """Call `release` with the outcome once the log is safe up to `end`, or its time is over; at
+        once if nothing has to be waited for."""
         if not self._queue and self._is_safe(end):
             release(PutStatus.PUT_OK)
             return
@@ -72,7 +71,7 @@ class ReleaseQueue:
         self._filled.set()
 
     async def run(self) -> None:
-        """Give up what waits too long, until cancelled."""
+        """Release answers whose time is over, until cancelled."""
         while True:
             if not self._queue:
                 self._filled = trio.Event()
@@ -86,7 +85,8 @@ class ReleaseQueue:
                     self._expire()
 
     def give_up(self) -> None:
-        """This node leads no more: whether what waits here is kept, others decide."""
+        """Release all waiting answers as timed out: this node no longer leads, and the next leader
+        decides which of the records stay."""
         queue, self._queue = self._queue, deque()
         for waiting in queue:
             waiting.release(PutStatus.FLUSH_SLAVE_TIMEOUT)
@@ -103,7 +103,7 @@ class ReleaseQueue:
         self._expire()
 
     def _give_up_at(self, head: _Waiting) -> float:
-        """When the last of the conditions that do not hold yet runs out of time."""
+        """Return the latest deadline among the conditions that do not hold yet."""
         deadline = 0.0
         if self._flushed is not None and self._flushed.value < head.end:
             deadline = head.flush_deadline
@@ -112,9 +112,9 @@ class ReleaseQueue:
         return deadline
 
     def _expire(self) -> None:
-        """Release from the head on what has run out of time for all that it lacks.
+        """Release answers, from the head on, that ran out of time for all their open conditions.
 
-        As RocketMQ combines the two: the slaves' outcome stands over the flush's.
+        As in RocketMQ, the slaves' outcome takes precedence over the flush's.
         """
         now = trio.current_time()
         while self._queue:

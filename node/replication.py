@@ -1,8 +1,8 @@
 """Replication of one node: its log, its roles, and where a slave's copies go (design.md 11).
 
 Every role listens on the replication port, so that a slave may feed another. A slave follows the
-address in its configuration (`haMasterAddress`), else the one given by `set_master`, which a
-nameserver's answer gives.
+address in its configuration (`haMasterAddress`), else that of `set_master`, which comes from a
+nameserver.
 """
 
 from collections.abc import Callable
@@ -38,12 +38,12 @@ from rocketbed.wire.encoding.json_dialect import loads
 from rocketbed.world.api import Address, World
 
 ODD_S = 0.5
-"""Least time between two copies of the tables for the sake of odd queue offsets: those of a
-RocketMQ master tell of no deletion, so each message may be odd."""
+"""Shortest time between two copies of the tables that odd queue offsets cause: a RocketMQ master
+reports no deletions, so each message may have one."""
 
 REACH_S = 1.0
-"""How long what was deleted is waited for; of a log that takes longer to copy only its part that
-is there is looked through."""
+"""Longest wait until the log reaches a deletion; if it takes longer, only the part that is already
+copied is scanned."""
 
 
 class StoreCutter:
@@ -59,14 +59,16 @@ class StoreCutter:
         self._on_cut = on_cut
 
     async def last_record(self, offset: int) -> WholeRecord | None:
-        """The last whole record that ends at or below `offset`."""
-        found = await self._store.removal.boundary_below(offset)
-        return None if found is None else WholeRecord(found.last.physical_offset, found.end)
+        """Return the last whole record that ends at or below `offset`."""
+        boundary = await self._store.removal.boundary_below(offset)
+        return (
+            None if boundary is None else WholeRecord(boundary.last.physical_offset, boundary.end)
+        )
 
     async def cut(self, offset: int) -> tuple[str, int]:
-        """Keep what stands behind `offset`, then cut. Raises `CutRefused`, `StoreFailed`."""
+        """Save a copy of the log from `offset` on, then cut. Raises `CutRefused`, `StoreFailed`."""
         try:
-            kept = await self._store.removal.keep_from(offset)
+            backup = await self._store.removal.keep_from(offset)
             await self._store.removal.cut(offset)
         except StoreFailed:
             raise
@@ -77,11 +79,11 @@ class StoreCutter:
                 " make room on the disk"
             ) from exc
         self._on_cut()
-        return kept
+        return backup
 
 
 class CopiedTables:
-    """Where a slave's copies go (`replication.metadata.MetadataTarget`)."""
+    """Destination of a slave's copies (`replication.metadata.MetadataTarget`)."""
 
     def __init__(
         self, world: World, config: NodeConfig, store: MessageStore, tables: Tables
@@ -91,7 +93,7 @@ class CopiedTables:
         self._directory = config.config_dir
         self._tables = tables
         self._deletions: dict[str, int] = {}
-        """What was learned since the start."""
+        """Deletions learned since the start."""
 
     @property
     def topics(self) -> Topics:
@@ -106,7 +108,7 @@ class CopiedTables:
         return self._tables.offsets
 
     async def save_text(self, name: str, text: bytes) -> None:
-        """Keep one of the master's files. Raises `BodyError`, `ConfigFileError`, `OSError`."""
+        """Save one of the master's files. Raises `BodyError`, `ConfigFileError`, `OSError`."""
         if name == request_modes.FILE:
             self._tables.modes.replace_all(RequestModeTable.decode(text))
             await self._tables.modes.save()
@@ -115,18 +117,18 @@ class CopiedTables:
         await ConfigFile(self._world, self._directory, name).write(value)
 
     async def match_types(self) -> None:
-        """Make queues again whose messages came before their topic, which is of another type."""
+        """Rebuild queues whose messages arrived before their topic, if it has another type."""
         await self._store.removal.match_types()
 
     async def learn_deletions(self, deletions: dict[str, int], is_due: Callable[[], bool]) -> None:
-        """Make queues of topics that were deleted and made again on the master as they are there.
-        Raises `StoreError`, `OSError`, `ConfigFileError`."""
+        """Rebuild queues of topics that were deleted and recreated, as the master has them. Raises
+        `StoreError`, `OSError`, `ConfigFileError`."""
         if deletions != self._deletions:
-            # A master's positions have none of a deleted topic. Ours would have them again after a
-            # power loss, and groups would be led past what was sent since (seed 859729).
+            # The master's positions have none of a deleted topic. Ours would come back after a
+            # power loss and lead groups past messages sent since.
             await self._tables.offsets.save()
-        # Of a log that is just being copied: to make queues again for the part that is there, and
-        # once more for the rest, leaves the deletion unknown for seconds (seed 1299045).
+        # While the log is still being copied, rebuilding the queues for the present part, and again
+        # for the remainder, would leave the deletion unknown for seconds.
         with trio.move_on_after(REACH_S):
             await self._store.dispatched.wait_for(max(deletions.values()))
         if is_due():
@@ -135,7 +137,7 @@ class CopiedTables:
 
 
 class Replication:
-    """A node's service: feeds slaves, and on a slave follows the master."""
+    """Service of a node: feeds slaves, and on a slave follows the master."""
 
     def __init__(
         self,
@@ -145,18 +147,18 @@ class Replication:
         tables: Tables,
         *,
         confirmed: Watermark | None = None,
-        shown: Watermark | None = None,
+        visible: Watermark | None = None,
     ) -> None:
         """`confirmed` rises to what `inSyncReplicas` copies hold. In a group with failover `shown`
-        is what slaves of the classic protocol may see of the log."""
+        is the part of the log that slaves of the classic protocol may see."""
         self._world = world
         needed = config.in_sync_replicas if confirmed is not None else 1
         heartbeat_s = config.ha_heartbeat_ms / 1000
         housekeeping_s = config.ha_housekeeping_ms / 1000
         self.master = Master(
             world,
-            store.log if shown is None else LogView(store.log, shown),
-            AckBoard(needed, confirmed if shown is None else None),
+            store.log if visible is None else LogView(store.log, visible),
+            AckBoard(needed, confirmed if visible is None else None),
             host=config.bind_address,
             port=config.ha_port,
             fresh="last_file" if config.classic_fresh == "last_file" else "first",
@@ -171,7 +173,7 @@ class Replication:
         self.metadata: MetadataSync | None = None
         """Copies the master's tables; None unless this node is a slave."""
         self.member: Member | None = None
-        """In a group with failover, what serves its replicas here and follows its leader."""
+        """In a group with failover, serves its replicas and follows its leader."""
         self._fixed: Address | None = None
         self.on_cut: list[Callable[[], None]] = []
         """Called after a slave's log was cut (`rbDiverged=cut`)."""
@@ -204,10 +206,10 @@ class Replication:
                 self.set_master(None, None)
 
     def set_master(self, replication: Address | None, remoting: Address | None) -> None:
-        """Follow this master (a slave; others ignore it). None is no master known.
+        """Follow this master, None if none is known; ignored unless this node is a slave.
 
-        A configured `haMasterAddress` stands over `replication`. Without `remoting`, tables are
-        asked for at the port below the replication port, RocketMQ's usual place.
+        A configured `haMasterAddress` takes precedence over `replication`. Without `remoting`, the
+        tables come from the port below the replication port, RocketMQ's usual place.
         """
         if self.slave is None or self.metadata is None:
             return
@@ -218,24 +220,24 @@ class Replication:
         self.metadata.set_master(remoting)
 
     async def _find_start(self) -> LogStart | None:
-        """Where the master's log begins; asked at its remoting address."""
+        """Return the start of the master's log, asked at its remoting address."""
         if self.metadata is None or self.metadata.master is None:
             return None
         return await ask_log_start(self._world, self.metadata.master)
 
     async def _find_bounds(self) -> LogBounds | None:
-        """What the master's log holds; asked at its remoting address."""
+        """Return the bounds of the master's log, asked at its remoting address."""
         if self.metadata is None or self.metadata.master is None:
             return None
         return await ask_log_bounds(self._world, self.metadata.master)
 
     def _watch_topics(self, store: MessageStore, topics: Topics) -> None:
-        """Copy the master's tables at once when a message of a topic comes that is not in ours, or
-        one that is not the next of its queue, as of a topic that was deleted and made again.
+        """Copy the master's tables at once when a message has an unknown topic, or is not the next
+        of its queue, as of a topic that was deleted and recreated.
 
-        Else a slave that is promoted within the period has messages that nobody may pull.
+        Otherwise a slave promoted within the period would have messages that no client may pull.
         """
-        asked: dict[str, None] = {}
+        unknown_topics: dict[str, None] = {}
         odd, odd_s = 0, -ODD_S
 
         def on_arrival(entries: list[Entry]) -> None:
@@ -245,8 +247,12 @@ class Replication:
                 if self.metadata is not None:
                     self.metadata.poke()
             for topic in {entry.topic: None for entry in entries}:
-                if topic not in asked and topics.get(topic) is None and self.metadata is not None:
-                    asked[topic] = None
+                if (
+                    topic not in unknown_topics
+                    and topics.get(topic) is None
+                    and self.metadata is not None
+                ):
+                    unknown_topics[topic] = None
                     self.metadata.poke()
 
         store.on_arrival.append(on_arrival)
@@ -258,13 +264,13 @@ class Replication:
 
     @property
     def is_following(self) -> bool:
-        """Whether a master sends us its log."""
+        """True if a master sends us its log."""
         if self.member is not None:
             return self.member.follower is not None and self.member.follower.is_linked
         return self.slave is not None and self.slave.state == "following"
 
     def runtime_info(self) -> HaRuntimeInfo:
-        """What code 907 answers."""
+        """Return the answer to 907."""
         info = self.master.runtime_info()
         if self.slave is not None:
             info.master = False
@@ -273,7 +279,7 @@ class Replication:
             leader, follower = self.member.leader, self.member.follower
             info.master = leader is not None
             if leader is not None:
-                info.in_sync_slave_nums = len(leader.view.known.in_sync) - 1
+                info.in_sync_slave_nums = len(leader.view.entry.in_sync) - 1
             if follower is not None:
                 info.ha_client_runtime_info = follower.runtime_info()
         return info

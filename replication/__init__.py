@@ -1,1 +1,1 @@
-"""Replication: shipping the log, following a master, counting who has what."""
+"""Replication: sending the log, following a master, counting the replicas that have it."""

@@ -1,8 +1,8 @@
-"""A replica's line to the controller: says that it lives, hears who leads, holds the lease.
+"""A replica's line to the controller: sends beats, learns the leader, holds the lease.
 
 One connection at a time, to the first controller that is active. A leader's lease ends by its own
-clock, counted from before the beat was sent that the controller answered, so that it has always
-ended before the controller names another (replication.md 7.8).
+clock, counted from before it sent the beat that the controller answered, so that it has always
+ended before the controller names another leader (replication.md 7.8).
 """
 
 from collections.abc import Awaitable, Callable
@@ -43,37 +43,38 @@ from rocketbed.wire.headers_failover import (
 from rocketbed.world.api import Address, World
 
 ANSWER_S: Final = LEASE_S
-"""A beat that is answered later renews nothing; the next controller is asked."""
+"""Longest wait for an answer: a later one renews nothing, and the next controller is asked."""
 CHANGE_S: Final = 3.0
-"""For a change, which the controller brings to disk before it answers."""
+"""Longest wait for a change, which the controller writes to disk before it answers."""
 PAUSE_S: Final = 0.1
-"""After all controllers were asked in vain."""
+"""Pause after all controllers were asked in vain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which replica this process is."""
+    """Identity of the replica that this process is."""
 
     group: str
     number: int
     uuid: str
     """Of its data directory."""
     incarnation: int
-    """Of this life; above that of any former one."""
+    """Of this process; above that of any earlier one."""
     address: str
     ha_address: str
     lossless: bool
-    """Whether it holds everything that a former life acknowledged (`restart.lost_nothing`)."""
+    """True if it holds everything that earlier incarnations acknowledged
+    (`restart.lost_nothing`)."""
     replicas: int
-    """How many the group is to have."""
+    """Intended number of replicas of the group."""
     policy: Policy
-    """What this replica does before it acknowledges; all of a group do the same."""
+    """Condition for this replica's acknowledgements; the same in the whole group."""
     founds: bool
-    """Whether it may be the first of its group: its log is no copy of another one's."""
+    """True if it may be the first of its group: its log is not a copy of another replica's."""
 
 
 class Agent:
-    """The line of one replica. `run` keeps it until cancelled."""
+    """Line of one replica. `run` maintains it until cancelled."""
 
     def __init__(
         self,
@@ -85,10 +86,10 @@ class Agent:
         unfit: Callable[[], str],
         raise_life: Callable[[int], Awaitable[None]],
     ) -> None:
-        """`log_end` gives the newest epoch and the end, bytes, of the log; `promised` the epoch
-        below which no leader is followed, and the `uid` of the group that it is one of; `unfit` why
-        another replica would lead better, empty if none would; `raise_life` puts on record that
-        this is that life."""
+        """`log_end` returns the newest epoch and the end, bytes, of the log; `promised` the epoch
+        below which no leader is followed, and the `uid` of its group; `unfit` the reason why
+        another replica would lead better, empty if none would; `raise_life` records this as a later
+        incarnation."""
         self._world = world
         self._controllers = list(controllers)
         self.me = me
@@ -97,35 +98,37 @@ class Agent:
         self.unfit = unfit
         self._raise_life = raise_life
         self._connection: Connection | None = None
-        """To the active controller, once it has our registration."""
+        """Connection to the active controller, once it has our registration."""
         self.entry: GroupEntry | None = None
-        """The newest of our group that we were told of. Invariant: its epoch never falls, and its
-        version not within an epoch: a register that was lost begins with another epoch."""
+        """Newest known entry of our group. Invariant: its epoch never falls, and its version not
+        within an epoch: a lost register begins with another epoch."""
         self.changed = trio.Event()
         """Set, and replaced, with each newer entry."""
         self.renewed = trio.Event()
         """Set, and replaced, each time that the lease is renewed."""
         self._lease_until = float("-inf")
         self.rival = False
-        """Whether the controller hears somebody else who may lead, while too few are in sync."""
+        """True if the controller gets beats of another replica that may lead, while too few are in
+        sync."""
         self.trouble = ""
-        """What ended the last connection."""
+        """Reason why the last connection ended."""
         self.on_registered: Callable[[], None] = lambda: None
-        """Called each time that a controller has taken our registration."""
+        """Called each time that a controller has accepted our registration."""
 
     def lease_s(self) -> float:
-        """Seconds for which this replica may act as the leader; 0 or less if it may not."""
+        """Return the seconds for which this replica may act as the leader; 0 or less if it may
+        not."""
         if not self.is_leader():
             return 0.0
         return self._lease_until - self._world.clock.monotonic()
 
     def is_leader(self) -> bool:
-        """Whether the register named us, as far as we know; that alone allows nothing."""
+        """True if the register named us, as far as we know; that alone allows nothing."""
         entry = self.entry
         return entry is not None and entry.leader == self.me.number and self.is_member()
 
     def is_member(self) -> bool:
-        """Whether this life is in sync, as far as we know."""
+        """True if this incarnation is in sync, as far as we know."""
         entry, me = self.entry, self.me
         return entry is not None and entry.in_sync.get(me.number) == me.incarnation
 
@@ -133,8 +136,8 @@ class Agent:
         return self.entry is not None and self.entry.epoch == epoch and self.is_leader()
 
     async def run(self) -> None:
-        """Keep the line. Raises `ReplicaExpelled`: another process is this replica now, or it was
-        registered with another directory; the text says which."""
+        """Maintain the line. Raises `ReplicaExpelled`: another process is this replica now, or it
+        was registered with another directory; the text says which."""
         while True:
             for _ in self._controllers:
                 await self._talk(self._controllers[0])
@@ -142,10 +145,10 @@ class Agent:
             await trio.sleep(PAUSE_S)
 
     async def alter(self, proposal: Proposal, *, op: str) -> GroupEntry:
-        """Ask for another in-sync set; see `election.altered`.
+        """Request another in-sync set; see `election.altered`.
 
-        Raises `Superseded` and `ChangeRefused`, which are answers; and `RemotingError`, after
-        which the change may have been made, or may be made later: ask again with the same `op`.
+        Raises `Superseded` and `ChangeRefused`, which are answers; and `RemotingError`, after which
+        the change may have been made, or may be made later: repeat it with the same `op`.
         """
         members = ",".join(f"{number}:{life}" for number, life in proposal.in_sync.items())
         header = AlterInSyncRequest(
@@ -159,13 +162,13 @@ class Agent:
         return await self._change(RequestCode.RB_ALTER_IN_SYNC, header)
 
     async def hand_over(self, *, epoch: int, to: int, op: str) -> GroupEntry:
-        """Give the lead to a member that has all of our log. Raises as `alter`."""
+        """Pass the lead to a member that has all of our log. Raises as `alter`."""
         me = self.me
         header = HandOverRequest(group=me.group, leader=me.number, epoch=epoch, to=to, op=op)
         return await self._change(RequestCode.RB_HAND_OVER, header)
 
     async def leave(self, *, op: str) -> GroupEntry:
-        """This life ends in order. Raises as `alter`."""
+        """Report the orderly end of this incarnation. Raises as `alter`."""
         me = self.me
         header = ReplicaRequest(
             group=me.group, replica=me.number, incarnation=me.incarnation, op=op
@@ -175,10 +178,10 @@ class Agent:
     async def _change(self, code: RequestCode, header: Header) -> GroupEntry:
         if self._connection is None:
             raise NotConnected("no controller is active, as far as this replica knows")
-        return self._took(await self._ask(self._connection, code, header, timeout_s=CHANGE_S))
+        return self._take_entry(await self._ask(self._connection, code, header, timeout_s=CHANGE_S))
 
     async def _talk(self, address: Address) -> None:
-        """Register at one controller and beat, until it does not answer or is not active."""
+        """Register at one controller and send beats, until it does not answer or is not active."""
         handlers = Handlers(inline={RequestCode.RB_GROUP_CHANGED: self._on_notice})
         try:
             connection = await dial(self._world, address, handlers, timeout_s=ANSWER_S)
@@ -196,7 +199,7 @@ class Agent:
             except ReplicaExpelled as exc:
                 expelled = exc
             except _NotActive as exc:
-                self.trouble = self.trouble or str(exc)  # the active one has more to say
+                self.trouble = self.trouble or str(exc)  # the active one's reason says more
             except (RemotingError, ProtocolError, EntryDamaged, NoRoom, _Elsewhere) as exc:
                 if self.trouble != str(exc):
                     self._world.log.info(
@@ -235,12 +238,12 @@ class Agent:
         )
         code = RequestCode.RB_REGISTER_REPLICA
         try:
-            found = await self._ask(connection, code, header, timeout_s=CHANGE_S)
+            response = await self._ask(connection, code, header, timeout_s=CHANGE_S)
         except ChangeRefused as exc:
             raise ReplicaExpelled(str(exc)) from exc
-        above = LifeResponse.decode(found.raw_fields).lifeAbove
+        above = LifeResponse.decode(response.raw_fields).lifeAbove
         if above is None:
-            self._took(found)
+            self._take_entry(response)
             return
         await self._raise_life(above + 1)
         self.me = replace(me, incarnation=above + 1)
@@ -261,23 +264,25 @@ class Agent:
                 unfit=True if self.unfit() else None,
             )
             try:
-                found = await self._ask(connection, RequestCode.RB_BEAT, header, timeout_s=ANSWER_S)
+                response = await self._ask(
+                    connection, RequestCode.RB_BEAT, header, timeout_s=ANSWER_S
+                )
             except ChangeRefused as exc:
                 raise ReplicaExpelled(str(exc)) from exc
-            self.rival = bool(GroupEntryResponse.decode(found.raw_fields).rival)
-            if found.body:
-                self._took(found)
+            self.rival = bool(GroupEntryResponse.decode(response.raw_fields).rival)
+            if response.body:
+                self._take_entry(response)
             if self.is_leader():
                 self._lease_until = began + LEADER_S
                 self.renewed.set()
                 self.renewed = trio.Event()
             with trio.move_on_after(BEAT_S):
-                await self.changed.wait()  # who is named leader wants its lease now
+                await self.changed.wait()  # a new leader needs its lease now
 
     async def _ask(
         self, connection: Connection, code: RequestCode, header: Header, *, timeout_s: float
     ) -> Command:
-        """The answer of an active controller. Raises what it refused with, or `_Elsewhere`."""
+        """Return the answer of an active controller. Raises its refusal, or `_Elsewhere`."""
         answer = await connection.request(request(code, header.encode()), timeout_s=timeout_s)
         remark = answer.remark or ""
         match answer.code:
@@ -292,10 +297,11 @@ class Agent:
         raise _Elsewhere(f"code {answer.code}: {remark}")
 
     def _on_notice(self, command: Command, _: Connection) -> None:
-        self._took(command)
+        self._take_entry(command)
 
-    def _took(self, command: Command) -> GroupEntry:
-        """The entry that a command carries. Raises `ProtocolError`, `EntryDamaged`."""
+    def _take_entry(self, command: Command) -> GroupEntry:
+        """Return the entry in a command, and store it if it is newer. Raises `ProtocolError`,
+        `EntryDamaged`."""
         header = GroupEntryResponse.decode(command.raw_fields)
         entry = loaded(command.body, name=self.me.group, version=header.version)
         if self._promised()[1] not in ("", entry.uid):
@@ -309,7 +315,7 @@ class Agent:
 
 
 class _Elsewhere(ReplicationError):
-    """This controller cannot use its register, or not for us: another one may."""
+    """This controller cannot use its register, or refuses this replica: another one may not."""
 
 
 class _NotActive(ReplicationError):

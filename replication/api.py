@@ -1,6 +1,6 @@
-"""What replication asks of a log. Offsets are bytes from the beginning of the log.
+"""Replication's view of a log. Offsets are bytes from the beginning of the log.
 
-The node's store fills this in; replication never imports it.
+The node's store implements these protocols; replication never imports it.
 """
 
 from contextlib import AbstractContextManager
@@ -12,7 +12,7 @@ from rocketbed.world.api import File
 
 
 class SentLog(Protocol):
-    """A commit log as one sees it that sends it.
+    """A commit log as its sender sees it.
 
     Invariant: `min_offset <= written`; an empty log has `min_offset == written`.
     """
@@ -24,7 +24,7 @@ class SentLog(Protocol):
 
     @property
     def min_offset(self) -> int:
-        """First byte that is kept."""
+        """First byte that still exists."""
         ...
 
     @property
@@ -33,16 +33,16 @@ class SentLog(Protocol):
         ...
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, to the end of the segment or of the log. May block on the disk; in
-        the loop only, since nothing holds the file meanwhile (a thread takes `pinned`)."""
+        """Return up to `size` bytes, to the end of the segment or of the log. May block on the
+        disk; in the loop only, since nothing pins the file meanwhile (a thread uses `pinned`)."""
         ...
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The same, or None when the page cache does not hold all of it."""
+        """Return the same, or None if the page cache does not hold all of it."""
         ...
 
     def pinned(self, offset: int) -> AbstractContextManager[tuple[File, int]]:
-        """The file of the segment that holds `offset`, and where in it that is.
+        """Yield the file of the segment that holds `offset`, and the position in it.
 
         It is neither closed nor removed inside the block. Raises `FileNotFoundError`.
         """
@@ -50,7 +50,7 @@ class SentLog(Protocol):
 
 
 class ReplicaLog(SentLog, Protocol):
-    """One that is received, too. Invariant: `flushed <= written`."""
+    """A commit log that replication also writes to. Invariant: `flushed <= written`."""
 
     @property
     def flushed(self) -> Watermark:
@@ -58,10 +58,10 @@ class ReplicaLog(SentLog, Protocol):
         ...
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
-        """Append bytes as they are, within one segment; `offset` is the end of the log.
+        """Append bytes unchanged, within one segment; `offset` is the end of the log.
 
-        An empty log takes any offset and begins there. Raises `OSError`, and `RecordRefused` where
-        it is a leader that sent them.
+        An empty log accepts any offset and begins there. Raises `OSError`, and `RecordRefused` for
+        bytes from a leader.
         """
         ...
 
@@ -72,40 +72,42 @@ class WholeRecord:
 
     start: int
     end: int
-    """Where the next one begins: behind it, or behind the blank one that ends its segment."""
+    """Start of the next record: after this one, or after the blank one that ends its segment."""
 
 
 class MasterMemory(Protocol):
-    """Whose log a slave has. The node's store keeps it."""
+    """Record of the master whose log a slave has. The node's store holds it."""
 
     @property
     def followed(self) -> str | None:
-        """The master that this log followed last, empty if none, None if what said so is lost."""
+        """Master that this log followed last, empty if none, None if the record of it was lost."""
         ...
 
     async def note(self, master: str) -> None:
-        """Put on record, durably, that the log is this master's now. Raises `OSError`, and what
-        a store raises that has failed by it."""
+        """Record, durably, that the log is this master's now. Raises `OSError`, and the error of a
+        store that fails meanwhile."""
         ...
 
 
 class LogCutter(Protocol):
-    """How a slave's log loses its end. The node's store fills this in."""
+    """Cuts the end of a slave's log. Implemented by the node's store."""
 
     cut_at: int
-    """Offset that an operator named, where the log is cut whosever it is; -1 for none."""
+    """Offset that an operator ordered, at which the log is cut whatever master it follows; -1 for
+    none."""
     promotion: int
-    """Number of the last promotion, 0 if none is on record."""
+    """Number of the last promotion, 0 if none is recorded."""
 
     async def last_record(self, offset: int) -> WholeRecord | None:
-        """The last record that ends at or below `offset`; None if there is none. May take long."""
+        """Return the last record that ends at or below `offset`; None if there is none. May take
+        long."""
         ...
 
     async def cut(self, offset: int) -> tuple[str, int]:
-        """Make `offset`, the end of a record, the end of the log, and keep what stood behind it.
+        """Make `offset`, the end of a record, the end of the log, and save a copy of what followed.
 
-        Returns the path of what is kept and its size in bytes. A cancellation finds all or nothing
-        done. Raises `CutRefused` when nothing was changed; any other error has to end the node.
+        Returns the path of the copy and its size in bytes. A cancellation leaves all or nothing
+        done. Raises `CutRefused` if nothing was changed; any other error has to end the node.
         """
         ...
 
@@ -115,28 +117,28 @@ class EpochLog(ReplicaLog, Protocol):
 
     @property
     def copied_from(self) -> str | None:
-        """`host:port` of the replication port that it was copied from before it had epochs; empty
-        if it is nobody's copy, None if that is not known any more."""
+        """`host:port` of the replication port from which the log was copied before it had epochs;
+        empty if it is not a copy, None if that is no longer known."""
         ...
 
     def whole_end(self) -> int:
-        """End of the last whole record; the log itself may end inside the next one."""
+        """Return the end of the last whole record; the log itself may end inside the next one."""
         ...
 
     async def begin_epoch(self, number: int, leader: int) -> int:
-        """Append the marker of an epoch, durably; where it stands. Raises `NoRoom`, `OSError`."""
+        """Append the marker of an epoch, durably; return its offset. Raises `NoRoom`, `OSError`."""
         ...
 
     async def filler_before(self, below: int) -> int:
-        """Where what fills a file up to an offset begins; the offset itself where nothing does, or
-        what stands there cannot be told. May take long. Raises `OSError`."""
+        """Return the start of the filler that ends at `below`; `below` itself if there is none or
+        it is unknown. May take long. Raises `OSError`."""
         ...
 
     async def epochs(self, since: int) -> list[tuple[int, int]]:
-        """Number and start of each marker from an offset on, oldest first. May take long."""
+        """Return number and start of each marker from an offset on, oldest first. May take long."""
         ...
 
     async def cut_to(self, offset: int) -> None:
-        """Make `offset`, the end of a record, the end of the log. Cancelled, it has done all or
-        nothing. Raises `NoRoom`, `OSError`."""
+        """Make `offset`, the end of a record, the end of the log. A cancellation leaves all or
+        nothing done. Raises `NoRoom`, `OSError`."""
         ...

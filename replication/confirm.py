@@ -1,9 +1,10 @@
-"""From slaves' reports to the offset that enough replicas hold. Pure: no await, no I/O.
+"""From slaves' acknowledgements to the offset that enough replicas hold. Pure: no await, no I/O.
 
 RocketMQ waits for `inSyncReplicas` copies, the master's own among them (replication.md 1.8); its
-default of 1 waits for nobody. A classic slave has no identity, and several may share an address;
+default of 1 waits for no slave. A classic slave has no identity, and several may share an address;
 a connection that a slave has given up may look alive for 20 s. So connections from one address
-count as different slaves only once their reports show it (replication.md 7.13, "Counting").
+count as different slaves only once their acknowledgements show it (replication.md 7.13,
+"Counting").
 """
 
 from collections import deque
@@ -13,34 +14,35 @@ from dataclasses import dataclass, field
 from rocketbed.replication.watermark import Watermark
 
 GAP_MAX = 256 * 1024 * 1024
-"""Bytes behind the master from which a slave is out of sync (`haMaxGapNotInSync`, 256 MiB)."""
+"""Lag behind the master, bytes, from which a slave is out of sync (`haMaxGapNotInSync`, 256
+MiB)."""
 
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """A slave's connection, as the count of replicas sees it."""
+    """A slave's connection, for the count of replicas."""
 
     address: str
-    """Host it comes from: a slave that dials again is taken to come from the same one."""
+    """Host of the slave, which is assumed to be the same when it reconnects."""
     offered: int = 0
-    """End of what was sent on it, or is being sent; an acknowledgement of more is none."""
+    """End of what was sent on it, or is being sent; a higher acknowledgement does not count."""
     acknowledged: int = 0
     number: int = 0
-    """The board's count of first reports when this one's came."""
+    """Order of its first acknowledgement on the board."""
     in_use_until: int = 0
-    """Number of the newest link at whose coming this one was still read: it has acknowledged what
-    was sent on it after that. A slave reads one connection at a time, so two links with a number
-    between `number` and `in_use_until` in common are two slaves."""
+    """Number of the newest link at whose first acknowledgement this one was still in use: it has
+    acknowledged data sent on it after that. A slave uses one connection at a time, so two links
+    whose ranges from `number` to `in_use_until` overlap are two slaves."""
     sent_before: deque[tuple[int, int]] = field(default_factory=deque)
-    """Links that came since, this one included, from its address, each with `offered` of that
-    moment; an acknowledgement above it shows that this link was still in use."""
+    """Later links from its address, this one included, each with `offered` of that moment; a higher
+    acknowledgement shows that this link was still in use then."""
 
 
 def certain_slaves(links: Iterable[Link]) -> int:
-    """How many slaves these links stand for at least.
+    """Return the least number of slaves behind these links.
 
-    Of one address, the most links that were in use at one moment: what intervals on a line have
-    in common two by two, all of them have.
+    Of one address, the most links that were in use at one moment: intervals on a line that overlap
+    in pairs have a point in common.
     """
     by_address: dict[str, list[Link]] = {}
     for link in links:
@@ -57,7 +59,7 @@ def _most_at_once(links: list[Link]) -> int:
 
 
 def is_in_sync(master_end: int, acknowledged: int, gap_max: int = GAP_MAX) -> bool:
-    """Whether a slave that reported `acknowledged` keeps up."""
+    """True if a slave with this acknowledgement keeps up."""
     return master_end - acknowledged < gap_max
 
 
@@ -66,41 +68,41 @@ def count_in_sync(master_end: int, acks: Iterable[int], gap_max: int = GAP_MAX) 
 
 
 class AckBoard:
-    """The newest report of each slave's connection, and the watermark they make.
+    """Newest acknowledgement of each slave's connection, and the resulting watermark.
 
     Invariant: the watermark never falls: what enough replicas once had stays acknowledged, though
     one of them may have left since.
     """
 
     def __init__(self, in_sync_replicas: int, confirmed: Watermark | None = None) -> None:
-        """`confirmed` rises to what `in_sync_replicas` replicas hold; None to keep no watermark."""
+        """`confirmed` rises to what `in_sync_replicas` replicas hold; None for no watermark."""
         if in_sync_replicas < 1:
             raise ValueError("at least one replica, the master itself, holds every message")
         self._slaves_needed = in_sync_replicas - 1
         self._confirmed = confirmed
         self._count = 0
         self.links: dict[Link, None] = {}
-        """Connections that gave a first report, in that order."""
+        """Connections with a first acknowledgement, in that order."""
 
     @property
     def waits(self) -> bool:
-        """Whether a send has to wait for any slave."""
+        """True if a send has to wait for any slave."""
         return self._slaves_needed > 0
 
     def join(self, link: Link) -> None:
-        """A first report came; it acknowledges nothing."""
+        """Add a link with its first report, which acknowledges nothing."""
         self._count += 1
         link.number = self._count
         self.links[link] = None
-        for known in self.links:
-            if known.address != link.address:
+        for earlier in self.links:
+            if earlier.address != link.address:
                 continue
-            if known.sent_before and known.sent_before[-1][1] == known.offered:
-                known.sent_before.pop()
-            known.sent_before.append((link.number, known.offered))
+            if earlier.sent_before and earlier.sent_before[-1][1] == earlier.offered:
+                earlier.sent_before.pop()
+            earlier.sent_before.append((link.number, earlier.offered))
 
-    def report(self, link: Link, offset: int) -> None:
-        """A later report; one that falls back is taken as it is."""
+    def acknowledge(self, link: Link, offset: int) -> None:
+        """Record a later acknowledgement; a lower one is recorded as it is."""
         link.acknowledged = offset
         while link.sent_before and link.sent_before[0][1] < offset:
             link.in_use_until = link.sent_before.popleft()[0]

@@ -1,9 +1,9 @@
-"""The controller: keeps the register, hears the replicas, names leaders (replication.md 7.8, 7.9).
+"""The controller: keeps the register, receives beats, names leaders (replication.md 7.8, 7.9).
 
-It runs beside a nameserver. Of several, the one with the claim is active; the others answer that
-they are not. What it decides is in `election.py` and `lease.py`; what was decided is on record
-before anybody is told. It can die at any moment: leaders go on as long as their whole in-sync set
-acknowledges, and the next one begins with what is on record.
+It runs beside a nameserver. Of several, the one with the claim is active; all others answer that
+they are not. Its decisions are made in `election.py` and `lease.py`; each is recorded before any
+replica learns it. It can die at any moment: leaders continue as long as their whole in-sync set
+acknowledges, and the next controller begins with the record.
 """
 
 import errno
@@ -61,11 +61,11 @@ from rocketbed.world.api import World
 T = TypeVar("T")
 
 PROBE_S: Final = 1.0
-"""To find out whether anybody listens at a replica's addresses."""
+"""Time to find out whether a process listens at a replica's addresses."""
 PROBE_PAUSE_S: Final = 0.01
-"""Before somebody who still listens is asked again."""
+"""Pause before an address that still listens is tried again."""
 RETRY_S: Final = 0.2
-"""After a change whose outcome the store does not tell."""
+"""Pause after a change whose outcome the store does not report."""
 
 
 class _Group:
@@ -73,24 +73,26 @@ class _Group:
 
     def __init__(self, entry: GroupEntry, now: float) -> None:
         self.entry = entry
-        """The newest that was read or made."""
+        """Newest entry that was read or written."""
         self.roll = Roll(now)
         self.links: dict[int, Connection] = {}
-        """On which each replica was heard last."""
+        """Connection of the latest beat of each replica."""
         self._second: dict[int, tuple[str, float]] = {}
-        """By number, another directory that came for it last, and when it did so first."""
+        """By number, the last other directory that asked for it, and the time of its first
+        request."""
         self.changed = trio.Event()
         """Set when something happened on which a decision may depend."""
 
-    def came_first(self, replica: int, uuid: str, now: float) -> float:
-        """When another directory first came for a number, if none did since."""
-        if self._second.get(replica, ("", now))[0] != uuid:
-            self._second[replica] = uuid, now
+    def first_request(self, replica: int, directory: str, now: float) -> float:
+        """Return the first time that another directory asked for a number, unless a different one
+        did since."""
+        if self._second.get(replica, ("", now))[0] != directory:
+            self._second[replica] = directory, now
         return self._second[replica][1]
 
 
 class Controller:
-    """One controller. `run` serves until cancelled."""
+    """A controller. `run` serves until cancelled."""
 
     def __init__(self, world: World, store: CasStore) -> None:
         self._world = world
@@ -98,24 +100,24 @@ class Controller:
         self._register = Register(store)
         self._groups: dict[str, _Group] = {}
         self._damaged: dict[str, EntryDamaged] = {}
-        """Groups whose entries cannot be read, and why."""
+        """Groups with unreadable entries, and the reason."""
         self._lost_groups = LostGroups(world.clock.monotonic)
         self._saying = Seldom()
         self._nursery: trio.Nursery | None = None
-        """Of the tasks of an active one; None while it is not."""
+        """Runs the tasks of an active controller; None while it is not active."""
         self._lost: list[tuple[_Group, int]] = []
-        """Replicas whose connections have ended, and that nobody has looked for yet."""
-        self._lost_one = trio.Event()
+        """Replicas whose connections have ended, and that were not probed yet."""
+        self._has_lost = trio.Event()
         self._refusal: CasError = CasSuperseded("this controller is not active yet")
-        """Why it answers nothing, while it is not active."""
+        """Answer to every request while it is not active."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it has the claim."""
+        """True if it has the claim."""
         return self._nursery is not None
 
     def handlers(self) -> Handlers:
-        """For the port of the server that it lives in."""
+        """Return handlers for the port of the server that it runs in."""
         code = RequestCode
         return Handlers(
             inline={code.RB_BEAT: self._beat, code.RB_GROUPS: self._all_groups},
@@ -129,17 +131,18 @@ class Controller:
         )
 
     def on_close(self, connection: Connection) -> None:
-        """A connection has ended: whose replica it was may be dead, which its machine can tell."""
+        """Probe the replica of a connection that ended: it may be dead, which its machine can
+        tell."""
         for group in self._groups.values():
             for number, link in list(group.links.items()):
                 if link is connection:
                     del group.links[number]
                     self._lost.append((group, number))
-                    self._lost_one.set()
+                    self._has_lost.set()
 
     async def run(self) -> None:
-        """Be active whenever that is possible. Returns only if the register cannot be used, which
-        is logged and told to all who ask."""
+        """Be active whenever possible. Returns only if the register cannot be used, which is logged
+        and answered to all requests."""
         usable = True
         while usable:
             try:
@@ -174,7 +177,7 @@ class Controller:
             self._lost_groups.clear()
 
     async def _watch_readable(self, group: _Group) -> None:
-        """One group whose entry was spoilt meanwhile stands still, and no other one."""
+        """Watch a group; if its entry was damaged meanwhile, only this group stops."""
         try:
             await self._watch(group)
         except EntryDamaged as exc:
@@ -198,7 +201,7 @@ class Controller:
                         await group.changed.wait()
                     now = self._world.clock.monotonic()
                     if until is not None and now > until + LEASE_S / 2:
-                        # It was this process that stood still: nobody could be heard meanwhile.
+                        # This process itself was suspended: no beats could arrive meanwhile.
                         group.roll.since = now
                 case Fence(number, incarnation):
                     self._world.log.warning(
@@ -211,7 +214,7 @@ class Controller:
                     self._publish(group, await self._patiently(elect))
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Until its outcome is known; repeated, it does nothing twice."""
+        """Repeat work until its outcome is known; a repetition does nothing twice."""
         while True:
             try:
                 return await work()
@@ -221,7 +224,7 @@ class Controller:
                 await trio.sleep(RETRY_S)
 
     def _publish(self, group: _Group, entry: GroupEntry) -> None:
-        """Tell the replicas of a newer entry."""
+        """Send a newer entry to the replicas."""
         before = group.entry
         if entry.version <= before.version:
             return
@@ -237,17 +240,18 @@ class Controller:
 
     async def _look_for_lost(self, nursery: trio.Nursery) -> None:
         while True:
-            await self._lost_one.wait()
-            self._lost_one = trio.Event()
+            await self._has_lost.wait()
+            self._has_lost = trio.Event()
             lost, self._lost = self._lost, []
             for group, number in lost:
                 nursery.start_soon(self._probe, group, number)
 
     async def _probe(self, group: _Group, number: int) -> None:
-        """A connection ended. If nobody listens at either address of the replica, its process is
-        dead, and nobody has to wait for its lease; a wrong guess costs no message (7.11).
+        """Check whether a replica whose connection ended is dead. If no process listens at either
+        of its addresses, its lease need not be waited for; a wrong guess costs no message (7.11).
 
-        Asked again for a while: what is being killed may still listen when its connections end.
+        Repeated for a while: a process that is being killed may still listen when its connections
+        end.
         """
         replica = group.entry.replicas.get(number)
         if replica is None:
@@ -258,7 +262,7 @@ class Controller:
                     replica.ha_address
                 )
                 if refused and number not in group.links:
-                    group.roll.gone(number, replica.incarnation)
+                    group.roll.record_death(number, replica.incarnation)
                     group.changed.set()
                     return
                 await trio.sleep(PROBE_PAUSE_S)
@@ -271,7 +275,7 @@ class Controller:
         await trio.aclose_forcefully(stream)
         return False
 
-    # --- what replicas and operators ask
+    # --- requests of replicas and operators
 
     def _beat(self, command: Command, connection: Connection) -> Command:
         beat = BeatRequest.decode(command.raw_fields)
@@ -284,156 +288,174 @@ class Controller:
             )
         now = self._world.clock.monotonic()
         candidate = Candidate(beat.incarnation, beat.epoch, beat.end, bool(beat.unfit))
-        group.roll.heard(beat.replica, candidate, now)
+        group.roll.record_beat(beat.replica, candidate, now)
         group.links[beat.replica] = connection
         if entry.leader is None:
             group.changed.set()
         body = dumped(entry) if entry.version > beat.version else b""
         alive = group.roll.alive(now)
         rival = any(
-            one != beat.replica and one in alive and alive[one].incarnation == life
-            for one, life in entry.eligible.items()
+            number != beat.replica and number in alive and alive[number].incarnation == life
+            for number, life in entry.eligible.items()
         )
         return answer(command, fields=_fields(entry, rival=rival or None), body=body)
 
     async def _register_replica(self, command: Command, connection: Connection) -> Command:
-        asked = RegisterReplicaRequest.decode(command.raw_fields)
+        header = RegisterReplicaRequest.decode(command.raw_fields)
         self._check_active()
-        check_words(asked)
-        now, group = self._world.clock.monotonic(), self._groups.get(asked.group)
+        check_words(header)
+        now, group = self._world.clock.monotonic(), self._groups.get(header.group)
         if group is not None:
-            refuse_copy(asked, group.entry, group.roll, group.links, now)
-        replica = Replica(asked.uuid, asked.incarnation, asked.address, asked.haAddress)
-        policy = Policy(asked.policy)
-        new = new_group(asked.group, replicas=asked.replicas, policy=policy, uid=founded_uid(asked))
-        known = await self._register.get(asked.group)
-        if known is None and (
-            max(asked.promised, asked.epoch) > 0 or self._lost_groups.of(asked.group, asked.replica)
-        ):
-            raise self._lost_groups.refusal(asked)
-        refuse_stranger(asked, known)
-        former = None
-        if known is not None:
-            self._refuse_older(asked, known)
-            refuse_other_promise(asked, known)
-            former = known.replicas.get(asked.replica)
-        is_new = former is not None and former.uuid != asked.uuid
-        if known is not None and former is not None and is_new:
-            roll = None if group is None else group.roll
-            since = now if group is None else group.came_first(asked.replica, asked.uuid, now)
-            refuse_second(asked, known, former, roll, since=since, now=now)
-            if asked.incarnation <= former.incarnation:
-                # No life of the new directory is taken for one of the lost one.
-                return answer(command, fields=LifeResponse(lifeAbove=former.incarnation).encode())
-        lossless = asked.lossless and (is_new or not self._fell_back(asked))
-        entry = await self._register.register(
-            asked.replica, replica, new, lossless=lossless, op=asked.op
+            refuse_copy(header, group.entry, group.roll, group.links, now)
+        replica = Replica(
+            header.uuid,
+            header.incarnation,
+            header.address,
+            header.haAddress,
         )
-        group = self._known(entry)
-        group.links[asked.replica] = connection
+        policy = Policy(header.policy)
+        new = new_group(
+            header.group,
+            replicas=header.replicas,
+            policy=policy,
+            uid=founded_uid(header),
+        )
+        known_entry = await self._register.get(header.group)
+        if known_entry is None and (
+            max(header.promised, header.epoch) > 0
+            or self._lost_groups.of(header.group, header.replica)
+        ):
+            raise self._lost_groups.refusal(header)
+        refuse_stranger(header, known_entry)
+        former = None
+        if known_entry is not None:
+            self._refuse_older(header, known_entry)
+            refuse_other_promise(header, known_entry)
+            former = known_entry.replicas.get(header.replica)
+        is_new = former is not None and former.uuid != header.uuid
+        if known_entry is not None and former is not None and is_new:
+            roll = None if group is None else group.roll
+            since = now if group is None else group.first_request(header.replica, header.uuid, now)
+            refuse_second(header, known_entry, former, roll, since=since, now=now)
+            if header.incarnation <= former.incarnation:
+                # No incarnation of the new directory may be taken for one of the lost directory.
+                return answer(command, fields=LifeResponse(lifeAbove=former.incarnation).encode())
+        lossless = header.lossless and (is_new or not self._fell_back(header))
+        entry = await self._register.register(
+            header.replica, replica, new, lossless=lossless, op=header.op
+        )
+        group = self._group_of(entry)
+        group.links[header.replica] = connection
         self._world.log.info(
             "controller.registered",
             group=entry.name,
-            replica=asked.replica,
-            incarnation=asked.incarnation,
+            replica=header.replica,
+            incarnation=header.incarnation,
             lossless=lossless,
         )
         return self._answered(command, group, entry)
 
-    def _refuse_older(self, asked: RegisterReplicaRequest, known: GroupEntry) -> None:
-        """A register that was put back from an old copy: who is in sync by it may lack what was
-        acknowledged since. The group stands still, for all of its replicas."""
-        # Whoever is not in the register, or cannot name the group's id, may be anybody: none of
-        # them stops a group.
-        former, newest = known.replicas.get(asked.replica), max(asked.promised, asked.epoch)
-        if asked.groupUid == known.uid and known.epoch < newest:
+    def _refuse_older(self, header: RegisterReplicaRequest, entry: GroupEntry) -> None:
+        """Refuse a register that was restored from an old copy: its in-sync replicas may lack what
+        was acknowledged since. The whole group stops."""
+        # A replica that is not in the register, or cannot name the group's id, may be a stranger:
+        # it must not stop a group.
+        former, newest = (
+            entry.replicas.get(header.replica),
+            max(header.promised, header.epoch),
+        )
+        if header.groupUid == entry.uid and entry.epoch < newest:
             older = RegisterOlder(
-                f"the register has group {asked.group!r} as it was in epoch {known.epoch}, and"
-                f" replica {asked.replica} knows of epoch {newest}: bring its newest copy back, or"
+                f"the register has group {header.group!r} as it was in epoch {entry.epoch}, and"
+                f" replica {header.replica} knows of epoch {newest}: bring its newest copy back, or"
                 " empty it and have a leader forced once all are here. Or is that replica wrong?"
                 " Then move its epoch.rb away, and start the nameserver again"
             )
-            if former is None or former.uuid != asked.uuid:
+            if former is None or former.uuid != header.uuid:
                 raise older
-            if not isinstance(self._damaged.get(asked.group), RegisterOlder):
+            if not isinstance(self._damaged.get(header.group), RegisterOlder):
                 self._world.log.error("controller.older_register", reason=str(older))
-            self._damaged[asked.group] = older
-            group = self._groups.pop(asked.group, None)
+            self._damaged[header.group] = older
+            group = self._groups.pop(header.group, None)
             if group is not None:
                 group.changed.set()
-        damaged = self._damaged.get(asked.group)
+        damaged = self._damaged.get(header.group)
         if isinstance(damaged, RegisterOlder):
             raise damaged
 
-    def _fell_back(self, asked: RegisterReplicaRequest) -> bool:
-        """Whether its log ends before where it was heard to end, though nothing says why: its
-        disk was put back, or lost a part. Synced logs may lose what was not acknowledged."""
-        group = self._groups.get(asked.group)
-        known = None if group is None else group.roll.last_end(asked.replica)
-        if known is None or asked.policy != Policy.MEMORY or (asked.epoch, asked.end) >= known:
+    def _fell_back(self, header: RegisterReplicaRequest) -> bool:
+        """True if its log ends before its last known end for no known reason: its disk was
+        restored, or lost a part. Synced logs may lose what was not acknowledged."""
+        group = self._groups.get(header.group)
+        last_end = None if group is None else group.roll.last_end(header.replica)
+        if (
+            last_end is None
+            or header.policy != Policy.MEMORY
+            or (header.epoch, header.end) >= last_end
+        ):
             return False
         self._world.log.error(
             "controller.fell_back",
-            group=asked.group,
-            replica=asked.replica,
-            epoch=asked.epoch,
-            end=asked.end,
-            before=f"{known[1]} in epoch {known[0]}",
+            group=header.group,
+            replica=header.replica,
+            epoch=header.epoch,
+            end=header.end,
+            before=f"{last_end[1]} in epoch {last_end[0]}",
         )
         return True
 
     async def _alter(self, command: Command, _: Connection) -> Command:
-        asked = AlterInSyncRequest.decode(command.raw_fields)
-        group = self._group(asked.group)
-        members = _members(asked.inSync)
-        proposal = Proposal(asked.leader, asked.epoch, asked.version, members)
-        entry = await self._register.alter(asked.group, proposal, op=asked.op)
+        header = AlterInSyncRequest.decode(command.raw_fields)
+        group = self._group(header.group)
+        members = _members(header.inSync)
+        proposal = Proposal(header.leader, header.epoch, header.version, members)
+        entry = await self._register.alter(header.group, proposal, op=header.op)
         return self._answered(command, group, entry)
 
     async def _hand_over(self, command: Command, _: Connection) -> Command:
-        asked = HandOverRequest.decode(command.raw_fields)
-        group = self._group(asked.group)
+        header = HandOverRequest.decode(command.raw_fields)
+        group = self._group(header.group)
         entry = await self._register.hand_over(
-            asked.group, leader=asked.leader, epoch=asked.epoch, to=asked.to, op=asked.op
+            header.group, leader=header.leader, epoch=header.epoch, to=header.to, op=header.op
         )
         return self._answered(command, group, entry)
 
     async def _leave(self, command: Command, _: Connection) -> Command:
-        asked = ReplicaRequest.decode(command.raw_fields)
-        group = self._group(asked.group)
-        if asked.incarnation is None:
+        header = ReplicaRequest.decode(command.raw_fields)
+        group = self._group(header.group)
+        if header.incarnation is None:
             raise RemoteProtocolError("which life of the replica stops?")
         entry = await self._register.fence(
-            asked.group, asked.replica, asked.incarnation, op=asked.op
+            header.group, header.replica, header.incarnation, op=header.op
         )
-        group.roll.gone(asked.replica, asked.incarnation)
+        group.roll.record_death(header.replica, header.incarnation)
         return self._answered(command, group, entry)
 
     async def _force(self, command: Command, _: Connection) -> Command:
-        asked = ReplicaRequest.decode(command.raw_fields)
+        header = ReplicaRequest.decode(command.raw_fields)
         self._check_active()
-        if asked.group in self._groups or asked.group in self._damaged:
-            group = self._group(asked.group)
+        if header.group in self._groups or header.group in self._damaged:
+            group = self._group(header.group)
             alive = group.roll.alive(self._world.clock.monotonic())
-            entry = await self._register.force(asked.group, asked.replica, alive, op=asked.op)
+            entry = await self._register.force(header.group, header.replica, alive, op=header.op)
         else:
-            how = self._lost_groups.refounding(asked.group, asked.replica)
+            how = self._lost_groups.refounding(header.group, header.replica)
             entry = await self._register.refound(
-                asked.replica, how.replica, how.new, epoch=how.epoch, op=asked.op
+                header.replica, how.replica, how.new, epoch=how.epoch, op=header.op
             )
-            group = self._known(entry)
+            group = self._group_of(entry)
         self._world.log.warning(
-            "controller.forced", group=asked.group, replica=asked.replica, epoch=entry.epoch
+            "controller.forced", group=header.group, replica=header.replica, epoch=entry.epoch
         )
         return self._answered(command, group, entry)
 
     def _all_groups(self, command: Command, _: Connection) -> Command:
         self._check_active()
         now = self._world.clock.monotonic()
-        found: dict[str, Any] = {
+        groups: dict[str, Any] = {
             name: {"damaged": reason} for name, reason in self._lost_groups.reasons().items()
         }
-        found |= {
+        groups |= {
             name: {
                 "entry": orjson.loads(dumped(group.entry)),
                 "silent_s": {
@@ -443,8 +465,8 @@ class Controller:
             }
             for name, group in sorted(self._groups.items())
         }
-        found |= {name: {"damaged": str(exc)} for name, exc in self._damaged.items()}
-        return answer(command, body=orjson.dumps(found))
+        groups |= {name: {"damaged": str(exc)} for name, exc in self._damaged.items()}
+        return answer(command, body=orjson.dumps(groups))
 
     def _answered(self, command: Command, group: _Group, entry: GroupEntry) -> Command:
         self._publish(group, entry)
@@ -459,8 +481,8 @@ class Controller:
             raise GroupUnknown(f"no replica of group {name!r} ever registered")
         return group
 
-    def _known(self, entry: GroupEntry) -> _Group:
-        """The group of an entry that this controller has just made or read."""
+    def _group_of(self, entry: GroupEntry) -> _Group:
+        """Return the group of an entry that this controller has just written or read."""
         nursery = self._check_active()
         group = self._groups.get(entry.name)
         if group is None:
@@ -483,16 +505,16 @@ def _fields(entry: GroupEntry, *, rival: bool | None = None) -> dict[str, str]:
 
 
 def _members(text: str) -> Members:
-    """Of `replica:incarnation,...`. Raises `RemoteProtocolError`."""
+    """Parse `replica:incarnation,...`. Raises `RemoteProtocolError`."""
     try:
-        pairs = [one.split(":") for one in text.split(",")]
+        pairs = [pair.split(":") for pair in text.split(",")]
         return {int(number): int(incarnation) for number, incarnation in pairs}
     except ValueError as exc:
         raise RemoteProtocolError(f"not an in-sync set: {text[:200]!r}") from exc
 
 
 def _text(group: BaseExceptionGroup[CasError]) -> str:
-    """The first of what ended it."""
+    """Return the text of the first error that ended it."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,8 +1,8 @@
-"""The changes of a group's register entry: who leads, who is in sync. Pure.
+"""Changes of a group's register entry: its leader, its in-sync set. Pure.
 
-Each takes an entry and gives the next one, or refuses. Whether a change is accepted depends on the
-entry alone, so that a request that is repeated, or comes late, is answered alike for as long as
-the version is the same (replication.md 7.5, R6 to R9).
+Each takes an entry and returns the next one, or refuses. A change depends on the entry alone, so
+that a request that is repeated, or late, gets the same answer as long as the version is the same
+(replication.md 7.5, R6 to R9).
 """
 
 from collections.abc import Mapping
@@ -20,54 +20,57 @@ class Proposal:
     leader: int
     epoch: int
     version: int
-    """Of the entry that it was made from."""
+    """Of the entry that it is based on."""
     in_sync: Members
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica that is alive, as it was heard last."""
+    """A live replica, by its latest beat."""
 
     incarnation: int
     epoch: int = 0
-    """Newest of its log."""
+    """Newest epoch of its log."""
     end: int = 0
-    """Of its log, bytes."""
+    """End of its log, bytes."""
     is_unfit: bool = False
-    """It says that it would be a bad leader; one that is better loses nothing."""
+    """True if it reports that it would be a bad leader; a better one loses nothing."""
 
 
 def registered(entry: GroupEntry, number: int, replica: Replica, *, lossless: bool) -> GroupEntry:
-    """A replica has started; `lossless` if it holds everything that it ever acknowledged (7.6).
+    """Register a started replica; `lossless` if it holds everything that it ever acknowledged
+    (7.6).
 
-    Its former life leaves both sets. A group's first replica is its first member. Raises
-    `ChangeRefused` for the number of another one that counts, and for a life that is known already.
+    Its earlier incarnation leaves both sets. A group's first replica is its first member. Raises
+    `ChangeRefused` for the number of another directory that counts, and for an incarnation that is
+    known already.
     """
-    known = entry.replicas.get(number)
-    if known is not None:
-        _check_identity(entry, number, known, replica)
+    former = entry.replicas.get(number)
+    if former is not None:
+        _check_identity(entry, number, former, replica)
     replicas = {**entry.replicas, number: replica}
     if not entry.replicas:
         return _next(entry, replicas=replicas, in_sync={number: replica.incarnation})
-    left = _without(entry, number)
+    remaining = _without(entry, number)
     if not lossless:
-        return _next(_lossy(left, number), version=entry.version + 1, replicas=replicas)
-    eligible = dict(left.eligible)
+        return _next(_lossy(remaining, number), version=entry.version + 1, replicas=replicas)
+    eligible = dict(remaining.eligible)
     if number in eligible:
         eligible[number] = replica.incarnation
-    return _next(left, version=entry.version + 1, replicas=replicas, eligible=eligible)
+    return _next(remaining, version=entry.version + 1, replicas=replicas, eligible=eligible)
 
 
 def counts(entry: GroupEntry, number: int) -> bool:
-    """Whether a replica may hold what no other one has."""
+    """True if a replica may hold something that no other one has."""
     return number in {*entry.in_sync, *entry.eligible, *entry.last_known}
 
 
 def altered(entry: GroupEntry, proposal: Proposal) -> GroupEntry:
-    """What a leader proposed. Raises `Superseded` if it was made from another version or by a
-    former leader, `ChangeRefused` if it adds a life that is not registered or leaves itself out."""
-    asked = (proposal.leader, proposal.epoch, proposal.version)
-    if asked != (entry.leader, entry.epoch, entry.version):
+    """Apply a leader's proposal. Raises `Superseded` if it is based on another version or from a
+    former leader, `ChangeRefused` if it adds an unregistered incarnation or omits the leader
+    itself."""
+    basis = (proposal.leader, proposal.epoch, proposal.version)
+    if basis != (entry.leader, entry.epoch, entry.version):
         raise Superseded(
             f"replica {proposal.leader} proposes a set for version {proposal.version} of group"
             f" {entry.name!r} in epoch {proposal.epoch}, which is at version {entry.version} in"
@@ -82,31 +85,36 @@ def altered(entry: GroupEntry, proposal: Proposal) -> GroupEntry:
         if not may_be_member(entry, number, incarnation):
             text = f"replica {number} of group {entry.name!r} has no registered life {incarnation}"
             raise ChangeRefused(text)
-    left = {one: life for one, life in entry.in_sync.items() if one not in proposal.in_sync}
-    stays = {one: life for one, life in entry.eligible.items() if one not in proposal.in_sync}
-    return _next(entry, in_sync=dict(proposal.in_sync), eligible=stays | left)
+    leaving = {
+        member: life for member, life in entry.in_sync.items() if member not in proposal.in_sync
+    }
+    stays = {
+        member: life for member, life in entry.eligible.items() if member not in proposal.in_sync
+    }
+    return _next(entry, in_sync=dict(proposal.in_sync), eligible=stays | leaving)
 
 
 def may_be_member(entry: GroupEntry, number: int, incarnation: int) -> bool:
-    """R8: a member stays, and only a replica's newest life is added."""
+    """True if an incarnation may be in the set: a member stays, and only a replica's newest one is
+    added (R8)."""
     if entry.in_sync.get(number) == incarnation:
         return True
     return entry.is_registered(number, incarnation)
 
 
 def fenced(entry: GroupEntry, number: int) -> GroupEntry:
-    """A replica is not heard any more, or stops: it leaves, and leads no longer."""
+    """Remove a replica that is silent, or stops, from the set and from the lead."""
     if number not in entry.in_sync:
         return entry
     return replace(_without(entry, number), version=entry.version + 1)
 
 
 def elected(entry: GroupEntry, alive: Mapping[int, Candidate]) -> GroupEntry | None:
-    """With a new leader and epoch; None if nobody who is alive may lead (R6).
+    """Elect a leader in a new epoch; None if no live replica may lead (R6).
 
-    Any member of the in-sync set holds every confirmed byte; of those that would be good leaders
-    the longest log is preferred, since the others then have the least to cut. Invariant: never
-    while there is a leader.
+    Any member of the in-sync set holds every confirmed byte; of the good leaders among them the
+    longest log is preferred, since the remaining replicas then have the least to cut. Invariant:
+    never while there is a leader.
     """
     assert entry.leader is None, entry
     for members in (entry.in_sync, entry.eligible):
@@ -121,9 +129,9 @@ def elected(entry: GroupEntry, alive: Mapping[int, Candidate]) -> GroupEntry | N
 
 
 def handed_over(entry: GroupEntry, *, leader: int, epoch: int, to: int) -> GroupEntry:
-    """From a leader that has stopped to write to a member that has all of its log.
+    """Pass the lead from a leader that has stopped writing to a member that has all of its log.
 
-    Raises `Superseded` if somebody else leads, `ChangeRefused` if `to` is no member.
+    Raises `Superseded` if another replica leads, `ChangeRefused` if `to` is not a member.
     """
     if (leader, epoch) != (entry.leader, entry.epoch):
         raise Superseded(f"replica {leader} does not lead group {entry.name!r} at epoch {epoch}")
@@ -133,15 +141,15 @@ def handed_over(entry: GroupEntry, *, leader: int, epoch: int, to: int) -> Group
 
 
 def forced(entry: GroupEntry, number: int, alive: Mapping[int, Candidate]) -> GroupEntry:
-    """With a leader that an operator chose although nobody complete is there (R9).
+    """Make an operator's choice the leader although no complete replica is present (R9).
 
-    The epoch is on record as one that may have lost acknowledged bytes. Raises `ChangeRefused`
-    while somebody complete is alive, or one with a longer log, or if this replica is not.
+    The epoch is recorded as one that may have lost acknowledged bytes. Raises `ChangeRefused` while
+    a complete replica is alive, or one with a longer log, or if this replica is not.
     """
     complete = sorted(
-        one
-        for one, life in {**entry.in_sync, **entry.eligible}.items()
-        if one in alive and alive[one].incarnation == life
+        member
+        for member, life in {**entry.in_sync, **entry.eligible}.items()
+        if member in alive and alive[member].incarnation == life
     )
     if number not in entry.replicas:
         raise ChangeRefused(f"group {entry.name!r} has no replica {number}")
@@ -154,14 +162,18 @@ def forced(entry: GroupEntry, number: int, alive: Mapping[int, Candidate]) -> Gr
         raise ChangeRefused(
             f"replica {number} of group {entry.name!r} is not there: start it first"
         )
-    refuse_shorter(entry.name, number, {one: (it.epoch, it.end) for one, it in alive.items()})
+    refuse_shorter(
+        entry.name,
+        number,
+        {member: (candidate.epoch, candidate.end) for member, candidate in alive.items()},
+    )
     alone = replace(entry, leader=None, in_sync={}, eligible={number: incarnation})
     chosen = _led_by(alone, number)
     return replace(chosen, unclean=(*entry.unclean, chosen.epoch))
 
 
 def refounded(new: GroupEntry, number: int, replica: Replica, *, epoch: int) -> GroupEntry:
-    """A group whose entry is lost, with a leader that an operator chose (R9).
+    """Recreate a group whose entry is lost, with an operator's choice as the leader (R9).
 
     `epoch` has to be higher than any that the group ever had. Raises `ChangeRefused` if the group
     is known after all.
@@ -180,8 +192,8 @@ def refounded(new: GroupEntry, number: int, replica: Replica, *, epoch: int) -> 
 
 
 def refuse_shorter(group: str, number: int, ends: Mapping[int, tuple[int, int]]) -> None:
-    """Of each replica that is there the newest epoch of its log, and its end: raises
-    `ChangeRefused` if one has more than this one, whose messages would be cut."""
+    """Raise `ChangeRefused` if a present replica has more than this one: its messages would be cut.
+    `ends`: newest epoch and end of each present replica's log."""
     longest = max(ends, key=lambda one: (ends[one], one == number))
     if longest != number:
         mine, theirs = ends[number], ends[longest]
@@ -192,12 +204,12 @@ def refuse_shorter(group: str, number: int, ends: Mapping[int, tuple[int, int]])
         )
 
 
-def _check_identity(entry: GroupEntry, number: int, known: Replica, replica: Replica) -> None:
-    if replica.uuid != known.uuid and counts(entry, number):
+def _check_identity(entry: GroupEntry, number: int, former: Replica, replica: Replica) -> None:
+    if replica.uuid != former.uuid and counts(entry, number):
         raise ChangeRefused(
             f"replica {number} of group {entry.name!r} counts with another directory"
         )
-    if replica.incarnation <= known.incarnation:
+    if replica.incarnation <= former.incarnation:
         raise ChangeRefused(
             f"life {replica.incarnation} of replica {number} of group {entry.name!r} is known"
             " already: is its directory a copy of one that runs, or an old one brought back?"
@@ -206,33 +218,33 @@ def _check_identity(entry: GroupEntry, number: int, known: Replica, replica: Rep
 
 def _led_by(entry: GroupEntry, number: int) -> GroupEntry:
     incarnation = entry.replicas[number].incarnation
-    stays = {one: life for one, life in entry.eligible.items() if one != number}
+    stays = {member: life for member, life in entry.eligible.items() if member != number}
     members = {**entry.in_sync, number: incarnation}
     return _next(entry, epoch=entry.epoch + 1, leader=number, in_sync=members, eligible=stays)
 
 
 def _without(entry: GroupEntry, number: int) -> GroupEntry:
-    """Without a member, which stays eligible where the set is below its minimum now (R7)."""
+    """Remove a member, which stays eligible if the set is below its minimum now (R7)."""
     if number not in entry.in_sync:
         return entry
-    rest = {one: life for one, life in entry.in_sync.items() if one != number}
+    remaining = {member: life for member, life in entry.in_sync.items() if member != number}
     leader = None if entry.leader == number else entry.leader
     eligible = dict(entry.eligible)
-    if len(rest) < entry.min_in_sync:
+    if len(remaining) < entry.min_in_sync:
         eligible[number] = entry.in_sync[number]
-    return replace(entry, leader=leader, in_sync=rest, eligible=eligible)
+    return replace(entry, leader=leader, in_sync=remaining, eligible=eligible)
 
 
 def _lossy(entry: GroupEntry, number: int) -> GroupEntry:
-    """Without one that may have lost bytes."""
+    """Remove a replica that may have lost bytes from the eligible ones."""
     if number not in entry.eligible:
         return entry
-    rest = {one: life for one, life in entry.eligible.items() if one != number}
-    return replace(entry, eligible=rest, last_known=entry.last_known | {number})
+    remaining = {member: life for member, life in entry.eligible.items() if member != number}
+    return replace(entry, eligible=remaining, last_known=entry.last_known | {number})
 
 
 def _next(entry: GroupEntry, **changes: Any) -> GroupEntry:
-    """The next version. A set at its minimum needs nobody in reserve."""
+    """Return the next version. A set at its minimum needs no eligible replicas."""
     changes = {"version": entry.version + 1, **changes}
     if len(changes.get("in_sync", entry.in_sync)) >= entry.min_in_sync:
         changes |= {"eligible": {}, "last_known": frozenset()}

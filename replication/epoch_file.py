@@ -1,6 +1,6 @@
-"""What a replica keeps of epochs beside its log: `epoch.rb` (replication.md 7.14).
+"""A replica's record of epochs beside its log: `epoch.rb` (replication.md 7.14).
 
-Its history is in the log too, as markers; what it has promised is nowhere else.
+Its history is in the log too, as markers; its promise is only here.
 """
 
 from dataclasses import dataclass, replace
@@ -17,25 +17,25 @@ from rocketbed.world.api import World
 NAME: Final = "epoch.rb"
 KIND: Final = "rocketbed-epochs 1"
 DISK_S: Final = 300.0
-"""What has to be done as a whole and takes longer than this hangs with its disk: the node ends."""
+"""Time after which an indivisible disk operation counts as hanging: the node ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochState:
-    """What is in the file."""
+    """Contents of the file."""
 
     promised: int = 0
     """Nothing is acknowledged at a lower epoch. Invariant: never falls."""
     history: History = ()
-    """Of the log, up to its end at that time; what was appended since has markers."""
+    """Of the log, up to its end at that time; later parts have markers."""
     cut_to: int | None = None
-    """Where the log is being cut: a start with this in the file does it again."""
+    """Target of an unfinished cut: a start with this in the file repeats it."""
     confirm: int = 0
-    """Some offset below which everything is confirmed; heard of late, and written later."""
+    """Some offset below which everything is confirmed; learned late, and written later."""
     group: str = ""
     """`GroupEntry.uid` of the group whose epochs these are; empty before the first."""
     is_shared: bool = False
-    """Whether the log has begun as this group's, or what it held before was compared."""
+    """True if the log began as this group's, or its earlier contents were compared."""
 
 
 class EpochFile:
@@ -46,23 +46,23 @@ class EpochFile:
         self._directory = directory
         self.path = f"{directory}/{NAME}"
         self.state = EpochState()
-        """As it is on disk."""
+        """State on disk."""
         self._turn = trio.Lock()
 
     def load(self) -> bool:
-        """Whether there was one. Raises `EpochFileDamaged` for one that is not whole."""
+        """Read the file; True if there was one. Raises `EpochFileDamaged` if it is not whole."""
         try:
-            found = read_kept(self._world, self.path, KIND)
-            if found is None:
+            content = read_kept(self._world, self.path, KIND)
+            if content is None:
                 return False
-            history = tuple(Epoch(*one) for one in found["history"])
+            history = tuple(Epoch(*pair) for pair in content["history"])
             self.state = EpochState(
-                promised=found["promised"],
+                promised=content["promised"],
                 history=check(history, 1 << 63),
-                cut_to=found["cut"],
-                confirm=found["confirm"],
-                group=found.get("group", ""),
-                is_shared=found["shared"],
+                cut_to=content["cut"],
+                confirm=content["confirm"],
+                group=content.get("group", ""),
+                is_shared=content["shared"],
             )
         except (KeptFileDamaged, HistoryRefused, KeyError, TypeError) as exc:
             raise EpochFileDamaged(
@@ -72,10 +72,10 @@ class EpochFile:
         return True
 
     async def cut(self, log: EpochLog, offset: int) -> None:
-        """Make `offset` the end of the log and of its history; a crash on the way is made good at
-        the next start, and `NoRoom`, which leaves `cut_to`, by another cut.
+        """Make `offset` the end of the log and of its history. A crash meanwhile is repaired by the
+        next start, and `NoRoom`, which leaves `cut_to`, by another cut.
 
-        Not to be cancelled on the way: a start would cut what was appended since.
+        Must not be cancelled: a start would cut what was appended since.
         """
         with trio.fail_after(DISK_S, shield=True):
             await self.save(cut_to=offset)
@@ -84,13 +84,13 @@ class EpochFile:
             await self.save(cut_to=None, history=cut_to(self.state.history, offset))
 
     async def save(self, **changes: object) -> None:
-        """Change some of it, durably. Raises as `write_kept`."""
+        """Change some fields, durably. Raises as `write_kept`."""
         async with self._turn:
             state = replace(self.state, **changes)  # type: ignore[arg-type]
             assert state.promised >= self.state.promised, (self.state, state)
             value = {
                 "promised": state.promised,
-                "history": [(one.number, one.start) for one in state.history],
+                "history": [(epoch.number, epoch.start) for epoch in state.history],
                 "cut": state.cut_to,
                 "confirm": state.confirm,
                 "group": state.group,

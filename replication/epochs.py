@@ -1,7 +1,7 @@
-"""Epoch histories: where each mastership began in a log, and how far two logs are the same. Pure.
+"""Epoch histories: the start of each leader's part of a log, and the common part of two logs. Pure.
 
 Every epoch begins with its marker record, so none is empty, and two logs that hold the same
-`(number, start)` are equal up to where the shorter one ends inside that epoch (replication.md 7.3).
+`(number, start)` are equal up to the end of the shorter one inside that epoch (replication.md 7.3).
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from rocketbed.replication.errors import HistoryRefused
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
-    """One mastership of a log."""
+    """Part of a log that one leader wrote."""
 
     number: int
-    """Given out by the register, one higher at each election; 0 for what a log held before."""
+    """Assigned by the register, one higher at each election; 0 for what a log held before."""
     start: int
     """Physical offset of its marker, bytes; of epoch 0, 0."""
 
@@ -31,13 +31,13 @@ class Span:
 
     epoch: Epoch
     end: int
-    """Where the next epoch begins, or the log ends; bytes."""
+    """Start of the next epoch, or end of the log; bytes."""
 
 
 def check(history: History, end: int) -> History:
-    """The history itself, if it can be that of a log that ends at `end`.
+    """Return the history itself, if it can be that of a log that ends at `end`.
 
-    Raises `HistoryRefused`; what comes from a peer or a file goes through here.
+    Raises `HistoryRefused`; used for every history from a peer or a file.
     """
     for epoch in history:
         if epoch.number < 0 or epoch.start < 0 or epoch.start >= max(end, 1):
@@ -49,34 +49,35 @@ def check(history: History, end: int) -> History:
 
 
 def begun(history: History, epoch: Epoch) -> History:
-    """With an epoch whose marker was appended at its start. Raises `HistoryRefused`."""
+    """Add an epoch whose marker was appended at its start. Raises `HistoryRefused`."""
     return check((*history, epoch), epoch.start + 1)
 
 
 def cut_to(history: History, end: int) -> History:
-    """Of the same log, cut at `end`: an epoch without its marker is none."""
+    """Return the history of the same log, cut at `end`: an epoch without its marker is dropped."""
     return tuple(epoch for epoch in history if epoch.start < end)
 
 
 def spans(history: History, end: int) -> Iterator[Span]:
-    """The epochs of a log that ends at `end`, oldest first."""
+    """Return the epochs of a log that ends at `end`, oldest first."""
     ends = [*(epoch.start for epoch in history[1:]), end]
     return (Span(*pair) for pair in zip(history, ends, strict=False))
 
 
 def may_be_filled(history: History, cut: int, common: int, segment_size: int) -> bool:
-    """Whether all that a log of this history has from `cut` to `common` may be what fills a file
-    before an epoch's marker: epochs do not tell whether another log has the same there."""
-    start = next((one.start for one in history if one.start >= common), None)
+    """True if the whole range of a log with this history from `cut` to `common` may be a filler
+    before an epoch's marker: epochs do not show whether another log has the same there."""
+    start = next((epoch.start for epoch in history if epoch.start >= common), None)
     if start is None or start % segment_size:
         return False
     return start - segment_size < cut <= common
 
 
 def common_end(own: History, own_end: int, other: History, other_end: int) -> int | None:
-    """Up to where two logs are known to be the same, bytes; None if they share no epoch.
+    """Return the offset up to which two logs are known to be the same, bytes; None if they share no
+    epoch.
 
-    The newest epoch that both have tells; newer ones of either side are the other's no (KIP-279).
+    Their newest common epoch decides; newer epochs are on one side only (KIP-279).
     """
     theirs = {span.epoch: span.end for span in spans(other, other_end)}
     for span in reversed(list(spans(own, own_end))):

@@ -1,4 +1,4 @@
-"""What replication refuses."""
+"""Errors of replication."""
 
 from typing import ClassVar
 
@@ -7,11 +7,11 @@ from rocketbed.wire.errors import RocketbedError
 
 
 class ReplicationError(RocketbedError):
-    """Root of this folder's errors."""
+    """Base of this folder's errors."""
 
 
 class LogDiverged(ReplicationError):
-    """A slave holds other bytes than its master. It follows no further (design.md 13)."""
+    """A slave holds other bytes than its master. It stops following (design.md 13)."""
 
     def __init__(self, text: str, *, offset: int) -> None:
         super().__init__(text)
@@ -24,7 +24,7 @@ class NothingInCommon(ReplicationError):
 
 
 class CutRefused(ReplicationError):
-    """A log could not be cut; it is as it was."""
+    """A log could not be cut; it is unchanged."""
 
 
 class MasterBehind(ReplicationError):
@@ -32,11 +32,11 @@ class MasterBehind(ReplicationError):
 
 
 class SegmentMismatch(ReplicationError):
-    """Master and slave cut their logs into files of different sizes."""
+    """Master and slave split their logs into files of different sizes."""
 
 
 class OffsetMismatch(ReplicationError):
-    """A frame does not continue where the one before it ended."""
+    """A frame does not continue where the previous one ended."""
 
 
 class ReplicationPortTaken(ReplicationError):
@@ -44,7 +44,7 @@ class ReplicationPortTaken(ReplicationError):
 
 
 class MetadataRefused(ReplicationError):
-    """A master does not hand out its topics on this port."""
+    """A master does not serve its topics on this port."""
 
 
 class SlaveRefused(ReplicationError):
@@ -56,7 +56,7 @@ class HistoryRefused(ReplicationError):
 
 
 class Superseded(ReplicationError):
-    """A change was asked for on the ground of a register entry that is no more."""
+    """A change is based on a register entry that is out of date."""
 
     response_code: ClassVar[int] = ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
 
@@ -68,16 +68,16 @@ class ChangeRefused(ReplicationError):
 
 
 class NoRoom(ReplicationError):
-    """The disk is full, or no more files can be opened: what was to be written was not, and what
-    stood there is as it was."""
+    """The disk is full, or no more files can be opened: nothing was written, and the old contents
+    are unchanged."""
 
 
 class EntryDamaged(ReplicationError):
-    """What the register holds of a group cannot be read."""
+    """The register's entry of a group cannot be read."""
 
 
 class RegisterOlder(EntryDamaged):
-    """What the register holds of a group is older than what a replica knows of it."""
+    """The register's entry of a group is older than a replica's knowledge of it."""
 
 
 class GroupUnknown(ReplicationError):
@@ -87,11 +87,11 @@ class GroupUnknown(ReplicationError):
 
 
 class NumberTaken(ReplicationError):
-    """An empty directory has to wait: the one under its number may run, or be needed."""
+    """An empty directory has to wait: the replica under its number may run, or be needed."""
 
 
 class ReplicaExpelled(ReplicationError):
-    """The register knows a newer life of a replica, or another directory: it must not go on."""
+    """The register knows a newer incarnation of a replica, or another directory: it must stop."""
 
 
 class EpochFileDamaged(ReplicationError):
@@ -99,13 +99,13 @@ class EpochFileDamaged(ReplicationError):
 
 
 class LinkRefused(ReplicationError):
-    """A leader and a follower that cannot go together; the text says why."""
+    """A leader and a follower that cannot work together; the text says why."""
 
 
 class RecordRefused(LinkRefused):
-    """What a leader sent is no whole and good record."""
+    """Data from a leader is not a whole, good record."""
 
     def __init__(self, text: str, *, offset: int) -> None:
         super().__init__(text)
         self.offset = offset
-        """Of its log, bytes: where it begins."""
+        """Start of the bad record in the log, bytes."""

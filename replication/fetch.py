@@ -1,6 +1,6 @@
-"""A range of another node's log, over the replication port: to mend a log, not to follow one.
+"""A range of another node's log, over the replication port: to heal a log, not to follow one.
 
-Every role listens there, RocketMQ's slaves too, so a replica that is no master will do.
+Every role listens there, RocketMQ's slaves too, so a replica that is not a master will do.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ READ_SIZE = 64 * 1024
 
 
 class FetchFailed(ReplicationError):
-    """The other node did not give what was asked for."""
+    """The other node did not send the requested range."""
 
 
 Take = Callable[[int, bytes], None]
@@ -26,7 +26,7 @@ Take = Callable[[int, bytes], None]
 
 
 async def fetch(world: World, address: Address, start: int, end: int, take: Take) -> None:
-    """Hand the log from `start` to `end` to `take`, in order. May be cancelled at any time.
+    """Pass the log from `start` to `end` to `take`, in order. May be cancelled at any time.
 
     `start` is the beginning of a record. Raises `FetchFailed`, `RemoteProtocolError`.
     """
@@ -46,18 +46,18 @@ async def fetch(world: World, address: Address, start: int, end: int, take: Take
 
 async def _receive(stream: Stream, name: str, start: int, end: int, take: Take) -> None:
     frames, position, reported_at = TransferReader(), start, trio.current_time()
-    # A first report asks. Later ones, which keep the connection alive, say the same: nothing that
-    # comes here is acknowledged.
+    # The first report requests the range. Later ones, which keep the connection alive, repeat it:
+    # nothing received here is acknowledged.
     await stream.send_all(encode_report(start))
     while position < end:
         data: bytes | bytearray = b""
         with trio.move_on_after(SILENCE_S) as scope:
             data = await stream.receive_some(READ_SIZE)
         if scope.cancelled_caught or not data:
-            what = f"was silent for {SILENCE_S:g} s" if scope.cancelled_caught else "closed"
+            failure = f"was silent for {SILENCE_S:g} s" if scope.cancelled_caught else "closed"
             raise FetchFailed(
-                f"{name} {what} at offset {position}: it may have nothing there, or its log begins"
-                " later; ask another replica"
+                f"{name} {failure} at offset {position}: it may have nothing there, or its log"
+                " begins later; ask another replica"
             )
         for frame in frames.feed(data):
             if frame.offset != position:

@@ -1,7 +1,7 @@
-"""One connection of a slave to its master: compare, then append and report.
+"""One connection of a slave to its master: compare, then append and acknowledge.
 
 Nothing is appended and nothing acknowledged before the master's bytes were found equal to the end
-of our own log; what is reported later was compared, or appended behind what was.
+of our own log; later acknowledgements are for bytes that were compared, or appended after those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rocketbed.replication.errors import (
     ReplicationError,
     SegmentMismatch,
 )
-from rocketbed.replication.prefix import STEP_SIZE, Parted
+from rocketbed.replication.prefix import STEP_SIZE, Divergence
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha import Transfer, TransferReader, encode_report
 from rocketbed.world.api import Address, Stream
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 READ_SIZE: Final = 256 * 1024
 UNANSWERED_MAX: Final = 2
-"""Heartbeats from below our end before the master is taken to have nothing there: a RocketMQ
+"""Heartbeats from below our end after which the master is taken to have nothing there: a RocketMQ
 master may send one before it looks for data."""
 _REMEDY: Final = (
     "set rbDiverged=cut on this slave to have it cut to what both have and what it loses kept in"
@@ -37,10 +37,10 @@ _REMEDY: Final = (
 
 
 class MasterConnection:
-    """One connection to a master: a task that takes its frames, one that reports."""
+    """A connection to a master: a task that takes its frames, one that acknowledges."""
 
     def __init__(self, slave: Slave, address: Address, stream: Stream, start: int) -> None:
-        """`start` is what an empty log reports, 0 for wherever the master likes."""
+        """`start` is the report of an empty log, 0 to let the master choose."""
         self._slave = slave
         self._log = slave.log
         self._address = address
@@ -49,41 +49,42 @@ class MasterConnection:
         self._is_fresh = self._log.written.value == self._log.min_offset
         self._first = start if self._is_fresh else self._first_report()
         self._next = self._first
-        """Offset that the next frame has to begin with."""
+        """Expected offset of the next frame."""
         self._own_end = self._log.written.value
-        """End of our log at the connect: what lies below it is compared, not appended."""
+        """End of our log at the connect: lower bytes are compared, not appended."""
         self._master_end = -1
-        """Where the master's log ends, if it said so and that is before our end."""
+        """End of the master's log, if known and before our end."""
         if slave.search is not None and not self._is_fresh:
             self._first = self._next = slave.search.first_report(self._first)
             bounds = slave.search.bounds
             if bounds is not None and bounds.end < self._own_end:
                 self._master_end = bounds.end
-        self.parted: Parted | None = None
-        """Where the logs part, for a slave that may cut its own."""
+        self.divergence: Divergence | None = None
+        """Point where the logs diverge, for a slave that may cut its own."""
         self._compared = trio.Event()
-        self._noted = trio.Event()
-        """It is on record whom the log follows: nothing is acknowledged to anybody else."""
+        self._is_recorded = trio.Event()
+        """Set once the master that the log follows is recorded: until then nothing is acknowledged
+        to it."""
         self._is_served = False
         self._unanswered = 0
         self._reason = ""
 
     async def run(self) -> bool:
-        """Follow until the connection ends. Whether it came to following at all."""
+        """Follow until the connection ends. Return True if it got as far as following."""
         self._slave.state = "comparing"
         if self._is_fresh:
             self._follow()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_lost, nursery, self._take_frames)
-            nursery.start_soon(self._until_lost, nursery, self._note)
+            nursery.start_soon(self._until_lost, nursery, self._record_master)
             nursery.start_soon(self._until_lost, nursery, self._report)
-        if self._slave.state != "refused" and self.parted is None:
+        if self._slave.state != "refused" and self.divergence is None:
             if not self._compared.is_set():
-                self._not_served()
+                self._log_not_served()
             self._slave.lost(self._address, self._reason)
         return self._compared.is_set()
 
-    def _not_served(self) -> None:
+    def _log_not_served(self) -> None:
         slave = self._slave
         if slave.search is not None and self._next == self._first:
             slave.search.not_served(self._first)
@@ -95,10 +96,11 @@ class MasterConnection:
         )
 
     def _first_report(self) -> int:
-        """Where the master is to begin: a little before our end, in its segment.
+        """Return the offset at which the master is to begin: a little before our end, in its
+        segment.
 
-        Never 0, which asks for wherever an empty slave is to begin. A report of less than we have
-        acknowledges less, which is always true.
+        Never 0, which lets the master choose the start of an empty slave. A report of less than we
+        have acknowledges less, which is always true.
         """
         log = self._log
         end = log.written.value
@@ -130,7 +132,7 @@ class MasterConnection:
             self._next = self._own_end = frame.offset
             self._is_fresh = False
         if not frame.data:
-            self._hear(frame.offset)
+            self._take_heartbeat(frame.offset)
             return
         if frame.offset != self._next:
             raise OffsetMismatch(
@@ -138,7 +140,7 @@ class MasterConnection:
             )
         self._unanswered = 0
         self._next += len(frame.data)
-        # Compare before appending: a frame may begin in our log and go beyond its end.
+        # Compare before appending: a frame may begin in our log and extend beyond its end.
         own = self._own_end - frame.offset
         if own > 0:
             self._compare(frame.offset, frame.data[:own])
@@ -150,8 +152,8 @@ class MasterConnection:
         elif 0 <= self._master_end <= self._next:
             raise self._behind(self._next)
 
-    def _hear(self, offset: int) -> None:
-        """A heartbeat: the master has nothing beyond `offset`."""
+    def _take_heartbeat(self, offset: int) -> None:
+        """Handle a heartbeat: the master has nothing beyond `offset`."""
         if self._is_fresh:
             return
         if offset != self._next:
@@ -167,15 +169,15 @@ class MasterConnection:
             f"the master has nothing at {offset}, where this log goes on to {self._own_end}: it"
             " lost its end, or has deleted this part"
         )
-        self._part(offset, reason)
+        self._diverge(offset, reason)
         return MasterBehind(f"{reason}; {self._remedy()}")
 
     def _remedy(self) -> str:
         return self._slave.advice(self._address) or _REMEDY
 
-    def _part(self, offset: int, reason: str) -> None:
+    def _diverge(self, offset: int, reason: str) -> None:
         if self._slave.search is not None:
-            self.parted = Parted(self._first, offset, reason)
+            self.divergence = Divergence(self._first, offset, reason)
 
     def _compare(self, offset: int, theirs: bytes) -> None:
         position = 0
@@ -187,7 +189,7 @@ class MasterConnection:
                 offset += position + same
                 reason = f"this log differs from the master's at {offset}: one of the two lost its"
                 reason += " end and went on"
-                self._part(offset, reason)
+                self._diverge(offset, reason)
                 raise LogDiverged(f"{reason}; {self._remedy()}", offset=offset)
             position += len(ours)
 
@@ -216,34 +218,38 @@ class MasterConnection:
         for callback in slave.on_following:
             callback()
 
-    async def _note(self) -> None:
+    async def _record_master(self) -> None:
         memory, name = self._slave.memory, self._slave.master_name(self._address)
         if memory is not None and memory.followed != name:
             await self._compared.wait()
             await memory.note(name)
-        self._noted.set()
+        self._is_recorded.set()
         await trio.sleep_forever()
 
     async def _report(self) -> None:
-        """Report at once, whenever the log has grown, and when long silent.
+        """Acknowledge at once, whenever the log has grown, and after a silence.
 
-        The first report is a question. What is reported later was compared, or appended behind
-        what was; while nothing is compared there is nothing to report.
+        The first report is a request. Later ones are for bytes that were compared, or appended
+        after those; while nothing is compared there is nothing to acknowledge.
         """
         offset = self._first
         await self._stream.send_all(encode_report(offset))
         while not self._compared.is_set():
             with trio.move_on_after(self._slave.heartbeat_s):
                 await self._compared.wait()
-            if not self._compared.is_set() and self._next > self._first and self._noted.is_set():
+            if (
+                not self._compared.is_set()
+                and self._next > self._first
+                and self._is_recorded.is_set()
+            ):
                 offset = max(offset, self._acknowledged())
                 await self._stream.send_all(encode_report(offset))
-        while not self._noted.is_set():
+        while not self._is_recorded.is_set():
             with trio.move_on_after(self._slave.heartbeat_s):
-                await self._noted.wait()
-            # It acknowledges nothing, and the master stays. Not before the first one has been read:
-            # a 0 in its place would ask for another beginning.
-            if not self._noted.is_set() and self._is_served:
+                await self._is_recorded.wait()
+            # Acknowledges nothing, and keeps the master connected. Not before it has read the first
+            # report: a 0 in its place would request another start.
+            if not self._is_recorded.is_set() and self._is_served:
                 await self._stream.send_all(encode_report(0))
                 self._slave.world.log.warning(
                     "replication.note_waits", master=address_text(self._address)
@@ -277,11 +283,11 @@ class MasterConnection:
             self._reason = str(exc)
             self._slave.world.log.warning("replication.offset_mismatch", reason=str(exc))
         except ReplicationError as exc:
-            if self.parted is None:
+            if self.divergence is None:
                 self._slave.refuse(self._address, exc)
         nursery.cancel_scope.cancel()
 
 
 def address_text(address: Address | None) -> str:
-    """`host:port`, empty for none."""
+    """Return `host:port`, empty for none."""
     return f"{address[0]}:{address[1]}" if address else ""

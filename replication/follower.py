@@ -1,7 +1,7 @@
-"""A follower: makes its log the leader's, byte for byte, and says how far it is.
+"""A follower: makes its log the leader's, byte for byte, and acknowledges its progress.
 
 A follower cuts what it has beyond the common part before it takes a byte, appends at its own end
-only, and has promised the epoch durably before it acknowledges anything at it (replication.md 7.3,
+only, and has promised the epoch durably before it acknowledges anything in it (replication.md 7.3,
 7.4).
 """
 
@@ -33,11 +33,11 @@ WELCOME_S: Final = 1.0
 """A leader may be reading markers of a long log."""
 RETRY_S: Final = 0.05
 REFUSED_S: Final = 0.5
-"""After a refusal, which the same question will meet again."""
+"""Pause after a refusal, which a repetition will meet again."""
 
 
 class Follower:
-    """Follows the leader of one epoch. `run` goes on until cancelled."""
+    """Follows the leader of one epoch. `run` continues until cancelled."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Follower:
         cluster: str,
         confirm: Watermark,
     ) -> None:
-        """`confirm` rises to what is confirmed, as far as we were told and have it."""
+        """`confirm` rises to what is confirmed, as far as we know and have it."""
         assert entry.leader is not None, entry
         self._world = world
         self._log = log
@@ -64,39 +64,39 @@ class Follower:
         self.address = entry.replicas[entry.leader].ha_address
         self._group = entry.uid
         self.refusal = ""
-        """Why the leader does not take us, or we do not follow it; empty while that works."""
+        """Reason why the leader refuses us, or we do not follow it; empty while that works."""
         self.lacked_room = False
-        """Whether the history on disk may lack epochs that the log has."""
+        """True if the history on disk may lack epochs that the log has."""
         self._warned = ""
-        """The refusal that was logged last: after a link that works at first it comes again."""
+        """Refusal that was logged last: after a link that works at first it is repeated."""
         self._link: NativeLink | None = None
-        """On which the leader sends us its log."""
+        """Link on which the leader sends us its log."""
         self._moved = trio.Event()
         self._ends: deque[int] = deque()
-        """Ends of records that are written, as each piece came; rising."""
+        """Ends of written records, one for each piece; rising."""
         self._durable = 0
-        """The newest of them that is on disk."""
-        self._noted = log.written.value
-        """Up to here the history on disk is that of the log: nothing beyond is acknowledged, or a
+        """Newest of them that is on disk."""
+        self._recorded_end = log.written.value
+        """End up to which the history on disk matches the log: nothing beyond is acknowledged, or a
         start would not know its epoch."""
 
     @property
     def is_linked(self) -> bool:
-        """Whether the leader sends us its log."""
+        """True if the leader sends us its log."""
         return self._link is not None
 
     async def fence(self) -> None:
-        """Tell the leader, if it is there, that it leads no more: the next epoch is at hand."""
+        """Tell the leader, if it is reachable, that its epoch is over."""
         if self._link is not None:
             with suppress(*LOST):
                 await self._link.say(self.epoch, Fenced(self.epoch + 1))
 
     def own_end_rose(self) -> None:
-        """More of our own log was written, or flushed."""
+        """Notice that more of our own log was written, or flushed."""
         self._moved.set()
 
     def runtime_info(self) -> HaClientRuntimeInfo:
-        """What code 907 answers about a follower."""
+        """Return the answer to 907 about a follower."""
         return HaClientRuntimeInfo(
             master_addr=self.address,
             max_offset=self._log.written.value,
@@ -104,7 +104,7 @@ class Follower:
         )
 
     async def run(self) -> None:
-        """Link after link. Raises `OSError` where the disk fails."""
+        """Follow on one link after another. Raises `OSError` if the disk fails."""
         while True:
             pause_s = RETRY_S
             try:
@@ -136,8 +136,8 @@ class Follower:
             try:
                 await self._file.save(promised=self.epoch, group=self._group)
             except KeptFileUnwritable as exc:
-                raise LinkRefused(str(exc)) from exc  # what is on disk is as good
-        await self._cut(self._log.whole_end())  # half a record is nothing that both could have
+                raise LinkRefused(str(exc)) from exc  # either state on disk will do
+        await self._cut(self._log.whole_end())  # the other log cannot have half a record in common
         await link.say(self.epoch, self._hello())
         frame = await link.first(WELCOME_S)
         if frame is None:
@@ -153,7 +153,7 @@ class Follower:
         self._ends, self._durable = deque([self._log.whole_end()]), 0
         if not self._file.state.is_shared:
             await self._file.save(is_shared=True)
-        self._noted = self._log.written.value
+        self._recorded_end = self._log.written.value
         self.refusal = ""
         self._world.log.info("follower.following", leader=self.leader, cut=frame.content.cut)
         self._link = link
@@ -176,7 +176,7 @@ class Follower:
             uuid=me.uuid,
             incarnation=me.incarnation,
             promised=state.promised,
-            history=tuple((one.number, one.start) for one in state.history),
+            history=tuple((epoch.number, epoch.start) for epoch in state.history),
             end=log.whole_end(),
             first=log.min_offset,
             durable=min(log.flushed.value, log.whole_end()),
@@ -184,7 +184,8 @@ class Follower:
         )
 
     def _judge(self, frame: Frame) -> History:
-        """The leader's history. Raises `LinkRefused`: also where we come to another common end."""
+        """Return the leader's history. Raises `LinkRefused`, also if we compute another common
+        end."""
         welcome, log = frame.content, self._log
         if isinstance(welcome, Reject):
             raise LinkRefused(f"replica {self.leader} refuses: {welcome.why}")
@@ -227,7 +228,8 @@ class Follower:
         return theirs
 
     def _compare(self, welcome: Welcome) -> None:
-        """Epochs say that the logs are the same there; a log of another group may have the same."""
+        """Compare the end of the common part: epochs say that the logs are the same there, but a
+        log of another group may have the same epochs."""
         start, cut, log = welcome.compared, welcome.cut, self._log
         if (
             not log.min_offset <= start < cut
@@ -248,7 +250,7 @@ class Follower:
             )
 
     def _is_forced(self) -> bool:
-        """Whether an operator has accepted a loss since this log ended (R9)."""
+        """True if an operator has accepted a loss since this log ended (R9)."""
         newest = self._file.state.history[-1].number
         return any(epoch > newest for epoch in self._unclean)
 
@@ -261,7 +263,7 @@ class Follower:
             self._confirm.reset(cut)
 
     async def _cut(self, offset: int) -> None:
-        """Lose what is beyond `offset`, and end a cut that found no room."""
+        """Cut what is beyond `offset`, and finish a cut that found no room."""
         log, file = self._log, self._file
         if log.written.value > offset or file.state.cut_to is not None:
             self._world.log.info("follower.cut", start=offset, end=log.written.value)
@@ -278,14 +280,14 @@ class Follower:
                     except RecordRefused as exc:
                         await self._doubt(link, exc)
                         raise
-                    self._heard(confirm)
+                    self._raise_confirm(confirm)
                 case Beat(_, confirm, _):
-                    self._heard(confirm)
-                case other:
-                    raise RemoteProtocolError(f"a leader sends no {type(other).__name__}")
+                    self._raise_confirm(confirm)
+                case content:
+                    raise RemoteProtocolError(f"a leader sends no {type(content).__name__}")
 
     async def _doubt(self, link: NativeLink, refusal: RecordRefused) -> None:
-        """Tell the leader where its log is no good."""
+        """Report a bad record in its log to the leader."""
         with suppress(*LOST):
             await link.say(self.epoch, Reject(why=str(refusal), first=refusal.offset))
 
@@ -302,18 +304,18 @@ class Follower:
         except OSError as exc:
             raise LinkRefused(f"it cannot write its log: {exc}") from exc
         except RecordRefused:
-            await self._note_epochs(history, log.whole_end())
+            await self._record_epochs(history, log.whole_end())
             raise
-        await self._note_epochs(history, end)
-        self._noted = end
+        await self._record_epochs(history, end)
+        self._recorded_end = end
         self._ends.append(log.whole_end())
         self._moved.set()
 
-    async def _note_epochs(self, history: History, end: int) -> None:
-        """Those that have begun below `end`, or our next HELLO lacks them."""
+    async def _record_epochs(self, history: History, end: int) -> None:
+        """Record epochs that have begun below `end`, or our next HELLO lacks them."""
         mine = self._file.state.history
         newest = mine[-1].number if mine else -1
-        begun = tuple(one for one in history if one.number > newest and one.start < end)
+        begun = tuple(epoch for epoch in history if epoch.number > newest and epoch.start < end)
         if begun:
             with trio.fail_after(DISK_S, shield=True):
                 try:
@@ -322,24 +324,24 @@ class Follower:
                     self.lacked_room = True
                     raise
 
-    def _heard(self, confirm: int) -> None:
+    def _raise_confirm(self, confirm: int) -> None:
         self._confirm.advance(min(confirm, self._log.whole_end()))
 
     async def _acknowledge(self, link: NativeLink) -> None:
         log, me = self._log, self._agent.me
-        told = None
+        sent = None
         while True:
             self._moved = trio.Event()
-            if log.written.value <= self._noted:
+            if log.written.value <= self._recorded_end:
                 ack = Ack(log.whole_end(), self._durable_end(), me.incarnation)
-                if ack != told:
+                if ack != sent:
                     await link.say(self.epoch, ack)
-                    told = ack
+                    sent = ack
             await self._moved.wait()
 
     def _durable_end(self) -> int:
-        """The end of a record: the log may be flushed up to the middle of one, and nothing is
-        confirmed up to there."""
+        """Return the end of a record: the log may be flushed up to the middle of one, and nothing
+        is confirmed up to there."""
         while self._ends and self._ends[0] <= self._log.flushed.value:
             self._durable = self._ends.popleft()
         return self._durable

@@ -1,12 +1,12 @@
-"""What a slave asks its master beside the log (replication.md 7.13).
+"""Questions of a slave to its master outside of the log (replication.md 7.13).
 
-Where the log of an empty slave begins ("Full copy from a real master"): on the replication port,
-"I have nothing" makes RocketMQ's master begin with its last file only. So an empty slave first
-asks the master's main port for the log's true beginning, and reports that. A log that still begins
-at 0 cannot be asked for so, since 0 is "nothing": there the first message is fetched by itself,
-and the slave goes on behind it.
+Where the log of an empty slave begins ("Full copy from a real master"): on the replication port, "I
+have nothing" makes RocketMQ's master begin with its last file only. So an empty slave first asks
+the master's main port for the log's true beginning, and reports that. A log that still begins at 0
+cannot be requested that way, since 0 is "nothing": then the first message is fetched separately,
+and the slave continues after it.
 
-Where the master's log ends, when ours is longer: on the replication port a master that has nothing
+Where the master's log ends, if ours is longer: on the replication port a master that has nothing
 more is silent for five seconds and then sends its position.
 """
 
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """What a master's log holds: offsets of its first byte and behind its last."""
+    """Bounds of a master's log: offsets of its first byte and after its last."""
 
     first: int
     end: int
     is_slave: bool = False
-    """Whether it says that it is a slave itself; 4.x does not say."""
+    """True if it answers that it is a slave itself; 4.x does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class LogStart:
     """The beginning of a master's log."""
 
     offset: int
-    """Its first byte."""
+    """First byte of the log."""
     data: bytes = b""
-    """What stands there: the first message, when `offset` is 0."""
+    """Bytes at `offset`: the first message, if `offset` is 0."""
 
 
 async def ask_log_start(world: World, master: Address) -> LogStart | None:
-    """Ask at a master's remoting address; None when its log is empty or it does not say.
+    """Ask a master's remoting address; None if its log is empty or it does not answer.
 
-    Why it does not say goes to the log. Safe to cancel.
+    The reason for a missing answer is logged. Safe to cancel.
     """
     try:
         return await with_connection(world, master, _ask_start)
@@ -65,7 +65,7 @@ async def ask_log_start(world: World, master: Address) -> LogStart | None:
 
 
 async def ask_log_bounds(world: World, master: Address) -> LogBounds | None:
-    """Ask at a master's remoting address; None when it does not say. Safe to cancel."""
+    """Ask a master's remoting address; None if it does not answer. Safe to cancel."""
     try:
         return await with_connection(world, master, _ask_bounds_and_role)
     except (RemotingError, ProtocolError, ValueError) as exc:
@@ -78,20 +78,20 @@ async def ask_log_bounds(world: World, master: Address) -> LogBounds | None:
 async def with_connection(
     world: World, master: Address, ask: Callable[[Connection], Awaitable[T]]
 ) -> T:
-    """Ask on a connection of its own. Raises what `ask` and `dial` do."""
+    """Ask on a separate connection. Raises the errors of `ask` and `dial`."""
     connection = await dial(world, master)
-    found: T
+    result: T
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         try:
-            found = await ask(connection)
+            result = await ask(connection)
         except (RemotingError, ProtocolError, ValueError) as exc:
             failure = exc  # raised outside, since a nursery would wrap it in a group
         connection.close()
     if failure is not None:
         raise failure
-    return found
+    return result
 
 
 async def _ask_bounds(connection: Connection) -> LogBounds:

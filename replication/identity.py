@@ -1,7 +1,7 @@
-"""Which replica a directory is, and which of its lives this is: `replica.rb` (replication.md 7.14).
+"""Identity and incarnation of the replica in a directory: `replica.rb` (replication.md 7.14).
 
-Made with the directory, so that a copied configuration with an empty disk is another replica. It
-also keeps what tells of a loss until the register has heard of that.
+Created with the directory, so that a copied configuration with an empty disk is another replica. It
+also records a loss until the register knows of it.
 """
 
 from dataclasses import dataclass, replace
@@ -16,31 +16,32 @@ from rocketbed.world.api import World
 NAME: Final = "replica.rb"
 KIND: Final = "rocketbed-replica 1"
 ANOTHER: Final = "another"
-"""In the place of a kernel: none has this name."""
+"""Placeholder for a boot id: no kernel has this one."""
 
 
 class ReplicaFileDamaged(ReplicationError):
-    """Who this replica is cannot be read, or it is another one."""
+    """The identity of this replica cannot be read, or is another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """What is in the file."""
+    """Contents of the file."""
 
     group: str
     number: int
     uuid: str
     incarnation: int
-    """Counted up at each start, before anybody hears of it."""
+    """Counted up at each start, before it is announced."""
     boot_id: str
-    """The kernel's of this life; `ANOTHER` where this life began without what a former one may
-    have had in memory, and the register has not heard of it yet."""
+    """Boot id of this incarnation's kernel; `ANOTHER` if it began without the memory contents of an
+    earlier one, and the register does not know that yet."""
     stopped: bool = False
-    """The last life ended in order, with everything on disk."""
+    """True if the last incarnation ended in order, with everything on disk."""
     lost: bool = False
-    """It may lack bytes that a former life acknowledged, and the register has not heard of it."""
+    """True if it may lack bytes that an earlier incarnation acknowledged, and the register does not
+    know."""
     alone: bool = False
-    """A node without failover has had the directory since."""
+    """True if a node without failover has used the directory since."""
 
 
 class ReplicaFile:
@@ -54,20 +55,20 @@ class ReplicaFile:
 
     @property
     def state(self) -> ReplicaState:
-        """As it is on disk; once `begin` has returned."""
+        """State on disk; available once `begin` has returned."""
         assert self._state is not None
         return self._state
 
     def was_alone(self) -> bool:
-        """Whether a node without failover had the directory last. Raises `ReplicaFileDamaged`."""
+        """True if a node without failover used the directory last. Raises `ReplicaFileDamaged`."""
         old = self._read()
         return old is not None and old.alone
 
     async def begin(
         self, *, group: str, number: int, policy: Policy, trusts_cache: bool, lost: bool = False
     ) -> bool:
-        """Begin a life; whether the directory holds all that a former one acknowledged, which it
-        does not if bytes of it are `lost`.
+        """Begin an incarnation; True if the directory holds all that earlier ones acknowledged,
+        which it does not if bytes of it are `lost`.
 
         Raises `ReplicaFileDamaged`, and as `write_kept`.
         """
@@ -87,12 +88,12 @@ class ReplicaFile:
         same_kernel = trusts_cache and old.boot_id == boot_id
         lossless = lost_nothing(policy, stopped=old.stopped, same_kernel=same_kernel)
         lost = lost or old.lost
-        # Not by what the policy says: it may be mistaken, and another one the next time.
-        kept = boot_id if old.stopped or same_kernel else ANOTHER
+        # Independent of the policy: it may be wrong, and different the next time.
+        kernel = boot_id if old.stopped or same_kernel else ANOTHER
         life = replace(
             old,
             incarnation=old.incarnation + 1,
-            boot_id=kept,
+            boot_id=kernel,
             stopped=False,
             alone=False,
             lost=lost,
@@ -101,37 +102,37 @@ class ReplicaFile:
         return lossless and not lost
 
     async def raise_life(self, incarnation: int) -> None:
-        """This life is a later one than it was counted to be: another directory had the number.
-        Raises as `write_kept`."""
+        """Count this incarnation higher: another directory had the number. Raises as
+        `write_kept`."""
         assert incarnation > self.state.incarnation, (incarnation, self.state)
         await self._save(replace(self.state, incarnation=incarnation))
 
-    async def told(self) -> None:
-        """The register has heard of this life. Raises as `write_kept`."""
+    async def clear_loss(self) -> None:
+        """Clear the record of a loss: the register has it. Raises as `write_kept`."""
         boot_id = self._world.process.boot_id
         if self.state.boot_id != boot_id or self.state.lost:
             await self._save(replace(self.state, boot_id=boot_id, lost=False))
 
     async def stopped(self) -> None:
-        """Everything is on disk, and nothing is written any more. Raises as `write_kept`.
+        """Record that everything is on disk and nothing is written any more. Raises as
+        `write_kept`.
 
-        Of a life whose beginning may lack something, and which the register has not heard of, the
-        next one has to tell that, however this one ends.
+        If this incarnation may have begun with a loss, and the register does not know that, the
+        next one has to report it, however this one ends.
         """
         if self.state.boot_id == self._world.process.boot_id:
             await self._save(replace(self.state, stopped=True))
 
     async def leave(self) -> None:
-        """A node without failover takes the directory, if it was a replica's: what that one knows
-        of epochs is not all of the log any more. Raises `ReplicaFileDamaged`,
-        and as `write_kept`."""
+        """Record that a node without failover takes a replica's directory: its epochs no longer
+        cover all of the log. Raises `ReplicaFileDamaged`, and as `write_kept`."""
         if (old := self._read()) is not None and not old.alone:
             await self._save(replace(old, alone=True))
 
     def _read(self) -> ReplicaState | None:
         try:
-            found = read_kept(self._world, self.path, KIND)
-            return None if found is None else ReplicaState(**found)
+            fields = read_kept(self._world, self.path, KIND)
+            return None if fields is None else ReplicaState(**fields)
         except (KeptFileDamaged, TypeError) as exc:
             raise ReplicaFileDamaged(
                 f"{self.path} cannot be read: {exc}. Who this replica is stands nowhere else: move"

@@ -1,4 +1,4 @@
-"""Small files that a replica keeps: three lines, as the store's mark.
+"""Small state files of a replica: three lines, as the store's mark.
 
 Kind and version, JSON, CRC-32C of the JSON. Replaced by a temporary file, fsync, rename, fsync of
 the directory, so that a crash leaves the old one or the new one.
@@ -16,12 +16,12 @@ from rocketbed.world.api import World
 SIZE_MAX: Final = 1 << 20
 """Bytes; a history of 30,000 epochs."""
 LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""Room or descriptors are lacking, which passes."""
+"""Errors of a temporary lack of room or descriptors."""
 _crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 
 class KeptFileDamaged(ReplicationError):
-    """Such a file is not what was written."""
+    """Such a file does not have the contents that were written."""
 
 
 class KeptFileUnwritable(ReplicationError):
@@ -29,7 +29,7 @@ class KeptFileUnwritable(ReplicationError):
 
 
 def read_kept(world: World, path: str, kind: str) -> dict[str, Any] | None:
-    """What it holds; None if there is none. Raises `KeptFileDamaged`, `OSError`."""
+    """Return the contents; None if there is no file. Raises `KeptFileDamaged`, `OSError`."""
     disk = world.disk
     if not disk.exists(path):
         return None
@@ -47,17 +47,17 @@ def read_kept(world: World, path: str, kind: str) -> dict[str, Any] | None:
         first = lines[0][:40].decode("ascii", "replace")
         is_other = first != kind and first.startswith(kind.partition(" ")[0])
         raise KeptFileDamaged(f"it is a {first!r}" if is_other else "it does not match its CRC")
-    found = orjson.loads(lines[1])
-    if not isinstance(found, dict):
+    content = orjson.loads(lines[1])
+    if not isinstance(content, dict):
         raise KeptFileDamaged("it holds no object")
-    return found
+    return content
 
 
 async def write_kept(
     world: World, directory: str, name: str, kind: str, value: dict[str, Any]
 ) -> None:
-    """Write it anew, durably. Raises `NoRoom` with the old one on disk, `KeptFileUnwritable` with
-    the old or the new one."""
+    """Replace the file, durably. Raises `NoRoom` with the old one on disk, `KeptFileUnwritable`
+    with the old or the new one."""
     path = f"{directory}/{name}"
     text = orjson.dumps(value)
     is_old = True

@@ -1,8 +1,8 @@
-"""The leader of one epoch: sends followers the log, confirms, and keeps the in-sync set.
+"""The leader of one epoch: sends followers the log, confirms, and maintains the in-sync set.
 
-What it may confirm and whom it may add or leave out is decided by `insync.py`; the register is
-asked through the agent. One object lives for one epoch: whoever leads again has another one
-(replication.md 7.4, 7.5).
+`insync.py` decides what it may confirm and whom it may add or leave out; the agent asks the
+register. There is one object per epoch: a replica that leads again has another one (replication.md
+7.4, 7.5).
 """
 
 import zlib
@@ -47,19 +47,19 @@ from rocketbed.wire.ha_native import (
 from rocketbed.world.api import World
 
 LOOK_S: Final = 0.05
-"""How often the in-sync set is looked at."""
+"""Interval of the checks of the in-sync set."""
 HAND_OVER_S: Final = 1.0
-"""For a member to have all of the log, once nothing is added to it."""
+"""Time for a member to get all of the log, once nothing is added to it."""
 HAND_OVER_LOOK_S: Final = 0.002
 LIVE_BODY: Final = 256 * 1024
 ALONE_S: Final = 3.0
-"""A leader whom nobody reaches gives way to one that may be reached."""
+"""Time after which an unreachable leader makes way for a reachable one."""
 WINDOW: Final = 8 * 1024 * 1024
-"""Bytes on their way to a follower that it has not acknowledged."""
+"""Most bytes on their way to a follower that it has not acknowledged."""
 
 
 class Leader:
-    """See the module. `run` ends when the epoch is over for this replica."""
+    """Leader of one epoch. `run` ends when the epoch is over for this replica."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class Leader:
         cluster: str,
         catch_up_rate: int,
     ) -> None:
-        """`entry` names us; `history` ends with the epoch's marker, which is durable. Those that
-        are far behind get `catch_up_rate` bytes a second together, 0 for no limit."""
+        """`entry` names us; `history` ends with the epoch's marker, which is durable. Replicas that
+        lag far behind get `catch_up_rate` bytes a second together, 0 for no limit."""
         self._world = world
         self._log = log
         self._agent = agent
@@ -83,59 +83,63 @@ class Leader:
         self.epoch = entry.epoch
         self.view = InSyncView(agent.me.number, history[-1].start, entry)
         self.confirm = Watermark()
-        """Below it everything is confirmed. Invariant: what the view says."""
+        """End of what is confirmed. Invariant: equals the view's."""
         self._followers: dict[int, Served] = {}
         self._refused: dict[int | None, str] = {}
-        """Why each was refused last, until it is served; None stands for all not registered."""
+        """Last refusal of each, until it is served; None stands for all unregistered ones."""
         self._membership = Membership(self.view, self._followers)
         self.doubted: int | None = None
-        """Where a follower found our log no good, bytes, until somebody has looked."""
+        """Offset at which a follower found our log bad, bytes, until it was checked."""
         self._doubts: dict[int, Reject] = {}
-        """What each follower said of it last, until it has acknowledged more."""
+        """Last such report of each follower, until it has acknowledged more."""
         self._fillers: dict[int, int] = {}
-        """Where what fills a file before an epoch's start begins, where that was looked for."""
+        """Start of the filler before an epoch's start, if it was searched."""
         self._is_over = False
         self._alone_since = world.clock.monotonic()
-        """When somebody followed last who had to, as far as `is_in_the_way` has looked."""
+        """Last time that a required follower was present, as of the last call of
+        `is_in_the_way`."""
         self.hands_over = False
-        """While another one is made to lead: nothing is taken meanwhile."""
+        """True while another replica is made to lead: no messages are accepted meanwhile."""
         self.before_hand_over: Callable[[], None] = lambda: None
-        """Called when nothing more is taken: to put what is not in the log yet."""
+        """Called once no more messages are accepted: to put pending changes into the log."""
         self.own_end_rose()
 
     @property
     def is_over(self) -> bool:
-        """Whether another one leads, as far as is known."""
+        """True if another replica leads, as far as is known."""
         return self._is_over
 
     def may_append(self) -> bool:
-        """Whether producers may be served: enough are in sync, and the lease holds or every member
-        of the in-sync set still acknowledges at this epoch, which no later leader would."""
+        """True if producers may be served: enough are in sync, and the lease holds or every member
+        of the in-sync set still acknowledges in this epoch, which it would not under a later
+        leader."""
         return self.is_acting() and not self.hands_over and self.view.has_enough()
 
     def is_acting(self) -> bool:
-        """Whether nobody else can lead yet, as far as the lease says, or has confirmed anything."""
+        """True if no other replica can lead yet, by the lease, or can have confirmed anything."""
         return not self._is_over and (self._agent.lease_s() > 0 or self._is_followed())
 
     def _is_followed(self) -> bool:
-        others = [one for one in self.view.need() if one[0] != self.view.me]
-        return bool(others) and all(
+        followers = [follower for follower in self.view.need() if follower[0] != self.view.me]
+        return bool(followers) and all(
             number in self._followers and self._followers[number].hello.incarnation == incarnation
-            for number, incarnation in others
+            for number, incarnation in followers
         )
 
     def is_outdone(self) -> bool:
-        """Whether this replica would be a bad leader, and some member says that it would not."""
+        """True if this replica would be a bad leader, and some member reports that it would not."""
         return bool(self._agent.unfit()) and bool(self._fit_members())
 
     def _fit_members(self) -> list[int]:
-        known = self._followers
-        members = sorted(self.view.known.in_sync)
-        return [one for one in members if one in known and not known[one].is_unfit]
+        followers = self._followers
+        members = sorted(self.view.entry.in_sync)
+        return [
+            member for member in members if member in followers and not followers[member].is_unfit
+        ]
 
     def is_in_the_way(self) -> bool:
-        """Whether nothing can be confirmed here, another one who is there could lead, and a fault
-        of our log, or of our links, may be why nobody follows."""
+        """True if nothing can be confirmed here, another present replica could lead, and a fault of
+        our log or links may be why it does not follow."""
         now = self._world.clock.monotonic()
         if self._followers or self.view.has_enough() or not self._agent.rival:
             self._alone_since = now
@@ -143,9 +147,9 @@ class Leader:
         return is_bad and not self.view.has_enough() and self._agent.rival
 
     async def hand_over(self, to: int | None = None, *, fit: bool = False) -> GroupEntry:
-        """Take no more messages, and have a member lead that has all of them: `to`, or the first
-        one that does, of those that would be no bad leaders where one of them is to be `fit`.
-        Raises `ChangeRefused` if there is none, and as `Agent.hand_over`."""
+        """Accept no more messages, and make a member lead that has all of them: `to`, or the first
+        such member, of those that would be good leaders if `fit`. Raises `ChangeRefused` if there
+        is none, and as `Agent.hand_over`."""
         self.hands_over = True
         try:
             self.before_hand_over()
@@ -153,11 +157,11 @@ class Leader:
             op = f"hand over {self._agent.me.incarnation}.{self.epoch} to {chosen}"
             return await self._agent.hand_over(epoch=self.epoch, to=chosen, op=op)
         except BaseException:
-            self.hands_over = False  # it leads on, as far as it knows
+            self.hands_over = False  # it still leads, as far as it knows
             raise
 
     async def _caught_up(self, to: int | None, end: int, *, fit: bool) -> int:
-        members = [one for one in sorted(self.view.known.in_sync) if one != self.view.me]
+        members = [member for member in sorted(self.view.entry.in_sync) if member != self.view.me]
         if to is not None and to not in members:
             raise ChangeRefused(f"replica {to} is not in sync: {members or 'nobody else'} is")
         good = self._fit_members()
@@ -166,41 +170,42 @@ class Leader:
                 f"replica {to} would be a bad leader, or has no link (its log says why); {good}"
                 " would not"
             )
-        rest = [] if fit else [one for one in members if one not in good]
-        wanted = [*good, *rest] if to is None else [to]
+        unfit = [] if fit else [member for member in members if member not in good]
+        candidates = [*good, *unfit] if to is None else [to]
         with trio.move_on_after(HAND_OVER_S):
-            while linked := [one for one in wanted if one in self._followers]:
-                for one in linked:
-                    if self._followers[one].received >= end:
-                        return one
+            while linked := [member for member in candidates if member in self._followers]:
+                for member in linked:
+                    if self._followers[member].received >= end:
+                        return member
                 await trio.sleep(HAND_OVER_LOOK_S)
         if not members:
             raise ChangeRefused("no other replica is in sync")
         raise ChangeRefused(f"no member of {members} has all of the log up to {end}")
 
     async def run(self) -> None:
-        """Keep the in-sync set until another one leads; then `is_over` is true."""
+        """Maintain the in-sync set until another replica leads; then `is_over` is true."""
         while not self._is_over:
             entry, changed = self._agent.entry, self._agent.changed
             if entry is not None:
-                self._heard(entry)
+                self._take_entry(entry)
             await self._keep_set()
             with trio.move_on_after(LOOK_S):
                 await changed.wait()
 
-    def _heard(self, entry: GroupEntry) -> None:
+    def _take_entry(self, entry: GroupEntry) -> None:
         if not self.view.read(entry):
             self._is_over = True
         else:
             self._raise_confirm()
 
     def own_end_rose(self) -> None:
-        """More of our own log was written, or flushed; or somebody is waited for no more."""
+        """Raise the confirm offset: more of our own log was written, or flushed; or a replica is no
+        longer needed."""
         if not self._is_over:
             self._raise_confirm()
 
     def _own_end(self) -> int:
-        policy = self.view.known.policy
+        policy = self.view.entry.policy
         return policy.held(written=self._log.whole_end(), flushed=self._log.flushed.value)
 
     def _raise_confirm(self) -> None:
@@ -209,18 +214,20 @@ class Leader:
     # --- the in-sync set
 
     async def _keep_set(self) -> None:
-        """Ask for one change, if one is due, and again for one whose answer was lost (R3)."""
-        proposal = self.view.pending or self._membership.due(self._own_end(), trio.current_time())
-        self.own_end_rose()  # one that was joining may have been given up
+        """Request one change, if one is needed, and again if its answer was lost (R3)."""
+        proposal = self.view.pending or self._membership.next_change(
+            self._own_end(), trio.current_time()
+        )
+        self.own_end_rose()  # a joining replica may have been given up
         if proposal is None:
             return
-        members = ",".join(f"{one}:{life}" for one, life in sorted(proposal.in_sync.items()))
+        members = ",".join(f"{number}:{life}" for number, life in sorted(proposal.in_sync.items()))
         me = self._agent.me
         op = f"{me.number}.{me.incarnation} {proposal.epoch}.{proposal.version} {members}"
         try:
-            self._heard(await self._agent.alter(proposal, op=op))
+            self._take_entry(await self._agent.alter(proposal, op=op))
         except Superseded:
-            pass  # the agent hears of the newer version
+            pass  # the agent gets the newer version
         except ChangeRefused as exc:
             self.view.refused(proposal)
             self._world.log.info("leader.change_refused", reason=str(exc))
@@ -230,15 +237,15 @@ class Leader:
     # --- followers
 
     async def serve(self, link: NativeLink, first: Frame) -> None:
-        """One follower, from its HELLO until either side ends it."""
+        """Serve one follower, from its HELLO until either side ends it."""
         try:
             hello, cut = self._judge(first)
             cut = await self._before_filler(hello.replica, cut)
             compared, crc = self._compared(hello.replica, cut)
         except LinkRefused as exc:
             number = first.content.replica if isinstance(first.content, Hello) else None
-            key = number if number in self.view.known.replicas else None
-            if self._refused.get(key) != str(exc):  # it comes back with the same twice a second
+            key = number if number in self.view.entry.replicas else None
+            if self._refused.get(key) != str(exc):  # it repeats the same request twice a second
                 self._refused[key] = str(exc)
                 self._world.log.warning("leader.follower_refused", peer=link.peer, reason=str(exc))
             await link.say(self.epoch, Reject(why=str(exc), leader=self.view.me))
@@ -249,7 +256,7 @@ class Leader:
             Welcome(
                 leader=me.number,
                 incarnation=me.incarnation,
-                history=tuple((one.number, one.start) for one in self.history),
+                history=tuple((epoch.number, epoch.start) for epoch in self.history),
                 end=log.whole_end(),
                 first=log.min_offset,
                 confirm=self.confirm.value,
@@ -260,11 +267,12 @@ class Leader:
         )
         follower = Served(link, hello, cut)
         if (older := self._followers.get(hello.replica)) is not None:
-            # One of the two is late, and ends soon: a follower whose only link is ended comes anew.
+            # One of the two is stale, and ends soon: a follower whose only link is ended
+            # reconnects.
             older.link.end("its follower came on another connection")
         self._followers[hello.replica] = follower
         self._refused.pop(hello.replica, None)
-        self._membership.came(hello.replica)
+        self._membership.link_opened(hello.replica)
         self.own_end_rose()
         self._world.log.info(
             "leader.follower_joined", replica=hello.replica, cut=cut, end=hello.end
@@ -274,12 +282,12 @@ class Leader:
                 partial(self._read, link, follower),
                 partial(self._send, link, follower),
                 partial(link.beat, self.epoch, self._beat),
-                is_awaited=lambda: hello.replica in self.view.known.in_sync,
+                is_awaited=lambda: hello.replica in self.view.entry.in_sync,
             )
         finally:
             if self._followers.get(hello.replica) is follower:
                 del self._followers[hello.replica]
-                self._membership.left(hello.replica)
+                self._membership.link_closed(hello.replica)
                 self.own_end_rose()
             self._world.log.info(
                 "leader.follower_lost",
@@ -288,7 +296,7 @@ class Leader:
             )
 
     def _judge(self, first: Frame) -> tuple[Hello, int]:
-        """A follower, and up to where its log is ours. Raises `LinkRefused`."""
+        """Return a follower's HELLO, and the end of the common part. Raises `LinkRefused`."""
         hello, log, me = first.content, self._log, self._agent.me
         if not isinstance(hello, Hello):
             raise LinkRefused("the first frame has to be a HELLO")
@@ -302,13 +310,13 @@ class Leader:
                 f"it is of cluster {hello.cluster!r}, and this one of {self._cluster!r}"
                 " (brokerClusterName)"
             )
-        known = self.view.known.replicas.get(hello.replica)
-        if hello.group != me.group or known is None or known.uuid != hello.uuid:
+        registered = self.view.entry.replicas.get(hello.replica)
+        if hello.group != me.group or registered is None or registered.uuid != hello.uuid:
             raise LinkRefused(
                 f"replica {hello.replica} of group {hello.group!r} with directory {hello.uuid} is"
                 " not registered"
             )
-        if not self.view.known.is_registered(hello.replica, hello.incarnation):
+        if not self.view.entry.is_registered(hello.replica, hello.incarnation):
             raise LinkRefused(f"life {hello.incarnation} of it is not the registered one")
         if hello.segment != log.segment_size:
             raise LinkRefused(
@@ -334,22 +342,24 @@ class Leader:
         return hello, cut
 
     async def _before_filler(self, replica: int, cut: int) -> int:
-        """Whoever is elected at the end of a file may have to fill it, where the former leader put
-        a smaller record that nobody else got: once that one has found other bytes there."""
+        """Return the start of a filler before `cut`, if a follower found other bytes there: a
+        leader elected at the end of a file may have to fill it, where its predecessor put a smaller
+        record that no other replica got."""
         log = self._log
         if replica in self._doubts and may_be_filled(self.history, cut, cut, log.segment_size):
-            start = next(one.start for one in self.history if one.start >= cut)
-            if start not in self._fillers:  # who asked may not wait for that, and comes again
+            start = next(epoch.start for epoch in self.history if epoch.start >= cut)
+            # the follower may not wait for that, and repeats its request
+            if start not in self._fillers:
                 try:
                     self._fillers[start] = await log.filler_before(start)
                 except OSError:
-                    return cut  # whose bytes are read next, and that says it
+                    return cut  # these bytes are read next, which reports the error
             return min(cut, self._fillers[start])
         return cut
 
     def _compared(self, replica: int, cut: int) -> tuple[int, int]:
-        """From where on a follower's log has to be ours up to `cut`, and the CRC. Raises
-        `LinkRefused`."""
+        """Return the start of the range up to `cut` in which a follower's log has to equal ours,
+        and its CRC. Raises `LinkRefused`."""
         log = self._log
         start = max(log.min_offset, (cut - 1) - (cut - 1) % log.segment_size, cut - COMPARED_MAX)
         try:
@@ -372,7 +382,7 @@ class Leader:
                             f" {incarnation}, and was sent {follower.position} in"
                             f" {hello.incarnation}"
                         )
-                    policy = self.view.known.policy
+                    policy = self.view.entry.policy
                     end = policy.held(written=received, flushed=min(received, durable))
                     follower.received = max(follower.received, received)
                     follower.acknowledged = max(follower.acknowledged, end)
@@ -391,7 +401,7 @@ class Leader:
                     follower.is_unfit = is_unfit
                 case Reject() as doubt:
                     self.doubted = doubt.first
-                    if self._doubts.get(hello.replica) != doubt:  # it comes back with the same
+                    if self._doubts.get(hello.replica) != doubt:  # it repeats the same report
                         self._doubts[hello.replica] = doubt
                         self._world.log.warning(
                             "leader.doubted",
@@ -399,8 +409,8 @@ class Leader:
                             offset=doubt.first,
                             reason=doubt.why,
                         )
-                case other:
-                    raise RemoteProtocolError(f"a follower sends no {type(other).__name__}")
+                case content:
+                    raise RemoteProtocolError(f"a follower sends no {type(content).__name__}")
 
     async def _send(self, link: NativeLink, follower: Served) -> None:
         log = self._log
@@ -414,13 +424,13 @@ class Leader:
                     f" {log.min_offset} now; start it with an empty directory"
                 )
             start = follower.position
-            left = min(
+            remaining = min(
                 self._end_of_epoch(start) - start, log.segment_size - start % log.segment_size
             )
             if self._is_far_behind(follower):
-                await self._send_file(link, follower, min(BODY_MAX, left))
+                await self._send_file(link, follower, min(BODY_MAX, remaining))
                 continue
-            size = min(LIVE_BODY, left)
+            size = min(LIVE_BODY, remaining)
             body = log.read_cached(start, size)
             if body is None:
                 with log.pinned(start) as (file, at):
@@ -429,9 +439,9 @@ class Leader:
             await link.send(encode(self.epoch, Data(start, self.confirm.value, body)))
 
     def _is_far_behind(self, follower: Served) -> bool:
-        """Whether it catches up and nobody waits for that: producers come first."""
+        """True if it catches up and no producer waits for it: producers have priority."""
         is_behind = self._log.written.value - follower.position > WINDOW
-        is_member = follower.hello.replica in self.view.known.in_sync
+        is_member = follower.hello.replica in self.view.entry.in_sync
         return is_behind and not is_member and self.view.has_enough()
 
     async def _send_file(self, link: NativeLink, follower: Served, size: int) -> None:
@@ -443,8 +453,9 @@ class Leader:
             await link.send_file(head, file, at, size)
 
     def _end_of_epoch(self, position: int) -> int:
-        """A frame holds bytes of one epoch: a follower notes each as it begins."""
-        later = [one.start for one in self.history if one.start > position]
+        """Return the end of the epoch: a frame holds bytes of one epoch, as a follower records each
+        when it begins."""
+        later = [epoch.start for epoch in self.history if epoch.start > position]
         return min(later, default=self._log.written.value)
 
     def _beat(self) -> Beat:

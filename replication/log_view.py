@@ -1,8 +1,8 @@
-"""A log up to where somebody says.
+"""A log up to a given watermark.
 
-Slaves of the classic protocol are shown what is confirmed of one whose end may be cut, so that they
-never hold a byte that a failover takes away, though they know nothing of epochs (replication.md
-7.13).
+Slaves of the classic protocol see only the confirmed part of a log whose end may be cut, so that
+they never hold a byte that a failover removes, though they know nothing about epochs
+(replication.md 7.13).
 """
 
 from contextlib import AbstractContextManager

@@ -1,7 +1,7 @@
-"""Groups that the register has lost, as the replicas tell that come back and know more of them.
+"""Groups that the register has lost, known from returning replicas that know more about them.
 
-Nobody leads such a group before an operator says who: whoever comes first may lack what was
-acknowledged (replication.md 7.9).
+Such a group has no leader until an operator chooses one: the first replica to return may lack what
+was acknowledged (replication.md 7.9).
 """
 
 from collections.abc import Callable
@@ -15,53 +15,58 @@ from rocketbed.replication.register.register import new_group
 from rocketbed.wire.headers_failover import RegisterReplicaRequest
 
 WAITING_S: Final = 5.0
-"""A replica that waits for its lost group asks again within this, or does so no more."""
+"""Time within which a waiting replica of a lost group asks again, or is forgotten."""
 EPOCHS_UNSEEN: Final = 1000
-"""More than can have been led since the newest that a replica of a lost group knows of."""
+"""Upper bound of the epochs since the newest one that a replica of a lost group knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refounding:
-    """How a lost group begins anew."""
+    """New beginning of a lost group."""
 
     new: GroupEntry
     replica: Replica
     epoch: int
-    """Higher than any that it ever had."""
+    """Higher than any that the group ever had."""
 
 
 class LostGroups:
-    """The replicas that wait."""
+    """The waiting replicas."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` in seconds."""
         self._now = now
         self._waiting: dict[tuple[str, int], tuple[float, RegisterReplicaRequest]] = {}
-        """When they asked last, and for what."""
+        """Time of each one's last request, and the request."""
 
     def clear(self) -> None:
-        """Nobody waits here any more."""
+        """Forget all waiting replicas."""
         self._waiting.clear()
 
     def of(self, group: str, but: int = -1) -> dict[int, RegisterReplicaRequest]:
-        """Replicas that know of a group which the register does not; without this one."""
-        found = self._asking().items()
-        return {one: asked for (name, one), asked in found if name == group and one != but}
+        """Return the replicas of a group that the register does not know; without replica `but`."""
+        requests = self._asking().items()
+        return {
+            number: header for (name, number), header in requests if name == group and number != but
+        }
 
     def _asking(self) -> dict[tuple[str, int], RegisterReplicaRequest]:
-        """Who still asks."""
+        """Return the requests of replicas that still wait."""
         since = self._now() - WAITING_S
-        self._waiting = {key: one for key, one in self._waiting.items() if one[0] >= since}
-        return {key: asked for key, (_, asked) in self._waiting.items()}
+        self._waiting = {
+            key: waiting for key, waiting in self._waiting.items() if waiting[0] >= since
+        }
+        return {key: header for key, (_, header) in self._waiting.items()}
 
-    def refusal(self, asked: RegisterReplicaRequest) -> GroupUnknown:
-        """What a replica is told; one that knows more of its group than the register waits."""
-        if max(asked.promised, asked.epoch) > 0:
-            self._waiting[asked.group, asked.replica] = self._now(), asked
-        return GroupUnknown(self._reason(asked.group))
+    def refusal(self, header: RegisterReplicaRequest) -> GroupUnknown:
+        """Return the answer for a replica; one that knows more about its group than the register
+        waits."""
+        if max(header.promised, header.epoch) > 0:
+            self._waiting[header.group, header.replica] = self._now(), header
+        return GroupUnknown(self._reason(header.group))
 
     def reasons(self) -> dict[str, str]:
-        """By group, what its replicas are told."""
+        """Return by group the answer for its replicas."""
         return {name: self._reason(name) for name in sorted({name for name, _ in self._asking()})}
 
     def _reason(self, group: str) -> str:
@@ -72,33 +77,37 @@ class LostGroups:
         )
 
     def refounding(self, group: str, number: int) -> Refounding:
-        """By the word of an operator, with this replica as its leader. Raises `GroupUnknown`,
-        `ChangeRefused` if another one that waits has more."""
+        """Return an operator's new beginning of a group, with this replica as its leader. Raises
+        `GroupUnknown`, `ChangeRefused` if another waiting replica has more."""
         waiting = self.of(group)
         if number not in waiting:
             raise GroupUnknown(
                 f"no replica {number} of group {group!r} is registered, or waits to be;"
                 f" {', '.join(map(str, sorted(waiting))) or 'none'} of that group do"
             )
-        one = waiting[number]
-        newest = max(asked.epoch for asked in waiting.values())
-        leads = [other for other, asked in waiting.items() if asked.leads and asked.epoch == newest]
+        leader = waiting[number]
+        newest = max(header.epoch for header in waiting.values())
+        leads = [
+            replica
+            for replica, header in waiting.items()
+            if header.leads and header.epoch == newest
+        ]
         if not leads:
-            ends = {other: (asked.epoch, asked.end) for other, asked in waiting.items()}
+            ends = {replica: (header.epoch, header.end) for replica, header in waiting.items()}
             refuse_shorter(group, number, ends)
-        elif number not in leads:  # ends of different moments tell nothing while it goes on
+        elif number not in leads:  # while it still leads, ends of different moments say nothing
             raise ChangeRefused(
                 f"replica {leads[0]} of group {group!r} still leads it: force that one, or stop it"
                 " first, and lose what only it has"
             )
-        uid = one.groupUid or founded_uid(one)
+        uid = leader.groupUid or founded_uid(leader)
         return Refounding(
-            new_group(group, replicas=one.replicas, policy=Policy(one.policy), uid=uid),
-            Replica(one.uuid, one.incarnation, one.address, one.haAddress),
-            EPOCHS_UNSEEN + max(max(one.promised, one.epoch) for one in waiting.values()),
+            new_group(group, replicas=leader.replicas, policy=Policy(leader.policy), uid=uid),
+            Replica(leader.uuid, leader.incarnation, leader.address, leader.haAddress),
+            EPOCHS_UNSEEN + max(max(leader.promised, leader.epoch) for leader in waiting.values()),
         )
 
 
 def founded_uid(founder: RegisterReplicaRequest) -> str:
-    """Of the group that it founds."""
+    """Return the uid of the group that it founds."""
     return f"{founder.uuid}.{founder.incarnation}"

@@ -1,10 +1,10 @@
 """The master's side of classic replication: a task for each slave (replication.md 1.4, 7.13).
 
-The log is shipped to its written end, as RocketMQ does. What differs from it on purpose: an empty
-slave is served from the first segment rather than the last file (`last_file` gives upstream's
-way); the first report only asks and acknowledges nothing, since a slave of another history may
-send it before anyone has compared; a slave that asks for bytes we do not have is closed, with
-a log line, not left with heartbeats for ever; a report beyond our end is no acknowledgement.
+The log is sent to its written end, as RocketMQ does. Deliberate differences: an empty slave is
+served from the first segment rather than the last file (`last_file` gives upstream's behaviour);
+the first report is only a request and acknowledges nothing, since a slave of another history may
+send it before a comparison; a slave that requests bytes we do not have is closed, with a log line,
+not left with heartbeats for ever; a report beyond our end is not an acknowledgement.
 """
 
 from collections.abc import Awaitable, Callable
@@ -63,8 +63,8 @@ class Master:
     ) -> None:
         """`batch_size` is the most bytes of one frame (`haTransferBatchSize`).
 
-        Beyond `connections_max` (0: no limit) another one takes the place of the one that has said
-        nothing for longest, and is closed as soon as it comes if all have said who they are.
+        Beyond `connections_max` (0: no limit) a new connection replaces the one that has been
+        silent for longest, and is closed at once if there is no silent one.
         """
         self.world = world
         self.log = log
@@ -72,17 +72,17 @@ class Master:
         self.batch_size = min(batch_size, TRANSFER_SIZE_MAX)
         self.fresh = fresh
         self.native: Native | None = None
-        """Serves a peer that speaks our own protocol, and what it has said; None: refused."""
+        """Serves a peer that speaks our own protocol, with its first bytes; None: refused."""
         self.heartbeat_s = heartbeat_s
         self.housekeeping_s = housekeeping_s
         self.address: Address = (host, port)
-        """Where it listens; the true port once `run` has started."""
+        """Listening address; the true port once `run` has started."""
         self.slaves: dict[Link, SlaveConnection] = {}
         """Slaves being served, by their link on the board."""
         self._gap_max = gap_max
         self._connections = 0
         self._silent: dict[SlaveConnection, None] = {}
-        """Those that have said nothing yet, the oldest first."""
+        """Connections that have sent nothing yet, the oldest first."""
         self._is_full = False
         self._connections_max = connections_max
 
@@ -111,7 +111,7 @@ class Master:
                 await listener.aclose()
 
     def runtime_info(self) -> HaRuntimeInfo:
-        """What code 907 answers."""
+        """Return the answer to 907."""
         end = self.log.written.value
         return HaRuntimeInfo(
             master=True,
@@ -132,12 +132,12 @@ class Master:
         )
 
     def drop_slaves(self, reason: str) -> None:
-        """End every connection: what was sent on it is not our log any more."""
+        """End every connection: the data sent on it is not our log any more."""
         for slave in list(self.slaves.values()):
             slave.drop(reason)
 
-    def heard(self, connection: "SlaveConnection") -> None:
-        """It is silent no more, or is gone."""
+    def no_longer_silent(self, connection: "SlaveConnection") -> None:
+        """Remove a connection from the silent ones: it sent something, or ended."""
         self._silent.pop(connection, None)
 
     async def _serve(self, stream: Stream) -> None:
@@ -154,14 +154,14 @@ class Master:
                 if oldest is None:
                     return
                 oldest.drop("")
-                self.heard(oldest)
+                self.no_longer_silent(oldest)
             connection = SlaveConnection(self, stream)
             self._silent[connection] = None
             try:
                 await connection.run()
             finally:
-                self.heard(connection)
-        except OSError:  # the peer was gone, and its address with it
+                self.no_longer_silent(connection)
+        except OSError:  # the peer disconnected, and its address is unknown
             return
         finally:
             self._connections -= 1
@@ -170,7 +170,7 @@ class Master:
 
 
 class SlaveConnection:
-    """One slave: a task that reads its reports, one that sends it the log."""
+    """A slave: a task that reads its acknowledgements, one that sends it the log."""
 
     def __init__(self, master: Master, stream: Stream) -> None:
         self.peer = master.world.network.peer_address(stream)
@@ -190,7 +190,7 @@ class SlaveConnection:
         first = None
         with self._scope:
             first = await self._first_bytes()
-        self._master.heard(self)
+        self._master.no_longer_silent(self)
         if first is None:
             return
         if sniff(first) is Peer.NATIVE:
@@ -221,7 +221,8 @@ class SlaveConnection:
         return f"{self.peer[0]}:{self.peer[1]}"
 
     async def _first_bytes(self) -> bytes | None:
-        """What the peer says first, once it is clear that a classic slave speaks; None if not."""
+        """Return the peer's first bytes, once it is clear that a classic slave sends them; None if
+        not."""
         received = b""
         peer = None
         try:
@@ -235,12 +236,12 @@ class SlaveConnection:
             return None
         if peer is Peer.CLASSIC or (peer is Peer.NATIVE and self._master.native is not None):
             return received
-        what = "said nothing" if peer is None else f"speaks the {peer.value} protocol"
-        self._world.log.error("replication.peer_refused", peer=self._name, reason=what)
+        problem = "said nothing" if peer is None else f"speaks the {peer.value} protocol"
+        self._world.log.error("replication.peer_refused", peer=self._name, reason=problem)
         return None
 
     def _begin(self, first: bytes) -> bool:
-        """Take the first report and fix where to start; False when the slave is refused."""
+        """Take the first report and set the start; False if the slave is refused."""
         try:
             offset = self._newest(first)
             self.position = self._start_for(offset)
@@ -256,7 +257,7 @@ class SlaveConnection:
         return True
 
     def _start_for(self, reported: int) -> int:
-        """Where to start for a first report (replication.md 1.7, 7.13). Raises `SlaveRefused`."""
+        """Return the start for a first report (replication.md 1.7, 7.13). Raises `SlaveRefused`."""
         log = self._log
         if reported == 0:
             if self._master.fresh == "first":
@@ -270,12 +271,12 @@ class SlaveConnection:
         return reported
 
     def _newest(self, data: bytes | bytearray) -> int:
-        """The newest report among some bytes; raises `SlaveRefused` beyond our end."""
+        """Return the newest report among some bytes; raises `SlaveRefused` beyond our end."""
         offsets = self._reports.feed(data)
         if not offsets:
             return self._link.acknowledged
         end = self._log.written.value
-        # Never an acknowledgement: this master has lost what the slave holds, or never had it.
+        # Never an acknowledgement: this master has lost the slave's data, or never had it.
         if max(offsets) > end:
             raise SlaveRefused(
                 f"it reports {max(offsets)}, our log ends at {end}: it holds what"
@@ -284,7 +285,7 @@ class SlaveConnection:
         return offsets[-1]
 
     async def _read_reports(self) -> None:
-        # Only reports after the first one reach the board: the first is a question, and its sender
+        # Only reports after the first one reach the board: the first is a request, and its sender
         # may hold another history's bytes below that offset.
         board = self._master.board
         while True:
@@ -304,7 +305,7 @@ class SlaveConnection:
                     f"it acknowledges {newest}, but only what lies below {offered} was sent"
                     " to it: it is no slave, or its log is not ours"
                 )
-            board.report(self._link, newest)
+            board.acknowledge(self._link, newest)
 
     async def _send_log(self) -> None:
         log = self._log
@@ -318,15 +319,16 @@ class SlaveConnection:
                 await self._stream.send_all(encode_transfer(self.position, b""))
 
     async def _send_some(self) -> None:
-        """Send what there is, up to the segment's end: a full batch from the file, else a copy."""
+        """Send the available bytes, up to the segment's end: a full batch from the file, else a
+        copy."""
         log = self._log
         start = self.position
         if start < log.min_offset:
             raise SlaveRefused(
                 f"it needs {start}, which has expired: our log begins at {log.min_offset} now"
             )
-        left = log.segment_size - start % log.segment_size
-        available = min(log.written.value - start, left)
+        to_segment_end = log.segment_size - start % log.segment_size
+        available = min(log.written.value - start, to_segment_end)
         batch = self._master.batch_size
         if available >= LIVE_BATCHES * batch:
             self._link.offered = max(self._link.offered, start + batch)

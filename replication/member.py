@@ -1,7 +1,7 @@
-"""One replica of a group with failover: follows, leads, and changes from one to the other.
+"""A replica of a group with failover: follows, leads, and changes from one to the other.
 
-The one task here owns the role. What it is comes from the register, by way of the agent; a change
-ends all that the former role did before the next one begins (replication.md 7.10).
+The only task here owns the role. The register decides it, by way of the agent; a change ends all
+activities of the former role before the next one begins (replication.md 7.10).
 """
 
 from collections.abc import Callable
@@ -28,17 +28,17 @@ from rocketbed.world.api import Stream, World
 
 HELLO_S: Final = 3.0
 ELECTED_S: Final = 0.5
-"""For us to hear that we lead, and to write the marker, after a follower has heard it."""
+"""Time for us to learn that we lead, and to write the marker, after a follower has learned it."""
 AGAIN_S: Final = 0.5
-"""Between two requests for a higher epoch; who cannot be asked will be heard some time."""
+"""Pause between two requests for a higher epoch."""
 FENCE_S: Final = 0.05
-"""To tell a former leader that it is one."""
+"""Time to tell a former leader that its epoch is over."""
 CONFIRM_S: Final = 1.0
-"""How often the confirm offset is written down; it may be any older one."""
+"""Interval of writing down the confirm offset; an older one will do."""
 
 
 class Member:
-    """See the module. `run` goes on until cancelled, or until its disk fails."""
+    """One replica's role. `run` continues until cancelled, or until its disk fails."""
 
     def __init__(
         self,
@@ -60,15 +60,15 @@ class Member:
         self._cluster = cluster
         self._catch_up_rate = catch_up_rate
         self.leader: Leader | None = None
-        """While this replica leads."""
+        """Set while this replica leads."""
         self.follower: Follower | None = None
-        """While it follows."""
+        """Set while it follows."""
         self.confirm = confirm
         self.on_role: Callable[[], None] = lambda: None
-        """Called when `leader` or `follower` has changed, before anything is done in that role, and
-        when the former role is over, before the log is touched again."""
+        """Called when `leader` or `follower` has changed, before any action of that role, and when
+        the former role is over, before the log is touched again."""
         self._history_lacks = False
-        """Whether the history on disk may lack epochs that the log has."""
+        """True if the history on disk may lack epochs that the log has."""
         self._leads = trio.Event()
         """Set, and replaced, when this replica begins to lead."""
         self._links: dict[trio.CancelScope, None] = {}
@@ -83,15 +83,15 @@ class Member:
             self.follower.own_end_rose()
 
     async def run(self) -> None:
-        """Raises `ReplicaExpelled`, `OSError`, and what the log raises."""
+        """Play the roles. Raises `ReplicaExpelled`, `OSError`, and the errors of the log."""
         await self._recover()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._agent.run)
             nursery.start_soon(self._keep_role)
-            nursery.start_soon(self._note_confirm)
+            nursery.start_soon(self._record_confirm)
 
     async def _recover(self) -> None:
-        """End a cut that was begun, and find the epochs that came after the file was written."""
+        """Finish a cut that was begun, and find epochs that are newer than the file."""
         log, file = self._log, self._file
         if (cut := file.state.cut_to) is not None:
             await file.cut(log, cut)
@@ -100,11 +100,11 @@ class Member:
         since = history[-1].start + 1 if history else log.min_offset
         for number, start in await log.epochs(since):
             history = begun(history, Epoch(number, start))
-        # What was there before the group had epochs; where the log begins later nobody can tell.
+        # Records from before the group had epochs; unknown if the log begins later.
         begins_before = history[0].start > log.min_offset == 0 if history else end > log.min_offset
         if begins_before:
             history = (Epoch(0, 0), *history)
-        # After a power loss the log may be shorter than what we had heard to be confirmed, and had.
+        # After a power loss the log may be shorter than what we knew to be confirmed, and had.
         confirm = min(file.state.confirm, end)
         if (history, confirm) != (file.state.history, file.state.confirm):
             await file.save(history=history, confirm=confirm)
@@ -135,13 +135,14 @@ class Member:
         return now is not None and (now.epoch, now.leader) == (entry.epoch, entry.leader)
 
     async def _fence(self) -> None:
-        """Tell whom we followed that its epoch is over: where no controller reaches it, we may."""
+        """Tell the leader that we followed that its epoch is over: we may reach it where no
+        controller does."""
         if self.follower is not None:
             with trio.move_on_after(FENCE_S):
                 await self.follower.fence()
 
     async def _play(self, entry: GroupEntry) -> None:
-        """One role, until cancelled."""
+        """Play one role, until cancelled."""
         led, ask = self._agent.is_leader(), self._stand_again
         try:
             await self._complete_history(waits=not led)
@@ -161,20 +162,22 @@ class Member:
             self.on_role()
             for scope in list(self._links):
                 scope.cancel()
-        told = ""
+        last_error = ""
         while led and self._is_still(entry):
             changed = self._agent.changed
             try:
                 await ask(entry)
             except (RemotingError, ReplicationError) as exc:
-                if told != str(exc):
-                    told = str(exc)
-                    self._world.log.info("member.cannot_lead_again", epoch=entry.epoch, reason=told)
+                if last_error != str(exc):
+                    last_error = str(exc)
+                    self._world.log.info(
+                        "member.cannot_lead_again", epoch=entry.epoch, reason=last_error
+                    )
             with trio.move_on_after(AGAIN_S):
                 await changed.wait()
 
     async def _complete_history(self, *, waits: bool) -> None:
-        """Where there was no room for it, a marker may stand in the log and not in `epoch.rb`."""
+        """Complete `epoch.rb`, if for lack of room a marker may be in the log only."""
         while self._history_lacks:
             try:
                 await self._recover()
@@ -185,26 +188,26 @@ class Member:
                 await trio.sleep(AGAIN_S)
 
     async def _stand_again(self, entry: GroupEntry) -> None:
-        """Have a higher epoch where we are named and cannot lead in this one any more: somebody
-        said that it is over, and the register does not. Nothing is changed if it is."""
+        """Request a higher epoch if we are named and cannot lead in this one any more: another
+        replica said that it is over, and the register does not. Changes nothing if it is."""
         me = self._agent.me
         op = f"again {me.number}.{me.incarnation} {entry.epoch}"
         await self._agent.hand_over(epoch=entry.epoch, to=me.number, op=op)
 
     async def _step_down(self, entry: GroupEntry) -> None:
-        """Have another one elected, or ourselves, where we have no room to begin an epoch."""
-        await trio.sleep(AGAIN_S)  # the others' disks may be full as well
+        """Have a leader elected, perhaps this replica, since we have no room to begin an epoch."""
+        await trio.sleep(AGAIN_S)  # the other disks may be full as well
         me = self._agent.me
         await self._agent.leave(op=f"no room {me.number}.{me.incarnation} {entry.epoch}")
 
     async def _lead(self, entry: GroupEntry) -> None:
-        """The order is the argument: promised before the end of the log is looked at, the marker on
-        disk before anybody is served (replication.md 7.7, 4)."""
+        """Lead. The order is the argument: promised before the end of the log is read, the marker
+        on disk before any follower is served (replication.md 7.7, 4)."""
         log, file = self._log, self._file
         if file.state.promised >= entry.epoch:
             return  # led or refused before
         await file.save(promised=entry.epoch, group=entry.uid)
-        with trio.fail_after(DISK_S, shield=True):  # or the history is not the log's
+        with trio.fail_after(DISK_S, shield=True):  # or the history does not match the log
             if log.written.value > (end := log.whole_end()) or file.state.cut_to is not None:
                 await file.cut(log, end)
             start = await log.begin_epoch(entry.epoch, self._agent.me.number)
@@ -243,7 +246,7 @@ class Member:
         await self.follower.run()
 
     async def serve(self, stream: Stream, received: bytes = b"") -> None:
-        """One that dialled in, and what it has said so far; until either side ends it."""
+        """Serve a peer that connected, with its first bytes, until either side ends it."""
         link = NativeLink(self._world, stream, received)
         with trio.CancelScope() as scope:
             try:
@@ -264,16 +267,16 @@ class Member:
                     await link.aclose()
 
     async def _leader_of(self, epoch: int) -> Leader | None:
-        """The leader here, once it is one of that epoch or a later one: a follower may hear of an
-        election before us."""
+        """Return the leader here, once it is one of that epoch or a later one: a follower may learn
+        of an election before us."""
         with trio.move_on_after(ELECTED_S):
             while self.leader is None or self.leader.epoch < epoch:
                 await self._leads.wait()
         leader = self.leader
         return None if leader is None or leader.is_over else leader
 
-    async def _note_confirm(self) -> None:
-        """So that a cut below it, after a restart too, is known for what it is."""
+    async def _record_confirm(self) -> None:
+        """Record the confirm offset, so that a cut below it, after a restart too, is recognized."""
         saying = Seldom()
         while True:
             await self.confirm.wait_above(self._file.state.confirm)

@@ -1,10 +1,10 @@
-"""What a slave copies beside the log: topics, groups, offsets (replication.md 2, wire.md 7.1).
+"""A slave's copies of its master's tables: topics, groups, offsets (replication.md 2, wire.md 7.1).
 
 RocketMQ's slave asks every 60 s, the first time a minute after its start, deletes every entry and
 adds them again. Ours asks as soon as it follows a master and every few seconds from then on, and
-takes a table over in one step, only when it differs: by version and contents, but offsets by
-contents alone, whose version changes with every save. A real slave sends code 21 to the port two
-below the master's; a master that does not answer on the one is asked on the other.
+replaces a table in one step, only if it differs: by version and contents, but offsets by contents
+alone, as their version changes with every save. A real slave sends code 21 to the port two below
+the master's; a master that does not answer on one port is asked on the other.
 """
 
 from collections.abc import Awaitable, Callable
@@ -40,11 +40,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """What a master told beside its tables."""
+    """A master's answers besides its tables."""
 
     master: Address
     texts: dict[str, bytes | None]
-    """Of its files, by name."""
+    """Contents of its files, by name."""
     deletions: dict[str, int]
 
 
@@ -52,17 +52,17 @@ class SyncedTable(Protocol[B]):
     """One table of a slave's broker."""
 
     version: DataVersion
-    """Version of the table it copied last."""
+    """Version of the latest copy."""
 
     def body(self) -> B: ...
 
     def replace_all(self, table: B) -> None:
-        """Take a master's table over, its version included."""
+        """Replace the table with a master's, including its version."""
         ...
 
 
 class MetadataTarget(Protocol):
-    """Where a slave's copies go. A None is not copied."""
+    """Destination of a slave's copies. A None is not copied."""
 
     @property
     def topics(self) -> SyncedTable[TopicConfigTable]:
@@ -80,43 +80,42 @@ class MetadataTarget(Protocol):
         ...
 
     async def save_text(self, name: str, text: bytes) -> None:
-        """Keep a file of the master as it is: `delayOffset.json` (45), `messageRequestMode.json`
-        (402). Called only when it differs from the last one."""
+        """Save a file of the master unchanged: `delayOffset.json` (45), `messageRequestMode.json`
+        (402). Called only if it differs from the previous one."""
         ...
 
     async def match_types(self) -> None:
-        """Go by the types of queues of the topics that were copied. Raises as
-        `learn_deletions`."""
+        """Rebuild queues of copied topics that have another type. Raises as `learn_deletions`."""
         ...
 
     async def learn_deletions(self, deletions: dict[str, int], is_due: Callable[[], bool]) -> None:
-        """Go by deletions of the master: topics, each with the end of the log at that moment; as
-        long as `is_due`, since what comes after it may be another master's. Raises
-        `RocketbedError`, `OSError`; called again at the next round, done or not."""
+        """Apply deletions of the master: topics, each with the end of the log at that moment; only
+        as long as `is_due`, since later records may be another master's. Raises `RocketbedError`,
+        `OSError`; called again at the next round, done or not."""
         ...
 
 
 class MetadataSync:
-    """Copies until cancelled. `set_master` says from whom; None is nobody."""
+    """Copies until cancelled. `set_master` sets the source; None for none."""
 
     def __init__(self, world: World, target: MetadataTarget, *, period_s: float = PERIOD_S) -> None:
         self._world = world
         self._target = target
         self._period_s = period_s
         self.may_copy: Callable[[], bool] = lambda: True
-        """Whether the master is one to copy from: not while its log is refused."""
+        """True if the master may be copied from: not while its log is refused."""
         self._texts: dict[str, bytes] = {}
         self._poked = trio.Event()
         self._unknown: dict[int, None] = {}
         self.master: Address | None = None
-        """The master's remoting address."""
+        """Remoting address of the master."""
         self.rounds = 0
-        """Copies that went through."""
+        """Successful copies."""
         self.last_error = ""
-        """Why the last one did not, empty when it did."""
+        """Reason of the last failure, empty after a success."""
         self._is_taking_over = False
-        self._asked: Address | None = None
-        """Who is copied from in this round."""
+        self._source: Address | None = None
+        """Source of this round."""
 
     def set_master(self, address: Address | None) -> None:
         """Copy from the master at this remoting address from now on."""
@@ -126,7 +125,7 @@ class MetadataSync:
             self.poke()
 
     def poke(self) -> None:
-        """Copy now rather than at the next period; a slave does so when it begins to follow."""
+        """Copy now rather than at the next period; used when a slave begins to follow."""
         self._poked.set()
 
     async def run(self) -> None:
@@ -134,11 +133,11 @@ class MetadataSync:
         async with trio.open_nursery() as nursery:
             while True:
                 self._poked = trio.Event()
-                asked = self._asked = self.master
-                if asked is not None and self.may_copy():
-                    copied = await self._try(partial(self._copy, asked))
-                    # Files, and queues that are made again, may take a slow disk longer than
-                    # tables may be old.
+                source = self._source = self.master
+                if source is not None and self.may_copy():
+                    copied = await self._try(partial(self._copy, source))
+                    # On a slow disk, files and rebuilt queues may take longer than tables may be
+                    # old.
                     if copied is not None and self._is_due() and not self._is_taking_over:
                         self._is_taking_over = True
                         nursery.start_soon(self._take_over, copied)
@@ -146,9 +145,9 @@ class MetadataSync:
                     await self._poked.wait()
 
     def _is_due(self) -> bool:
-        """Whether what was asked for is still to be taken over: in a group with failover the one
-        that was asked may have ceased to lead meanwhile, and this node leads itself."""
-        return self._asked == self.master and self.may_copy()
+        """True if a copy is still to be applied: in a group with failover its source may have lost
+        the lead meanwhile, and this node may lead itself."""
+        return self._source == self.master and self.may_copy()
 
     async def _take_over(self, copied: _Copied) -> None:
         try:
@@ -159,7 +158,7 @@ class MetadataSync:
             self._is_taking_over = False
 
     async def _try(self, part: Callable[[], Awaitable[T]]) -> T | None:
-        """What a part of a copy returned; None when it failed, which is told."""
+        """Return the result of a part of a copy; None if it failed, which is logged."""
         try:
             return await part()
         except (RocketbedError, OSError) as exc:
@@ -175,10 +174,10 @@ class MetadataSync:
             return None
 
     async def _copy(self, master: Address) -> _Copied:
-        """Take the tables over, and fetch the rest. Raises `RemotingError`, `ProtocolError`,
-        `MetadataRefused`, and what the target raises.
+        """Replace the tables, and fetch the files. Raises `RemotingError`, `ProtocolError`,
+        `MetadataRefused`, and the target's errors.
 
-        What was taken over before that is kept.
+        Tables that were replaced before the error stay.
         """
         host, port = master
         fallback = (host, port - FALLBACK_PORT_DISTANCE)
@@ -250,8 +249,8 @@ class MetadataSync:
         return True
 
     async def _ask(self, connection: Connection, code: int) -> bytes | None:
-        """The body of an answer; None when the master does not have this (codes differ by
-        release), which is logged once."""
+        """Return the body of an answer; None if the master does not support the request (codes
+        differ by release), which is logged once."""
         response = await connection.request(request(code))
         if response.code == ResponseCode.SUCCESS:
             return response.body

@@ -11,21 +11,21 @@ from rocketbed.wire.ha_native import Beat, Content, Frame, NativeReader, encode
 from rocketbed.world.api import File, Stream, World
 
 BEAT_S: Final = 0.1
-"""Of silence, after which an end says that it is there."""
+"""Silence after which an end sends a beat."""
 DEAD_S: Final = 0.3
-"""Without a byte from the peer: the link is given up."""
+"""Silence of the peer after which the link is given up."""
 PATIENT_S: Final = 3.0
-"""The same where nobody waits for the follower: on a slow disk each new link costs it seconds."""
+"""The same for a follower that is not needed now: on a slow disk each new link costs it seconds."""
 READ_SIZE: Final = 256 * 1024
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-"""What a stream raises whose peer is gone."""
+"""Errors of a stream whose peer is gone."""
 
 
 class NativeLink:
-    """One connection at one epoch. Not for several tasks that send."""
+    """A connection in one epoch. Not for several tasks that send."""
 
     def __init__(self, world: World, stream: Stream, first: bytes = b"") -> None:
-        """`first` is what was read from the stream already, and not looked at."""
+        """`first`: bytes that were read from the stream already, and not parsed."""
         self._stream = stream
         self._network = world.network
         self._reader = NativeReader()
@@ -33,48 +33,48 @@ class NativeLink:
         self._waiting: list[Frame] = []
         self._turn = trio.Lock()
         self._scope = trio.CancelScope()
-        self._heard_at = trio.current_time()
+        self._last_received = trio.current_time()
         self._is_awaited: Callable[[], bool] = lambda: True
         self.ended_by = ""
-        """Why the link is no more."""
+        """Reason why the link ended."""
         self.is_faulty = False
-        """Whether that was a fault of what the peer sent, so that it would come again."""
+        """True if the peer's data was at fault, so that it would happen again."""
         self.peer = "{}:{}".format(*world.network.peer_address(stream))
 
     async def send(self, data: bytes) -> None:
-        """Bytes of whole frames. Raises `OSError` and trio's errors of streams."""
+        """Send bytes of whole frames. Raises `OSError` and trio's errors of streams."""
         async with self._turn:
             await self._stream.send_all(data)
 
     async def send_file(self, head: bytes, file: File, at: int, size: int) -> None:
-        """A frame whose end is a range of a file. Raises as `send`."""
+        """Send a frame that ends with a range of a file. Raises as `send`."""
         async with self._turn:
             await self._stream.send_all(head)
             await self._network.send_file(self._stream, file, at, size)
 
     async def first(self, timeout_s: float) -> Frame | None:
-        """The first frame; None if none came in time, or the peer went away. Raises
+        """Return the first frame; None if none came in time, or the peer disconnected. Raises
         `RemoteProtocolError`."""
         with trio.move_on_after(timeout_s):
             return await self.next()
         return None
 
     async def next(self) -> Frame | None:
-        """What the peer sends next; None when it goes away. Raises `RemoteProtocolError`."""
+        """Return the next frame; None if the peer disconnected. Raises `RemoteProtocolError`."""
         while not self._waiting:
             data, self._early = self._early, b""
             data = data or bytes(await self._stream.receive_some(READ_SIZE))
             if not data:
                 return None
             self._waiting = self._reader.feed(data)
-            self._heard_at = trio.current_time()
+            self._last_received = trio.current_time()
         return self._waiting.pop(0)
 
     async def run(
         self, *parts: Callable[[], Awaitable[None]], is_awaited: Callable[[], bool]
     ) -> None:
-        """Run the parts of an end, until one of them ends, or the peer has; `ended_by` says how.
-        `is_awaited`: whether the follower is in sync now."""
+        """Run the parts of an end, until one of them ends, or the peer does; `ended_by` has the
+        reason. `is_awaited`: True if the follower is in sync now."""
         self._is_awaited = is_awaited
         with self._scope:
             async with trio.open_nursery() as nursery:
@@ -82,7 +82,7 @@ class NativeLink:
                     nursery.start_soon(self._until_lost, part)
 
     def end(self, reason: str) -> None:
-        """End what `run` does, now or as soon as it begins."""
+        """End `run`, now or as soon as it begins."""
         self.ended_by = self.ended_by or reason
         self._scope.cancel()
 
@@ -96,9 +96,9 @@ class NativeLink:
         self._scope.cancel()
 
     async def _watch(self) -> None:
-        self._heard_at = trio.current_time()
+        self._last_received = trio.current_time()
         while True:
-            silent_s = trio.current_time() - self._heard_at
+            silent_s = trio.current_time() - self._last_received
             dead_s = DEAD_S if self._is_awaited() else PATIENT_S
             if silent_s >= dead_s:
                 break
@@ -106,7 +106,7 @@ class NativeLink:
         self.ended_by = f"silent for {dead_s:g} s"
 
     async def beat(self, epoch: int, content: Callable[[], Beat]) -> None:
-        """Say from time to time that we are there."""
+        """Send beats, so that the peer does not give up."""
         while True:
             await self.send(encode(epoch, content()))
             await trio.sleep(BEAT_S)

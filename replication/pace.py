@@ -1,4 +1,4 @@
-"""How often: a rate that several senders share, and what is said again and again."""
+"""Limits: a rate shared by several senders, and an interval for repeated log lines."""
 
 from typing import Final
 
@@ -8,15 +8,15 @@ SAY_S: Final = 10.0
 
 
 class Pace:
-    """Bytes a second; whoever sends waits for its turn. Nothing is saved up while nobody does."""
+    """Bytes a second; senders wait for their turns. Unused time is not saved up."""
 
     def __init__(self, rate: int) -> None:
-        """`rate` in bytes a second; 0: as fast as it goes."""
+        """`rate` in bytes a second; 0: no limit."""
         self._rate = rate
         self._free_at = float("-inf")
 
     async def wait(self, size: int) -> None:
-        """Until `size` more bytes may go."""
+        """Wait until `size` more bytes may be sent."""
         if not self._rate:
             return
         begin = max(self._free_at, trio.current_time())
@@ -25,14 +25,14 @@ class Pace:
 
 
 class Seldom:
-    """When to say, or to try, again what goes on for long."""
+    """Interval for repeated log lines, or retries, of a lasting condition."""
 
     def __init__(self, every_s: float = SAY_S) -> None:
         self._every_s = every_s
         self._next = float("-inf")
 
     def is_due(self) -> bool:
-        """True once in so many seconds at most."""
+        """Return True at most once in `every_s` seconds."""
         now = trio.current_time()
         is_due = now >= self._next
         if is_due:

@@ -1,4 +1,4 @@
-"""An offset that only rises, and those who wait for it."""
+"""An offset that only rises, and the tasks that wait for it."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import trio
 class Watermark:
     """A byte offset below which something is known to hold.
 
-    Invariant: `value` never falls, but for `reset` while nobody waits (recovery, a cut).
+    Invariant: `value` never falls, except for `reset` while no task waits (recovery, a cut).
     """
 
     def __init__(self, value: int = 0) -> None:
@@ -28,7 +28,7 @@ class Watermark:
             self._risen = None
 
     def reset(self, value: int) -> None:
-        """Set to any value; only before anybody can have seen the old one, or after a cut."""
+        """Set to any value; only before the old one can have been seen, or after a cut."""
         self.value = value
 
     def subscribe(self, callback: Callable[[int], None]) -> None:
@@ -36,7 +36,7 @@ class Watermark:
         self._callbacks.append(callback)
 
     async def wait_above(self, value: int) -> int:
-        """Wait until it is above `value`; the value then. Safe to cancel."""
+        """Wait until it is above `value`; return its value then. Safe to cancel."""
         while self.value <= value:
             if self._risen is None:
                 self._risen = trio.Event()
@@ -44,5 +44,5 @@ class Watermark:
         return self.value
 
     async def wait_for(self, value: int) -> int:
-        """Wait until it is at least `value`; the value then. Safe to cancel."""
+        """Wait until it is at least `value`; return its value then. Safe to cancel."""
         return await self.wait_above(value - 1)

@@ -1,1 +1,1 @@
-"""The nameserver: which broker serves which topic, and who is alive."""
+"""The nameserver: the brokers that are alive, and the topics that they serve."""

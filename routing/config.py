@@ -38,24 +38,24 @@ class NameserverConfig:
     port: int = 9876
     """`listenPort`; 0 lets the system choose."""
     scan_interval_ms: int = 5000
-    """Pause between looks for silent brokers (`scanNotActiveBrokerInterval`)."""
+    """Pause between checks for silent brokers (`scanNotActiveBrokerInterval`)."""
     kv_path: str = ""
-    """File of the key-value table (`kvConfigPath`); empty: it is kept in memory only."""
+    """File of the key-value table (`kvConfigPath`); empty: it is in memory only."""
     order_messages: bool = False
     """Put order configuration into routes (`orderMessageEnable`)."""
     return_order_config: bool = True
-    """Give it to brokers that register (`returnOrderTopicConfigToBroker`)."""
+    """Send it to brokers that register (`returnOrderTopicConfigToBroker`)."""
     all_topic_list: bool = True
     """Answer requests for the list of all topics (`enableAllTopicList`)."""
     acting_master: bool = False
-    """Show a slave as master where the master is gone (`supportActingMaster`)."""
+    """Show a slave as master if there is no master (`supportActingMaster`)."""
     register: str = ""
     """Run the controller of groups with failover, with its register in this file, or in etcd by
     `etcd://HOST:PORT,.../CLUSTER`; empty: run none (`rbRegister`)."""
 
 
 def read_settings(settings: Mapping[str, str]) -> tuple[NameserverConfig, list[str]]:
-    """The configuration of these settings, and warnings. Raises `BadSetting`."""
+    """Return the configuration of these settings, and warnings. Raises `BadSetting`."""
     values: dict[str, object] = {}
     warnings = []
     for key, text in settings.items():

@@ -1,4 +1,4 @@
-"""What a nameserver refuses."""
+"""Errors of a nameserver."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from rocketbed.wire.errors import RocketbedError
 
 
 class RoutingError(RocketbedError):
-    """Root of the nameserver's errors."""
+    """Base of the nameserver's errors."""
 
 
 class RegistrationRefused(RoutingError):

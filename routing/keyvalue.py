@@ -1,4 +1,4 @@
-"""The nameserver's key-value table: the only thing it keeps (wire.md 3.8)."""
+"""The nameserver's key-value table: its only state on disk (wire.md 3.8)."""
 
 from rocketbed.routing.errors import ConfigNotFound, RoutingError
 from rocketbed.wire.encoding.json_dialect import BodyError, dumps, loads
@@ -39,14 +39,14 @@ class KeyValueTable:
             raise RoutingError(f"{self._path} cannot be read: {exc.strerror}") from exc
 
     def get(self, namespace: str, key: str) -> str:
-        """A value. Raises `ConfigNotFound`."""
+        """Return a value. Raises `ConfigNotFound`."""
         value = self._table.get(namespace, {}).get(key)
         if value is None:
             raise ConfigNotFound(f"No config item, Namespace: {namespace} Key: {key}")
         return value
 
     def namespace(self, name: str) -> dict[str, str]:
-        """All keys of a namespace; empty when there is none."""
+        """Return all keys of a namespace; empty if there is none."""
         return dict(self._table.get(name, {}))
 
     async def put(self, namespace: str, key: str, value: str) -> None:
@@ -54,7 +54,7 @@ class KeyValueTable:
         await self._store()
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a value, durably; one that is not there is fine."""
+        """Remove a value, durably; a missing one is fine."""
         self._table.get(namespace, {}).pop(key, None)
         await self._store()
 

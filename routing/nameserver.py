@@ -58,50 +58,50 @@ SPEAKS_MSGPACK = {"rbMsgpack": "1"}
 _HINT = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
-class Beside(Protocol):
-    """Something else that serves on a nameserver's port: the controller of failover."""
+class Companion(Protocol):
+    """A further service on a nameserver's port: the controller of failover."""
 
     def handlers(self) -> Handlers:
-        """For codes of its own."""
+        """Return handlers for its own codes."""
         ...
 
     def on_close(self, connection: Connection) -> None:
-        """A connection of the port has ended."""
+        """Handle the end of a connection of the port."""
         ...
 
     async def run(self) -> None:
-        """Until cancelled, or until it is of no use any more."""
+        """Run until cancelled, or until it can no longer serve."""
         ...
 
 
 class Nameserver:
-    """One nameserver. `run` serves until cancelled."""
+    """A nameserver. `run` serves until cancelled."""
 
     def __init__(
-        self, world: World, config: NameserverConfig, beside: Beside | None = None
+        self, world: World, config: NameserverConfig, companion: Companion | None = None
     ) -> None:
         self._world = world
         self._config = config
-        self._beside = beside
+        self._companion = companion
         self.table = RoutingTable()
         self._masters: dict[tuple[str, str], str] = {}
-        """Cluster and broker name -> who registered last as its master, gone or not."""
+        """Cluster and broker name -> address that registered last as its master, alive or not."""
         self._watching: dict[Connection, None] = {}
-        """Who is told when that changes."""
+        """Connections that get a notice when that changes."""
         self.key_values = KeyValueTable(world, config.kv_path)
         handlers = self._handlers()
-        if beside is not None:
-            handlers = handlers.joined(beside.handlers())
+        if companion is not None:
+            handlers = handlers.joined(companion.handlers())
         self.server = Server(world, (config.host, config.port), handlers, on_close=self._on_close)
 
     async def run(self, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen until a stop is requested; says its address. Raises `OSError`, `RoutingError`."""
+        """Listen until a stop is requested; logs its address. Raises `OSError`, `RoutingError`."""
         self.key_values.load()
         async with trio.open_nursery() as nursery:
             address = await nursery.start(self.server.run)
             nursery.start_soon(self._scan)
-            if self._beside is not None:
-                nursery.start_soon(self._beside.run)
+            if self._companion is not None:
+                nursery.start_soon(self._companion.run)
             self._world.log.info("routing.serving", address=f"{address[0]}:{address[1]}")
             task_status.started(address)
             await self._world.process.stop_requested.wait()
@@ -118,8 +118,8 @@ class Nameserver:
         self._watching.pop(connection, None)
         for cluster, address in self.table.on_link(connection):
             self._unregister(cluster, address, "its connection ended")
-        if self._beside is not None:
-            self._beside.on_close(connection)
+        if self._companion is not None:
+            self._companion.on_close(connection)
 
     def _unregister(self, cluster: str, address: str, why: str) -> None:
         name = self.table.unregister(cluster, address)
@@ -164,7 +164,7 @@ class Nameserver:
         header = RegisterBrokerRequest.decode(command.raw_fields)
         topics = read_registration(header, command.body)
         timeout_ms = header.heartbeatTimeoutMillis
-        who = Registrant(
+        registrant = Registrant(
             cluster=header.clusterName,
             broker_name=header.brokerName,
             broker_id=header.brokerId,
@@ -174,17 +174,17 @@ class Nameserver:
             acting_master=header.enableActingMaster,
             zone=header.zoneName,
         )
-        is_new = (who.cluster, who.address) not in self.table.live
-        result = self.table.register(who, topics, now_s=trio.current_time(), link=connection)
+        is_new = (registrant.cluster, registrant.address) not in self.table.live
+        result = self.table.register(registrant, topics, now_s=trio.current_time(), link=connection)
         if is_new:
             self._world.log.info(
                 "routing.broker_registered",
-                broker=who.broker_name,
-                id=who.broker_id,
-                address=who.address,
+                broker=registrant.broker_name,
+                id=registrant.broker_id,
+                address=registrant.address,
                 topics=len(topics.topic_config_table),
             )
-        self._note_master(who)
+        self._note_master(registrant)
         fields = RegisterBrokerResponse(
             haServerAddr=result.ha_address, masterAddr=result.master_address
         ).encode()
@@ -194,16 +194,23 @@ class Nameserver:
             body = KvTable(table=orders).encode()
         return answer(command, fields=fields, body=body)
 
-    def _note_master(self, who: Registrant) -> None:
-        """Tell those who watch if another one leads now than before."""
-        broker, key = self.table.brokers.get(who.broker_name), (who.cluster, who.broker_name)
+    def _note_master(self, registrant: Registrant) -> None:
+        """Notify the watching connections if a broker name has another master than before."""
+        broker, key = (
+            self.table.brokers.get(registrant.broker_name),
+            (registrant.cluster, registrant.broker_name),
+        )
         address = broker.broker_addrs.get(MASTER_ID) if broker is not None else None
         if address is None or address == (former := self._masters.get(key)):
             return
         self._masters[key] = address
         if former is not None:
-            self._world.log.info("routing.master_moved", broker=who.broker_name, address=address)
-            notice = BrokerMovedNotice(brokerName=who.broker_name, former=former, address=address)
+            self._world.log.info(
+                "routing.master_moved", broker=registrant.broker_name, address=address
+            )
+            notice = BrokerMovedNotice(
+                brokerName=registrant.broker_name, former=former, address=address
+            )
             command = request(RequestCode.RB_BROKER_MOVED, notice.encode())
             for connection in list(self._watching):
                 connection.notify(command)

@@ -16,10 +16,10 @@ _ZLIB_FIRST_BYTE = 0x78
 
 
 def read_registration(header: RegisterBrokerRequest, body: bytes) -> TopicConfigTable:
-    """The topics that a broker announces.
+    """Return the topics that a broker announces.
 
     A 5.x broker compresses while it says it does not, so the zlib header decides. Raises
-    `RegistrationRefused` on a wrong checksum, `BodyError` on a body that cannot be read.
+    `RegistrationRefused` on a wrong checksum, `BodyError` on an unreadable body.
     """
     if header.bodyCrc32 and zlib.crc32(body) & CRC_MASK != header.bodyCrc32:
         raise RegistrationRefused("crc32 not match")
@@ -61,9 +61,9 @@ def _read_text(data: bytes, position: int) -> tuple[str, int]:
 
 
 def _read_topic(line: str) -> TopicConfig:
-    """`name readQueues writeQueues perm filterType [attributes]`, one blank between."""
-    name, read, write, perm, kind, *rest = line.split(" ", 5)
-    attributes = loads(rest[0]) if rest and rest[0] else {}
+    """Parse `name readQueues writeQueues perm filterType [attributes]`, one blank between."""
+    name, read, write, perm, kind, *tail = line.split(" ", 5)
+    attributes = loads(tail[0]) if tail and tail[0] else {}
     return TopicConfig(
         topic_name=name,
         read_queue_nums=int(read),

@@ -1,6 +1,6 @@
 """The nameserver's tables and the rules that change them (wire.md 3.1 to 3.8). Pure: no I/O.
 
-Soft state: brokers tell it all again every 30 seconds, and nameservers never talk to each other.
+Soft state: brokers repeat everything every 30 seconds, and nameservers never talk to each other.
 Times are seconds on the caller's monotonic clock.
 """
 
@@ -20,7 +20,7 @@ from rocketbed.wire.bodies import (
 
 MASTER_ID = 0
 DEFAULT_TIMEOUT_S = 120.0
-"""A broker that says nothing for this long is taken off the routes (wire.md 3.4)."""
+"""Silence after which a broker is taken off the routes (wire.md 3.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,24 +29,24 @@ class Registrant:
     broker_name: str
     broker_id: int
     address: str
-    """`ip:port` where clients reach it."""
+    """`ip:port` for clients."""
     ha_address: str
-    """`ip:port` where slaves reach it."""
+    """`ip:port` for slaves."""
     timeout_s: float = DEFAULT_TIMEOUT_S
     acting_master: bool | None = None
-    """None: the broker is too old to know (wire.md 3.2)."""
+    """None: the broker is too old to know it (wire.md 3.2)."""
     zone: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Live:
-    """A broker that is thought to be alive."""
+    """A broker that is believed to be alive."""
 
     last_update_s: float
     timeout_s: float
     data_version: DataVersion
     link: Hashable
-    """The connection its last registration came in on."""
+    """Connection of its last registration."""
     ha_address: str
     broker_name: str
     broker_id: int
@@ -54,7 +54,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """What a slave learns from its registration."""
+    """Answer to a slave's registration."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -66,7 +66,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class RoutingTable:
-    """All tables of one nameserver.
+    """Tables of one nameserver.
 
     Invariant: a broker name is in `brokers` exactly while it has an address, in its cluster's list
     and in topics only while it is in `brokers`; no topic without queues (asserted by `check`).
@@ -78,95 +78,102 @@ class RoutingTable:
     """Topic -> broker name -> its queues."""
     live: dict[Key, Live] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
-    """Broker name -> address of whose table its topics have their queues."""
+    """Broker name -> address of the broker whose table its topics' queues come from."""
 
     def register(
-        self, who: Registrant, topics: TopicConfigTable, *, now_s: float, link: Hashable
+        self, registrant: Registrant, topics: TopicConfigTable, *, now_s: float, link: Hashable
     ) -> Registered:
-        """Take a broker's registration. Raises `RegistrationRefused`."""
-        key = (who.cluster, who.address)
+        """Apply a broker's registration. Raises `RegistrationRefused`."""
+        key = (registrant.cluster, registrant.address)
         version = topics.data_version
-        broker = self.brokers.get(who.broker_name)
-        if broker is not None and self._held_by_newer(broker, who, version):
+        broker = self.brokers.get(registrant.broker_name)
+        if broker is not None and self._held_by_newer(broker, registrant, version):
             self.live.pop(key, None)
             return Registered()
-        known = broker is not None and who.broker_id in broker.broker_addrs
-        if not known and len(topics.topic_config_table) == 1:
+        is_known = broker is not None and registrant.broker_id in broker.broker_addrs
+        if not is_known and len(topics.topic_config_table) == 1:
             raise RegistrationRefused(
-                f"register broker failed: {who.broker_name}:{who.broker_id} announces one topic"
-                " only; its first registration has to carry its whole table"
+                f"register broker failed: {registrant.broker_name}:{registrant.broker_id} announces"
+                " one topic only; its first registration has to carry its whole table"
             )
-        first = not known
-        broker = self._upsert(who)
-        for other in [i for i, at in broker.broker_addrs.items() if at == who.address]:
-            if other != who.broker_id:
-                del broker.broker_addrs[other]
-        broker.broker_addrs[who.broker_id] = who.address
-        is_prime = who.broker_id == min(broker.broker_addrs) and who.acting_master is not None
-        if who.broker_id == MASTER_ID or is_prime:
-            # After another one had this name, its own table is put back though it is as it was.
-            is_other = self.sources.get(who.broker_name, who.address) != who.address
+        first = not is_known
+        broker = self._upsert(registrant)
+        for number in [i for i, at in broker.broker_addrs.items() if at == registrant.address]:
+            if number != registrant.broker_id:
+                del broker.broker_addrs[number]
+        broker.broker_addrs[registrant.broker_id] = registrant.address
+        is_prime = (
+            registrant.broker_id == min(broker.broker_addrs)
+            and registrant.acting_master is not None
+        )
+        if registrant.broker_id == MASTER_ID or is_prime:
+            # Restore its own table after another broker had this name, even if it is unchanged.
+            is_other = (
+                self.sources.get(registrant.broker_name, registrant.address) != registrant.address
+            )
             changed = first or key not in self.live or self.live[key].data_version != version
             changed |= is_other
             for config in topics.topic_config_table.values():
-                if changed or who.broker_name not in self.topics.get(config.topic_name, {}):
-                    self._put_topic(who, config)
-            if len(topics.topic_config_table) != 1:  # as RocketMQ 5 tells what has changed
-                self.sources[who.broker_name] = who.address
+                if changed or registrant.broker_name not in self.topics.get(config.topic_name, {}):
+                    self._put_topic(registrant, config)
+            if len(topics.topic_config_table) != 1:  # as RocketMQ 5 announces a change
+                self.sources[registrant.broker_name] = registrant.address
         self.live[key] = Live(
             last_update_s=now_s,
-            timeout_s=who.timeout_s,
+            timeout_s=registrant.timeout_s,
             data_version=version,
             link=link,
-            ha_address=who.ha_address,
-            broker_name=who.broker_name,
-            broker_id=who.broker_id,
+            ha_address=registrant.ha_address,
+            broker_name=registrant.broker_name,
+            broker_id=registrant.broker_id,
         )
-        return self._master_of(who)
+        return self._master_of(registrant)
 
-    def _held_by_newer(self, broker: BrokerData, who: Registrant, version: DataVersion) -> bool:
-        """Whether a live broker of a later epoch already has this id (wire.md 3.2, step 3)."""
-        holder = broker.broker_addrs.get(who.broker_id)
-        if holder is None or holder == who.address:
+    def _held_by_newer(
+        self, broker: BrokerData, registrant: Registrant, version: DataVersion
+    ) -> bool:
+        """True if a live broker of a later epoch already has this id (wire.md 3.2, step 3)."""
+        holder = broker.broker_addrs.get(registrant.broker_id)
+        if holder is None or holder == registrant.address:
             return False
-        live = self.live.get((who.cluster, holder))
+        live = self.live.get((registrant.cluster, holder))
         return live is not None and live.data_version.state_version > version.state_version
 
-    def _upsert(self, who: Registrant) -> BrokerData:
-        self.clusters.setdefault(who.cluster, {})[who.broker_name] = None
-        broker = self.brokers.get(who.broker_name)
+    def _upsert(self, registrant: Registrant) -> BrokerData:
+        self.clusters.setdefault(registrant.cluster, {})[registrant.broker_name] = None
+        broker = self.brokers.get(registrant.broker_name)
         if broker is None:
-            broker = BrokerData(cluster=who.cluster, broker_name=who.broker_name)
-            self.brokers[who.broker_name] = broker
-        broker.enable_acting_master = bool(who.acting_master)
-        broker.zone_name = who.zone
+            broker = BrokerData(cluster=registrant.cluster, broker_name=registrant.broker_name)
+            self.brokers[registrant.broker_name] = broker
+        broker.enable_acting_master = bool(registrant.acting_master)
+        broker.zone_name = registrant.zone
         return broker
 
-    def _put_topic(self, who: Registrant, config: TopicConfig) -> None:
+    def _put_topic(self, registrant: Registrant, config: TopicConfig) -> None:
         perm = config.perm
-        if who.broker_id != MASTER_ID and who.acting_master:
+        if registrant.broker_id != MASTER_ID and registrant.acting_master:
             perm &= ~PERM_WRITE
-        self.topics.setdefault(config.topic_name, {})[who.broker_name] = QueueData(
-            broker_name=who.broker_name,
+        self.topics.setdefault(config.topic_name, {})[registrant.broker_name] = QueueData(
+            broker_name=registrant.broker_name,
             read_queue_nums=config.read_queue_nums,
             write_queue_nums=config.write_queue_nums,
             perm=perm,
             topic_sys_flag=config.topic_sys_flag,
         )
 
-    def _master_of(self, who: Registrant) -> Registered:
-        """The live master of a slave's broker name."""
-        master = self.brokers[who.broker_name].broker_addrs.get(MASTER_ID)
-        if who.broker_id == MASTER_ID or master is None:
+    def _master_of(self, registrant: Registrant) -> Registered:
+        """Return the live master of a slave's broker name."""
+        master = self.brokers[registrant.broker_name].broker_addrs.get(MASTER_ID)
+        if registrant.broker_id == MASTER_ID or master is None:
             return Registered()
-        live = self.live.get((who.cluster, master))
+        live = self.live.get((registrant.cluster, master))
         if live is None:
             return Registered()
         return Registered(master_address=master, ha_address=live.ha_address)
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """Version of the table that a live broker registered last; None for a master in place of
-        whose topics those of another one stand."""
+        """Return the version of the table that a live broker registered last; None for a master
+        whose topics were replaced by another broker's."""
         live = self.live.get((cluster, address))
         if live is None:
             return None
@@ -174,21 +181,22 @@ class RoutingTable:
         return None if live.broker_id == MASTER_ID and is_other else live.data_version
 
     def touch(self, cluster: str, address: str, *, now_s: float) -> None:
-        """A sign of life, which counts for a broker that is known."""
+        """Record a sign of life, which counts only for a known broker."""
         live = self.live.get((cluster, address))
         if live is not None:
             live.last_update_s = now_s
 
     def expired(self, now_s: float) -> list[Key]:
-        """Brokers that were silent for longer than their timeout."""
+        """Return the brokers that were silent for longer than their timeout."""
         return [k for k, at in self.live.items() if at.last_update_s + at.timeout_s < now_s]
 
     def on_link(self, link: Hashable) -> list[Key]:
-        """Brokers whose last registration came in on a connection (11043: and not a later one)."""
+        """Return the brokers whose last registration came in on a connection (11043: and not a
+        later one)."""
         return [key for key, live in self.live.items() if live.link == link]
 
     def unregister(self, cluster: str, address: str) -> str | None:
-        """Take a broker off the routes; its name, None if it was not there."""
+        """Take a broker off the routes; return its name, None if it was unknown."""
         self.live.pop((cluster, address), None)
         for broker in list(self.brokers.values()):
             ids = [i for i, at in broker.broker_addrs.items() if at == address]
@@ -205,7 +213,8 @@ class RoutingTable:
         return None
 
     def _give_back(self, broker: BrokerData, broker_id: int) -> None:
-        """An id that another broker held before, and would announce again within 30 s, is its.
+        """Give an id back to the broker that had it before, and would announce it again within 30
+        s.
 
         So a late registration of a master that died takes nothing from the one promoted after it.
         """
@@ -219,7 +228,7 @@ class RoutingTable:
             broker.broker_addrs[broker_id] = max(heirs)[1]
 
     def _forget(self, broker: BrokerData) -> None:
-        """A broker name without addresses: gone from every table."""
+        """Remove a broker name without addresses from every table."""
         name = broker.broker_name
         del self.brokers[name]
         self.sources.pop(name, None)
@@ -243,11 +252,12 @@ class RoutingTable:
         return changed
 
     def wipe_write(self, broker_name: str) -> int:
-        """Clear the write permission of all topics of a broker name; how many."""
+        """Clear the write permission of all topics of a broker name; return their number."""
         return self._set_write(broker_name, writable=False)
 
     def add_write(self, broker_name: str) -> int:
-        """Give it back; how many topics. Undone, too, by the broker's next changed registration."""
+        """Restore it; return the number of topics. The broker's next changed registration does so
+        too."""
         return self._set_write(broker_name, writable=True)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
@@ -268,9 +278,9 @@ class RoutingTable:
                 self.topics.setdefault(topic, {})[data.broker_name] = data
 
     def route(self, topic: str, *, acting_master: bool) -> tuple[list[BrokerData], list[QueueData]]:
-        """Brokers and queues of a topic; both empty when it is not served (wire.md 3.6).
+        """Return brokers and queues of a topic; both empty if it is not served (wire.md 3.6).
 
-        `acting_master`: show the smallest slave as id 0 where the master is gone (3.5).
+        `acting_master`: show the smallest slave as id 0 if there is no master (3.5).
         """
         queues = list(self.topics.get(topic, {}).values())
         brokers = []
@@ -286,7 +296,7 @@ class RoutingTable:
         return brokers, queues
 
     def topics_of(self, cluster: str) -> list[str]:
-        """Topics that a broker of a cluster serves."""
+        """Return the topics that a broker of a cluster serves."""
         names = self.clusters.get(cluster, {})
         return [topic for topic, queues in self.topics.items() if any(n in names for n in queues)]
 

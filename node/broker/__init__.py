@@ -1,1 +1,1 @@
-"""What a broker answers: sends, pulls, offsets, topics, groups, clients."""
+"""The requests that a broker answers: sends, pulls, offsets, topics, groups, clients."""

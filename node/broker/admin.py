@@ -1,7 +1,6 @@
-"""Administration of topics and groups, and what slaves copy (wire.md 2.3, 7.2).
+"""Administration of topics and groups, and the tables that slaves copy (wire.md 2.3, 7.2).
 
-17, 18, 215, 21, 351; 200, 225, 207, 201, 352; 43, 45. Changes are answered once they are on
-disk.
+17, 18, 215, 21, 351; 200, 225, 207, 201, 352; 43, 45. Changes are answered once they are on disk.
 """
 
 from collections.abc import Awaitable, Callable
@@ -53,11 +52,11 @@ RemovalOf = Callable[[str], Callable[[], Awaitable[object]]]
 
 
 DELETIONS_MAX: Final = 1000
-"""Topics that are deleted at the same time."""
+"""Most topics that may be in deletion at the same time."""
 
 
 class _Deletion:
-    """Of one topic, under way."""
+    """State of the deletion of one topic."""
 
     def __init__(self) -> None:
         self.over = trio.Event()
@@ -67,7 +66,7 @@ class _Deletion:
 
 
 class Admin:
-    """Topics, groups and the tables behind them."""
+    """Handlers for topics, groups and their tables."""
 
     def __init__(
         self,
@@ -87,26 +86,26 @@ class Admin:
         self._offsets = offsets
         self._delays = delays
         self.removal: RemovalOf = lambda topic: partial(store.removal.delete_topic, topic)
-        """Begins to destroy a topic's queues; what it returns does the rest."""
+        """Begins to destroy a topic's queues; the function that it returns finishes that."""
         self.give_up_removal: Callable[[str], bool] = lambda _: True
-        """After an error; whether the topic's queues stay."""
+        """Called after an error; returns True if the topic's queues stay."""
         self.fits: Fits = lambda *_: None
-        """Refuses a row, by its table and name, that would not come to all replicas. Raises
+        """Refuses a row, by its table and name, that would not reach all replicas. Raises
         `ConfigFileError`."""
-        self.kept: Callable[[str], None] = lambda _: None
-        """Is told of a topic whose queues stay, before it is there again."""
+        self.on_topic_kept: Callable[[str], None] = lambda _: None
+        """Called for a topic whose queues stay after all, before it is put back."""
         self._deletions: dict[str, _Deletion] = {}
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
-        """Home of deletions, which outlive who asked for them, until cancelled."""
+        """Run the deletions, which outlive their requests, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             await trio.sleep_forever()
 
     # --- topics
 
     async def create_topic(self, command: Command, connection: Connection) -> Command:
-        """17: make or change a topic. Raises `HeaderError`, `ConfigFileError`."""
+        """17: create or change a topic. Raises `HeaderError`, `ConfigFileError`."""
         header = CreateTopicRequest.decode(command.fields)
         config = TopicConfig(
             topic_name=header.topic,
@@ -132,13 +131,13 @@ class Admin:
 
     async def create_topics(self, command: Command, connection: Connection) -> Command:
         """18: the same for a list, all or none. Raises `BodyError`, `ConfigFileError`."""
-        wanted = TopicConfigList.decode(command.body).topic_config_list
-        for config in wanted:
+        configs = TopicConfigList.decode(command.body).topic_config_list
+        for config in configs:
             problem = self._topic_problem(config)
             if problem is not None:
                 return answer(command, ResponseCode.INVALID_PARAMETER, problem)
             self.fits("topics", config.topic_name, config.to_json())
-        for config in wanted:
+        for config in configs:
             self._topics.put(config)
         await self._topics.save()
         return answer(command)
@@ -164,7 +163,7 @@ class Admin:
         return None
 
     async def delete_topic(self, command: Command, connection: Connection) -> Command:
-        """215: forget a topic, its queues and its consumers' offsets.
+        """215: delete a topic, its queues and its consumers' offsets.
 
         Raises `HeaderError`, `ConfigFileError`, `StoreError`.
         """
@@ -174,8 +173,8 @@ class Admin:
             problem = f"The topic[{topic}] is conflict with system topic."
         if problem is not None:
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
-        # No message is taken since it began. A second one would go on after its answer, and destroy
-        # what was sent then.
+        # No message has been accepted since the first request. A second deletion would go on after
+        # the first one's answer and destroy messages sent then.
         under_way = self._deletions.get(topic)
         if under_way is None:
             if len(self._deletions) >= DELETIONS_MAX:
@@ -191,12 +190,12 @@ class Admin:
         return answer(command)
 
     async def _delete_behind(self, topic: str, deletion: _Deletion) -> None:
-        """Until it is done, also when nobody waits for it any more: a topic that was half deleted
-        would be made again with what is left of it."""
+        """Finish the deletion even if no request waits for it any more: a half deleted topic would
+        be recreated with the messages that remain."""
         try:
             await self._delete(topic)
             deletion.failure = None
-        except Exception as exc:  # of a full disk, say: who asked is told, as of any request
+        except Exception as exc:  # such as a full disk: every waiting request gets it
             deletion.failure = exc
             self._world.log.error("tables.topic_not_deleted", topic=topic, error=str(exc))
         finally:
@@ -215,15 +214,15 @@ class Admin:
                 await self._topics.save()
                 await remove()
             config = None
-            # Durably, also after a deletion that was interrupted: positions that come back would
-            # lead groups past what is sent once the topic is made again.
+            # On disk, even after an interrupted deletion: positions that come back would lead
+            # groups past messages sent once the topic is recreated.
             self._offsets.delete_topics({topic})
             await self._offsets.save()
             await settled()
         except (ConfigFileError, StoreError):
             if config is not None and self.give_up_removal(topic):
-                self.kept(topic)
-                self._topics.put(config)  # or a send would make it anew, with all of its messages
+                self.on_topic_kept(topic)
+                self._topics.put(config)  # or a send would recreate it, with all of its messages
             raise
 
     def topic(self, command: Command, connection: Connection) -> Command:
@@ -255,7 +254,7 @@ class Admin:
     # --- groups
 
     async def create_group(self, command: Command, connection: Connection) -> Command:
-        """200: make or change a consumer group. Raises `BodyError`, `ConfigFileError`."""
+        """200: create or change a consumer group. Raises `BodyError`, `ConfigFileError`."""
         await self._put_groups([SubscriptionGroupConfig.decode(command.body)])
         return answer(command)
 
@@ -279,7 +278,7 @@ class Admin:
         await self._groups.save()
 
     async def delete_group(self, command: Command, connection: Connection) -> Command:
-        """207: forget a consumer group. Raises `HeaderError`, `ConfigFileError`."""
+        """207: delete a consumer group. Raises `HeaderError`, `ConfigFileError`."""
         header = DeleteGroupRequest.decode(command.fields)
         if header.groupName in SYSTEM_GROUPS:
             remark = f"the group {header.groupName} belongs to the system"
@@ -320,14 +319,14 @@ class Admin:
             fields = AllGroupConfigResponse(totalGroupNum=len(groups)).encode()
         return answer(command, ResponseCode.SUCCESS, None, fields, table.encode())
 
-    # --- what slaves copy besides
+    # --- further tables that slaves copy
 
     def all_offsets(self, command: Command, connection: Connection) -> Command:
         """43: the consumer offsets."""
         return answer(command, ResponseCode.SUCCESS, None, None, self._offsets.body().encode())
 
     def all_delay_offsets(self, command: Command, connection: Connection) -> Command:
-        """45: the delay offsets as their file has them, which is never ahead of what is safe."""
+        """45: the delay offsets of the file, which is never ahead of what is on disk."""
         try:
             table = self._delays.stored()
         except ConfigFileError as exc:
@@ -335,14 +334,14 @@ class Admin:
         return answer(command, ResponseCode.SUCCESS, None, None, table.encode())
 
 
-def _page(asked: int | None) -> int:
-    return min(asked, PAGE_MAX) if asked is not None and asked > 0 else PAGE_MAX
+def _page(rows: int | None) -> int:
+    return min(rows, PAGE_MAX) if rows is not None and rows > 0 else PAGE_MAX
 
 
-def _first_row(asked: int, version_text: str | None, version: DataVersion) -> int:
-    """Where a page begins: from the start again when the table changed between two pages."""
+def _first_row(row: int, version_text: str | None, version: DataVersion) -> int:
+    """Return the first row of a page: 0 again if the table changed between two pages."""
     if version_text:
-        known = DataVersion.decode(version_text.encode())
-        if known != version:
+        former = DataVersion.decode(version_text.encode())
+        if former != version:
             return 0
-    return max(asked, 0)
+    return max(row, 0)

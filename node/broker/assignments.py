@@ -1,7 +1,7 @@
-"""Queues that the broker shares out: 400, and the modes of 401 and 402 (broker.md 1.9).
+"""Queues that the broker assigns to consumers: 400, and the modes of 401 and 402 (broker.md 1.9).
 
-A consumer that does not work its queues out by itself asks each 20 s. It gets them by the same
-rules, of all brokers that the nameservers name; an answer without a list is "keep what you have".
+A consumer that does not compute its queues asks every 20 s. The same rules apply, to the queues of
+all brokers that the nameservers name; an answer without a list means "keep what you have".
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ STRATEGIES: Final[dict[str, Allocation]] = {
     "AVG_BY_CIRCLE": circle,
     "CONSISTENT_HASH": consistent_hash,
 }
-"""By RocketMQ's names; its own brokers know the first two."""
+"""Allocation rules by RocketMQ's names; its own brokers know the first two."""
 
 
 class Assignments:
@@ -61,7 +61,7 @@ class Assignments:
         """As `Admin.fits`."""
         self._nursery: trio.Nursery | None = None
         self._routes: Routes | None = None
-        """Made by the first question: most brokers are never asked."""
+        """Created at the first request: most brokers never get one."""
 
     async def run(self) -> None:
         """Keep the connections to nameservers, until cancelled."""
@@ -71,36 +71,36 @@ class Assignments:
 
     async def query(self, command: Command, connection: Connection) -> Command:
         """400: the queues of one member. Raises `BodyError`."""
-        asked = QueryAssignment.decode(command.body)
-        queues = await self._share(asked)
+        query = QueryAssignment.decode(command.body)
+        queues = await self._share(query)
         if queues is None:
             body = QueueAssignments()
         else:
             body = QueueAssignments(
-                message_queue_assignments=[QueueAssignment(message_queue=one) for one in queues]
+                message_queue_assignments=[QueueAssignment(message_queue=queue) for queue in queues]
             )
         return answer(command, ResponseCode.SUCCESS, None, {}, body.encode())
 
-    async def _share(self, asked: QueryAssignment) -> list[MessageQueue] | None:
-        if asked.message_model not in (CLUSTERING, BROADCASTING):
+    async def _share(self, query: QueryAssignment) -> list[MessageQueue] | None:
+        if query.message_model not in (CLUSTERING, BROADCASTING):
             return None
-        queues = await self._queues(asked.topic)
-        if queues is None or asked.message_model == BROADCASTING:
+        queues = await self._queues(query.topic)
+        if queues is None or query.message_model == BROADCASTING:
             return queues
-        group = self._clients.consumers.get(asked.consumer_group)
-        rule = STRATEGIES.get(asked.strategy_name)
+        group = self._clients.consumers.get(query.consumer_group)
+        rule = STRATEGIES.get(query.strategy_name)
         if group is None or rule is None or not queues:
             return None
         members = sorted({client.client_id for client in group.members.values()})
-        if asked.client_id not in members:
-            return []  # as RocketMQ's rules: who is no member has no queues
-        return rule(asked.client_id, members, sorted(queues))
+        if query.client_id not in members:
+            return []  # as in RocketMQ's rules: a client that is not a member has no queues
+        return rule(query.client_id, members, sorted(queues))
 
     async def _queues(self, topic: str) -> list[MessageQueue] | None:
-        """Readable queues of a topic on all brokers; None where nobody knows them.
+        """Return the readable queues of a topic on all brokers; None if they are not known.
 
-        Only topics of our own are asked for: the consumer found us by such a route, and what others
-        make up would fill the memory.
+        Asks only for topics of our own: the consumer found us by such a route, and invented names
+        would fill the memory.
         """
         if self._topics.get(topic) is None:
             return None
@@ -117,7 +117,7 @@ class Assignments:
             return None
 
     async def set_mode(self, command: Command, connection: Connection) -> Command:
-        """401: how a group gets a topic's messages. Raises `BodyError`, `ConfigFileError`."""
+        """401: set how a group gets a topic's messages. Raises `BodyError`, `ConfigFileError`."""
         entry = RequestMode.decode(command.body)
         if entry.topic.startswith(RETRY_PREFIX):
             remark = "retry topic is not allowed to set mode"

@@ -1,4 +1,4 @@
-"""A broker: the tables and activities of one node, and which request goes where."""
+"""A broker: the tables and activities of one node, and the dispatch of its requests."""
 
 from collections.abc import Callable
 from functools import partial
@@ -38,7 +38,7 @@ from rocketbed.world.api import World
 
 
 class Tables:
-    """What stands in `config/`: needed before the store opens, since recovery asks for topics."""
+    """Contents of `config/`: needed before the store opens, since recovery asks for topics."""
 
     def __init__(self, world: World, config: NodeConfig) -> None:
         self.topics = Topics(world, config)
@@ -82,7 +82,7 @@ class Broker:
         self.tables = tables
         self.locks = QueueLocks(config.broker_name, tables.topics)
         self.table_log: TableLog | None = None
-        """In a group with failover."""
+        """Only in a group with failover."""
         if config.replica and confirmed is not None:
             self.table_log = TableLog(
                 world,
@@ -113,13 +113,13 @@ class Broker:
         self.resets = Resets(config, store, topics, groups, offsets, self.puller.polls)
         self.queries = Queries(config, store, topics, groups, offsets)
         self.admin = Admin(world, config, store, topics, groups, offsets, tables.delays)
-        self.admin.kept = self.puller.polls.topic_kept
+        self.admin.on_topic_kept = self.puller.polls.topic_kept
         self.inquiries = Inquiries(world, config, store, topics, offsets, self.clients)
         self.assignments = Assignments(world, config, topics, groups, self.clients, tables.modes)
         self.settings = Settings(world, config, store, topics)
         self.info = RuntimeInfo(world, config, store, self.sender, self.puller)
         self.handlers = self._make_handlers()
-        """The table of the main port."""
+        """Handlers of the main port."""
         if self.table_log is not None:
             self.admin.fits = self.assignments.fits = self.table_log.fits
             self.admin.removal = self.table_log.removal
@@ -195,7 +195,7 @@ class Broker:
     async def _settled(
         self, handler: Inline, command: Command, connection: Connection
     ) -> Command | None:
-        """The answer once what was changed is confirmed. Raises `ConfigFileError`."""
+        """Return the answer once the change is confirmed. Raises `ConfigFileError`."""
         settled = self.tables.topics.settling()
         response = handler(command, connection)
         await settled()
@@ -204,7 +204,7 @@ class Broker:
     def attach_replication(
         self, runtime_info: Callable[[], HaRuntimeInfo], is_following: Callable[[], bool]
     ) -> None:
-        """Answer 907 from replication, and send a slave's readers to a master that it follows.
+        """Answer 907 from replication, and let a slave send readers to a master that it follows.
 
         Before the ports open.
         """
@@ -218,19 +218,20 @@ class Broker:
 
     @property
     def fast_handlers(self) -> Handlers:
-        """The table of the port two below: everything but pulls (wire.md 1.10)."""
+        """Handlers of the port two below: everything but pulls (wire.md 1.10)."""
         return self.handlers.without(Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE)
 
     def after_cut(self) -> None:
-        """The log became shorter: hold no pull for what it lost, and no offset beyond its queues.
+        """Adapt to a log that became shorter: answer the long polls for lost messages, and lower
+        offsets beyond the end of their queues.
 
-        What is held is answered; its client asks again from where the queue ends now.
+        The clients of answered polls ask again from the queue's present end.
         """
         self.tables.offsets.bring_down(self.store.queue_max)
         self.puller.polls.release_all()
 
     def role_changed(self) -> None:
-        """A replica of a group with failover leads now, or does not any more."""
+        """Adapt to the start or end of this replica's lead."""
         self.releases.give_up()
         self.puller.polls.release_all()
         assert self.table_log is not None, "in a group with failover"
@@ -241,17 +242,17 @@ class Broker:
         for physical, size in store.epochs.changes:
             self.table_log.take_over(physical, size)
         queues = [*store.queue_keys(), *store.new_queues()]
-        gone = self.table_log.deleted
-        tables.topics.adopt([queue for queue in queues if queue[0] not in gone])
-        # Whoever deleted them may have led no more when it came to these.
-        tables.offsets.delete_topics(gone)
+        deleted = self.table_log.deleted
+        tables.topics.adopt([queue for queue in queues if queue[0] not in deleted])
+        # The deleting leader may have lost the lead before it deleted these.
+        tables.offsets.delete_topics(deleted)
         tables.topics.become_own()
         tables.offsets.bring_down(partial(store.queue_max, committed=False))
         self.delays.begin_anew()
         self.locks.renew()
 
     def _forget_locks(self) -> None:
-        # Who follows is not told how long they last, only who holds them.
+        # A follower learns the holders of locks, not when they expire.
         if self.table_log is None or not self.config.is_slave:
             self.locks.forget_expired()
 
@@ -260,7 +261,7 @@ class Broker:
         self.clients.connection_closed(connection)
 
     async def run(self) -> None:
-        """The broker's own tasks, until cancelled."""
+        """Run the broker's own tasks, until cancelled."""
         async with trio.open_nursery() as nursery:
             for task in (
                 self.tables.topics.run,
@@ -281,7 +282,7 @@ class Broker:
                 nursery.start_soon(self.table_log.learn)
 
     async def stop(self) -> None:
-        """Answer what is held and save the tables; the ports are closed by then."""
+        """Answer all long polls and save the tables; the ports are closed by then."""
         self.puller.polls.release_all()
         try:
             await self.tables.save()

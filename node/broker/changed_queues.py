@@ -1,14 +1,15 @@
-"""What of a table has changed since it was asked for last (`node.broker.table_log`)."""
+"""Queues whose entry in a table has changed since the last call (`node.broker.table_log`)."""
 
 
-class Noted:
-    """Queues by a key of the table. Nothing is noted before the first `take`: nobody may ask."""
+class ChangedQueues:
+    """Queues by a key of the table. Nothing is recorded before the first `take`, since there may be
+    no reader."""
 
     def __init__(self) -> None:
         self._places: dict[str, dict[int, None]] | None = None
 
     def note(self, key: str, *queues: int) -> None:
-        """These have changed, or are to be told once more."""
+        """Record these as changed, or as to be sent once more."""
         if self._places is not None:
             self._places.setdefault(key, {}).update(dict.fromkeys(queues))
 
@@ -16,6 +17,6 @@ class Noted:
         return bool(self._places)
 
     def take(self) -> dict[str, dict[int, None]]:
-        """What was noted, once."""
-        found, self._places = self._places or {}, {}
-        return found
+        """Return the recorded queues, and clear them."""
+        places, self._places = self._places or {}, {}
+        return places

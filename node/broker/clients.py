@@ -1,8 +1,8 @@
-"""Who is connected: producers and consumer groups, by heartbeat (wire.md 6.2; 34, 35, 38, 40, 46).
+"""Connected producers and consumer groups, by heartbeat (wire.md 6.2; 34, 35, 38, 40, 46).
 
-A client is a connection that said its id. It is forgotten when it unregisters, when its
-connection ends, or when it was silent for two minutes; the other members of its consumer groups
-are notified at once, so that they rebalance the queues.
+A client is a connection that sent its id. It is forgotten when it unregisters, when its connection
+ends, or after two minutes of silence; the remaining members of its consumer groups are notified at
+once, so that they rebalance the queues.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The connected members of a consumer group and what the group wants."""
+    """The connected members of a consumer group and its subscriptions."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -52,22 +52,22 @@ class ConsumerGroup:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     members: dict[Connection, Client] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    """By topic; the whole group has the subscriptions that its last heartbeat named."""
+    """By topic; the whole group has the subscriptions of its latest heartbeat."""
     tag_codes: dict[str, frozenset[int] | None] = field(default_factory=dict)
-    """By topic, what the broker filters by; None takes everything."""
+    """By topic, the codes that the broker filters by; None lets everything pass."""
     fingerprint: int = 0
-    """From the last heartbeat that had one (heartbeat version 2)."""
+    """Of the latest heartbeat that had one (heartbeat version 2)."""
 
-    def subscribe(self, wanted: list[SubscriptionData]) -> bool:
-        """Take over subscriptions; whether topics came or went."""
+    def subscribe(self, subscriptions: list[SubscriptionData]) -> bool:
+        """Replace the subscriptions; True if topics were added or removed."""
         changed = False
-        for item in wanted:
+        for item in subscriptions:
             old = self.subscriptions.get(item.topic)
             if old is None or item.sub_version > old.sub_version:
                 changed |= old is None
                 self.subscriptions[item.topic] = item
                 self.tag_codes[item.topic] = tag_codes(item)
-        topics = {item.topic for item in wanted}
+        topics = {item.topic for item in subscriptions}
         for topic in [topic for topic in self.subscriptions if topic not in topics]:
             del self.subscriptions[topic], self.tag_codes[topic]
             changed = True
@@ -86,7 +86,7 @@ class Clients:
         self.producers: dict[str, dict[Connection, Client]] = {}
         """By producer group."""
         self.on_scan: list[Callable[[], None]] = []
-        """Called as often as is looked for silent clients."""
+        """Called at each search for silent clients."""
 
     # --- requests
 
@@ -101,9 +101,9 @@ class Clients:
         is_v2 = data.heartbeat_fingerprint != 0
         changed = not is_v2
         for consumer in data.consumer_data_set:
-            known = self.consumers.get(consumer.group_name)
-            if is_v2 and known is not None:
-                changed |= known.fingerprint not in (0, data.heartbeat_fingerprint)
+            group = self.consumers.get(consumer.group_name)
+            if is_v2 and group is not None:
+                changed |= group.fingerprint not in (0, data.heartbeat_fingerprint)
             self._register_consumer(consumer, client, connection, data)
         for producer in data.producer_data_set:
             self.producers.setdefault(producer.group_name, {})[connection] = client
@@ -133,18 +133,18 @@ class Clients:
         return answer(command, ResponseCode.SUCCESS, None, {}, body)
 
     def check_client(self, command: Command, connection: Connection) -> Command:
-        """46: whether the broker can filter as a client wants. Raises `BodyError`."""
-        wanted = CheckClientBody.decode(command.body).subscription_data
-        if wanted is not None and not is_tag_type(wanted.expression_type):
+        """46: check that the broker supports the client's filter. Raises `BodyError`."""
+        subscription = CheckClientBody.decode(command.body).subscription_data
+        if subscription is not None and not is_tag_type(subscription.expression_type):
             return answer(
                 command,
                 ResponseCode.SYSTEM_ERROR,
                 "The broker does not support consumer to filter message by"
-                f" {wanted.expression_type}",
+                f" {subscription.expression_type}",
             )
         return answer(command)
 
-    # --- the connections' end
+    # --- end of a connection
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget everything about a connection."""
@@ -195,7 +195,7 @@ class Clients:
         if not data.without_sub:
             changed |= group.subscribe(consumer.subscription_data_set)
         if changed:
-            self._tell(group)
+            self._notify_members(group)
 
     def _remove_producer(self, name: str, connection: Connection) -> None:
         members = self.producers.get(name, {})
@@ -209,13 +209,13 @@ class Clients:
             return
         if not group.members:
             del self.consumers[name]
-        self._tell(group)
+        self._notify_members(group)
 
-    def _tell(self, group: ConsumerGroup) -> None:
-        """40 to every member: share the queues anew."""
+    def _notify_members(self, group: ConsumerGroup) -> None:
+        """Send 40 to every member: rebalance the queues."""
         config = self._groups.get(group.name)
-        wanted = config is None or config.notify_consumer_ids_changed_enable
-        if not wanted or group.message_model == BROADCASTING:
+        is_notified = config is None or config.notify_consumer_ids_changed_enable
+        if not is_notified or group.message_model == BROADCASTING:
             return
         fields = ConsumerGroupRequest(consumerGroup=group.name).encode()
         for connection in group.members:

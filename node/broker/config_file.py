@@ -2,8 +2,8 @@
 
 A table is written beside its file, fsynced and renamed into place, the previous one staying as
 `<name>.bak`: whatever a power cut leaves, one of the two is whole (trap T11; RocketMQ 5.3
-overwrites in place without fsync). A damaged one stays as `<name>.damaged`. What is written is
-legal JSON, which fastjson reads too.
+overwrites in place without fsync). A damaged one stays as `<name>.damaged`. The text is legal JSON,
+which fastjson reads too.
 """
 
 import contextlib
@@ -27,15 +27,16 @@ T = TypeVar("T")
 
 ABSENT, EMPTY = "absent", "empty"
 PIECE = 1 << 20
-"""Bytes that are written before others run; a million offsets take 20 MB."""
+"""Bytes that are written before other tasks run; a million offsets take 20 MB."""
 LARGE = 1 << 18
-"""Bytes of a table that is not worth its look: `json` takes 10 ms for as much."""
+"""Bytes from which a table is not written in RocketMQ's layout: `json` takes 10 ms for as much."""
 RETRY_S = 1.0
 """Pause after a failed save (a full disk), before the next try."""
 
 
 MARKED = {"topics.json": "topics", "consumerOffset.json": "offsets"}
-"""Tables whose saves have points of their own; those of the others are called `config`."""
+"""Tables whose saves have crash points of their own; those of all other tables are called
+`config`."""
 
 
 class ConfigFileError(RocketbedError):
@@ -48,7 +49,7 @@ class TableLost(ConfigFileError):
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """Why a file gives no table, in words."""
+    """A file that yields no table, with the reason in words."""
 
     why: str
 
@@ -62,38 +63,38 @@ class ConfigFile:
         self.path = f"{directory}/{name}"
         self._mark = MARKED.get(name, "config")
         self.is_clean = False
-        """Whether the last `load` got the file itself, not its backup or nothing."""
+        """True if the last `load` got the file itself, not its backup or nothing."""
         self._kept_as: str | None = "bak"
-        """What becomes of the present file when it is replaced: a damaged one must not take a good
-        backup's place; an empty one is not kept."""
+        """Suffix under which the present file is kept when it is replaced: a damaged one must not
+        replace a good backup; None: it is empty, and not kept."""
 
     def load(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
-        """The table, from the file or else from its backup; None when there is neither.
+        """Return the table from the file, else from its backup; None if there is neither.
 
         `parse` may raise `BodyError`: such a file counts as unreadable. Raises `TableLost` when the
-        backup is needed and cannot be read, `ConfigFileError` when a folder stands where `write`
-        needs a file.
+        backup is needed and cannot be read, `ConfigFileError` when a folder has the name of a file
+        that `write` needs.
         """
         self._refuse_what_is_in_the_way()
-        found = self._read(self.path, parse)
-        self.is_clean = not isinstance(found, _Unreadable)
-        if not isinstance(found, _Unreadable):
+        table = self._read(self.path, parse)
+        self.is_clean = not isinstance(table, _Unreadable)
+        if not isinstance(table, _Unreadable):
             self._kept_as = "bak"
-            return found
-        self._kept_as = None if found.why in (ABSENT, EMPTY) else "damaged"
-        kept = self._kept_as and f"{self.path}.{self._kept_as}"
+            return table
+        self._kept_as = None if table.why in (ABSENT, EMPTY) else "damaged"
+        saved_as = self._kept_as and f"{self.path}.{self._kept_as}"
         backup_path = f"{self.path}.bak"
         backup = self._read(backup_path, parse)
         warning = self._world.log.warning
         if not isinstance(backup, _Unreadable):
-            warning("config.from_backup", path=backup_path, reason=found.why, kept=kept)
+            warning("config.from_backup", path=backup_path, reason=table.why, kept=saved_as)
             return backup
         if backup.why == ABSENT:
-            if found.why != ABSENT:
-                warning("config.defaults", path=self.path, reason=found.why, kept=kept)
+            if table.why != ABSENT:
+                warning("config.defaults", path=self.path, reason=table.why, kept=saved_as)
             return None
         raise TableLost(
-            f"{backup_path} cannot be read ({backup.why}) and {self.path} is {found.why}:"
+            f"{backup_path} cannot be read ({backup.why}) and {self.path} is {table.why}:"
             " restore either of them, or remove both to start with defaults"
         )
 
@@ -116,7 +117,7 @@ class ConfigFile:
         except OSError as exc:
             if exc.errno not in (errno.EMFILE, errno.ENFILE):
                 return _Unreadable(f"unreadable: {exc}")
-            # Nothing is wrong with the file, so its backup, which is older, must not replace it.
+            # The file is not damaged, so its backup, which is older, must not replace it.
             raise ConfigFileError(
                 f"{path} cannot be read: {exc.strerror}; raise the limit (ulimit -n), or end what"
                 " has so many files open"
@@ -136,7 +137,7 @@ class ConfigFile:
             return _Unreadable(str(exc))
 
     def read_bytes(self) -> bytes:
-        """The file as it is. Raises `OSError`."""
+        """Return the contents of the file. Raises `OSError`."""
         file = self._world.disk.open(self.path, writable=False)
         try:
             return file.read_at(0, file.size())
@@ -151,7 +152,7 @@ class ConfigFile:
         await self.replace(_text(value))
 
     async def replace(self, data: bytes) -> None:
-        """The same with the bytes of the file."""
+        """Replace the file's bytes, as `write` does."""
         disk = self._world.disk
         disk.makedirs(self._directory)
         temporary = f"{self.path}.tmp"
@@ -174,9 +175,9 @@ class ConfigFile:
 
 
 def _text(value: dict[str, Any]) -> bytes:
-    """A table as RocketMQ writes it, with tabs and no blanks (store.md 1.6); a large one with
-    blanks, since the loop waits: a million offsets take 0.03 s so, and 0.8 s with `json`."""
-    with contextlib.suppress(TypeError):  # a number of more than 64 bits
+    """Return a table in RocketMQ's layout, with tabs and no blanks (store.md 1.6); a large one with
+    blanks, since the loop waits: a million offsets take 0.03 s that way, and 0.8 s with `json`."""
+    with contextlib.suppress(TypeError):  # for a number of more than 64 bits
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
         if len(text) > LARGE:
             return text
@@ -199,11 +200,11 @@ class SavedTable:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something is not on disk yet."""
+        """True if some change is not on disk yet."""
         return self._saved < self._changes
 
     def touch(self) -> None:
-        """Note a change; `run` will write it."""
+        """Count a change; `run` will write it."""
         self._changes += 1
         self._changed.set()
 
@@ -221,7 +222,8 @@ class SavedTable:
             self._saved = changes
 
     async def run(self, after_save: AfterSave | None = None) -> None:
-        """Write changes as they come, until cancelled; `after_save` hears how each try ended."""
+        """Write changes as they come, until cancelled; `after_save` gets the outcome of each
+        try."""
         while True:
             if not self.is_dirty:
                 self._changed = trio.Event()

@@ -1,12 +1,12 @@
 """Delayed messages: they wait in `SCHEDULE_TOPIC_XXXX` until they are due (wire.md 4.7b, store.md
 12.1).
 
-That topic has a queue for each level, in which messages stand in the order in which they are due.
-How far each was delivered stands in `delayOffset.json`, where RocketMQ writes it every ten seconds
-and goes by it alone. Here the log has the last word: what was delivered is in it. At its start a
-master looks for the messages on both sides of the file's offset, so that a crash, or a master whose
-table was ahead of the new one's log, neither repeats one nor loses one. The file is for RocketMQ's
-brokers, and for a store without an index; it is never ahead of what is on disk.
+That topic has a queue for each level, in which messages are in the order in which they are due. The
+progress of each level is in `delayOffset.json`, which RocketMQ writes every ten seconds and relies
+on alone. Here the log decides: it contains what was delivered. At its start a master searches the
+log for the messages on both sides of the file's offset, so that neither a crash nor a table ahead
+of the new master's log repeats or loses a message. The file is for RocketMQ's brokers, and for a
+store without an index; it is never ahead of what is on disk.
 """
 
 from contextlib import suppress
@@ -39,50 +39,52 @@ from rocketbed.wire.message import (
 from rocketbed.world.api import World
 
 ROUND: Final = 128
-"""Messages of a level that are put at once, and"""
+"""Most messages of a level that are put at once, and"""
 ROUND_BYTES: Final = 1 << 20
-"""bytes of them, or a single one: producers wait meanwhile."""
+"""most bytes of them, or a single message: producers wait meanwhile."""
 LOOK_S: Final = 1.0
-"""Longest pause, not above the shortest delay: nothing tells of messages that came to wait, and the
-wall clock may have been set meanwhile."""
+"""Longest pause, at most the shortest delay: new delayed messages are not announced, and the wall
+clock may have been set meanwhile."""
 RETRY_S: Final = 0.5
 SAVE_S: Final = 1.0
 STOP_S: Final = 5.0
-"""How long a stop waits for the disk."""
+"""Longest wait of a stop for the disk."""
 QUEUES: Final = 4
-"""Least queues of a topic that has to be made."""
+"""Least number of queues of a topic that has to be created."""
 
 
 @dataclass(slots=True)
 class _Piece:
-    """What is delivered at once of a level."""
+    """Messages of a level to deliver in one go."""
 
     after: int
-    """Queue offset behind it."""
+    """Queue offset after the last of them."""
     units: list[tuple[int, int, int]] = field(default_factory=list)
     """Queue offset, log offset and size of each message."""
     expired: int = 0
-    """Messages before `after` whose records are gone."""
+    """Messages before `after` whose records no longer exist."""
     wait_s: float = LOOK_S
-    """Until there may be more."""
+    """Time until there may be more."""
 
 
-class _Seen:
-    """When messages of a level came, on trio's clock, where the wall clock is behind the log: it
-    was set back, or is another machine's. None of them waits longer than its delay from then."""
+class _Arrivals:
+    """Arrival times of a level's messages, on trio's clock, used when the wall clock lags behind
+    the log: it was set back, or belongs to another machine. From then on no message waits longer
+    than its delay."""
 
     def __init__(self) -> None:
         self._looks: list[tuple[int, float]] = []
         """End of the queue and time, both rising."""
 
-    def look(self, end: int, now_s: float) -> None:
-        """The queue ends here."""
+    def note(self, end: int, now_s: float) -> None:
+        """Record that the queue ends here now."""
         if not self._looks or self._looks[-1][0] < end:
             self._looks.append((end, now_s))
 
-    def since(self, offset: int) -> float | None:
-        """When a message had come at the latest; those before it were delivered."""
-        self._looks = [one for one in self._looks if one[0] > offset]
+    def latest_arrival(self, offset: int) -> float | None:
+        """Return the latest time at which a message can have arrived. Forgets earlier ones, which
+        were delivered."""
+        self._looks = [look for look in self._looks if look[0] > offset]
         return self._looks[0][1] if self._looks else None
 
 
@@ -97,7 +99,7 @@ class DelayOffsets:
         self.table = DelayOffsetTable()
 
     def load(self) -> None:
-        """Read the file; what it said is in the log too, where that has an index. Raises
+        """Read the file; its contents are in the log too, if that has an index. Raises
         `ConfigFileError`."""
         try:
             self.table = self.stored()
@@ -107,11 +109,11 @@ class DelayOffsets:
             self._world.log.error("delays.table_lost", reason=str(exc))
 
     def stored(self) -> DelayOffsetTable:
-        """What the file says: of a slave that is its master's table. Raises `ConfigFileError`."""
+        """Return the file's table; a slave's is its master's table. Raises `ConfigFileError`."""
         return self._file.load(DelayOffsetTable.from_json) or DelayOffsetTable()
 
     async def save(self, offsets: dict[int, int], damaged: dict[int, list[int]]) -> None:
-        """Make them durable. Raises `ConfigFileError`."""
+        """Make these durable. Raises `ConfigFileError`."""
         table = replace(self.table, offset_table=offsets, rb_damaged=damaged or None)
         if table != self.table:
             version = self.table.data_version.next(self._world.clock.wall_ms())
@@ -124,7 +126,7 @@ class DelayOffsets:
 
 
 class Delays:
-    """Puts delayed messages into their topics when they are due; a master's task."""
+    """Puts delayed messages into their topics when they are due; a task of the master."""
 
     def __init__(
         self,
@@ -142,32 +144,34 @@ class Delays:
         self._store = store
         self._topics = topics
         self._offsets = offsets
-        self._log_says = Delivered(world, store)
+        self._delivered = Delivered(world, store)
         self._confirmed = confirmed
         self._levels_ms = parse_delay_levels(config.store.delay_levels)
         self._next: dict[int, int] = {}
-        """Level to the queue offset of the next message to deliver, once the log was asked."""
-        self._seen: dict[int, _Seen] = {}
+        """Level to the queue offset of the next message to deliver, once the log was searched."""
+        self._arrivals: dict[int, _Arrivals] = {}
         self._damaged: dict[int, list[int]] = {}
         """Level to queue offsets of messages that could not be read when they were due."""
-        self._owed: dict[int, list[int]] = {}
-        """Those of earlier runs that are still to be looked at."""
+        self._unread: dict[int, list[int]] = {}
+        """Those of earlier runs that are still to be read again."""
         self._begins_at = 0
-        """Nothing is delivered before dispatch has come here, bytes."""
+        """Offset that dispatch has to reach before anything is delivered, bytes."""
         self.delivered = 0
-        """Messages since the start."""
+        """Messages delivered since the start."""
         self.dropped = 0
-        """Messages that were not delivered: their topic or record is gone, or they are damaged."""
+        """Messages that were not delivered: their topic or record no longer exists, or they are
+        damaged."""
 
-    def level(self, asked: int) -> int:
-        """The level that a message gets that asks for one; 0 is none."""
-        return min(max(asked, 0), len(self._levels_ms))
+    def level(self, requested: int) -> int:
+        """Return the level of a message that asks for `requested`; 0: no delay."""
+        return min(max(requested, 0), len(self._levels_ms))
 
     def delay_ms(self, level: int) -> int:
         return self._levels_ms[level - 1]
 
     async def run(self) -> None:
-        """Deliver what is due, until cancelled. A slave's are its master's business."""
+        """Deliver due messages, until cancelled. Does nothing on a slave outside of a group with
+        failover."""
         if self._config.is_slave and not self._config.replica:
             return
         async with trio.open_nursery() as nursery:
@@ -177,22 +181,26 @@ class Delays:
                 await trio.sleep(pause_s)
 
     def begin_anew(self) -> None:
-        """Another broker has delivered meanwhile: the log is asked again, once all of it that is
-        there now can be asked. Raises `ConfigFileError`."""
+        """Search the log again once all of it is dispatched: another broker delivered meanwhile.
+        Raises `ConfigFileError`."""
         self._offsets.load()
         self._begins_at = self._store.max_offset
-        for known in (self._next, self._seen, self._damaged, self._owed):
-            known.clear()
+        for table in (self._next, self._arrivals, self._damaged, self._unread):
+            table.clear()
 
     async def save(self) -> None:
-        """Write down what was delivered, once that is on disk and as many slaves as acknowledge a
-        send hold it. Raises `ConfigFileError`."""
+        """Save the progress, once it is on disk and held by as many slaves as acknowledge a send.
+        Raises `ConfigFileError`."""
         table = self._offsets.table
         offsets = table.offset_table | {level: at for level, at in self._next.items() if at}
         damaged = dict(table.rb_damaged or {})
         for level in self._next:
-            damaged[level] = sorted({*self._damaged.get(level, ()), *self._owed[level]})
-        damaged = {level: found for level, found in damaged.items() if found}
+            damaged[level] = sorted({*self._damaged.get(level, ()), *self._unread[level]})
+        damaged = {
+            level: offsets_of_level
+            for level, offsets_of_level in damaged.items()
+            if offsets_of_level
+        }
         if (offsets, damaged) != (table.offset_table, table.rb_damaged or {}):
             end = self._store.written.value
             await self._store.flushed.wait_for(end)
@@ -217,7 +225,8 @@ class Delays:
     # --- one round
 
     async def _round(self) -> float:
-        """Deliver what is due now, of each level a piece; how long there is nothing to do, s."""
+        """Deliver a piece of the due messages of each level; return the time until there is more to
+        do, s."""
         pause_s = LOOK_S
         if self._config.is_slave or self._store.dispatched.value < self._begins_at:
             return pause_s
@@ -231,52 +240,52 @@ class Delays:
         return pause_s
 
     async def _deliver(self, level: int) -> float:
-        """Deliver what is due of a level, or a piece of it; the time until more is, s. Raises
+        """Deliver a piece of a level's due messages; return the time until more are due, s. Raises
         `ConfigFileError`, `OSError`, `PutFailed`, `StoreError`; nothing was delivered then."""
         if level not in self._next:
-            settled = await self._log_says.settle(level, self._offsets.table)
-            self._next[level], self._owed[level] = settled
-        owed = self._owed[level]
-        piece = self._owed_again(level, owed) if owed else self._due(level)
-        if not owed and piece.after == self._next[level]:
+            settled = await self._delivered.settle(level, self._offsets.table)
+            self._next[level], self._unread[level] = settled
+        unread = self._unread[level]
+        piece = self._read_again(level, unread) if unread else self._due_messages(level)
+        if not unread and piece.after == self._next[level]:
             return piece.wait_s
         if self._store.refusal() is not None:
             return RETRY_S
         messages = await self._read(level, piece.units)
         deleted = self._store.removal.deletions()
         await self._make_topics(messages, deleted)
-        # A topic that is being deleted may stay after all: its messages wait for that.
+        # A topic in deletion may stay after all: its messages wait for the outcome.
         for offset, message in messages if self._topics.leaving else ():
             with suppress(ValueError):
                 if target_of(message)[0] in self._topics.leaving:
                     piece.after, piece.wait_s = offset, RETRY_S
-                    messages = [one for one in messages if one[0] < offset]
+                    messages = [pair for pair in messages if pair[0] < offset]
                     break
         self._put([message for _, message in messages], deleted)
-        if owed:
-            self._owed[level] = [offset for offset in owed if offset >= piece.after]
+        if unread:
+            self._unread[level] = [offset for offset in unread if offset >= piece.after]
         else:
             self._tell_expired(level, piece)
             self._next[level] = piece.after
         await trio.lowlevel.checkpoint()
         return piece.wait_s
 
-    def _due(self, level: int) -> "_Piece":
-        """Messages of a level that are due."""
+    def _due_messages(self, level: int) -> "_Piece":
+        """Return the messages of a level that are due."""
         now_ms, delay_ms = self._world.clock.wall_ms(), self._levels_ms[level - 1]
-        low, high = self._log_says.bounds(level)
-        seen = self._seen.setdefault(level, _Seen())
+        low, high = self._delivered.bounds(level)
+        arrivals = self._arrivals.setdefault(level, _Arrivals())
         if self._store.log.last_store_ms > now_ms:
-            seen.look(high, trio.current_time())
+            arrivals.note(high, trio.current_time())
         first = min(max(self._next[level], low), high)
         piece = _Piece(after=first, expired=max(low - self._next[level], 0))
         room = ROUND_BYTES
         units = self._store.units(SCHEDULE_TOPIC, level - 1, first, ROUND + 1)
         for physical, size, due_ms in units:
             wait_s = (due_ms - now_ms) / 1000
-            since = seen.since(piece.after)
+            since = arrivals.latest_arrival(piece.after)
             if since is None and due_ms - now_ms > delay_ms:
-                seen.look(high, trio.current_time())
+                arrivals.note(high, trio.current_time())
                 since = trio.current_time()
             if since is not None:
                 wait_s = min(wait_s, since + delay_ms / 1000 - trio.current_time())
@@ -296,10 +305,10 @@ class Delays:
             piece.wait_s = 0.0
         return piece
 
-    def _owed_again(self, level: int, owed: list[int]) -> "_Piece":
-        """Messages that were damaged when they were due; mended since, perhaps."""
-        piece = _Piece(after=owed[-1] + 1)
-        for offset in owed:
+    def _read_again(self, level: int, offsets: list[int]) -> "_Piece":
+        """Return messages that were damaged when they were due; they may have been healed since."""
+        piece = _Piece(after=offsets[-1] + 1)
+        for offset in offsets:
             for physical, size, _ in self._store.units(SCHEDULE_TOPIC, level - 1, offset, 1):
                 if physical >= self._store.min_offset:
                     piece.units.append((offset, physical, size))
@@ -319,8 +328,8 @@ class Delays:
     async def _read(
         self, level: int, units: list[tuple[int, int, int]]
     ) -> list[tuple[int, StoredMessage]]:
-        """Messages with their queue offsets; a damaged one is left out, and looked at again when
-        the node starts."""
+        """Return messages with their queue offsets; a damaged one is left out, and read again after
+        the next start."""
         if not units:
             return []
         try:
@@ -334,14 +343,14 @@ class Delays:
                 if offset not in damaged:
                     damaged.append(offset)
                 return []
-            return [one for unit in units for one in await self._read(level, [unit])]
-        return [(unit[0], one) for unit, one in zip(units, messages, strict=True)]
+            return [message for unit in units for message in await self._read(level, [unit])]
+        return [(unit[0], message) for unit, message in zip(units, messages, strict=True)]
 
     async def _make_topics(
         self, messages: list[tuple[int, StoredMessage]], deleted: dict[str, int]
     ) -> None:
-        """Make topics that this master may not know of: the one before it was lost before its
-        slaves had copied them. Raises `ConfigFileError`."""
+        """Create topics that this master may not know: its predecessor was lost before the slaves
+        had copied them. Raises `ConfigFileError`."""
         missing: dict[str, int] = {}
         for _, message in messages:
             with suppress(ValueError):
@@ -357,7 +366,7 @@ class Delays:
         await self._topics.save()
 
     def _put(self, messages: list[StoredMessage], deleted: dict[str, int]) -> None:
-        """Put messages into their topics. Raises `PutFailed`: none of them was."""
+        """Put messages into their topics. Raises `PutFailed` if none was put."""
         run, count = self._store.begin(), 0
         for message in messages:
             try:
@@ -370,14 +379,15 @@ class Delays:
             self.delivered += count
 
     def _add(self, run: Run, message: StoredMessage, deleted: dict[str, int]) -> None:
-        """Raises `MessageRejected`, `ValueError`."""
+        """Add one message to a run. Raises `MessageRejected`, `ValueError`."""
         topic, queue_id = target_of(message)
         config = self._topics.get(topic)
-        if is_deleted(message, topic, deleted):  # perhaps made again since: that is another one
+        if is_deleted(message, topic, deleted):  # perhaps recreated since, as a new topic
             raise ValueError(f"topic {topic!r} does not exist any more: it was deleted meanwhile")
         if config is None or not config.queue_nums:
             raise ValueError(f"topic {topic!r} cannot be made")
-        queue_id %= config.queue_nums  # it may have fewer now, and nobody reads the others
+        # it may have fewer queues now, and further ones would not be read
+        queue_id %= config.queue_nums
         add_again(run, message, topic, queue_id)
 
     def _drop(self, offset: int, topic: str, reason: str) -> None:

@@ -25,13 +25,13 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
-"""Made at the start; those that exist for reading only are made with broadcasting on as well."""
+"""Groups that exist from the start; those meant for reading only also get broadcasting."""
 
 GROUP_LENGTH_MAX = 255
 
 
 class Groups:
-    """The table. Losing a group that was made by itself is harmless: it is made again."""
+    """The table. Losing a group that was created automatically is harmless: it is created again."""
 
     def __init__(self, world: World, config: NodeConfig) -> None:
         self._world = world
@@ -42,7 +42,7 @@ class Groups:
         self._forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
         self.on_change: list[Callable[[str], None]] = []
-        """Called with the name of a group that was made, changed or forgotten."""
+        """Called with the name of a group that was created, changed or deleted."""
         self.settling: Settling = lambda: trio.lowlevel.checkpoint
         """As that of `Topics`."""
 
@@ -68,21 +68,21 @@ class Groups:
         return self._table.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """A group's configuration, made if that is allowed; None otherwise."""
-        found = self._table.get(group)
-        if found is None and self._config.auto_create_group and 0 < len(group) <= GROUP_LENGTH_MAX:
-            found = SubscriptionGroupConfig(group_name=group)
-            self.put(found)
-        return found
+        """Return a group's configuration, creating it if that is allowed; None otherwise."""
+        config = self._table.get(group)
+        if config is None and self._config.auto_create_group and 0 < len(group) <= GROUP_LENGTH_MAX:
+            config = SubscriptionGroupConfig(group_name=group)
+            self.put(config)
+        return config
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        """Make or change a group; durable after `save`."""
+        """Add or change a group; durable after `save`."""
         if self._table.get(config.group_name) != config:
             self._table[config.group_name] = config
             self._changed(config.group_name)
 
     def delete(self, group: str) -> bool:
-        """Forget a group; durable after `save`. False when there is none."""
+        """Delete a group; durable after `save`. False if there is none."""
         if self._table.pop(group, None) is None:
             return False
         self._forbidden.pop(group, None)
@@ -90,7 +90,7 @@ class Groups:
         return True
 
     def apply(self, rows: Mapping[str, SubscriptionGroupConfig | None]) -> None:
-        """Take changes of another broker's table over; None is a group that it forgot."""
+        """Apply changes of another broker's table; None is a group that it deleted."""
         for name, row in rows.items():
             if row is None:
                 self._table.pop(name, None)
@@ -99,11 +99,11 @@ class Groups:
             self._changed(name)
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
-        """Whether a group may not read a topic (353 sets the read bit of the forbidden table)."""
+        """True if a group may not read a topic (353 sets the read bit of the forbidden table)."""
         return bool(self._forbidden.get(group, {}).get(topic, 0) & PERM_READ)
 
     def body(self) -> SubscriptionGroupTable:
-        """The table as 201 carries it."""
+        """Return the table as 201 carries it."""
         return SubscriptionGroupTable(
             data_version=self.version,
             forbidden_table=self._forbidden,

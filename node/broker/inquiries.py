@@ -1,6 +1,6 @@
-"""What tools ask about topics, groups and their members (wire.md 2.3, broker.md 8.2).
+"""Questions of tools about topics, groups and their members (wire.md 2.3, broker.md 8.2).
 
-60, 61, 202, 203, 204, 208, 300, 305, 307, 314, 343. RocketMQ's own tools ask 202 and 208 before
+60, 61, 202, 203, 204, 208, 300, 305, 307, 314, 343. RocketMQ's own tools send 202 and 208 before
 nearly anything else, and its slaves 60 every 3 s.
 """
 
@@ -44,7 +44,7 @@ from rocketbed.wire.headers_admin import (
 from rocketbed.world.api import World
 
 RELAY_S: Final = 10.0
-"""So long a client has for an answer that a tool waits for."""
+"""Time that a client has to answer a question which a tool waits for."""
 
 
 class Inquiries:
@@ -96,15 +96,13 @@ class Inquiries:
         return answer(command, ResponseCode.SUCCESS, None, {}, body.encode())
 
     def system_topics(self, command: Command, connection: Connection) -> Command:
-        """305: topics that every broker has, and so are nobody's."""
+        """305: topics that every broker has, which belong to no user."""
         body = TopicList(topic_list=self._topics.system_names())
         return answer(command, ResponseCode.SUCCESS, None, {}, body.encode())
 
     def timer_checkpoint(self, command: Command, connection: Connection) -> Command:
-        """60: how far the wheel of timers is that this broker has not got: nothing waits in it.
-
-        Time of the last look (ms), three offsets, and the longs of a data version.
-        """
+        """60: progress of RocketMQ's timer wheel, which this broker does not have: nothing waits in
+        it. Time of the last check (ms), three offsets, and the longs of a data version."""
         now_ms = self._world.clock.wall_ms()
         body = struct.pack(">7q", now_ms - now_ms % 1000, 0, 0, 0, 0, 0, 0)
         return answer(command, ResponseCode.SUCCESS, None, {}, body)
@@ -118,7 +116,7 @@ class Inquiries:
         """300: groups with a position in a topic, or members that read it. Raises `HeaderError`."""
         topic = TopicRequest.decode(command.fields).topic
         online = (
-            name for name, one in self._clients.consumers.items() if topic in one.subscriptions
+            name for name, group in self._clients.consumers.items() if topic in group.subscriptions
         )
         body = GroupList(group_list=_unique(self._offsets.groups_of(topic), online))
         return answer(command, ResponseCode.SUCCESS, None, {}, body.encode())
@@ -132,11 +130,11 @@ class Inquiries:
     # --- positions
 
     async def consume_stats(self, command: Command, connection: Connection) -> Command:
-        """208: where a group stands in each queue. Raises `HeaderError`."""
+        """208: positions of a group in each queue. Raises `HeaderError`."""
         header = ConsumeStatsRequest.decode(command.fields)
         group, stats = header.consumerGroup, ConsumeStats()
-        asked = _unique([header.topic or ""], (header.topicList or "").split(";"))
-        for topic in [one for one in asked if one] or self._topics_of(group):
+        requested = _unique([header.topic or ""], (header.topicList or "").split(";"))
+        for topic in [name for name in requested if name] or self._topics_of(group):
             config = self._topics.get(topic)
             if config is None or not self._may_read(group, topic):
                 continue
@@ -148,11 +146,12 @@ class Inquiries:
         return answer(command, ResponseCode.SUCCESS, None, {}, stats.encode())
 
     def clone_offsets(self, command: Command, connection: Connection) -> Command:
-        """314: give a group another one's positions. Raises `HeaderError`."""
+        """314: copy another group's positions to a group. Raises `HeaderError`."""
         header = CloneOffsetRequest.decode(command.fields)
         topics = [header.topic] if header.topic else self._topics_of(header.srcGroup)
         for topic in topics:
-            # As upstream: a group that is to be online and does not read the topic gets none.
+            # As upstream: unless `offline` is set, a group gets none in a topic that it does not
+            # read.
             online = self._clients.consumers.get(header.destGroup)
             is_reading = online is not None and topic in online.subscriptions
             if self._topics.get(topic) is not None and (header.offline or is_reading):
@@ -189,8 +188,7 @@ class Inquiries:
         return answer(command, ResponseCode.SUCCESS, None, {}, body.encode())
 
     async def running_info(self, command: Command, connection: Connection) -> Command:
-        """307: what a member says of itself; it is asked over its own connection. Raises
-        `HeaderError`."""
+        """307: relay the question to a member over its own connection. Raises `HeaderError`."""
         header = RunningInfoRequest.decode(command.fields)
         group = self._clients.consumers.get(header.consumerGroup)
         member = None if group is None else _member(group, header.clientId)
@@ -199,11 +197,11 @@ class Inquiries:
             return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, remark)
         question = request(command.code, header.encode())
         try:
-            said = await member.request(question, timeout_s=RELAY_S)
+            response = await member.request(question, timeout_s=RELAY_S)
         except RemotingError as exc:
             remark = f"consumer <{header.consumerGroup}> <{header.clientId}>: {exc}"
             return answer(command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
-        return answer(command, said.code, said.remark, said.fields, said.body)
+        return answer(command, response.code, response.remark, response.fields, response.body)
 
     # --- inside
 
@@ -221,21 +219,22 @@ class Inquiries:
         return _unique(self._offsets.topics_of(group), online.subscriptions if online else ())
 
     def _may_read(self, group: str, topic: str) -> bool:
-        """Whether a topic is one of a group's; a group whose members read others has left it."""
+        """True if a topic is one of a group's; if its members read other topics only, the group has
+        left it."""
         online = self._clients.consumers.get(group)
         return online is None or not online.subscriptions or topic in online.subscriptions
 
     async def _group_offset(self, group: str, topic: str, queue_id: int) -> GroupOffset:
-        stands = max(self._offsets.get(group, topic, queue_id), 0)
+        committed = max(self._offsets.get(group, topic, queue_id), 0)
         return GroupOffset(
             broker_offset=self._store.queue_max(topic, queue_id),
-            consumer_offset=stands,
-            pull_offset=max(stands, self._offsets.pulled(group, topic, queue_id)),
-            last_timestamp=await self._stored_ms(topic, queue_id, stands - 1),
+            consumer_offset=committed,
+            pull_offset=max(committed, self._offsets.pulled(group, topic, queue_id)),
+            last_timestamp=await self._stored_ms(topic, queue_id, committed - 1),
         )
 
     async def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of a message; 0 where there is none any more, or it cannot be read."""
+        """Return the store time of a message; 0 if it no longer exists or cannot be read."""
         if offset < 0:
             return 0
         try:
@@ -258,9 +257,14 @@ def _connections(members: Mapping[Connection, Client]) -> list[ClientConnection]
 
 def _member(group: ConsumerGroup, client_id: str) -> Connection | None:
     return next(
-        (one for one, client in group.members.items() if client.client_id == client_id), None
+        (
+            connection
+            for connection, client in group.members.items()
+            if client.client_id == client_id
+        ),
+        None,
     )
 
 
 def _unique(*names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(name for some in names for name in some))
+    return list(dict.fromkeys(name for group in names for name in group))

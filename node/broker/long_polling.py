@@ -1,7 +1,7 @@
-"""Pulls that found nothing and wait for a message (design.md 6, wire.md 5.5).
+"""Long polls: pulls that found nothing and wait for a message (design.md 6, wire.md 5.5).
 
-One table by topic and queue. A held pull is executed again when a message that fits its tags has
-been dispatched, when its time is over, and every few seconds when its queue went on without a
+One table by topic and queue. A waiting pull is executed again when a message that matches its tags
+has been dispatched, when its time is over, and every few seconds when its queue grew without a
 match, so that its offset advances over filtered messages.
 """
 
@@ -16,48 +16,49 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import Command
 
 SWEEP_S: Final = 1.0
-"""How often deadlines are looked at; RocketMQ needs up to 5 s more than asked, we 1 s."""
+"""Pause between checks of the deadlines; RocketMQ is up to 5 s late, we are 1 s."""
 ADVANCE_EVERY: Final = 5
-"""Sweeps between two executions of pulls whose queue only got messages that did not fit."""
+"""Sweeps between two executions of pulls whose queue only got messages that did not match."""
 
 
 @dataclass(slots=True)
-class HeldPull:
+class LongPoll:
     command: Command
     connection: Connection
     offset: int
-    """First queue offset wanted."""
+    """First queue offset that is requested."""
     tag_codes: frozenset[int] | None
     deadline: float
     """On trio's clock."""
     outlived: bool = False
-    """Its topic was deleted meanwhile: the offset is one of a queue that is gone."""
+    """True if its topic was deleted meanwhile: the offset is one of a queue that no longer
+    exists."""
 
 
 class LongPolls:
-    """The table, its sweep, and the pulls that are due."""
+    """The table, its sweep, and the pulls to execute."""
 
     def __init__(
         self,
         *,
         limit: int,
         queue_max: Callable[[str, int], int],
-        execute: Callable[[HeldPull], None],
+        execute: Callable[[LongPoll], None],
     ) -> None:
-        """`execute` runs a pull again; it must not hold it a second time."""
+        """`execute` runs a pull again; it must not add it a second time."""
         self._limit = limit
         self._queue_max = queue_max
         self._execute = execute
-        self._table: dict[tuple[str, int], list[HeldPull]] = {}
+        self._table: dict[tuple[str, int], list[LongPoll]] = {}
         self._count = 0
-        self._due: list[HeldPull] = []
+        self._ready: list[LongPoll] = []
         self._wake = trio.Event()
 
     def __len__(self) -> int:
         return self._count
 
-    def hold(self, topic: str, queue_id: int, pull: HeldPull) -> bool:
-        """Keep a pull; False when too many are kept: answer it at once."""
+    def add(self, topic: str, queue_id: int, pull: LongPoll) -> bool:
+        """Let a pull wait; False if too many wait already: answer it at once."""
         if self._count >= self._limit:
             return False
         self._table.setdefault((topic, queue_id), []).append(pull)
@@ -65,7 +66,7 @@ class LongPolls:
         return True
 
     def on_arrival(self, entries: list[Entry]) -> None:
-        """Records were dispatched: pulls that one of them fits are due."""
+        """Schedule the pulls that one of the dispatched records matches."""
         if not self._table:
             return
         for entry in entries:
@@ -77,56 +78,58 @@ class LongPolls:
         held = self._table.get((topic, queue_id))
         if held is None:
             return
-        due: list[HeldPull] = []
-        keep: list[HeldPull] = []
+        ready: list[LongPoll] = []
+        keep: list[LongPoll] = []
         for pull in held:
             fits = pull.tag_codes is None or tag_code in pull.tag_codes
-            (due if fits and next_offset > pull.offset else keep).append(pull)
-        if due:
-            self._take(topic, queue_id, keep, due)
+            (ready if fits and next_offset > pull.offset else keep).append(pull)
+        if ready:
+            self._take(topic, queue_id, keep, ready)
 
     async def run(self) -> None:
-        """Execute what is due, and sweep, until cancelled."""
+        """Execute scheduled pulls, and sweep, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep_forever)
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()
-                self._execute_due()
+                self._execute_ready()
 
     def release(self, topic: str, queue_id: int) -> None:
-        """Execute the held pulls of a queue now."""
+        """Execute the long polls of a queue now."""
         if held := self._table.get((topic, queue_id)):
             self._take(topic, queue_id, [], held)
 
-    def topic_gone(self, topic: str) -> None:
-        """It was deleted; its pulls wait for the end of their time, or for `topic_there`."""
+    def topic_deleted(self, topic: str) -> None:
+        """Mark the pulls of a deleted topic; they wait for their deadline, or for
+        `topic_recreated`."""
         for key, held in self._table.items():
             for pull in held if key[0] == topic else ():
                 pull.outlived = True
 
     def topic_kept(self, topic: str) -> None:
-        """Its deletion failed, and all of its messages are there: pulls wait on."""
+        """Unmark the pulls of a topic whose deletion failed: all of its messages are still
+        there."""
         for key, held in self._table.items():
             for pull in held if key[0] == topic else ():
                 pull.outlived = False
 
-    def topic_there(self, topic: str, queues: int) -> None:
-        """Execute what was held before the topic was deleted: it is made again."""
+    def topic_recreated(self, topic: str, queues: int) -> None:
+        """Execute pulls that waited since before the topic was deleted: it exists again."""
         for queue_id in range(queues):
             held = self._table.get((topic, queue_id), ())
-            if due := [pull for pull in held if pull.outlived]:
-                self._take(topic, queue_id, [one for one in held if not one.outlived], due)
+            if ready := [pull for pull in held if pull.outlived]:
+                self._take(topic, queue_id, [pull for pull in held if not pull.outlived], ready)
 
     def release_all(self) -> None:
-        """Execute every held pull now (the node stops)."""
+        """Execute every long poll now (the node stops)."""
         for (topic, queue_id), held in list(self._table.items()):
             self._take(topic, queue_id, [], held)
-        self._execute_due()
+        self._execute_ready()
 
-    def _execute_due(self) -> None:
-        due, self._due = self._due, []
-        for pull in due:
+    def _execute_ready(self) -> None:
+        ready, self._ready = self._ready, []
+        for pull in ready:
             if not pull.connection.is_closed:
                 self._execute(pull)
 
@@ -141,22 +144,22 @@ class LongPolls:
         now = trio.current_time()
         for (topic, queue_id), held in list(self._table.items()):
             high = self._queue_max(topic, queue_id) if advance else -1
-            due, keep = [], []
+            ready, keep = [], []
             for pull in held:
                 if pull.connection.is_closed:
                     self._count -= 1
                 elif pull.deadline <= now or high > pull.offset:
-                    due.append(pull)
+                    ready.append(pull)
                 else:
                     keep.append(pull)
             if len(keep) < len(held):
-                self._take(topic, queue_id, keep, due)
+                self._take(topic, queue_id, keep, ready)
 
-    def _take(self, topic: str, queue_id: int, keep: list[HeldPull], due: list[HeldPull]) -> None:
+    def _take(self, topic: str, queue_id: int, keep: list[LongPoll], ready: list[LongPoll]) -> None:
         if keep:
             self._table[topic, queue_id] = keep
         else:
             self._table.pop((topic, queue_id), None)
-        self._count -= len(due)
-        self._due += due
+        self._count -= len(ready)
+        self._ready += ready
         self._wake.set()

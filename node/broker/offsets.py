@@ -1,8 +1,8 @@
-"""Where each consumer group stands in each queue: `consumerOffset.json` (wire.md 6.5).
+"""Positions of consumer groups in queues: `consumerOffset.json` (wire.md 6.5).
 
 Offsets are saved by a timer, as RocketMQ does: after a crash consumers see some messages again,
-never fewer (store.md T21). The first one of a queue is saved at once: a group that begins at the
-end of a queue would begin at another end after the crash.
+never fewer (store.md T21). The first offset in a queue is saved at once: a group that begins at the
+end of a queue would begin at a different end after the crash.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,28 +12,28 @@ from typing import Any
 
 import trio
 
+from rocketbed.node.broker.changed_queues import ChangedQueues
 from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
-from rocketbed.node.broker.changed_queues import Noted
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.wire.bodies import ConsumerOffsetTable, DataVersion
 from rocketbed.world.api import World
 
 NOT_STORED = -1
 GATHER_S = 0.1
-"""What is new is saved so late: a group begins in many queues at a time."""
+"""Delay of the save after a first offset: a group begins in many queues at a time,"""
 _COST_FACTOR = 10
-"""... and so many times later than a save takes: somebody may have a million queues."""
+"""or this multiple of the time that a save takes: a table may have a million queues."""
 TOLD_S = 30.0
-"""How long pulls are told of a reset: longer than one is held."""
+"""Time during which pulls are answered with a reset: longer than a long poll."""
 LMQ_PREFIX = "%LMQ%"
-"""Light queues of RocketMQ, which are no queues of the store here."""
+"""Prefix of RocketMQ's light queues, which are not queues of the store here."""
 
 
 @dataclass(slots=True)
 class _Reset:
     target: int
     until: float = inf
-    """When it ends by itself; counted from the first pull that was told."""
+    """Time at which it ends; counted from the first pull that got it."""
 
 
 class Offsets:
@@ -46,20 +46,20 @@ class Offsets:
         self._saved = SavedTable(world, self._file, self._render)
         self._table: dict[str, dict[int, int]] = {}
         self._resets: dict[tuple[str, str, int], _Reset] = {}
-        """Group, topic and queue -> where its pulls are sent until one of them asks for that; lost
-        with the process, when the table has it."""
+        """Group, topic and queue -> offset to which its pulls are sent until one of them starts
+        there; lost with the process, as the table has it."""
         self._pulled: dict[tuple[str, str, int], int] = {}
-        """Group, topic and queue -> the offset of the latest pull; of pulls to this process."""
-        self.changed, self.resets_changed = Noted(), Noted()
-        """By `topic@group`, queues whose offset, or reset, is another one."""
+        """Group, topic and queue -> offset of the latest pull that this process served."""
+        self.changed, self.resets_changed = ChangedQueues(), ChangedQueues()
+        """By `topic@group`, queues whose offset, or reset, changed."""
         self.version = DataVersion()
         self._is_new = trio.Event()
         """Set when a queue has its first offset."""
 
     def load(self) -> None:
         """Read the file. Raises `ConfigFileError`."""
-        found = self._file.load(ConsumerOffsetTable.from_json) or ConsumerOffsetTable()
-        self.replace_all(found, is_new=False)
+        table = self._file.load(ConsumerOffsetTable.from_json) or ConsumerOffsetTable()
+        self.replace_all(table, is_new=False)
 
     async def save(self) -> None:
         """Make every commit durable. Raises `ConfigFileError`."""
@@ -88,35 +88,37 @@ class Offsets:
         return self._table.get(f"{topic}@{group}", {}).get(queue_id, NOT_STORED)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset as given, even a lower one. A negative one is ignored, and any until the
-        group has heard of a reset."""
+        """Store an offset as given, even a lower one. A negative one is ignored, and any while a
+        reset is pending."""
         if offset < 0 or (group, topic, queue_id) in self._resets:
             return
         self._store(group, topic, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Send a group elsewhere: its pulls are told so (`reset_of`)."""
+        """Move a group to another offset: its pulls are sent there (`reset_of`)."""
         self._resets[group, topic, queue_id] = _Reset(offset)
         self.resets_changed.note(f"{topic}@{group}", queue_id)
         self._store(group, topic, queue_id, offset)
 
     def give_up_reset(self, group: str, topic: str, queue_id: int) -> None:
-        """It may not count: nobody is told of it, now or when this node leads again."""
+        """Cancel a reset that may not count: no pull is sent there, now or when this node leads
+        again."""
         if self._resets.pop((group, topic, queue_id), None) is not None:
             self.resets_changed.note(f"{topic}@{group}", queue_id)
 
-    def reset_of(self, group: str, topic: str, queue_id: int, asked: int) -> int | None:
-        """Where a group has to go on that pulls from `asked`; None once it does.
+    def reset_of(self, group: str, topic: str, queue_id: int, requested: int) -> int | None:
+        """Return the offset at which a group that pulls from `requested` has to continue; None once
+        it does.
 
-        Not only the next pull is told: one that is held may be of a client that has given it up.
-        Nobody is told for longer than `TOLD_S`: a program may read where it likes.
+        Not only the next pull is sent there: a long poll may be of a client that has given it up.
+        No pull is after `TOLD_S`: a program may read where it likes.
         """
         place = group, topic, queue_id
         if not self._resets or (reset := self._resets.get(place)) is None:
             return None
         now = trio.current_time()
         reset.until = min(reset.until, now + TOLD_S)
-        if reset.target == asked or now > reset.until:
+        if reset.target == requested or now > reset.until:
             del self._resets[place]
             self.resets_changed.note(f"{topic}@{group}", queue_id)
             return None
@@ -132,27 +134,27 @@ class Offsets:
             self.changed.note(f"{topic}@{group}", queue_id)
 
     def take_changes(self) -> dict[str, dict[int, int]]:
-        """By `topic@group` and queue, the offsets that have changed since the last call, -1 for one
-        that was dropped; from the first call on."""
+        """Return by `topic@group` and queue the offsets that changed since the last call, -1 for a
+        dropped one; changes are recorded from the first call on."""
         return {
             key: {queue: self._table.get(key, {}).get(queue, NOT_STORED) for queue in queues}
             for key, queues in self.changed.take().items()
         }
 
     def take_resets(self) -> dict[str, dict[int, int]]:
-        """The same of resets: where a group is sent that has not heard of it, -1 once it has."""
-        found: dict[str, dict[int, int]] = {}
+        """Return the same of resets: the target of a pending one, -1 once it is over."""
+        changes: dict[str, dict[int, int]] = {}
         for key, queues in self.resets_changed.take().items():
             topic, _, group = key.rpartition("@")
             resets = {queue: self._resets.get((group, topic, queue)) for queue in queues}
-            found[key] = {
+            changes[key] = {
                 queue: NOT_STORED if reset is None else reset.target
                 for queue, reset in resets.items()
             }
-        return found
+        return changes
 
     def apply_resets(self, changes: Mapping[str, Mapping[int, int]]) -> None:
-        """Take over what another broker's `take_resets` has told."""
+        """Apply the result of another broker's `take_resets`."""
         for key, queues in changes.items():
             topic, _, group = key.rpartition("@")
             for queue, target in queues.items():
@@ -162,7 +164,7 @@ class Offsets:
                     self._resets[group, topic, queue] = _Reset(target)
 
     def apply(self, changes: Mapping[str, Mapping[int, int]]) -> None:
-        """Take over what another broker's `take_changes` has told."""
+        """Apply the result of another broker's `take_changes`."""
         for key, queues in changes.items():
             table = self._table.setdefault(key, {})
             for queue, offset in queues.items():
@@ -175,22 +177,22 @@ class Offsets:
         self._saved.touch()
 
     def pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Keep in memory what a member of a group asked for last."""
+        """Remember the offset of a group's latest pull."""
         self._pulled[group, topic, queue_id] = offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
-        """What it asked for last; `NOT_STORED` if nothing."""
+        """Return the offset of a group's latest pull; `NOT_STORED` if there was none."""
         return self._pulled.get((group, topic, queue_id), NOT_STORED)
 
     def bring_down(self, queue_max: Callable[[str, int], int]) -> int:
-        """Lower what lies beyond the end of its queue to that end; how many it were.
+        """Lower offsets beyond the end of their queue to that end; return their number.
 
-        Messages that a group had consumed are gone then (a power loss, a master that died before
-        its slave had them, a cut). Others get their queue offsets, and the group would never see
-        those (T20).
+        Messages that a group had consumed were lost then (a power loss, a master that died before
+        its slave had them, a cut). New messages get their queue offsets, and the group would never
+        see those (T20).
         """
         count = 0
-        ends: dict[tuple[str, int], int] = {}  # asked for once: there may be hundreds of groups
+        ends: dict[tuple[str, int], int] = {}  # computed once: there may be hundreds of groups
         for key, queues in self._table.items():
             topic, _, group = key.rpartition("@")
             if topic.startswith(LMQ_PREFIX):
@@ -219,7 +221,7 @@ class Offsets:
         self._drop(lambda _, name: name == group)
 
     def delete_topics(self, topics: Collection[str]) -> None:
-        """Of all of them in one pass: there may be a million offsets."""
+        """Drop the offsets of all these topics in one pass: there may be a million."""
         self._drop(lambda name, _: name in topics)
 
     def groups_of(self, topic: str) -> list[str]:
@@ -237,17 +239,17 @@ class Offsets:
         return dict(self._table.get(f"{topic}@{group}", {}))
 
     def totals(self) -> Iterator[tuple[str, int]]:
-        """`topic@group` and the sum of its offsets; the table may change meanwhile."""
+        """Yield `topic@group` and the sum of its offsets; the table may change meanwhile."""
         for key in list(self._table):
             if (queues := self._table.get(key)) is not None:
                 yield key, sum(queues.values())
 
     def body(self) -> ConsumerOffsetTable:
-        """The table as 43 carries it."""
+        """Return the table as 43 carries it."""
         return ConsumerOffsetTable(data_version=self.version, offset_table=self._table)
 
     def replace_all(self, table: ConsumerOffsetTable, *, is_new: bool = True) -> None:
-        """Take a table over whole (the file's, or a master's by metadata sync)."""
+        """Replace the whole table (with the file's, or a master's by metadata sync)."""
         self._table = {key: dict(queues) for key, queues in table.offset_table.items()}
         self.version = table.data_version
         if is_new:
@@ -260,11 +262,11 @@ class Offsets:
                 self.changed.note(key, *self._table[key])
                 del self._table[key]
                 self._saved.touch()
-        for place in [one for one in self._resets if matches(one[1], one[0])]:
+        for place in [place for place in self._resets if matches(place[1], place[0])]:
             self.give_up_reset(*place)
-        for place in [one for one in self._pulled if matches(one[1], one[0])]:
+        for place in [place for place in self._pulled if matches(place[1], place[0])]:
             del self._pulled[place]
 
     def _render(self) -> dict[str, Any]:
-        # Not by way of `body().to_json()`, which copies each of a million offsets.
+        # Without `body().to_json()`, which copies each of a million offsets.
         return {"dataVersion": self.version.to_json(), "offsetTable": self._table}

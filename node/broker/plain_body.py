@@ -1,18 +1,18 @@
-"""Which body takes plain sends: the Python one, which is always there, or the native one.
+"""Choice of the function that takes plain sends: in Python, always available, or in C.
 
-Both do the same (tests/property/test_plain_native.py), so nothing but the time it takes and a line
-of the log depends on it. The native one is a file beside this one, where there was a C compiler
-when rocketbed was installed. `rocketbed node` wants it unless `RB_NATIVE=0`; nobody else does who
-does not say `rbNative=true`: a simulation runs the same everywhere.
+Both do the same (tests/property/test_plain_native.py), so the choice affects only the time and a
+line of the log. The C module is next to this file if there was a C compiler when rocketbed was
+installed. `rocketbed node` uses it unless `RB_NATIVE=0`; all other callers only with
+`rbNative=true`, so that a simulation runs the same everywhere.
 """
 
 from rocketbed.node.broker import plain_run
 from rocketbed.node.broker.plain_run import Body
 
 
-def choose(*, wanted: bool) -> tuple[Body, str]:
-    """The body, and which one it is, for the log."""
-    if not wanted:
+def choose(*, native: bool) -> tuple[Body, str]:
+    """Return the function, and its name for the log."""
+    if not native:
         return plain_run.take, "python, as rbNative or RB_NATIVE says"
     try:
         from rocketbed.node.broker import plain_native

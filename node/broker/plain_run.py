@@ -1,12 +1,12 @@
 """The plain sends of one read, taken in one go: frames in; records, entries and answers out.
 
 A broker under load gets reads full of sends that differ in a few texts only: born time, property
-string, opaque. `take` cuts headers at these and knows what is between them from an earlier frame,
-so little is parsed and no object is made for a message but its entry. What it does not know, or
-what is not plain, it leaves to the general way, in its place among the others.
+string, opaque. `take` cuts headers at these and knows the text between them from an earlier frame,
+so little is parsed and the only object created for a message is its entry. Any other frame is left
+to the general way, in its place among the plain ones.
 
-Its interface is bytes, numbers, tuples and mappings, and it changes only what it is given, so that
-a body in another language can take its place.
+Its interface is bytes, numbers, tuples and mappings, and it changes only its arguments, so that a
+function in C can replace it.
 """
 
 import zlib
@@ -30,22 +30,22 @@ from rocketbed.wire.send_headers import BEGINNINGS
 
 
 class EndOfLog(NamedTuple):
-    """Where records go, and what they may be; a plain tuple."""
+    """Position of new records and their limits; a plain tuple."""
 
     position: int
     """Physical offset of the first record."""
     limit: int
-    """Where the last one has to end, or before."""
+    """Offset at or before which the last record has to end."""
     now_ms: int
-    """Store time of all."""
+    """Store time of all of them."""
     store_host: bytes
     """Packed."""
     host_text: bytes
-    """The same as message ids begin."""
+    """The same as the beginning of message ids."""
     body_max: int
     record_max: int
     index_tags: bool
-    """Whether a tag is one of a record's keys."""
+    """True if a tag is one of a record's keys."""
 
 
 Offsets = dict[tuple[str, int], int]
@@ -53,7 +53,7 @@ Body = Callable[
     [bytes, int, dict[int, Headers], Names, Offsets, Offsets, bytes, EndOfLog],
     tuple[int, bytes, list[Entry], bytes],
 ]
-"""What `take` is, and the native body."""
+"""Type of `take` and of its C counterpart."""
 
 _PAIR_TURN = NAME_END + PAIR_END
 _crc32 = zlib.crc32
@@ -61,7 +61,7 @@ _new_tuple = tuple.__new__
 
 
 def is_near(data: bytes, at: int) -> bool:
-    """Whether the frame at `at` may be a plain send: one cheap look at each request."""
+    """True if the frame at `at` may be a plain send: one cheap check of each request."""
     return data.startswith(BEGINNINGS, at + 8)
 
 
@@ -77,10 +77,10 @@ def take(
 ) -> tuple[int, bytes, list[Entry], bytes]:
     """Take whole frames of `data` from `at` on, up to the first one that is not a plain send.
 
-    Returns where that one begins, the records, an entry for each and the answers' frames, which
+    Returns the position of that one, the records, an entry for each and the answers' frames, which
     are true once the records are written. Changes `offsets` and the caches only. `offsets`: next
-    offset of each queue that the run has touched; those of others stand in `next_offsets`.
-    `born_host` is packed. One loop, since it runs for every message.
+    offset of each queue that the run has touched; `next_offsets` has all other queues'. `born_host`
+    is packed. A single loop, since it runs for every message.
     """
     position, limit, now_ms, store_host, host_text, body_max, record_max, index_tags = end_of_log
     pack, frame_head = FIXED[len(born_host), len(store_host)].pack, HEAD.pack
@@ -140,8 +140,9 @@ def take(
 def _properties(
     string: str, names: Names, index_tags: bool
 ) -> tuple[bytes, int, tuple[str, ...], bytes]:
-    """Unique key, tag code and keys of a property string, and the record's. Raises `ValueError`."""
-    # Names stand at even places then, each but the first with the end of the pair before it.
+    """Return unique key, tag code and keys of a property string, and its form in the record. Raises
+    `ValueError`."""
+    # Names are then at even places, each but the first preceded by the end of the previous pair.
     parts = string.replace(PAIR_END, _PAIR_TURN).split(NAME_END)
     shape = names[tuple(parts[::2])]
     if shape is None:

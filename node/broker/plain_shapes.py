@@ -1,7 +1,7 @@
-"""What is known of plain sends from earlier ones: of their texts, their headers, their properties.
+"""Caches of earlier plain sends: of their texts, their headers, their properties.
 
-Each is a mapping that reads what it has not met in the general way, and keeps it: `plain_run` and
-`send` look things up, and nothing else. All have a limit, as peers choose the keys.
+Each is a mapping that parses a missing key in the general way, and keeps the result: `plain_run`
+and `send` only look things up. All have a limit, as peers choose the keys.
 """
 
 from collections.abc import Mapping
@@ -27,34 +27,34 @@ SLOW_PROPERTIES: Final = frozenset(
         "INNER_NUM",
     }
 )
-"""Properties that may change how a message is taken."""
+"""Properties that may change how a message is handled."""
 SLOW_SYS_FLAGS: Final = 0xFC
 """Transaction, host family and inner batch bits: none is set in a plain message."""
 MEANINGS_MAX: Final = 65_536
 SHAPES_MAX: Final = 16_384
-"""Shapes of headers that are remembered, then all are forgotten; a producer has one a queue."""
+"""Most header shapes in the cache, which is then emptied; a producer has one a queue."""
 HEADER_MAX: Final = 1024
-"""The longest header that has a shape, bytes: what peers send takes 16 MiB here at most."""
+"""Longest header that is cached, bytes: a peer's header may have up to 16 MiB."""
 NAMES_MAX: Final = 512
 """The same for the names of a message's properties."""
 
 HeaderShape = tuple[tuple[str, int], int, bytes, int, int, int]
-"""Topic and queue id; magic; topic as a record has it; flag; system flag; whether it is one-way."""
+"""Topic and queue id; magic; topic as a record has it; flag; system flag; one-way bit."""
 NamesKey = tuple[str, ...]
-"""Names of a property string, each but the first behind the end of the pair before it."""
+"""Names of a property string, each but the first after the end of the previous pair."""
 NamesShape = tuple[int, int, int, int, int, int, bytes]
-"""Where among names and values UNIQ_KEY, TAGS, KEYS and WAIT have theirs, 0 without one; how many
-ends of pairs there are, and how many names and values; what comes behind them in the record."""
+"""Positions of the values of UNIQ_KEY, TAGS, KEYS and WAIT among names and values, 0 if absent;
+number of pair ends; number of names and values; the bytes that follow them in the record."""
 
 
 _TRIALS = ("1700000000001", "one", 1000001), ("1700000000002", "two", 1000002)
-"""Values tried in a header. What has the meaning of both can only be what was put there."""
+"""Values tried in a header. Fields that decode to both can only be the ones tried."""
 
 
 class Meanings(dict[tuple[str, str, str, str], tuple[int, int, int]]):
     """Queue id, system flag and flag of plain sends by the texts of topic and these three.
 
-    Raises `KeyError`, `ValueError`, `TypeError` or `OverflowError` for what is not plain.
+    Raises `KeyError`, `ValueError`, `TypeError` or `OverflowError` for a send that is not plain.
     """
 
     def __init__(self, sendable: Mapping[str, int]) -> None:
@@ -79,7 +79,8 @@ class Meanings(dict[tuple[str, str, str, str], tuple[int, int, int]]):
 
 
 class Headers(dict[HeaderKey, HeaderShape]):
-    """Shapes of headers of one encoding. Raises `KeyError` for one that is not of a plain send."""
+    """Shapes of headers of one encoding. Raises `KeyError` for a header that is not of a plain
+    send."""
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class Headers(dict[HeaderKey, HeaderShape]):
 
 
 class Names(dict[NamesKey, NamesShape | None]):
-    """What names of properties ask for; None for more than plain care."""
+    """Shapes of property names; None if they ask for more than the plain way does."""
 
     def __init__(self, suffix: bytes) -> None:
         """`suffix`: properties that the broker adds."""
@@ -143,7 +144,7 @@ class Names(dict[NamesKey, NamesShape | None]):
     def _read(self, key: NamesKey) -> NamesShape | None:
         is_ended = key[-1] == PAIR_END
         names = list(key[:-1] if is_ended else key)
-        # Each but the first stands behind the end of the pair before it.
+        # Each but the first follows the end of the previous pair.
         if not all(name.startswith(PAIR_END) for name in names[1:]):
             return None
         names[1:] = [name[1:] for name in names[1:]]

@@ -8,7 +8,7 @@ import trio
 
 from rocketbed.node.broker.clients import BROADCASTING, Clients
 from rocketbed.node.broker.groups import Groups
-from rocketbed.node.broker.long_polling import HeldPull, LongPolls
+from rocketbed.node.broker.long_polling import LongPoll, LongPolls
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.subscriptions import BadExpression, is_tag_type, parse_tags
 from rocketbed.node.broker.topics import Topics
@@ -28,8 +28,8 @@ COMMIT_OFFSET: Final = 0x1
 SUSPEND: Final = 0x2
 SUBSCRIPTION: Final = 0x4
 CLASS_FILTER: Final = 0x8
-HOLD_MAX_MS: Final = 120_000
-"""Longest hold a client may ask for; idle connections are closed after that."""
+WAIT_MAX_MS: Final = 120_000
+"""Longest wait a client may ask for; idle connections are closed after that."""
 MASTER_ID: Final = 0
 ALL: Final = 1 << 31
 """More messages than any client asks for."""
@@ -46,7 +46,7 @@ PULL_CODES: Final[dict[GetStatus, ResponseCode]] = {
     GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
 }
-"""The last two are PULL_NOT_FOUND when offset 0 was asked for."""
+"""The last two are PULL_NOT_FOUND when offset 0 was requested."""
 BEYOND: Final = (
     GetStatus.OFFSET_OVERFLOW_BADLY,
     GetStatus.NO_MATCHED_LOGIC_QUEUE,
@@ -86,31 +86,31 @@ class Puller:
         self._clients = clients
         self._offsets = offsets
         self.polls = LongPolls(
-            limit=config.held_pulls_max, queue_max=store.queue_max, execute=self._again
+            limit=config.long_polls_max, queue_max=store.queue_max, execute=self._execute_again
         )
         store.on_arrival.append(self.polls.on_arrival)
         topics.on_change.append(self._changed)
         self.is_master_alive: Callable[[], bool] = lambda: False
-        """On a slave: whether a master serves the group, so that readers should go there."""
+        """On a slave: True if a master serves the group, so that readers should go there."""
         self.elsewhere: Callable[[], str] = str
-        """Why positions are not taken now; empty if they are."""
+        """Returns why positions are not accepted now; empty if they are."""
         self.gate: Callable[[], str] = str
-        """Why nothing can be read now; empty if it can. Of a group with failover."""
+        """Returns why nothing can be read now, in a group with failover; empty if it can."""
         self.served = 0
-        """Messages handed out since the start."""
+        """Messages sent to readers since the start."""
         self.missed = 0
         """Pulls that found nothing since the start."""
 
     def handle(self, command: Command, connection: Connection) -> Command | None:
-        """Answer a pull, or hold it. Raises `HeaderError`."""
+        """Answer a pull, or let it wait. Raises `HeaderError`."""
         if command.is_oneway:
             return None
-        return self._execute(command, connection, may_hold=True)
+        return self._execute(command, connection, may_wait=True)
 
-    def _again(self, pull: HeldPull) -> None:
+    def _execute_again(self, pull: LongPoll) -> None:
         command, connection = pull.command, pull.connection
         try:
-            response = self._execute(command, connection, may_hold=False, outlived=pull.outlived)
+            response = self._execute(command, connection, may_wait=False, outlived=pull.outlived)
         except Exception as exc:
             response = connection.failure(command, exc)
         connection.reply(command, response)
@@ -120,7 +120,7 @@ class Puller:
         command: Command,
         connection: Connection,
         *,
-        may_hold: bool,
+        may_wait: bool,
         most: int = ALL,
         outlived: bool = False,
     ) -> Command | None:
@@ -134,7 +134,7 @@ class Puller:
         place = header.consumerGroup, header.topic, header.queueId
         target = self._offsets.reset_of(*place, header.queueOffset)
         if target is None and outlived and header.queueOffset and not self._config.is_slave:
-            # All that the queue has came after the deletion: the reader would skip it.
+            # All messages of the queue came after the deletion: the reader would skip them.
             target = self._store.queue_min(*place[1:])
         if target is not None:
             moved = GetResult(
@@ -152,21 +152,21 @@ class Puller:
             max_bytes=header.maxMsgBytes if (header.maxMsgBytes or 0) > 0 else None,
             tag_codes=allowed.tag_codes,
         )
-        if self._comes_yet(header, result):
+        if self._is_not_visible_yet(header, result):
             result = replace(
                 result, status=GetStatus.OFFSET_OVERFLOW_ONE, next_offset=header.queueOffset
             )
-        commits = may_hold and header.sysFlag & COMMIT_OFFSET and not self._config.is_slave
+        commits = may_wait and header.sysFlag & COMMIT_OFFSET and not self._config.is_slave
         if commits and not self.elsewhere():
             self._offsets.commit(*place, header.commitOffset)
         self._offsets.pull(*place, header.queueOffset)
         code, suggested = self._outcome(header, result, allowed.group)
-        if code == ResponseCode.PULL_NOT_FOUND and may_hold and header.sysFlag & SUSPEND:
-            pull = self._held(command, connection, header, allowed)
-            if self.polls.hold(header.topic, header.queueId, pull):
+        if code == ResponseCode.PULL_NOT_FOUND and may_wait and header.sysFlag & SUSPEND:
+            pull = self._long_poll(command, connection, header, allowed)
+            if self.polls.add(header.topic, header.queueId, pull):
                 return None
         if code == ResponseCode.SUCCESS and connection.is_full:
-            # Many held pulls of a peer that does not read, woken at once: it can ask again.
+            # Many long polls of a peer that does not read, woken at once: it can ask again.
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
             result = replace(
                 result, status=GetStatus.NO_MATCHED_MESSAGE, next_offset=header.queueOffset
@@ -179,18 +179,18 @@ class Puller:
         return self._send_records(response, connection, result, command)
 
     def _changed(self, topics: list[str]) -> None:
-        if self._config.is_slave:  # a copy that lags has ends that say nothing
+        if self._config.is_slave:  # the ends of a lagging copy say nothing
             return
         for name in topics:
             if (config := self._topics.get(name)) is None:
-                self.polls.topic_gone(name)
+                self.polls.topic_deleted(name)
             else:
-                self.polls.topic_there(name, config.read_queue_nums)
+                self.polls.topic_recreated(name, config.read_queue_nums)
 
     # --- checks
 
     def _check(self, command: Command, header: PullMessageRequest) -> _Allowed:
-        """RocketMQ's checks in its order (wire.md 5.2)."""
+        """Make RocketMQ's checks in its order (wire.md 5.2)."""
         config, topic_name = self._config, header.topic
         if not config.broker_permission & PERM_READ:
             raise _Refused(
@@ -234,7 +234,7 @@ class Puller:
         return _Allowed(topic, group, codes)
 
     def _own_filter(self, header: PullMessageRequest) -> frozenset[int] | None:
-        """Filter of a pull that carries its expression."""
+        """Return the filter of a pull that carries its expression."""
         self._check_type(header.expressionType)
         try:
             return parse_tags(header.subscription)
@@ -247,7 +247,7 @@ class Puller:
     def _group_filter(
         self, header: PullMessageRequest, config: SubscriptionGroupConfig
     ) -> frozenset[int] | None:
-        """Filter of a pull whose expression came with the group's heartbeat."""
+        """Return the filter of a pull whose expression came with the group's heartbeat."""
         group = self._clients.consumers.get(header.consumerGroup)
         if group is None:
             raise _Refused(
@@ -283,9 +283,9 @@ class Puller:
                 f"The broker does not support consumer to filter message by {expression_type}",
             )
 
-    def _comes_yet(self, header: PullMessageRequest, result: GetResult) -> bool:
-        """Whether a position beyond the queue's end is one that a former leader gave out: what is
-        there is in our log, and will be seen."""
+    def _is_not_visible_yet(self, header: PullMessageRequest, result: GetResult) -> bool:
+        """True if a position beyond the queue's end comes from a former leader: its messages are in
+        our log, and will become visible."""
         if not self._config.replica or result.status not in BEYOND:
             return False
         topic, queue_id = header.topic, header.queueId
@@ -296,7 +296,7 @@ class Puller:
     def _outcome(
         self, header: PullMessageRequest, result: GetResult, group: SubscriptionGroupConfig
     ) -> tuple[ResponseCode, int]:
-        """Response code, and the broker id to ask next (wire.md 5.3, 5.4)."""
+        """Return the response code, and the broker id to ask next (wire.md 5.3, 5.4)."""
         config = self._config
         code = PULL_CODES[result.status]
         empty = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
@@ -316,51 +316,51 @@ class Puller:
                 suggested = group.broker_id
         return code, suggested
 
-    def _held(
+    def _long_poll(
         self,
         command: Command,
         connection: Connection,
         header: PullMessageRequest,
         allowed: _Allowed,
-    ) -> HeldPull:
+    ) -> LongPoll:
         config = self._config
-        asked = header.suspendTimeoutMillis if config.long_polling else config.short_polling_ms
-        hold_s = min(max(asked, 0), HOLD_MAX_MS) / 1000
-        return HeldPull(
+        wait_ms = header.suspendTimeoutMillis if config.long_polling else config.short_polling_ms
+        wait_s = min(max(wait_ms, 0), WAIT_MAX_MS) / 1000
+        return LongPoll(
             command,
             connection,
             header.queueOffset,
             allowed.tag_codes,
-            trio.current_time() + hold_s,
+            trio.current_time() + wait_s,
         )
 
     def _send_records(
         self, response: Command, connection: Connection, result: GetResult, command: Command
     ) -> Command | None:
-        """Send what the page cache holds; what it does not hold is read in a separate task."""
+        """Send records that the page cache holds; else read them in a separate task."""
         # A read from the device would block the loop, and with it every connection.
         try:
             records = self._store.read_cached(result.ranges)
-        except CorruptRecord:  # alone, each message that stands before the damaged one is served
+        except CorruptRecord:  # alone, each message before the damaged one is served
             if len(result.ranges) == 1:
                 raise
-            return self._execute(command, connection, may_hold=False, most=1)
+            return self._execute(command, connection, may_wait=False, most=1)
         if records is not None:
             self._send(response, connection, records, result)
             return None
 
         async def read_cold(_command: Command, _connection: Connection) -> Command | None:
             try:
-                found = await self._store.read(result.ranges)
+                cold = await self._store.read(result.ranges)
             except CorruptRecord:
                 if len(result.ranges) == 1:
                     raise
-                return self._execute(command, connection, may_hold=False, most=1)
-            if not found:
+                return self._execute(command, connection, may_wait=False, most=1)
+            if not cold:
                 response.code = ResponseCode.PULL_RETRY_IMMEDIATELY
                 response.remark = GetStatus.MESSAGE_WAS_REMOVING.name
                 return response
-            self._send(response, connection, found, result)
+            self._send(response, connection, cold, result)
             return None
 
         connection.spawn(read_cold, command)

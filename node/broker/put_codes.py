@@ -1,4 +1,4 @@
-"""How a put's outcome is answered: RocketMQ's code, and a remark (wire.md 4.3)."""
+"""RocketMQ's response code and remark for each outcome of a put (wire.md 4.3)."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ PUT_CODES: Final[dict[PutStatus, ResponseCode]] = {
     PutStatus.WHEEL_TIMER_MSG_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.WHEEL_TIMER_NOT_ENABLE: ResponseCode.SYSTEM_ERROR,
 }
-"""After the first four the message is in the log, and the answer carries its position."""
+"""For the first four the message is in the log, and the answer carries its position."""
 
 REJECTED: Final = "[REJECTREQUEST]system busy, start flow control for a while"
-"""Remark of code 2 when sends are refused at the door: page cache busy, or a slave."""
+"""Remark of code 2 when sends are refused up front: page cache busy, or a slave."""

@@ -27,11 +27,11 @@ from rocketbed.wire.headers import (
 from rocketbed.wire.properties import tag_key
 
 UNIQUE_KEY_MAX: Final = 32
-"""Messages that a query by unique key may ask for."""
+"""Most messages in the answer to a query by unique key."""
 QUERY_MAX: Final = 64
 """Messages in one answer to a query by key."""
 TAG_INDEX: Final = "T"
-"""`indexType` of a query by tag; the other types, `K` and `U`, ask for what is indexed as a key."""
+"""`indexType` of a query by tag; the other types, `K` and `U`, query what is indexed as a key."""
 ANSWER_MAX: Final = 8 * 1024 * 1024
 """Bytes of records in one answer to a query; a frame holds 16 MiB."""
 
@@ -57,17 +57,17 @@ class Queries:
         self._groups = groups
         self._offsets = offsets
         self.gate: Callable[[], str] = str
-        """Why this node is not the one to ask for positions; empty if it is. Of a group with
-        failover, as the next ones."""
+        """Returns why this node may not answer for positions; empty if it may. As the next two,
+        only in a group with failover."""
         self.commits: Callable[[], str] = str
-        """Why positions are not taken now; empty if they are."""
+        """Returns why positions are not accepted now; empty if they are."""
         self.reads: Callable[[], str] = str
-        """Why nothing can be read now; empty if it can."""
+        """Returns why nothing can be read now; empty if it can."""
 
     # --- consumer offsets
 
     def consumer_offset(self, command: Command, connection: Connection) -> Command:
-        """14: where a group stands in a queue. Raises `HeaderError`."""
+        """14: position of a group in a queue. Raises `HeaderError`."""
         if elsewhere := self.gate():
             return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
         header = QueryConsumerOffsetRequest.decode(command.raw_fields)
@@ -84,9 +84,9 @@ class Queries:
         return answer(command, ResponseCode.QUERY_NOT_FOUND, remark)
 
     def _starts_in_memory(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue still has its very first message, and that among the recent ones.
+        """True if the queue still has its very first message, and that among the recent ones.
 
-        A new group then starts at 0 whatever it prefers: upstream's behaviour, kept.
+        A new group then starts at 0 whatever it prefers, as upstream.
         """
         try:
             result = self._store.get_messages(topic, queue_id, 0, 1)
@@ -98,7 +98,7 @@ class Queries:
         return not near or self._store.max_offset - result.ranges[0][0] <= near
 
     def commit_offset(self, command: Command, connection: Connection) -> Command:
-        """15: store where a group stands. Raises `HeaderError`."""
+        """15: store a group's position. Raises `HeaderError`."""
         if elsewhere := self.commits():
             return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
         header = UpdateConsumerOffsetRequest.decode(command.raw_fields)
@@ -127,7 +127,8 @@ class Queries:
         return _offset(command, offset)
 
     def min_offset(self, command: Command, connection: Connection) -> Command:
-        """31: the first offset that a queue keeps; -1 for a batch queue that never had a message.
+        """31: the first offset that is still in a queue; -1 for a batch queue that never had a
+        message.
 
         Raises `HeaderError`.
         """
@@ -180,19 +181,19 @@ class Queries:
         count = max(0, min(header.maxNum, limit))
         is_tag = header.indexType == TAG_INDEX and not header.uniqueKeyQuery
         key = tag_key(header.key) if is_tag else header.key
-        found = await self._store.query(
+        result = await self._store.query(
             header.topic, key, count, header.beginTimestamp, header.endTimestamp
         )
         records: list[bytes] = []
         size = 0
-        for record in found.records:
+        for record in result.records:
             size += len(record)
             if size > ANSWER_MAX and records:
                 break
             records.append(record)
         fields = QueryMessageResponse(
-            indexLastUpdateTimestamp=found.last_update_ms,
-            indexLastUpdatePhyoffset=found.last_update_offset,
+            indexLastUpdateTimestamp=result.last_update_ms,
+            indexLastUpdatePhyoffset=result.last_update_offset,
         ).encode()
         if not records:
             remark = "can not find message, maybe time range not correct"

@@ -1,4 +1,4 @@
-"""How many a second, over the last minute, from samples of totals."""
+"""Rates per second, over the last minute, from samples of totals."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -7,18 +7,18 @@ from typing import Final
 import trio
 
 SAMPLE_S: Final = 10.0
-"""Between two samples."""
+"""Time between two samples."""
 SAMPLES: Final = 7
-"""That many are kept: a minute."""
+"""Number of samples in memory: a minute."""
 PIECE: Final = 256
-"""Parts that are added up before others run: there may be thousands."""
+"""Parts that are added up before other tasks run: there may be thousands."""
 
 
 class Rates:
-    """The growth of totals that have names."""
+    """Growth of named totals."""
 
     def __init__(self, parts: Callable[[], Iterable[tuple[str, int]]]) -> None:
-        """`parts` gives names and what to add to their totals; others run meanwhile."""
+        """`parts` yields names and amounts to add to their totals; other tasks run meanwhile."""
         self._parts = parts
         self._samples: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=SAMPLES)
 
@@ -32,9 +32,9 @@ class Rates:
         self._samples.append((trio.current_time(), sums))
 
     def per_s(self, name: str) -> float:
-        """0 for what is new, or has become less."""
-        known = [(at, totals[name]) for at, totals in self._samples if name in totals]
-        if len(known) < 2 or known[-1][0] <= known[0][0]:
+        """Return the rate of a total; 0 if it is new or became less."""
+        points = [(at, totals[name]) for at, totals in self._samples if name in totals]
+        if len(points) < 2 or points[-1][0] <= points[0][0]:
             return 0.0
-        (begin, low), (end, high) = known[0], known[-1]
+        (begin, low), (end, high) = points[0], points[-1]
         return max(high - low, 0) / (end - begin)

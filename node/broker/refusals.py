@@ -1,7 +1,7 @@
 """Requests of RocketMQ that this broker does not serve yet: refused by name, never ignored.
 
-The code is RocketMQ's for an unknown request, 3; clients then do what they do with brokers that
-are older than the feature.
+The code is RocketMQ's for an unknown request, 3; clients then treat this broker as one older than
+the feature.
 """
 
 from typing import Final
@@ -25,10 +25,10 @@ FEATURES: Final[dict[int, str]] = {
     RequestCode.POP_ROLLBACK: "POP consumption",
     RequestCode.BATCH_ACK_MESSAGE: "POP consumption",
 }
-"""What each of them would need."""
+"""Feature that each of them would need."""
 
 
 def refuse(command: Command, connection: Connection) -> Command:
-    """Code 3 with a remark that names the feature."""
+    """Answer code 3 with a remark that names the feature."""
     remark = f" request type {command.code} not supported: {FEATURES[command.code]}"
     return answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -1,10 +1,10 @@
-"""Registering at the nameservers: who we are, which topics we serve (wire.md 3.2, 3.3).
+"""Registration at the nameservers: this node's address and its topics (wire.md 3.2, 3.3).
 
 One task and one connection for each nameserver, since a nameserver takes a broker off the routes
-when the connection of its registration ends. The whole topic table goes out each time, also when
-one topic changed: a first registration with a single topic would hide the others (trap 3). A slave
-learns its master from the answer, and asks every second who that is now: a promoted slave would
-else stay unknown to the others for up to 30 s.
+when the connection of its registration ends. The whole topic table is sent each time, also when one
+topic changed: a first registration with a single topic would hide all others (trap 3). A slave
+learns its master from the answer, and asks every second whether it changed: a promoted slave would
+otherwise stay unknown to the remaining slaves for up to 30 s.
 """
 
 import zlib
@@ -41,13 +41,13 @@ RETRY_S = 0.5
 RETRY_MAX_S = 5.0
 MASTER_ID = 0
 WATCH_S = 1.0
-"""Pause between a slave's questions who is the master (a few bytes, code 901)."""
+"""Pause between a slave's questions for the master (a few bytes, code 901)."""
 
 SetMaster = Callable[[Address | None, Address | None], None]
 
 
 class Registration:
-    """A node's service: keeps it registered everywhere.
+    """Service of a node: keeps it registered at every nameserver.
 
     A stop closes the connections, which takes the node off the routes at once.
     """
@@ -62,17 +62,18 @@ class Registration:
         self._set_master = set_master
         self._changed: dict[Address, trio.Event] = {at: trio.Event() for at in config.nameservers}
         self.registered: dict[Address, bool] = dict.fromkeys(config.nameservers, False)
-        """Which nameservers have our registration."""
-        self._told: dict[Address, tuple[str, str]] = {}
-        """A slave's master as each nameserver named it last: replication and remoting address."""
+        """True for each nameserver that has our registration."""
+        self._masters: dict[Address, tuple[str, str]] = {}
+        """Replication and remoting address of a slave's master, as each nameserver gave them
+        last."""
         self._followed = ("", "")
-        """The one of them that was passed on."""
+        """Addresses that were last passed to `set_master`."""
         self.epoch: Callable[[], int] = lambda: 0
-        """Of a group with failover: routes go by the broker of the highest one."""
+        """Epoch in a group with failover: routes use the broker of the highest one."""
         topics.on_change.append(lambda _: self.announce())
 
     def announce(self) -> None:
-        """Register anew, at once and everywhere."""
+        """Register again, at once and everywhere."""
         for event in self._changed.values():
             event.set()
 
@@ -105,7 +106,7 @@ class Registration:
         )
 
     async def _serve(self, connection: Connection, address: Address) -> bool:
-        """Register on one connection until it ends; whether it worked at least once."""
+        """Register on one connection until it ends; True if it worked at least once."""
         worked = False
         ended = trio.Event()
         connection.on_close.append(lambda _: ended.set())
@@ -119,7 +120,7 @@ class Registration:
                     self._log_failure(address, f"code {answer.code}: {answer.remark}")
                     return worked
                 worked = True
-                self._took(address, answer)
+                self._accept(address, answer)
                 await self._wait_for_change(connection, address, ended)
         except RemotingError as exc:
             self._log_failure(address, str(exc))
@@ -129,7 +130,7 @@ class Registration:
     async def _wait_for_change(
         self, connection: Connection, address: Address, ended: trio.Event
     ) -> None:
-        """Until the period is over, a topic or the master changed, or the connection ended."""
+        """Wait until the period is over, a topic or the master changed, or the connection ended."""
 
         async def cancel_after(event: trio.Event) -> None:
             await event.wait()
@@ -147,16 +148,16 @@ class Registration:
                     nursery.start_soon(cancel_for_master)
 
     async def _watch_master(self, connection: Connection, address: Address) -> None:
-        """Until this nameserver has another master than it named last.
+        """Return when this nameserver names another master than before.
 
-        One that does not know the request (4.x) gets our registration again instead, every second
-        while it has named no master.
+        A nameserver that does not know the request (4.x) gets our registration again instead, every
+        second until it names a master.
         """
         config = self._config
         header = MemberGroupRequest(clusterName=config.cluster_name, brokerName=config.broker_name)
         while True:
             await trio.sleep(WATCH_S)
-            named = self._told.get(address, ("", ""))[1]
+            named = self._masters.get(address, ("", ""))[1]
             try:
                 answer = await connection.request(
                     request(RequestCode.GET_BROKER_MEMBER_GROUP, header.encode())
@@ -172,7 +173,7 @@ class Registration:
                 return
 
     def _registration(self) -> Command:
-        """The request 103 with the whole table."""
+        """Return the request 103 with the whole table."""
         config = self._config
         body = RegisterBrokerBody(topic_config_serialize_wrapper=self._routed_topics()).encode()
         header = RegisterBrokerRequest(
@@ -188,7 +189,7 @@ class Registration:
         return request(RequestCode.REGISTER_BROKER, header.encode(), body)
 
     def _routed_topics(self) -> TopicConfigTable:
-        """The table with permissions cut to the broker's own (wire.md 3.3)."""
+        """Return the table with permissions reduced to the broker's own (wire.md 3.3)."""
         table = self._topics.body()
         table.data_version = replace(table.data_version, state_version=self.epoch())
         mask = self._config.broker_permission
@@ -199,32 +200,33 @@ class Registration:
             }
         return table
 
-    def _took(self, address: Address, answer: Command) -> None:
+    def _accept(self, address: Address, answer: Command) -> None:
         if not self.registered[address]:
             self._world.log.info("broker.registered", nameserver=f"{address[0]}:{address[1]}")
         self.registered[address] = True
-        found = RegisterBrokerResponse.decode(answer.raw_fields)
+        response = RegisterBrokerResponse.decode(answer.raw_fields)
         if (
             not self._config.is_slave
             or self._config.replica
-            or not found.haServerAddr
-            or not found.masterAddr
+            or not response.haServerAddr
+            or not response.masterAddr
         ):
             return
-        named = (found.haServerAddr, found.masterAddr)
-        if self._told.get(address) == named:
-            return  # else one that lives in the past would win over another every 30 s
-        self._told[address] = named
+        named = (response.haServerAddr, response.masterAddr)
+        if self._masters.get(address) == named:
+            return  # or a nameserver that is out of date would win over another every 30 s
+        self._masters[address] = named
         self._follow(named)
 
     def try_another(self) -> None:
-        """The node that is followed says that it is a slave: another nameserver may know better.
+        """Follow the master of another nameserver, since the node that we follow says that it is a
+        slave.
 
-        The one that named it may be gone, so that it never takes its word back (seed 863730).
+        The nameserver that named it may be down, and never correct itself.
         """
-        known = list(dict.fromkeys(self._told.values()))
-        if len(known) > 1:
-            self._follow(known[(known.index(self._followed) + 1) % len(known)])
+        masters = list(dict.fromkeys(self._masters.values()))
+        if len(masters) > 1:
+            self._follow(masters[(masters.index(self._followed) + 1) % len(masters)])
 
     def _follow(self, named: tuple[str, str]) -> None:
         self._followed = named

@@ -1,7 +1,8 @@
-"""How groups get their messages, by topic: `messageRequestMode.json` (401, broker.md 1.9).
+"""Modes by which groups get their messages, by topic: `messageRequestMode.json` (401, broker.md
+1.9).
 
-Only pulls are served here. What a RocketMQ broker wrote of POP stays in the file, so that it finds
-it again, and such a group is told to pull.
+Only pulls are served here. A RocketMQ broker's entries for POP stay in the file, for its return,
+and such a group is told to pull.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ class RequestModes:
         self._table = table.message_request_mode_map
 
     def warn_of_pop(self) -> None:
-        """Name the groups that are told to pull although their entry says POP."""
+        """Log the groups that are told to pull although their entry says POP."""
         for topic, groups in self._table.items():
             for group, entry in groups.items():
                 if entry.mode == POP:
@@ -64,16 +65,16 @@ class RequestModes:
                 callback(f"{entry.topic}@{entry.consumer_group}")
 
     def row(self, key: str) -> Any:
-        """The entry of `topic@group` as JSON."""
+        """Return the entry of `topic@group` as JSON."""
         topic, _, group = key.rpartition("@")
         return self._table[topic][group].to_json()
 
     def body(self) -> RequestModeTable:
-        """The table as 402 carries it."""
+        """Return the table as 402 carries it."""
         return RequestModeTable(message_request_mode_map=self._table)
 
     def replace_all(self, table: RequestModeTable) -> None:
-        """Take a master's table over whole; durable after `save`."""
+        """Replace the whole table with a master's; durable after `save`."""
         if self._table != table.message_request_mode_map:
             self._table = table.message_request_mode_map
             self._saved.touch()

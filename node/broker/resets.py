@@ -1,7 +1,7 @@
-"""Sending a group elsewhere in a topic: 222 (wire.md 6.7).
+"""Reset of a group's positions in a topic: 222 (wire.md 6.7).
 
-The group need not be connected. What it commits is ignored until its next pull of a queue, which is
-told where to go on; a pull that is held is told at once.
+The group need not be connected. Its commits are ignored until its next pull of a queue, whose
+answer sends it to the new position; a long poll is answered at once.
 """
 
 from rocketbed.node.broker.config_file import ConfigFileError
@@ -52,18 +52,18 @@ class Resets:
         if self._groups.get(group) is None:
             remark = f"Group {group} does not exist"
             return answer(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        asked = -1 if header.queueId is None else header.queueId
-        if asked >= config.read_queue_nums:
-            remark = f"queueId[{asked}] is illegal: topic {topic} has {config.read_queue_nums}"
+        requested = -1 if header.queueId is None else header.queueId
+        if requested >= config.read_queue_nums:
+            remark = f"queueId[{requested}] is illegal: topic {topic} has {config.read_queue_nums}"
             return answer(command, ResponseCode.INVALID_PARAMETER, remark)
         targets: dict[int, int] = {}
-        for queue_id in range(config.read_queue_nums) if asked < 0 else (asked,):
-            target = -1 if asked < 0 or header.offset is None else header.offset
+        for queue_id in range(config.read_queue_nums) if requested < 0 else (requested,):
+            target = -1 if requested < 0 or header.offset is None else header.offset
             low = self._store.queue_min(topic, queue_id)
             high = self._store.queue_max(topic, queue_id)
             if target < 0:
                 target = await self._by_time(topic, queue_id, header.timestamp)
-            elif not low <= target <= high:  # beyond the end, messages would never be given
+            elif not low <= target <= high:  # beyond the end, messages would never be delivered
                 remark = f"Target offset {target} not in consume queue range [{low}-{high}]"
                 return answer(command, ResponseCode.SYSTEM_ERROR, remark)
             targets[queue_id] = target

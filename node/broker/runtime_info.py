@@ -1,4 +1,4 @@
-"""What a broker says about itself: 28 (wire.md 2.8)."""
+"""Runtime information of a broker: 28 (wire.md 2.8)."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +19,7 @@ from rocketbed.wire.message import decode_message
 from rocketbed.world.api import World
 
 VERSION_NAME: Final = "V5_3_3"
-"""The release whose behaviour this broker has; ours is in `rocketbedVersion`."""
+"""Release whose behaviour this broker has; our own is in `rocketbedVersion`."""
 ZERO_KEYS: Final = (
     "sendThreadPoolQueueSize",
     "pullThreadPoolQueueSize",
@@ -57,9 +57,9 @@ class RuntimeInfo:
         self._boot_ms = world.clock.wall_ms()
         self._began = trio.current_time()
         self.not_ready: Callable[[], str] = lambda: ""
-        """Why clients cannot use this node (readiness.py); empty if they can."""
+        """Returns why clients cannot use this node (readiness.py); empty if they can."""
         self.failover: Callable[[], dict[str, str]] = dict
-        """What a member of a group with failover adds."""
+        """Returns further entries of a member of a group with failover."""
 
     async def runtime(self, command: Command, connection: Connection) -> Command:
         """28: the table of runtime information."""
@@ -76,7 +76,7 @@ class RuntimeInfo:
         first = await self._store.record_at(self._store.min_offset)
         earliest_ms = 0
         if first is not None:
-            with suppress(RemoteProtocolError):  # damaged, as the table says elsewhere
+            with suppress(RemoteProtocolError):  # damaged, as another entry of the table says
                 earliest_ms = decode_message(first).store_timestamp
         return {
             **dict.fromkeys(ZERO_KEYS, "0"),

@@ -1,8 +1,8 @@
 """Sends: 10, 310 and 320 (wire.md 4). The hot path of a broker.
 
-Sends of one read make one run, written at once at its end; nothing is awaited in between, so
-there is never more than one run. A plain message to a known topic is handled here with as few
-steps as we know; everything else is decided in `send_checks` first and then added the same way.
+Sends of one read make one run, written at once at its end; nothing is awaited in between, so there
+is never more than one run. A plain message to a known topic is handled here in as few steps as
+possible; `send_checks` decides about all others first, which are then added the same way.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from rocketbed.node.broker.plain_run import EndOfLog, is_near
 from rocketbed.node.broker.plain_shapes import SLOW_PROPERTIES, Headers, Meanings, Names
 from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED
 from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
-from rocketbed.node.broker.send_outcomes import Pending, PlainRun, Taken, number_of, refused, stored
+from rocketbed.node.broker.send_outcomes import Pending, PlainRun, Sent, number_of, refused, stored
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC, Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
@@ -42,7 +42,7 @@ _new_tuple = tuple.__new__
 
 
 class Sender:
-    """Takes messages into the log and answers when they are as safe as the settings say."""
+    """Puts messages into the log and answers when they are as safe as the settings ask."""
 
     def __init__(
         self,
@@ -70,20 +70,20 @@ class Sender:
             kind: Headers(form, tail, self._meanings) for kind, form in FORMS.items()
         }
         self._names = Names(self._suffix.encode())
-        self._take, _ = choose(wanted=config.store.native)
+        self._take, _ = choose(native=config.store.native)
         topics.on_change.append(self._forget)
         self._run: Run | None = None
         self._sent: list[Pending | PlainRun] = []
-        """Of the run, all of one connection, as nothing awaits before it ends."""
+        """Messages of the run, all of one connection, as nothing awaits before it ends."""
         self._answers = SendAnswers(store.store_host_bytes)
         self.gate: Callable[[], tuple[ResponseCode, str] | None] = lambda: None
-        """Why no message may be taken now, code and remark: of a group with failover."""
+        """Returns code and remark if no message may be accepted now; for a group with failover."""
         self._not_stored = {"rbNotStored": "1"} if config.replica else {}
         """Fields of a refusal, which say that another leader may be asked at once."""
         self.accepted = 0
-        """Messages taken since the start."""
+        """Messages accepted since the start."""
         self.accepted_bytes = 0
-        """Bytes of the log they took."""
+        """Bytes of the log that they use."""
         self.failed = 0
         """Messages refused by the store since the start."""
 
@@ -100,14 +100,14 @@ class Sender:
             key = topic, queue_text, sys_flag_text, flag_text
             queue_id, sys_flag, flag = self._meanings[key]
             born_ms = int(born_text)
-            found = decode_properties(properties)
-            unique_key = found[UNIQUE_KEY]
+            fields = decode_properties(properties)
+            unique_key = fields[UNIQUE_KEY]
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError):
             return self._slow(run, command, connection)
         if (
             not 0 <= born_ms <= 0x7FFFFFFFFFFFFFFF
-            or not SLOW_PROPERTIES.isdisjoint(found)
-            or found.get(WAIT, "true") != "true"
+            or not SLOW_PROPERTIES.isdisjoint(fields)
+            or fields.get(WAIT, "true") != "true"
             or not command.body
         ):
             return self._slow(run, command, connection)
@@ -123,8 +123,8 @@ class Sender:
                 sys_flag=sys_flag,
                 born_ms=born_ms,
                 born_host=connection.remote_bytes,
-                tag=found.get(TAGS),
-                keys=index_keys(unique_key, found.get(KEYS)),
+                tag=fields.get(TAGS),
+                keys=index_keys(unique_key, fields.get(KEYS)),
             )
         except MessageRejected as exc:
             return answer(command, PUT_CODES[exc.status], str(exc))
@@ -138,8 +138,8 @@ class Sender:
             headers.clear()
 
     def take(self, data: bytes, at: int, connection: Connection) -> int:
-        """Take the plain sends among the whole frames of `data` from `at` on; where the first
-        frame begins that is left to `handle`, or is no send. See `plain_run`."""
+        """Take the plain sends among the whole frames of `data` from `at` on. Return the position
+        of the first frame that it did not take. See `plain_run`."""
         run = self._run
         if not is_near(data, at) or (run is None and self._is_closed()):
             return at
@@ -181,14 +181,14 @@ class Sender:
             self._store.commit(run)
         except PutFailed as exc:
             self.failed += number_of(sent)
-            # Whatever else fails may have left bytes that a power loss brings back.
+            # Any other failure may have left bytes that a power loss brings back.
             no_room = exc.status is PutStatus.CREATE_MAPPED_FILE_FAILED
             fields = self._not_stored if no_room else {}
             _send(connection, refused(sent, PUT_CODES[exc.status], str(exc), fields))
             return
         self.accepted += number_of(sent)
         self.accepted_bytes += run.end - run.start
-        waiting: Taken = ()
+        waiting: Sent = ()
         if self._releases.waits:
             waiting = [item for item in sent if isinstance(item, PlainRun) or item.waits]
             sent = [item for item in sent if isinstance(item, Pending) and not item.waits]
@@ -196,10 +196,10 @@ class Sender:
         if waiting:
             self._wait(run.end, waiting, connection)
 
-    # --- refusing at the door
+    # --- refusing up front
 
     def refusal(self, command: Command) -> Command | None:
-        """Why no message at all is taken now."""
+        """Return an answer that refuses any message now, else None."""
         if (gated := self.gate()) is not None:
             self.failed += 1
             return answer(command, *gated, self._not_stored)
@@ -219,7 +219,7 @@ class Sender:
         return bool(start_ms) and self._world.clock.wall_ms() < start_ms
 
     def _is_closed(self) -> bool:
-        """Whether the next message will be refused at the door."""
+        """True if the next message will be refused up front."""
         return (
             self.gate() is not None
             or self._config.is_slave
@@ -234,7 +234,7 @@ class Sender:
         remark = f"broker unable to service, until {start_ms} (startAcceptSendRequestTimeStamp, ms)"
         return answer(command, ResponseCode.SYSTEM_ERROR, remark)
 
-    # --- everything that is not the plain case
+    # --- all but plain sends
 
     def _slow(self, run: Run, command: Command, connection: Connection) -> Command | None:
         try:
@@ -242,10 +242,10 @@ class Sender:
         except Refused as exc:
             return answer(command, exc.code, str(exc))
         topic = decision.topic
-        # A topic that was just created: a record must not be on disk before its topic is, or a
-        # recovery that takes the directory over would drop it (T14).
+        # A new topic has to be on disk before a record of it, or the recovery of a directory from
+        # another broker would drop the record (T14).
         if not self._topics.is_durable(topic):
-            self._hold(topic, command, connection)
+            self._wait_for_topic(topic, command, connection)
             return None
         try:
             self._add(run, decision, command, connection)
@@ -259,7 +259,7 @@ class Sender:
         batch_key = None
         if decision.inner_batch:
             batch_key = decision.unique_key
-            added = [
+            positions = [
                 run.add_inner_batch(
                     decision.topic,
                     decision.queue_id,
@@ -274,7 +274,7 @@ class Sender:
                 )
             ]
         elif decision.items is not None:
-            added = run.add_batch(
+            positions = run.add_batch(
                 decision.topic,
                 decision.queue_id,
                 decision.items,
@@ -285,7 +285,7 @@ class Sender:
             )
         else:
             level = decision.level
-            added = [
+            positions = [
                 run.add(
                     SCHEDULE_TOPIC if level else decision.topic,
                     level - 1 if level else decision.queue_id,
@@ -305,16 +305,16 @@ class Sender:
             Pending(
                 command,
                 decision.queue_id,
-                added[0][1],
-                [offset for offset, _ in added],
+                positions[0][1],
+                [offset for offset, _ in positions],
                 decision.unique_key,
                 decision.waits,
                 batch_key,
             )
         )
 
-    def _hold(self, topic: str, command: Command, connection: Connection) -> None:
-        """Take the message again once its new topic is in the file (see `topics`)."""
+    def _wait_for_topic(self, topic: str, command: Command, connection: Connection) -> None:
+        """Handle the message again once its new topic is in the file (see `topics`)."""
         connection.open_wait()
 
         def go_on(failure: ConfigFileError | None) -> None:
@@ -330,7 +330,7 @@ class Sender:
 
     # --- answering
 
-    def _wait(self, end: int, waiting: Taken, connection: Connection) -> None:
+    def _wait(self, end: int, waiting: Sent, connection: Connection) -> None:
         number = number_of(waiting)
         connection.open_wait(number)
 

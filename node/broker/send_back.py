@@ -1,4 +1,4 @@
-"""Messages that a consumer could not handle: 36, `%RETRY%` and `%DLQ%` topics (wire.md 4.9)."""
+"""Messages that a consumer failed to process: 36, `%RETRY%` and `%DLQ%` topics (wire.md 4.9)."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ from rocketbed.node.broker.topics import (
     Topics,
     topic_name_problem,
 )
-from rocketbed.node.broker.waiting import add_again, waiting
+from rocketbed.node.broker.waiting import add_again, properties_to_wait
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.errors import MessageRejected, PutFailed
@@ -38,11 +38,11 @@ from rocketbed.wire.properties import (
 from rocketbed.world.api import World
 
 FIRST_LEVEL: Final = 3
-"""Delay level of the first repetition where the consumer asks for none; each one adds one."""
+"""Delay level of the first repetition if the consumer asks for none; each repetition adds one."""
 
 
 class SendBack:
-    """Stores a message anew, for later, for one group."""
+    """Stores a message again, for later, for one group."""
 
     def __init__(
         self,
@@ -65,9 +65,10 @@ class SendBack:
         self._releases = releases
 
     async def handle(self, command: Command, connection: Connection) -> Command:
-        """36. The answer waits until the message is as safe as one that was sent, since its
-        consumer goes on then; RocketMQ's does not. Where disk or slave take too long, it is success
-        all the same, with that as its remark: at an error Java's consumer sends another copy.
+        """36: send a message back. The answer waits until the message is as safe as a sent one,
+        since its consumer moves on then; RocketMQ's does not wait. If disk or slave take too long,
+        it is success nevertheless, with that as its remark: at an error Java's consumer sends
+        another copy.
 
         Raises `HeaderError`, `CorruptRecord`.
         """
@@ -111,25 +112,30 @@ class SendBack:
         level = 0 if is_dead else header.delayLevel or FIRST_LEVEL + message.reconsume_times
         queue_id = self._world.random.randrange(min(queues, QUEUES_MAX))
         if (refusal := self._sender.refusal(command)) is not None:
-            return refusal  # it leads no more
+            return refusal  # this node no longer leads
         try:
             end = self._put(message, topic, queue_id, self._delays.level(level))
         except (MessageRejected, PutFailed) as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
-        status = await self._safe(end)
+        status = await self._wait_until_safe(end)
         late = None if status is PutStatus.PUT_OK else status.name
         if late and self._config.replica:
-            # The next leader may not have it, and its consumer would go on: twice is better.
+            # The next leader may lack it, and its consumer would move on: twice is better.
             return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, f"not confirmed: {late}")
         return answer(command, ResponseCode.SUCCESS, late, {})
 
     def _put(self, message: StoredMessage, topic: str, queue_id: int, level: int) -> int:
-        """Store it once more; the end of the log. Raises `MessageRejected`, `PutFailed`."""
-        found = message.properties | {WAIT: "false", DELAY: str(level)}
-        found.setdefault(RETRY_TOPIC, message.topic)
-        found.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
-        found.setdefault(UNIQUE_KEY, message.offset_message_id)
-        text = waiting(found, topic, queue_id, level) if level else encode_properties(found)
+        """Store the message once more; return the end of the log. Raises `MessageRejected`,
+        `PutFailed`."""
+        properties = message.properties | {WAIT: "false", DELAY: str(level)}
+        properties.setdefault(RETRY_TOPIC, message.topic)
+        properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
+        properties.setdefault(UNIQUE_KEY, message.offset_message_id)
+        text = (
+            properties_to_wait(properties, topic, queue_id, level)
+            if level
+            else encode_properties(properties)
+        )
         run = self._store.begin()
         add_again(
             run,
@@ -143,21 +149,22 @@ class SendBack:
         self._store.commit(run)
         return run.end
 
-    async def _safe(self, end: int) -> PutStatus:
-        found = PutStatus.PUT_OK
-        known = trio.Event()
+    async def _wait_until_safe(self, end: int) -> PutStatus:
+        outcome = PutStatus.PUT_OK
+        is_released = trio.Event()
 
         def release(status: PutStatus) -> None:
-            nonlocal found
-            found = status
-            known.set()
+            nonlocal outcome
+            outcome = status
+            is_released.set()
 
         self._releases.add(end, release)
-        await known.wait()
-        return found
+        await is_released.wait()
+        return outcome
 
 
 def _ids(message: StoredMessage) -> tuple[str | None, ...]:
-    """What consumers call a message: it may have been given by another master (seed 1271510)."""
-    found = message.properties
-    return found.get(UNIQUE_KEY), found.get(ORIGIN_MESSAGE_ID), message.offset_message_id
+    """Return the ids by which consumers may know a message: another master may have delivered
+    it."""
+    properties = message.properties
+    return properties.get(UNIQUE_KEY), properties.get(ORIGIN_MESSAGE_ID), message.offset_message_id

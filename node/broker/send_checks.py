@@ -1,8 +1,7 @@
-"""What a broker checks before it takes a message, in RocketMQ's order (wire.md 4.2, 4.7).
+"""Checks of a message before it is accepted, in RocketMQ's order (wire.md 4.2, 4.7).
 
-Deciding only: nothing is written here but new topics. What this node does not do yet (timers,
-transactions) is refused with a remark that names it; such a message is never stored as a plain
-one.
+They only decide: nothing is written here but new topics. A feature that this node lacks (timers,
+transactions) is refused with a remark that names it; such a message is never stored as a plain one.
 """
 
 import re
@@ -18,7 +17,7 @@ from rocketbed.node.broker.topics import (
     Topics,
     topic_name_problem,
 )
-from rocketbed.node.broker.waiting import waiting
+from rocketbed.node.broker.waiting import properties_to_wait
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.batch_queue import MESSAGES_MAX
 from rocketbed.wire.bodies import PERM_WRITE, TopicConfig
@@ -54,7 +53,7 @@ INT_MAX = 2**31 - 1
 
 
 class Refused(RocketbedError):
-    """A message that is not taken; the remark says why."""
+    """A message that is refused; the remark says why."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
@@ -63,24 +62,24 @@ class Refused(RocketbedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A message that is taken, ready to be added to a run."""
+    """A message that is accepted, ready to be added to a run."""
 
     header: SendMessageRequest
     topic: str
     queue_id: int
     sys_flag: int
     properties: bytes
-    """The property string, ended, without what the broker adds."""
+    """Property string, ended, without the broker's own additions."""
     unique_key: str
     keys: str | None
     tag: str | None
     waits: bool
     items: list[BatchItem] | None = None
-    """The messages of a batch."""
+    """Messages of a batch."""
     inner_batch: int = 0
-    """Number of messages when the batch becomes one record."""
+    """Number of messages if the batch becomes one record."""
     level: int = 0
-    """Of delay: it waits in the delay topic, and `topic` is where it goes then."""
+    """Delay level: the message waits in the delay topic, and `topic` is its destination."""
 
 
 class SendChecks:
@@ -96,7 +95,7 @@ class SendChecks:
         self._delays = delays
 
     def decide(self, command: Command) -> Decision:
-        """What to do with a send. Raises `Refused`, `HeaderError`."""
+        """Return how to store a send. Raises `Refused`, `HeaderError`."""
         header = _header(command)
         topic_config = self._checked_topic(header)
         properties = decode_properties(header.properties or "")
@@ -119,7 +118,7 @@ class SendChecks:
         items = self._batch_items(header, command.body) if header.batch else None
         level = self._delays.level(level)
         if level:
-            text = waiting(decode_properties(text), topic, queue_id, level)
+            text = properties_to_wait(decode_properties(text), topic, queue_id, level)
         sys_flag = header.sysFlag & ~0x30
         if topic_config.topic_filter_type == "MULTI_TAG":
             sys_flag |= MULTI_TAGS
@@ -140,7 +139,7 @@ class SendChecks:
 
     @staticmethod
     def _inner_batch(items: list[BatchItem] | None) -> int:
-        """How many messages become one record; 0 for a single one."""
+        """Return the number of messages that become one record; 0 for a single message."""
         if items is not None and len(items) > MESSAGES_MAX:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -151,8 +150,12 @@ class SendChecks:
 
     def _checked_topic(self, header: SendMessageRequest) -> TopicConfig:
         config, topic = self._config, header.topic
-        found = self._topics.get(topic)
-        if not config.broker_permission & PERM_WRITE and found is not None and found.order:
+        topic_config = self._topics.get(topic)
+        if (
+            not config.broker_permission & PERM_WRITE
+            and topic_config is not None
+            and topic_config.order
+        ):
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.ip1}] sending message is forbidden",
@@ -164,24 +167,24 @@ class SendChecks:
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
-        if found is None:
-            found = self._topics.create_for_send(
+        if topic_config is None:
+            topic_config = self._topics.create_for_send(
                 topic, header.defaultTopic, header.defaultTopicQueueNums
             )
-        if found is None and topic.startswith(RETRY_PREFIX):
+        if topic_config is None and topic.startswith(RETRY_PREFIX):
             self._topics.create_retry(topic.removeprefix(RETRY_PREFIX), 1)
-            found = self._topics.get(topic)
-        if found is None:
+            topic_config = self._topics.get(topic)
+        if topic_config is None:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
             )
-        queues = found.queue_nums
+        queues = topic_config.queue_nums
         if header.queueId >= queues:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{header.queueId}] is illegal, topic[{topic}] has {queues}",
             )
-        return found
+        return topic_config
 
     def _queue(self, header: SendMessageRequest, topic: TopicConfig) -> int:
         if header.queueId >= 0:
@@ -193,7 +196,7 @@ class SendChecks:
         return self._world.random.randrange(topic.write_queue_nums)
 
     def _is_dead(self, header: SendMessageRequest, version: int) -> bool:
-        """Whether a consumer puts back what it could not handle, once too often."""
+        """True if a consumer sends back a message once too often."""
         if not header.topic.startswith(RETRY_PREFIX):
             return False
         name = header.topic.removeprefix(RETRY_PREFIX)
@@ -208,23 +211,23 @@ class SendChecks:
         return (header.reconsumeTimes or 0) > limit
 
     def _dead_letters(self, topic: str) -> str:
-        """The topic of dead letters beside a retry topic."""
+        """Return the dead letter topic of a retry topic, creating it."""
         name = DLQ_PREFIX + topic.removeprefix(RETRY_PREFIX)
         self._topics.create_absent(name, 1)
         return name
 
     def _check_features(
-        self, header: SendMessageRequest, found: Mapping[str, str], level: int
+        self, header: SendMessageRequest, properties: Mapping[str, str], level: int
     ) -> None:
-        """Refuse what would need a feature that this node does not have."""
-        prepared = found.get(PREPARED, "false").lower() == "true"
+        """Refuse messages that need a feature which this node does not have."""
+        prepared = properties.get(PREPARED, "false").lower() == "true"
         if header.sysFlag & TRANSACTION_MASK or prepared:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._config.ip1}] sending transaction message is forbidden:"
                 " transactions are not supported",
             )
-        if level <= 0 and any(name in found for name in TIMERS):
+        if level <= 0 and any(name in properties for name in TIMERS):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false:"
@@ -232,7 +235,7 @@ class SendChecks:
             )
         if level > 0 and header.batch:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed (DELAY)")
-        if INNER_NUM in found or header.sysFlag & (INNER_BATCH | NEEDS_UNWRAP):
+        if INNER_NUM in properties or header.sysFlag & (INNER_BATCH | NEEDS_UNWRAP):
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the message claims to be an inner batch; send a batch (320) to a topic with"
@@ -240,7 +243,7 @@ class SendChecks:
             )
 
     def _batch_items(self, header: SendMessageRequest, body: bytes) -> list[BatchItem]:
-        """The messages of a batch request, each checked for what a batch may not hold."""
+        """Return the messages of a batch request, each checked for what a batch may not contain."""
         if header.topic.startswith(RETRY_PREFIX):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
         if len(body) > self._config.store.max_message_size:
@@ -252,8 +255,8 @@ class SendChecks:
         try:
             items = decode_batch(body)
             for item in items:
-                found = decode_properties(item.properties.decode())
-                self._check_features(header, found, _delay_level(found))
+                properties = decode_properties(item.properties.decode())
+                self._check_features(header, properties, _delay_level(properties))
         except (RemoteProtocolError, UnicodeDecodeError) as exc:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch body cannot be read: {exc}"
@@ -269,9 +272,9 @@ def _header(command: Command) -> SendMessageRequest:
     return SendMessageV2Request.decode(command.fields).plain()
 
 
-def _delay_level(found: Mapping[str, str]) -> int:
-    """The level that a message asks for; 0 or below is none. Raises `Refused`."""
-    text = found.get(DELAY, "0")
+def _delay_level(properties: Mapping[str, str]) -> int:
+    """Return the level that a message asks for; 0 or below: no delay. Raises `Refused`."""
+    text = properties.get(DELAY, "0")
     if not re.fullmatch(r"[+-]?[0-9]{1,10}", text, re.ASCII):
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"DELAY is no number: {text[:20]!r}")
     return int(text)

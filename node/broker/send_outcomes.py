@@ -1,4 +1,4 @@
-"""What a broker has to answer to the messages of a run, once it is known what became of them."""
+"""Answers to the messages of a run, once their outcome is known."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from rocketbed.wire.sends import SendAnswers, with_outcome
 
 
 class Pending(NamedTuple):
-    """One message, as its answer needs it; made by `tuple.__new__`, one a message."""
+    """One message, as its answer needs it; created by `tuple.__new__`, one a message."""
 
     command: Command
     queue_id: int
@@ -21,33 +21,34 @@ class Pending(NamedTuple):
     key: str
     """UNIQ_KEY."""
     waits: bool
-    """For disk and slaves; a message with `WAIT=false` does not."""
+    """True if it waits for disk and slaves; a message with `WAIT=false` does not."""
     batch_key: str | None
     """UNIQ_KEY of an inner batch."""
 
 
 class PlainRun(NamedTuple):
-    """The same of messages that were taken as bytes; all of them wait."""
+    """The same for messages that were taken as bytes; all of them wait."""
 
     answers: bytes
     """Frames, true once the run is in the log."""
     messages: int
-    """How many; a one-way one has no answer."""
+    """Number of messages; a one-way one has no answer."""
 
 
-Taken = Sequence[Pending | PlainRun]
+Sent = Sequence[Pending | PlainRun]
 
 
-def number_of(taken: Taken) -> int:
-    """How many messages these are."""
-    return sum([item.messages if isinstance(item, PlainRun) else 1 for item in taken])
+def number_of(sent: Sent) -> int:
+    """Return the number of messages."""
+    return sum([item.messages if isinstance(item, PlainRun) else 1 for item in sent])
 
 
-def stored(taken: Taken, status: PutStatus, answers: SendAnswers) -> bytes:
-    """Answers to messages that are in the log; by `status` as safe as was asked, or not."""
+def stored(sent: Sent, status: PutStatus, answers: SendAnswers) -> bytes:
+    """Return answers to messages that are in the log; `status` says whether they are as safe as
+    requested."""
     parts: list[bytes] = []
     is_good = status is PutStatus.PUT_OK
-    for item in taken:
+    for item in sent:
         if isinstance(item, PlainRun):
             good = item.answers
             parts.append(good if is_good else with_outcome(good, PUT_CODES[status]))
@@ -73,10 +74,10 @@ def stored(taken: Taken, status: PutStatus, answers: SendAnswers) -> bytes:
     return b"".join(parts)
 
 
-def refused(taken: Taken, code: int, remark: str, fields: Mapping[str, str]) -> bytes:
-    """Answers to messages of which nothing is in the log."""
+def refused(sent: Sent, code: int, remark: str, fields: Mapping[str, str]) -> bytes:
+    """Return answers to messages of which nothing is in the log."""
     parts = []
-    for item in taken:
+    for item in sent:
         if isinstance(item, PlainRun):
             parts.append(with_outcome(item.answers, code, remark, fields))
         elif not item.command.flag & ONEWAY_BIT:

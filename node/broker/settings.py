@@ -1,4 +1,4 @@
-"""The settings of a running broker: shown (26) and changed (25; wire.md 2.4, broker.md 8.2)."""
+"""The settings of a running broker: read (26) and changed (25; wire.md 2.4, broker.md 8.2)."""
 
 import posixpath
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from rocketbed.wire.properties_text import parse_properties, render_properties, 
 from rocketbed.world.api import World
 
 OF_TOPICS: Final = frozenset({"autoCreateTopicEnable", "brokerPermission", "traceTopicEnable"})
-"""Keys that the table of topics, or what nameservers are told of it, goes by."""
+"""Keys that affect the table of topics, or its registration at nameservers."""
 
 
 class Settings:
@@ -49,7 +49,7 @@ class Settings:
         return answer(command, ResponseCode.SUCCESS, None, fields, text.encode())
 
     def _values(self) -> dict[str, str]:
-        """What was set, and the defaults of the rest where they have the same form."""
+        """Return the settings that were set, and the defaults of those that have the same form."""
         config = self._config
         settings: dict[str, str] = {}
         for name, key in KEYS.items():
@@ -67,28 +67,28 @@ class Settings:
         return settings
 
     async def update(self, command: Command, connection: Connection) -> Command:
-        """25: take settings over, all or none, and keep them in the file they are from.
+        """25: apply settings, all or none, and write them into the file that they are from.
 
-        What is in effect and cannot be kept is said in the remark.
+        If they are in effect but could not be written, the remark says so.
         """
         try:
             rows = parse_properties(command.body.decode())
         except ValueError as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"string2Properties error: {exc}")
-        wanted = {key: value.strip() for _, key, value in rows}
-        if not BLACK_LIST.isdisjoint(wanted):
+        values = {key: value.strip() for _, key, value in rows}
+        if not BLACK_LIST.isdisjoint(values):
             remark = "Can not update config in black list."
             return answer(command, ResponseCode.NO_PERMISSION, remark)
-        fixed = needs_restart(wanted)
+        fixed = needs_restart(values)
         if fixed is not None:
             remark = f"{fixed} cannot be changed while the broker runs: it needs a restart"
             return answer(command, ResponseCode.NO_PERMISSION, remark)
-        changes = {key: value for key, value in wanted.items() if key in CHANGEABLE}
+        changes = {key: value for key, value in values.items() if key in CHANGEABLE}
         try:
             changed = checked(self._config, changes)
         except ConfigError as exc:
             return answer(command, ResponseCode.INVALID_PARAMETER, str(exc))
-        for key in [key for key in wanted if key not in CHANGEABLE]:
+        for key in [key for key in values if key not in CHANGEABLE]:
             self._world.log.warning("config.key_without_effect", key=key)
         if not changes:
             return answer(command)
@@ -105,7 +105,7 @@ class Settings:
         return answer(command, ResponseCode.SUCCESS, f"in effect until the next start: {reason}")
 
     async def _keep(self, changes: Mapping[str, str]) -> str | None:
-        """Write changes into the file; why they are not what the next start will find, if so."""
+        """Write changes into the file. Return why the next start will not find them, if so."""
         path = self._config.path
         if not path:
             return "the broker was started without a configuration file"

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, as the broker filters: tag hashes (wire.md 5.6)."""
+"""Tag filters of subscriptions, as hashes (wire.md 5.6)."""
 
 from rocketbed.wire.bodies import SubscriptionData
 from rocketbed.wire.javahash import tag_code
@@ -11,12 +11,12 @@ class BadExpression(ValueError):
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether a subscription filters by tags; SQL92 is the other kind."""
+    """True if a subscription filters by tags; SQL92 is the alternative."""
     return expression_type is None or expression_type in ("", "TAG")
 
 
 def parse_tags(expression: str | None) -> frozenset[int] | None:
-    """Hashes of the tags in `a || b`; None takes everything. Raises `BadExpression`.
+    """Return the hashes of the tags in `a || b`; None lets everything pass. Raises `BadExpression`.
 
     RocketMQ: `FilterAPI.buildSubscriptionData`.
     """
@@ -29,7 +29,7 @@ def parse_tags(expression: str | None) -> frozenset[int] | None:
 
 
 def tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
-    """The same for a subscription from a heartbeat, which brings its hashes along."""
+    """Return the same for a subscription from a heartbeat, which includes its hashes."""
     if subscription.class_filter_mode or subscription.sub_string.strip() in (ALL, ""):
         return None
     if subscription.code_set:

@@ -1,10 +1,10 @@
 """Changes of a broker's tables as records of its log, so that they survive the broker.
 
-In a group with failover the one that leads puts each changed topic, group and committed offset
-into the topic `rmq_sys_rb_meta`, in JSON; its followers take over what is confirmed of it
-(replication.md 7.3).
-An operator's change is answered once it is confirmed; a topic's record stands before the topic's
-first message; offsets go out at short intervals. Rows are whole: reading one again changes nothing.
+In a group with failover the leader puts each changed topic, group and committed offset into the
+topic `rmq_sys_rb_meta`, in JSON; its followers apply what is confirmed of it (replication.md 7.3).
+
+An operator's change is answered once it is confirmed; a topic's record precedes the topic's first
+message; offsets are written at short intervals. Rows are whole: applying one again changes nothing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -36,26 +36,27 @@ from rocketbed.wire.message import decode_message
 from rocketbed.world.api import World
 
 ROUND_S: Final = 0.2
-"""So old is a committed position, at most, that a failover forgets."""
+"""Longest age of committed positions that a failover loses."""
 LEARN_AGAIN_S: Final = 1.0
 ROWS: Final = 100
-"""In one record, where that takes so many."""
+"""Most rows of a record."""
 QUEUES_A_ROW: Final = 20
-"""So many count as a row more."""
+"""Number of queues that count as a row more."""
 REPLAYED: Final = 1000
 """Records that a start reads again at least: the tables in files may be older than the log."""
 REPLAYED_MS: Final = int(2000 * LASTS_S)
-"""And all that are not so much older than the newest: a held lock is told once a minute."""
+"""A start also reads all records that are at most this much older than the newest: a held lock is
+announced once a minute."""
 KINDS: Final = ("topics", "groups", "offsets", "resets", "locks", "modes", "removed")
-"""Of rows."""
+"""Kinds of rows."""
 OF_QUEUES: Final = ("offsets", "resets", "locks")
-"""Those whose rows hold changes by queue."""
+"""Kinds whose rows hold changes by queue."""
 BEHIND_S: Final = 0.5
-"""What is not confirmed for so long keeps positions and locks from being answered."""
+"""Time without confirmation after which positions and locks are not answered."""
 
 
 class TableLog:
-    """For one node; `run` until cancelled."""
+    """The log of one node's tables; `run` until cancelled."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class TableLog:
         *,
         acknowledged: Watermark,
     ) -> None:
-        """`acknowledged` rises to what is confirmed of what this node has put into the log."""
+        """`acknowledged` rises to the confirmed part of what this node has put into the log."""
         self._world = world
         self._config = config
         self._store = store
@@ -84,32 +85,32 @@ class TableLog:
         self._changed_groups: dict[str, None] = {}
         self._changed_modes: dict[str, None] = {}
         self._removed: dict[str, int] = {}
-        """Topics whose queues go, each with where the log ended when that was asked for."""
-        self._queues_noted = {
+        """Topics whose queues are to be destroyed, each with the end of the log at the request."""
+        self._changed_queues = {
             "offsets": offsets.changed,
             "resets": offsets.resets_changed,
             "locks": locks.changed,
         }
-        self._noted = (
+        self._changes = (
             *(self._changed_topics, self._changed_groups, self._changed_modes, self._removed),
-            *self._queues_noted.values(),
+            *self._changed_queues.values(),
         )
-        """What is not in the log yet."""
+        """Changes that are not in the log yet."""
         self._learned: dict[str, int] = {}
-        """Topics whose queues a leader has destroyed, and where the log ended then."""
-        self._is_to_learn = trio.Event()
+        """Topics whose queues a leader has destroyed, with the end of the log at that time."""
+        self._has_deletions = trio.Event()
         self.trouble = ""
-        """Why queues that have to go are still there: not a node to lead."""
+        """Reason why queues that have to be destroyed still exist: such a node should not lead."""
         self.is_learning = False
-        """Whether queues are about to be destroyed: not while anybody reads or writes them."""
+        """True while queues are about to be destroyed: no client may read or write them."""
         self._end = 0
-        """Of the last record that was put."""
+        """End of the last record that was put."""
         self._behind_since = -inf
-        """When the oldest record was put, on trio's clock, that may not be confirmed."""
+        """Time at which the oldest record was put, on trio's clock, that may not be confirmed."""
         self._roles = 0
-        """Rises whenever this node leads no more."""
+        """Rises whenever this node loses the lead."""
         self.deleted: dict[str, None] = {}
-        """Topics that a leader has deleted, as far as is known; not those that were made again."""
+        """Topics that a leader has deleted, as far as is known; without recreated ones."""
         topics.on_change.append(lambda names: self._changed_topics.update(dict.fromkeys(names)))
         topics.before_use = self.put
         topics.settling = groups.settling = modes.settling = self.settling
@@ -118,17 +119,17 @@ class TableLog:
         store.on_arrival.append(self._arrived)
 
     async def run(self) -> None:
-        """Put what has changed, while this node leads."""
+        """Put changes into the log, while this node leads."""
         while True:
             await trio.sleep(ROUND_S)
             self.put()
 
     async def learn(self) -> None:
-        """Destroy queues as the leader has: a topic that is made again begins without."""
+        """Destroy queues as the leader did: a recreated topic begins without them."""
         while True:
-            await self._is_to_learn.wait()
-            self._is_to_learn = trio.Event()
-            # What tells of a deletion stands behind it in the log, unless it was cut off.
+            await self._has_deletions.wait()
+            self._has_deletions = trio.Event()
+            # A deletion's record follows it in the log, unless it was cut off.
             end = self._store.max_offset
             self._learned = {name: at for name, at in self._learned.items() if at <= end}
             learned, again_s = dict(self._learned), 0.0
@@ -143,25 +144,25 @@ class TableLog:
                 again_s = LEARN_AGAIN_S
             else:
                 self.trouble = ""
-                if not again_s and not self._is_to_learn.is_set():
+                if not again_s and not self._has_deletions.is_set():
                     self.is_learning = False
             if again_s:
-                self._is_to_learn.set()
+                self._has_deletions.set()
                 await trio.sleep(again_s)
 
     def begin_role(self) -> None:
-        """What was noted before is another one's business, or is in the tables that it sends."""
+        """Discard recorded changes: they are another leader's, or in the tables that it sends."""
         self._changed_topics.clear()
         self._changed_groups.clear()
         self._changed_modes.clear()
         self._removed.clear()
-        for noted in self._queues_noted.values():
-            noted.take()
+        for queues in self._changed_queues.values():
+            queues.take()
         self._end = 0
         self._roles += 1
 
     def put(self) -> None:
-        """Put what has changed into the log; tried again later where that is not possible."""
+        """Put changes into the log; tried again later if that is not possible."""
         if self._config.is_slave:
             self.begin_role()
             return
@@ -177,24 +178,24 @@ class TableLog:
                 run = self._record(rows)
                 self._store.commit(run)
             except (MessageRejected, PutFailed) as exc:
-                # A small maxMessageSize, or segment, takes fewer of them at a time.
+                # A small maxMessageSize, or segment, takes fewer rows at a time.
                 halves = _halves(rows) if isinstance(exc, MessageRejected) else None
                 if halves is not None:
                     waiting[:1] = halves
                     continue
                 self._world.log.error("tables.not_in_log", error=str(exc), rows=_names(rows))
                 if isinstance(exc, MessageRejected):
-                    unfit.append(waiting.pop(0))  # it was not asked for: `fits`
+                    unfit.append(waiting.pop(0))  # no caller checked it: `fits`
                     continue
                 break
             waiting.pop(0)
             self._end = run.end
-        for rest in (*waiting, *unfit):
-            self._note_again(rest)
+        for unsent in (*waiting, *unfit):
+            self._restore_changes(unsent)
 
     def fits(self, kind: str, name: str, row: dict[str, Any]) -> None:
-        """Raises `ConfigFileError` for a row that no record takes: before it is in a table, from
-        where it would come to no other replica."""
+        """Check a row before it enters a table. Raises `ConfigFileError` if it fits into no record,
+        so that no other replica would get it."""
         if self._config.is_slave:
             return
         try:
@@ -206,7 +207,7 @@ class TableLog:
             ) from exc
 
     def _record(self, rows: dict[str, Any]) -> Run:
-        """A record of rows, to be committed. Raises `MessageRejected`."""
+        """Return a record of rows, to be committed. Raises `MessageRejected`."""
         run = self._store.begin()
         run.add(
             META_TOPIC,
@@ -222,21 +223,21 @@ class TableLog:
 
     @property
     def is_behind(self) -> bool:
-        """Whether what was put has waited too long to be confirmed: more may be forgotten."""
+        """True if the last record waits too long for its confirmation: more may be lost."""
         if self._acknowledged.value >= self._end:
             return False
         return trio.current_time() > self._behind_since + BEHIND_S
 
     def settling(self) -> Callable[[], Awaitable[None]]:
-        """What waits, after changes from now on, until they are confirmed. It raises
-        `ConfigFileError` if this node does not lead all the while; not if it does not now."""
+        """Return a function that waits until changes from now on are confirmed. It raises
+        `ConfigFileError` if this node does not lead all the while; not if it does not lead now."""
         if self._config.is_slave:
             return trio.lowlevel.checkpoint
         return partial(self._settle, self._roles)
 
     async def _settle(self, roles: int) -> None:
         self.put()
-        if roles == self._roles and not any(self._noted):
+        if roles == self._roles and not any(self._changes):
             with trio.move_on_after(self._config.slave_timeout_ms / 1000):
                 await self._acknowledged.wait_for(self._end)
                 if roles == self._roles:
@@ -248,14 +249,14 @@ class TableLog:
         )
 
     def removal(self, topic: str) -> Callable[[], Awaitable[None]]:
-        """Have a topic's queues destroyed, of what the log holds now, by all replicas, once that is
-        confirmed. What it returns waits until it is done here; raises as `settling`, `StoreError`.
-        """
+        """Order all replicas to destroy the queues of a topic, up to the present end of the log,
+        once that is confirmed. The returned function waits until it is done here; raises as
+        `settling`, `StoreError`."""
         at = self._removed[topic] = self._store.max_offset
         return partial(self._remove, topic, at, self._store.removal.offsets(topic))
 
     def give_up_removal(self, topic: str) -> bool:
-        """Whether nobody will do it: it was not put yet."""
+        """True if no replica will destroy them: the order was not put into the log yet."""
         return not self._config.is_slave and self._removed.pop(topic, None) is not None
 
     async def _remove(self, topic: str, at: int, offsets: dict[tuple[str, int], int]) -> None:
@@ -274,7 +275,7 @@ class TableLog:
             removal.begin_anew(topic)
 
     def _rows(self) -> list[dict[str, Any]]:
-        """What has changed since the last time, in records' bodies."""
+        """Return the changes since the last call, as bodies of records."""
         rows: list[tuple[str, str, Any]] = []
         for name in self._changed_topics:
             topic = self._topics.get(name)
@@ -290,8 +291,8 @@ class TableLog:
             rows += [(kind, key, queues) for key, queues in changes.items()]
         rows += [("modes", key, self._modes.row(key)) for key in self._changed_modes]
         rows += [("removed", name, at) for name, at in self._removed.items()]
-        for noted in (self._changed_topics, self._changed_groups, self._changed_modes):
-            noted.clear()
+        for names in (self._changed_topics, self._changed_groups, self._changed_modes):
+            names.clear()
         self._removed.clear()
         bodies: list[dict[str, Any]] = []
         room = 0
@@ -300,29 +301,29 @@ class TableLog:
                 bodies.append({})
                 room = ROWS
             bodies[-1].setdefault(kind, {})[name] = row
-            room -= 1 + len(row) // QUEUES_A_ROW if kind in self._queues_noted else 1
+            room -= 1 + len(row) // QUEUES_A_ROW if kind in self._changed_queues else 1
         return bodies
 
-    def _note_again(self, rows: dict[str, Any]) -> None:
+    def _restore_changes(self, rows: dict[str, Any]) -> None:
         self._changed_topics.update(dict.fromkeys(rows.get("topics", ())))
         self._changed_groups.update(dict.fromkeys(rows.get("groups", ())))
         self._changed_modes.update(dict.fromkeys(rows.get("modes", ())))
         self._removed.update(rows.get("removed", {}))
-        for kind, noted in self._queues_noted.items():
+        for kind, queues_of_kind in self._changed_queues.items():
             for key, queues in rows.get(kind, {}).items():
-                noted.note(key, *queues)
+                queues_of_kind.note(key, *queues)
 
-    # --- what another one has put
+    # --- records of another leader
 
     def _arrived(self, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.topic == META_TOPIC:
-                # What is its own is in a leader's tables; what it destroys waits for this.
+                # A leader's tables have its own rows; the destruction of queues waits for this.
                 only = ("removed",) if not self._config.is_slave else KINDS
                 self.take_over(entry.physical_offset, entry.size, only)
 
     def replay(self) -> None:
-        """Take the newest records over again, which a start has found in the log."""
+        """Apply the newest records again, which a start has found in the log."""
         first, end = self._store.queue_min(META_TOPIC, 0), self._store.queue_max(META_TOPIC, 0)
         at = max(first, end - REPLAYED)
         newest_ms = self._stored_ms(end - 1) if end > first else 0
@@ -334,7 +335,7 @@ class TableLog:
             at += len(units)
 
     def _stored_ms(self, at: int) -> int:
-        """When a record was put; one that cannot be read was put long ago."""
+        """Return the store time of a record; 0 for an unreadable one."""
         try:
             physical, size, _ = self._store.units(META_TOPIC, 0, at, 1)[0]
             return decode_message(self._store.log.read(physical, size)).store_timestamp
@@ -342,7 +343,7 @@ class TableLog:
             return 0
 
     def take_over(self, physical: int, size: int, kinds: tuple[str, ...] = KINDS) -> None:
-        """Make the tables what a record says; one that cannot be read is told and passed over."""
+        """Apply a record to the tables; an unreadable one is logged and skipped."""
         try:
             body = orjson.loads(decode_message(self._store.log.read(physical, size)).body)
             rows = {kind: body.get(kind, {}) for kind in kinds}
@@ -375,8 +376,8 @@ class TableLog:
             return
         for name, at in removed.items():
             self._learned[name] = max(at, self._learned.get(name, -1))
-            self._is_to_learn.set()
-            # Of a leader's own nobody reads or writes: the topic is not there any more.
+            self._has_deletions.set()
+            # Not needed for a leader's own record: its topic no longer exists.
             self.is_learning |= kinds is KINDS
         for name, row in topics.items():
             self.deleted.pop(name, None)
@@ -395,11 +396,12 @@ class TableLog:
 
 
 def _names(rows: dict[str, Any]) -> list[str]:
-    return [f"{kind} {name}" for kind, some in rows.items() for name in some][:ROWS]
+    return [f"{kind} {name}" for kind, of_kind in rows.items() for name in of_kind][:ROWS]
 
 
 def _halves(rows: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The same in two records, also the queues of one row; None where there is one thing only."""
+    """Return the same rows in two records, splitting the queues of one row if need be; None if
+    there is a single item."""
     items = [(kind, name, row) for kind, some in rows.items() for name, row in some.items()]
     if len(items) == 1:
         kind, name, row = items[0]
@@ -407,10 +409,10 @@ def _halves(rows: dict[str, Any]) -> list[dict[str, Any]] | None:
             return None
         items = [(kind, name, {queue: at}) for queue, at in row.items()]
     middle = len(items) // 2
-    found: list[dict[str, Any]] = []
+    bodies: list[dict[str, Any]] = []
     for part in (items[:middle], items[middle:]):
-        found.append({})
+        bodies.append({})
         for kind, name, row in part:
-            some = found[-1].setdefault(kind, {})
+            some = bodies[-1].setdefault(kind, {})
             some[name] = some.get(name, {}) | row if kind in OF_QUEUES else row
-    return found
+    return bodies

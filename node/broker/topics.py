@@ -1,8 +1,8 @@
 """The topics of a broker: `topics.json`, the built-in ones, creation on first use (wire.md 4.7).
 
-A topic takes sends only once it stands in the file: of a directory that is taken over, recovery
-leaves out records of topics that neither a cleanly loaded table nor a queue has (trap T14), so a
-message acknowledged before its topic was durable could be lost to its readers.
+A topic takes sends only once it is in the file: in a directory from another broker, recovery drops
+records of topics that neither a cleanly loaded table nor a queue has (trap T14), so a message
+acknowledged before its topic was durable could be lost to its readers.
 """
 
 import re
@@ -36,7 +36,7 @@ DEFAULT_TOPIC = "TBW102"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
-"""Queues of RocketMQ's that have no topic of their own in any table (store.md 3.6)."""
+"""Prefix of RocketMQ's queues that have no topic of their own in any table (store.md 3.6)."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -66,7 +66,7 @@ BATCH_QUEUE = "BatchCQ"
 
 
 def topic_name_problem(topic: str) -> str | None:
-    """Why a topic cannot have this name, or None (RocketMQ: `TopicValidator`)."""
+    """Return why a topic cannot have this name, or None (RocketMQ: `TopicValidator`)."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _NAME.fullmatch(topic):
@@ -92,15 +92,15 @@ class Topics:
         """Topics whose sends need no more checks: durable, open to clients, of plain queues; with
         the number of their queues."""
         self.leaving: set[str] = set()
-        """Topics that are being deleted: no send makes them anew before that is done."""
+        """Topics that are being deleted: no send recreates them before that is done."""
         self.on_change: list[Callable[[list[str]], None]] = []
-        """Called with the names of topics made or changed (a deleted one too)."""
-        self._held: dict[str, list[AfterSave]] = {}
+        """Called with the names of topics that were created, changed or deleted."""
+        self._callbacks: dict[str, list[AfterSave]] = {}
         self.before_use: Callable[[], None] = _nothing
-        """Called when changes are in the file, before messages of new topics are taken."""
+        """Called when changes are in the file, before messages of new topics are accepted."""
         self.settling: Settling = lambda: trio.lowlevel.checkpoint
-        """Called before a change; what it returns waits until the change is where it has to be
-        beside the file, and may raise `ConfigFileError`."""
+        """Called before a change; the function that it returns waits until the change is also in
+        the log of tables, and may raise `ConfigFileError`."""
         self._durable: set[str] = set()
         self._being_saved: list[str] = []
         self._is_complete = False
@@ -110,16 +110,16 @@ class Topics:
 
     def load(self) -> None:
         """Read the file and add the built-in topics. Raises `ConfigFileError`."""
-        found = self._file.load(
+        stored = self._file.load(
             lambda value: (TopicConfigTable.from_json(value), bool(value.get(_COPIED)))
         )
-        table, copied = found or (TopicConfigTable(), False)
+        table, copied = stored or (TopicConfigTable(), False)
         self._table = table.topic_config_table
         self.version = table.data_version
         self.sendable.clear()
-        whole = self._file.is_clean and not copied and not self._config.is_slave
-        # One without any topic of a user's may have been lost as well.
-        self._is_complete = whole and not self._table.keys() <= self.system_topics.keys()
+        is_whole = self._file.is_clean and not copied and not self._config.is_slave
+        # A table without any user's topic may have been lost as well.
+        self._is_complete = is_whole and not self._table.keys() <= self.system_topics.keys()
         missing = {
             name: item for name, item in self.system_topics.items() if name not in self._table
         }
@@ -132,10 +132,9 @@ class Topics:
             self._refresh(name)
 
     def missing(self, queues: Iterable[tuple[str, int, bool]]) -> dict[str, tuple[int, bool]]:
-        """Topics that the table lacks though the store has queues of theirs, with the number of
-        these and whether they are batch queues. A deletion takes the queues away, so these topics
-        were lost, in a table that is damaged or gone. A slave's table only lags behind.
-        """
+        """Return topics that the table lacks though the store has their queues, with the number of
+        these and whether they are batch queues. A deletion removes the queues, so these topics were
+        lost, with a damaged or missing table. A slave's table only lags behind."""
         counts: dict[str, tuple[int, bool]] = {}
         for topic, queue_id, is_batch in () if self._config.is_slave else queues:
             if topic not in self._table and not topic.startswith(LMQ_PREFIX):
@@ -143,9 +142,9 @@ class Topics:
         return counts
 
     def adopt(self, queues: Iterable[tuple[str, int, bool]]) -> None:
-        """Make topics that the table has lost again from the queues that the store has.
+        """Recreate topics that the table has lost from the queues of the store.
 
-        `queues`: topic, queue id, whether it is a batch queue.
+        `queues`: topic, queue id, True for a batch queue.
         """
         for topic, (count, is_batch) in self.missing(queues).items():
             self._world.log.warning("topics.made_again", topic=topic, queues=count)
@@ -160,16 +159,16 @@ class Topics:
             )
 
     def become_own(self) -> None:
-        """What was a copy of another broker's table is ours now."""
+        """Save a copy of another broker's table as our own."""
         self._saved.touch()
 
     def remarks(self, queues: Iterable[tuple[str, int, bool]]) -> list[str]:
-        """What hides messages of these queues (topic, queue id, whether it is a batch queue), or
-        will be made again, as sentences: one wrong bit of the table is enough."""
+        """Return, as sentences, what hides messages of these queues (topic, queue id, True for a
+        batch queue), or will be recreated: one wrong bit of the table is enough."""
         if self._config.is_slave:
             return []
         keys = list(queues)
-        found = [
+        remarks = [
             f"{topic} has messages and is not in topics.json, though nobody deleted it here: it is"
             f" made again, with {count} queues and default settings"
             for topic, (count, _) in self.missing(keys).items()
@@ -180,21 +179,21 @@ class Topics:
         for topic, row in self._table.items():
             read, number = row.read_queue_nums, counts.get(topic, 0)
             if number > read:
-                found.append(
+                remarks.append(
                     f"{topic} has messages in queue {number - 1}, and readQueueNums={read} hides"
                     " queues from there on from consumers: raise it, unless that is wanted"
                 )
             if number and not row.perm & PERM_READ and topic not in self.system_topics:
-                found.append(
+                remarks.append(
                     f"{topic} has messages, and perm={row.perm} lets nobody read them: give it read"
                     " permission, unless that is wanted"
                 )
             if max(read, row.write_queue_nums) > QUEUES_MAX:
-                found.append(
+                remarks.append(
                     f"{topic} has readQueueNums={read} and writeQueueNums={row.write_queue_nums}:"
                     " clients go through all of them; set what it was, if that is a wrong number"
                 )
-        return found
+        return remarks
 
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""
@@ -213,29 +212,29 @@ class Topics:
         return self._table.get(topic)
 
     def exists(self, topic: str) -> bool | None:
-        """Whether records of a topic belong into queues: what recovery and dispatch ask.
+        """True if records of a topic belong into queues, for recovery and dispatch.
 
-        None when that is not known for sure: the table was not loaded whole, or is a slave's
-        copy, which may lag behind the log.
+        None if that is not known for sure: the table was not loaded whole, or is a slave's copy,
+        which may lag behind the log.
         """
         if topic in self._table:
             return True
         return False if self._is_complete else None
 
     def is_batch_queue(self, topic: str) -> bool:
-        """Whether a topic's queues are batch consume queues (store.md 3.5)."""
+        """True if a topic's queues are batch consume queues (store.md 3.5)."""
         config = self._table.get(topic)
         return config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
 
     def system_names(self) -> list[str]:
-        """Topics that are RocketMQ's own, whether this broker has them or not."""
+        """Return RocketMQ's own topics, including those that this broker lacks."""
         return sorted({*self._built_in(), *NOT_SENDABLE})
 
     def names(self) -> list[str]:
         return list(self._table)
 
     def body(self, names: list[str] | None = None) -> TopicConfigTable:
-        """The table as 21 and 103 carry it: all of it, or some topics."""
+        """Return the table as 21 and 103 carry it: all of it, or some topics."""
         chosen = (
             self._table
             if names is None
@@ -246,21 +245,21 @@ class Topics:
     # --- changing
 
     def put(self, config: TopicConfig) -> None:
-        """Make or change a topic; durable after `save`. Equal to what is there: nothing."""
+        """Add or change a topic; durable after `save`. No change if it is equal."""
         if self._table.get(config.topic_name) == config:
             return
         self._table[config.topic_name] = config
         self._changed([config.topic_name])
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; durable after `save`. False when there is none."""
+        """Delete a topic; durable after `save`. False if there is none."""
         if self._table.pop(topic, None) is None:
             return False
         self._changed([topic])
         return True
 
     def apply(self, rows: Mapping[str, TopicConfig | None]) -> None:
-        """Take changes of another broker's table over; None is a topic that it forgot."""
+        """Apply changes of another broker's table; None is a topic that it deleted."""
         for name, row in rows.items():
             if row is None:
                 self._table.pop(name, None)
@@ -269,7 +268,7 @@ class Topics:
         self._changed(list(rows))
 
     def replace_all(self, table: TopicConfigTable) -> None:
-        """Take a master's table over whole (a slave's metadata sync)."""
+        """Replace the whole table with a master's (a slave's metadata sync)."""
         self._table = dict(table.topic_config_table)
         self.version = table.data_version
         self.sendable.clear()
@@ -279,8 +278,8 @@ class Topics:
             callback(list(self._table))
 
     def create_for_send(self, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
-        """Make an unknown topic on the pattern of the default one, or None when that is not
-        allowed (RocketMQ: `createTopicInSendMessageMethod`)."""
+        """Create an unknown topic on the pattern of the default one; None if that is not allowed
+        (RocketMQ: `createTopicInSendMessageMethod`)."""
         pattern = self._table.get(default_topic)
         if pattern is None or not pattern.perm & PERM_INHERIT or topic in self.leaving:
             return None
@@ -299,35 +298,35 @@ class Topics:
         return config
 
     def follow_settings(self) -> None:
-        """Go by settings that were changed: make the topics they ask for, and tell nameservers of
-        the broker's permission."""
+        """Apply changed settings: create the topics that they ask for, and send nameservers the
+        broker's permission."""
         self.system_topics = {**self.system_topics, **self._built_in()}
         self._table = {**self.system_topics, **self._table}
         self._changed(list(self._table))
 
     def create_retry(self, group: str, queues: int) -> None:
-        """Make `%RETRY%group` if it is absent and the group wants retries."""
+        """Create `%RETRY%group` if it is absent and the group wants retries."""
         if queues > 0:
             self.create_absent(RETRY_PREFIX + group, queues)
 
     def create_absent(self, name: str, queues: int) -> None:
-        """Make a topic of the broker's own, unless it is there, or is no name for one; of so many
-        queues as a topic may have."""
+        """Create a topic of the broker's own, unless it exists or its name is invalid; with at most
+        as many queues as a topic may have."""
         queues = min(queues, QUEUES_MAX)
         if name not in self._table and topic_name_problem(name) is None:
             self.put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
 
     def is_durable(self, topic: str) -> bool:
-        """Whether a topic stands in the file."""
+        """True if a topic is in the file."""
         return topic in self._durable
 
     def when_durable(self, topic: str, callback: AfterSave) -> None:
-        """Call back once a topic just made stands in the file, could not be written there, or was
-        deleted meanwhile.
+        """Call back once a new topic is in the file, could not be written there, or was deleted
+        meanwhile.
 
-        Callbacks of one topic come in the order in which they were given.
+        Callbacks of one topic come in the order in which they were registered.
         """
-        self._held.setdefault(topic, []).append(callback)
+        self._callbacks.setdefault(topic, []).append(callback)
         self._saved.touch()
 
     # --- inside
@@ -351,15 +350,15 @@ class Topics:
             for name in self._being_saved:
                 if name in self._table:
                     self._durable.add(name)
-                    if name not in self.sendable:  # of a thousand topics one was changed
+                    if name not in self.sendable:  # one of a thousand topics may have changed
                         self._refresh(name)
         settled = [
             name
-            for name in self._held
+            for name in self._callbacks
             if failure or name in self._durable or name not in self._table
         ]
         for name in settled:
-            for callback in self._held.pop(name):
+            for callback in self._callbacks.pop(name):
                 callback(failure)
 
     def _refresh(self, name: str) -> None:
@@ -385,7 +384,7 @@ class Topics:
         return value
 
     def _built_in(self) -> dict[str, TopicConfig]:
-        """What every broker has from the start (wire.md 4.7)."""
+        """Return the topics that every broker has from the start (wire.md 4.7)."""
         config = self._config
         cluster, broker = config.cluster_name, config.broker_name
         template = PERM_READ | PERM_WRITE | PERM_INHERIT
@@ -418,7 +417,7 @@ class Topics:
 
 
 def _nothing() -> None:
-    """Nothing has to be done first."""
+    """Do nothing: the default of `before_use`."""
 
 
 def with_attributes(config: TopicConfig, changes: str | None) -> TopicConfig:

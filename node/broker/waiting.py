@@ -1,6 +1,5 @@
-"""Messages that wait in `SCHEDULE_TOPIC_XXXX`: what they carry, and how one is stored once more
-(store.md 12.1).
-"""
+"""Messages that wait in `SCHEDULE_TOPIC_XXXX`: their properties, and storing one once more
+(store.md 12.1)."""
 
 from rocketbed.node.broker.topics import topic_name_problem
 from rocketbed.node.store.errors import MessageRejected
@@ -27,9 +26,9 @@ from rocketbed.wire.properties import (
 
 
 def target_of(message: StoredMessage) -> tuple[str, int]:
-    """Topic and queue of a waiting message. Raises `ValueError`."""
-    found = message.properties
-    topic, queue_text = found.get(REAL_TOPIC, ""), found.get(REAL_QUEUE, "")
+    """Return topic and queue of a waiting message. Raises `ValueError`."""
+    properties = message.properties
+    topic, queue_text = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE, "")
     is_number = queue_text.isdecimal() and queue_text.isascii() and len(queue_text) < 10
     if topic_name_problem(topic) is not None or not is_number:
         raise ValueError(
@@ -39,7 +38,7 @@ def target_of(message: StoredMessage) -> tuple[str, int]:
 
 
 def is_deleted(message: StoredMessage, topic: str, deleted: dict[str, int]) -> bool:
-    """Whether a message's topic was deleted after it came."""
+    """True if a message's topic was deleted after the message was stored."""
     return message.physical_offset < deleted.get(topic, 0)
 
 
@@ -54,7 +53,7 @@ def add_again(
     delay_ms: int | None = None,
 ) -> None:
     """Add a stored message to a run once more, perhaps with other properties. Raises
-    `MessageRejected`, also for several messages in one record: nothing tells which one is meant."""
+    `MessageRejected`, also for several messages in one record: nothing says which one is meant."""
     if message.sys_flag & INNER_BATCH:
         raise MessageRejected(
             PutStatus.MESSAGE_ILLEGAL,
@@ -62,7 +61,7 @@ def add_again(
             " to come again by itself",
         )
     text = message.properties_text if text is None else text
-    found = decode_properties(text)
+    properties = decode_properties(text)
     run.add(
         topic,
         queue_id,
@@ -73,14 +72,16 @@ def add_again(
         born_ms=message.born_timestamp,
         born_host=pack_host(*message.born_host),
         reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
-        tag=found.get(TAGS),
-        keys=index_keys(found.get(UNIQUE_KEY), found.get(KEYS)),
+        tag=properties.get(TAGS),
+        keys=index_keys(properties.get(UNIQUE_KEY), properties.get(KEYS)),
         delay_ms=delay_ms,
     )
 
 
-def waiting(found: dict[str, str], topic: str, queue_id: int, level: int) -> str:
-    """The properties of a message that has to wait; timers would be for the same thing."""
-    kept = {name: value for name, value in found.items() if not name.startswith("TIMER_")}
-    kept |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QUEUE: str(queue_id)}
-    return encode_properties(kept)
+def properties_to_wait(properties: dict[str, str], topic: str, queue_id: int, level: int) -> str:
+    """Return the properties of a message that has to wait; without timers, which do the same."""
+    waiting_properties = {
+        name: value for name, value in properties.items() if not name.startswith("TIMER_")
+    }
+    waiting_properties |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QUEUE: str(queue_id)}
+    return encode_properties(waiting_properties)

@@ -1,8 +1,9 @@
 """Settings that a running node takes over (25): those that are read at each use and move no data.
 
-A `NodeConfig` is frozen, and who wants a setting asks its own one. `take_over` and `take_role` are
-the only ones that write into it, fields of one change between two steps of the loop: every reader
-sees all or none of them. So a key belongs into `CHANGEABLE` only if nobody keeps its value.
+A `NodeConfig` is frozen, and each part reads settings from the node's own copy. `take_over` and
+`take_role` alone write into it, all fields of a change between two steps of the loop: every reader
+sees all or none of them. So a key belongs in `CHANGEABLE` only if no part keeps a copy of its
+value.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,21 +28,21 @@ _NAMES = """
 """
 CHANGEABLE: Final = frozenset(_NAMES.split())
 BLACK_LIST: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
-"""What RocketMQ's brokers do not let anybody change."""
+"""Keys that RocketMQ's brokers never let a client change."""
 
 
 def own_copy(config: NodeConfig) -> NodeConfig:
-    """A node's own: what it takes over is nobody else's."""
+    """Return a copy for one node, whose changes affect no other node."""
     return replace(config, store=replace(config.store), values=dict(config.values))
 
 
 def needs_restart(keys: Iterable[str]) -> str | None:
-    """The first key that only a start can change."""
+    """Return the first key that only a start can change."""
     return next((key for key in keys if key in {*KEYS, *REFUSED} - CHANGEABLE), None)
 
 
 def checked(config: NodeConfig, changes: Mapping[str, str]) -> NodeConfig:
-    """The settings with these changes. Raises `ConfigError`, as a start with them would."""
+    """Return the settings with these changes. Raises `ConfigError`, as a start with them would."""
     old = [Setting(key, value, "settings") for key, value in config.values.items()]
     return make_config([*old, *(Setting(*row, "request") for row in changes.items())])[0]
 
@@ -57,7 +58,7 @@ def take_over(config: NodeConfig, changed: NodeConfig, keys: Iterable[str]) -> N
 
 
 def take_role(config: NodeConfig, *, leads: bool) -> None:
-    """Make a replica of a group with failover the broker that it is now: 0, or its number."""
+    """Turn a replica of a group with failover into the broker that it is now: 0, or its number."""
     assert config.replica, config
     object.__setattr__(config, "broker_role", "SYNC_MASTER" if leads else "SLAVE")
     object.__setattr__(config, "broker_id", 0 if leads else config.replica)

@@ -1,6 +1,6 @@
-"""RocketMQ's configuration keys that have an effect here: which field each one sets, and how.
+"""RocketMQ's configuration keys that have an effect here, with the field and parser of each.
 
-Ours begin with `rb`. The keys that have no effect are in `node/config/unused.py`.
+Our own begin with `rb`. Keys without an effect are in `node/config/unused.py`.
 """
 
 from collections.abc import Callable
@@ -62,13 +62,13 @@ def _diverged(text: str) -> str:
 
 
 def _topics_at(text: str) -> tuple[tuple[str, int], ...]:
-    found = []
+    topics = []
     for part in filter(str.strip, text.split(";")):
         topic, _, offset = part.strip().rpartition(":")
         if not topic:
             raise ValueError(f"{part.strip()!r} is not TOPIC:OFFSET")
-        found.append((topic, _integer(offset)))
-    return tuple(found)
+        topics.append((topic, _integer(offset)))
+    return tuple(topics)
 
 
 def _one_directory(text: str) -> str:
@@ -109,15 +109,15 @@ def _address(text: str) -> str:
 
 
 def _addresses(text: str) -> tuple[Address, ...]:
-    found = []
+    addresses = []
     for part in text.replace(",", ";").split(";"):
         if not part.strip():
             continue
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host:
             raise ValueError(f"{part.strip()!r} is not host:port")
-        found.append((host.strip("[]"), _integer(port, low=1, high=65535)))
-    return tuple(found)
+        addresses.append((host.strip("[]"), _integer(port, low=1, high=65535)))
+    return tuple(addresses)
 
 
 _port = partial(_integer, high=65535)
@@ -164,7 +164,7 @@ _NODE: Final[dict[str, tuple[str, Parse]]] = {
     "startAcceptSendRequestTimeStamp": ("start_accept_sends_ms", _integer),
     "longPollingEnable": ("long_polling", _boolean),
     "shortPollingTimeMills": ("short_polling_ms", _positive),
-    "rbHeldPullsMax": ("held_pulls_max", _integer),
+    "rbHeldPullsMax": ("long_polls_max", _integer),
     "litePullMessageEnable": ("lite_pull", _boolean),
     "slaveReadEnable": ("slave_reads", _boolean),
     "flushConsumerOffsetInterval": ("flush_offsets_ms", _positive),
@@ -221,4 +221,4 @@ KEYS: Final[dict[str, Key]] = {
     **{name: Key(attribute, parse) for name, (attribute, parse) in _NODE.items()},
     **{name: Key(attribute, parse, True) for name, (attribute, parse) in _STORE.items()},
 }
-"""Keys that do something."""
+"""All keys that have an effect."""

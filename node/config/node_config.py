@@ -1,7 +1,7 @@
 """Settings of a node, read from RocketMQ's `broker.conf` (design.md 15).
 
-`NodeConfig` is what the code uses; `node/config/keys.py` says which key of the file is which
-field. Everything that concerns the files of the store is in its `store`.
+`NodeConfig` is the form that the code uses; `node/config/keys.py` maps the file's keys to its
+fields. All settings of the store's files are in its `store`.
 """
 
 import difflib
@@ -17,7 +17,7 @@ from rocketbed.wire.properties_text import parse_properties
 from rocketbed.world.api import Address
 
 OPTION = "--set"
-"""Source of what the command line sets."""
+"""Source of a setting that the command line gives."""
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 _DECIDED = ("brokerRole", "brokerId", "haMasterAddress", "inSyncReplicas", "rbDiverged")
 """Keys of groups without failover."""
@@ -42,15 +42,15 @@ class NodeConfig:
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER, SYNC_MASTER or SLAVE (`brokerRole`)."""
     replica: int = 0
-    """Number, from 1 on, of this node in a group with failover; 0: in none (`rbReplica`). Who
-    leads is then decided by the controllers that run beside the nameservers."""
+    """Number, from 1 on, of this node in a group with failover; 0: in none (`rbReplica`). The
+    controllers that run beside the nameservers then decide which replica leads."""
     replicas: int = 3
-    """How many such a group is to have (`rbReplicas`)."""
+    """Number of replicas of such a group (`rbReplicas`)."""
     catch_up_rate: int = 64 * 1024 * 1024
-    """Bytes a second that a leader sends to those that are far behind, together; 0: no limit
+    """Bytes a second that a leader sends to all lagging replicas together; 0: no limit
     (`rbCatchUpRate`)."""
     nameservers: tuple[Address, ...] = ()
-    """Where to register, all of them (`namesrvAddr`, separated by `;` or `,`)."""
+    """Nameservers to register at, all of them (`namesrvAddr`, separated by `;` or `,`)."""
     ip1: str = "127.0.0.1"
     """Address announced to clients (`brokerIP1`). RocketMQ guesses an interface; we do not."""
     ip2: str = ""
@@ -76,21 +76,19 @@ class NodeConfig:
     ha_batch_bytes: int = 32_768
     """Most data in one replication frame (`haTransferBatchSize`)."""
     ha_gap_max: int = 256 * 1024 * 1024
-    """A slave further behind than this is not in sync, bytes (`haMaxGapNotInSync`)."""
+    """Lag from which a slave is not in sync, bytes (`haMaxGapNotInSync`)."""
     classic_fresh: str = "first"
-    """Where an empty slave starts: `first` segment, or `last_file` as RocketMQ
-    (`rbClassicFresh`)."""
+    """Start of an empty slave: `first` segment, or `last_file` as RocketMQ (`rbClassicFresh`)."""
     diverged: str = "refuse"
-    """What a slave does whose log is not a part of its master's: `refuse` to follow, or `cut` it
-    to what both have, with what is cut kept in `rocketbed.cut` (`rbDiverged`). For the master that
-    it followed last it is cut only after a promotion, the Nth with `cut:N`, or where this is an
-    offset: then there, and only there."""
+    """Action of a slave whose log has diverged from its master's: `refuse` to follow, or `cut` it
+    to the common part, with a copy of what is cut in `rocketbed.cut` (`rbDiverged`). If it diverged
+    from the master that it followed last, it is cut only after a promotion, the Nth with `cut:N`;
+    or, if this is an offset, there and only there."""
     connections_max: int = 0
-    """Connections that the main port takes, 0: as many as the process has descriptors for, without
-    those of the store (`rbMaxConnections`)."""
+    """Most connections of the main port; 0: as many as the process has descriptors for, less those
+    of the store (`rbMaxConnections`)."""
     ha_connections_max: int = 0
-    """Connections that the replication port takes, 0: at most 256 of them
-    (`rbMaxHaConnections`)."""
+    """Most connections of the replication port; 0: at most 256 (`rbMaxHaConnections`)."""
     metadata_sync_ms: int = 3000
     """Pause between a slave's copies of topics, groups and offsets (`rbMetadataSync`)."""
     register_period_ms: int = 30_000
@@ -100,39 +98,39 @@ class NodeConfig:
     broker_permission: int = 6
     """Read 4, write 2 (`brokerPermission`)."""
     auto_create_topic: bool = True
-    """Whether a send to an unknown topic makes it (`autoCreateTopicEnable`)."""
+    """True if a send to an unknown topic creates it (`autoCreateTopicEnable`)."""
     auto_create_group: bool = True
-    """Whether an unknown consumer group is made (`autoCreateSubscriptionGroup`)."""
+    """True if an unknown consumer group is created (`autoCreateSubscriptionGroup`)."""
     default_topic_queues: int = 8
     """Queues of TBW102 (`defaultTopicQueueNums`)."""
     trace_topic: bool = False
-    """Whether RMQ_SYS_TRACE_TOPIC is made (`traceTopicEnable`)."""
+    """True if RMQ_SYS_TRACE_TOPIC is created (`traceTopicEnable`)."""
     reject_transactions: bool = False
     """Refuse transactional messages with code 16 (`rejectTransactionMessage`)."""
     start_accept_sends_ms: int = 0
     """Wall clock before which sends are refused (`startAcceptSendRequestTimeStamp`)."""
     long_polling: bool = True
-    """Hold pulls that find nothing (`longPollingEnable`)."""
+    """Let pulls that find nothing wait for a message (`longPollingEnable`)."""
     short_polling_ms: int = 1000
-    """Hold time when long polling is off (`shortPollingTimeMills`)."""
-    held_pulls_max: int = 20_000
-    """Pulls held at the same time; beyond, they are answered at once (`rbHeldPullsMax`)."""
+    """Wait of such a pull when long polling is off (`shortPollingTimeMills`)."""
+    long_polls_max: int = 20_000
+    """Most long polls at the same time; further ones are answered at once (`rbHeldPullsMax`)."""
     lite_pull: bool = True
-    """Whether 361 is served (`litePullMessageEnable`)."""
+    """True if 361 is served (`litePullMessageEnable`)."""
     slave_reads: bool = False
-    """Send readers that are far behind to a slave (`slaveReadEnable`)."""
+    """Send readers that lag far behind to a slave (`slaveReadEnable`)."""
     flush_offsets_ms: int = 5000
     """Pause between saves of consumer offsets (`flushConsumerOffsetInterval`)."""
     values: dict[str, str] = field(default_factory=dict)
-    """What was set, by RocketMQ's keys, as text: the answer to 26."""
+    """All settings that are set, by RocketMQ's keys, as text: the answer to 26."""
     pinned: frozenset[str] = frozenset()
-    """Keys that `--set` gave, which count more than the file at every start."""
+    """Keys that `--set` gave, which override the file at every start."""
     path: str = ""
-    """The file that was read, where changes are kept (25); empty: none."""
+    """File that was read, and where changes are stored (25); empty: none."""
 
     @property
     def is_slave(self) -> bool:
-        """Whether this node only copies."""
+        """True if this node only copies."""
         return self.broker_role == "SLAVE"
 
     @property
@@ -156,7 +154,7 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One `key=value` and where it stands."""
+    """One `key=value` and its source."""
 
     key: str
     value: str
@@ -165,7 +163,7 @@ class Setting:
 
 
 def settings_from_text(text: str, source: str) -> list[Setting]:
-    """The settings of a properties file. Raises `ConfigError`."""
+    """Return the settings of a properties file. Raises `ConfigError`."""
     try:
         rows = parse_properties(text)
     except ValueError as exc:
@@ -174,7 +172,7 @@ def settings_from_text(text: str, source: str) -> list[Setting]:
 
 
 def settings_from_options(options: Sequence[str]) -> list[Setting]:
-    """The settings given as `--set key=value`. Raises `ConfigError`."""
+    """Return the settings of `--set key=value`. Raises `ConfigError`."""
     settings = []
     for option in options:
         key, equals, value = option.partition("=")
@@ -187,10 +185,11 @@ def settings_from_options(options: Sequence[str]) -> list[Setting]:
 def make_config(
     settings: Sequence[Setting], *, memory_bytes: int = 0, path: str = ""
 ) -> tuple[NodeConfig, list[str]]:
-    """The settings, later ones over earlier ones, as a config; and warnings for people.
+    """Return the config that the settings make, later ones over earlier ones, and warnings for
+    people.
 
-    `memory_bytes` is the machine's memory, of which `accessMessageInMemoryMaxRatio` percent of
-    the log count as cached; 0 counts everything. `path` is the file of the settings that have one.
+    `memory_bytes` is the machine's memory, of which `accessMessageInMemoryMaxRatio` percent of the
+    log count as cached; 0 counts everything. `path` is the file of the settings, if there is one.
     Raises `ConfigError`.
     """
     warnings: list[str] = []
@@ -217,7 +216,7 @@ def make_config(
         target[key.field] = _parsed(key, setting)
     _derive(node, store, last, memory_bytes)
     node["values"] = {setting.key: setting.value for setting in last.values()}
-    node["pinned"] = frozenset(key for key, one in last.items() if one.source == OPTION)
+    node["pinned"] = frozenset(key for key, setting_ in last.items() if setting_.source == OPTION)
     node["path"] = path
     try:
         config = NodeConfig(store=StoreConfig(**store), **node)  # type: ignore[arg-type]
@@ -246,7 +245,7 @@ def _derive(
     last: dict[str, Setting],
     memory_bytes: int,
 ) -> None:
-    """What follows from other settings."""
+    """Add settings that follow from other settings."""
     if replica := node.get("replica"):
         node["broker_role"], node["broker_id"] = "SLAVE", replica
         # With one survivor of two, only disks protect what is acknowledged (replication.md 7.5).
@@ -270,8 +269,8 @@ def _check(config: NodeConfig, last: dict[str, Setting]) -> None:
 
     if config.replica:
         if decided := [key for key in _DECIDED if key in last]:
-            others = f" ({', '.join(decided[1:])} too)" if decided[1:] else ""
-            why = f"with rbReplica this is decided by the group's controller: leave it out{others}"
+            further = f" ({', '.join(decided[1:])} too)" if decided[1:] else ""
+            why = f"with rbReplica this is decided by the group's controller: leave it out{further}"
             fail(decided[0], why)
         if not config.nameservers:
             fail("rbReplica", "needs namesrvAddr, where the group's controller runs")

@@ -17,8 +17,8 @@ REFUSED: Final = {
     "configManagerVersion": (("v1",), "its topics, groups and offsets lie in RocksDB"),
     "readOnlyCommitLogStorePaths": (("",), "a part of its log lies in other directories"),
 }
-"""Keys of RocketMQ that move data to where it is not looked for: the values that may stand there,
-and what any other one means."""
+"""Keys of RocketMQ that would put data where we do not read it: the allowed values, and the meaning
+of any other value."""
 
 _NAMES = """
     abortFile accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues

@@ -1,8 +1,8 @@
-"""Moving aside what stands in the way of a queue.
+"""Moving aside files and folders that obstruct a queue.
 
-Units are derived, the log is the truth: a file or folder that somebody left where a queue belongs
-must not stop the dispatch of every topic. It is nobody's to delete either, so it is kept in
-`rocketbed.cut`, under the path that it had.
+Units are derived, the log is the truth: a stray file or folder on a queue's path must not stop the
+dispatch of every topic. It must not be deleted either, so it is moved to `rocketbed.cut`, under the
+path that it had.
 """
 
 import errno
@@ -13,35 +13,36 @@ from rocketbed.node.store.files import FilePool
 from rocketbed.world.api import World
 
 CUT_DIR = "rocketbed.cut"
-"""Where bytes that recovery cuts off are kept, and what stood in the way."""
+"""Directory of bytes that recovery cut off, and of files that were moved aside."""
 IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError)
-"""What the making of a file meets when a name on its path is taken."""
+"""Errors when a file is created and a name on its path is taken."""
 
 
 def clear_the_way(world: World, pool: FilePool, root: str, path: str) -> bool:
-    """Move what takes the place of a file, or of a folder on its way from `root`; if anything does.
+    """Move away what is in the place of a file, or of a folder on its way from `root`; True if
+    anything was moved.
 
-    A link that leads nowhere counts; where the file itself belongs, only a folder does, as a rename
-    replaces the rest. Raises `FileExistsError` with the path of what cannot be moved.
+    A dangling link counts; in the file's own place only a folder does, as a rename replaces
+    anything else. Raises `FileExistsError` with the path of what cannot be moved.
     """
     directory = root
     for name in path.removeprefix(f"{root}/").split("/"):
-        found = f"{directory}/{name}"
+        obstacle = f"{directory}/{name}"
         if name not in world.disk.listdir(directory):
             return False
-        if world.disk.is_dir(found) == (found == path):
-            _keep(world, pool, root, found)
+        if world.disk.is_dir(obstacle) == (obstacle == path):
+            _keep(world, pool, root, obstacle)
             return True
-        directory = found
+        directory = obstacle
     return False
 
 
 def kept_bytes(world: World, root: str) -> int:
-    """Length of all files that lie in `rocketbed.cut` itself: pieces of the log, bytes."""
+    """Return the length of all files directly in `rocketbed.cut`: pieces of the log, bytes."""
     directory = f"{root}/{CUT_DIR}"
     total = 0
     for name in world.disk.listdir(directory) if world.disk.is_dir(directory) else ():
-        with suppress(OSError):  # a folder, or gone
+        with suppress(OSError):  # a folder, or removed meanwhile
             file = world.disk.open(f"{directory}/{name}", writable=False)
             total += file.size()
             file.close()
@@ -51,8 +52,8 @@ def kept_bytes(world: World, root: str) -> int:
 def _keep(world: World, pool: FilePool, root: str, path: str) -> None:
     """Move it to `rocketbed.cut`, durable with the next sync of names."""
     kind, _, below = path.removeprefix(f"{root}/").partition("/")
-    taken = world.disk.listdir(f"{root}/{CUT_DIR}")
-    number = next(number for number in count(1) if f"{kind}.{number}" not in taken)
+    existing = world.disk.listdir(f"{root}/{CUT_DIR}")
+    number = next(number for number in count(1) if f"{kind}.{number}" not in existing)
     target = f"{root}/{CUT_DIR}/{kind}.{number}/{below}".rstrip("/")
     try:
         _move(world, pool, path, target)

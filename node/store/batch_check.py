@@ -1,7 +1,7 @@
-"""Whether batch queues are what the log makes of them (store.md 3.5), for the scrub.
+"""Comparison of batch queues with the log (store.md 3.5), for the scrub.
 
-Where a record's unit stands in a batch queue does not follow from its queue offset. So a queue is
-gone through beside the log, unit by unit.
+The position of a record's unit in a batch queue does not follow from its queue offset. So a queue
+is compared with the log unit by unit.
 """
 
 from rocketbed.node.store.batch_queue import (
@@ -20,31 +20,31 @@ BLOCK = 1024
 
 
 class BatchCheck:
-    """Follows the log with a place in each batch queue."""
+    """Follows the log with a position in each batch queue."""
 
     def __init__(self, log: CommitLog, damaged: DamagedRanges, cursor: LogCursor) -> None:
         self._log = log
         self._damaged = damaged
         self._cursor = cursor
-        self._due: dict[BatchConsumeQueue, int] = {}
-        """Number of the unit that is due."""
+        self._next_units: dict[BatchConsumeQueue, int] = {}
+        """Number of the unit expected next."""
         self.begun_at = 0
-        """Where in the log the scrub began."""
+        """Offset of the log at which the scrub began."""
 
     def find(self, queue: BatchConsumeQueue, entry: Entry) -> int | None:
-        """Number of the unit that stands for a record, or has to; None where there is none.
+        """Return the number of the unit that points to a record, or has to; None if there is none.
 
         Records have to come in the order of the log; some may be left out. Raises `OSError`.
         """
         if abs(entry.units) > MESSAGES_MAX:
             return None
-        number = self._due.get(queue, -1)
+        number = self._next_units.get(queue, -1)
         if number < queue.first_unit:
             return self._begin(queue, entry)
         return self._find_from(number, queue, entry)
 
     def _begin(self, queue: BatchConsumeQueue, entry: Entry) -> int | None:
-        """The same for the first record of a queue that is come by."""
+        """Return the same for the first record of a queue."""
         number = self._find_from(self._first(queue, entry), queue, entry)
         if number is None or number == queue.first_unit:
             return number
@@ -57,20 +57,20 @@ class BatchCheck:
             unit = queue.unit_at(number)
             is_own = unit is not None and _is_of(unit, entry)
             if is_own or not self._is_true(queue, number):
-                # The latter may be of a record that says another queue: no checksum covers that.
+                # A false unit may be of a record that names another queue: no checksum covers that.
                 own = number if is_own else queue.number_of(entry.physical_offset)
                 if own > number and is_unit_of(queue.unit_at(own), entry):
                     number = own
-                self._due[queue] = number + 1
+                self._next_units[queue] = number + 1
                 return number
             if unit is not None and unit[0] > entry.physical_offset:
                 break
             number += 1
-        self._due[queue] = number
+        self._next_units[queue] = number
         return None
 
     def _first(self, queue: BatchConsumeQueue, entry: Entry) -> int:
-        """The first unit that is not that of a record below that of `entry`."""
+        """Return the first unit that does not belong to a record below that of `entry`."""
         number, end, offset = queue.first_unit, queue.end_unit, entry.physical_offset
         while number < end:
             units = queue.units(number, BLOCK)
@@ -89,16 +89,16 @@ class BatchCheck:
         return number
 
     def _is_gone(self, queue: BatchConsumeQueue, number: int, entry: Entry) -> bool:
-        """Whether no record that the log has before `entry` can be that of a unit."""
+        """True if no record of the log before `entry` can be that of a unit."""
         low, offset = self._log.min_offset, entry.physical_offset
         if self.begun_at > low or self._damaged.hit(low, offset - low) is not None:
-            return False  # not all of them were seen
+            return False  # not all of them were read
         unit = queue.unit_at(number)
         if unit is None or not low <= unit[0] <= offset:
             return True
         if unit[0] == offset:  # its own, of which it says something else, or a copy of that
             return is_unit_of(unit, entry)
-        return not self._cursor.one(unit[0]).entries
+        return not self._cursor.record_at(unit[0]).entries
 
     def _is_below(self, queue: BatchConsumeQueue, number: int, entry: Entry) -> bool:
         unit = queue.unit_at(number)
@@ -107,30 +107,30 @@ class BatchCheck:
         return self._is_true(queue, number)
 
     def _is_true(self, queue: BatchConsumeQueue, number: int) -> bool:
-        """Whether a unit is that of a record of its queue, or may be that of one that expired or
-        cannot be read. No other one has it too."""
+        """True if a unit is that of a record of its queue, or may be that of an expired or
+        unreadable record, and no other unit is."""
         unit = queue.unit_at(number)
         if unit is None or unit[0] < self._log.min_offset:
             return queue.trusted_unit(number, ignore_next=number > queue.first_unit) is not None
         if self._damaged.hit(unit[0], 1) is not None:
-            # Its record cannot be read, and may be mended: it is no other one's.
+            # Its record cannot be read, and may be healed: the unit belongs to no other record.
             return queue.trusted_unit(number) is not None
-        entry = next(iter(self._cursor.one(unit[0]).entries), None)
+        entry = next(iter(self._cursor.record_at(unit[0]).entries), None)
         if entry is None or queue.trusted_unit(number) is None:
             return False
         if (entry.topic, entry.queue_id) != (queue.topic, queue.queue_id):
             return False
-        said = entry.queue_offset, abs(entry.units)
-        return is_unit_of(unit, entry) or queue.slot_of(entry) not in (None, said)
+        record_says = entry.queue_offset, abs(entry.units)
+        return is_unit_of(unit, entry) or queue.slot_of(entry) not in (None, record_says)
 
 
 def _is_of(unit: tuple[int, ...], entry: Entry) -> bool:
-    """Whether a unit is at a record's place in the log, or says everything else of it."""
+    """True if a unit has a record's offset in the log, or equals its unit in everything else."""
     return unit[0] == entry.physical_offset or unit[1:6] == batch_unit(entry)[1:6]
 
 
 def _is_own_and_joined(queue: BatchConsumeQueue, number: int, entry: Entry) -> bool:
-    """Whether a unit is a record's, and ends where the next one begins: a copy of it does not."""
+    """True if a unit is a record's and ends where the next one begins; a copy of it does not."""
     after = queue.unit_at(number + 1) if number + 1 < queue.end_unit else None
     is_joined = after is not None and after[4] == entry.queue_offset + abs(entry.units)
     return is_joined and is_unit_of(queue.unit_at(number), entry)

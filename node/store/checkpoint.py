@@ -1,7 +1,7 @@
 """RocketMQ's own two witnesses of a crash: `checkpoint` and `abort` (store.md 1.3, 1.5).
 
-rocketbed decides by its marks; it keeps both files so that a RocketMQ which takes the directory
-over re-dispatches enough, and so that a RocketMQ which had it in between is noticed.
+rocketbed relies on its marks; it maintains both files so that a RocketMQ that gets the directory
+dispatches enough again, and so that an interim use by RocketMQ is noticed.
 """
 
 import struct
@@ -30,7 +30,7 @@ class Checkpoint:
     confirm_offset: int = 0
     """Start of the last record below the mark."""
     logics_offset: int = 0
-    """5.5.0 only; we keep it 0, so that 5.5.0 goes by the times."""
+    """5.5.0 only; we leave it 0, so that 5.5.0 uses the times."""
 
     def encode(self) -> bytes:
         fields = _FIELDS.pack(
@@ -46,18 +46,18 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortFile:
-    """What `abort` says about the process that left it."""
+    """Contents of `abort`, about the process that left it."""
 
     pid: str
     """First line, as RocketMQ writes it."""
     store_id: str
     boot_id: str
-    """The kernel's that its page cache lived in, or that of an earlier process whose end it had not
-    recovered from yet."""
+    """Boot id of the kernel whose page cache the store was in, or that of an earlier process whose
+    crash it had not recovered from yet."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing."""
+        """True if it has no contents."""
         return not (self.pid or self.store_id)
 
 
@@ -72,11 +72,11 @@ class Witnesses:
         self._abort = f"{root}/abort"
 
     def checkpoint_bytes(self) -> bytes:
-        """The first 40 bytes of the checkpoint; zeros if there is none."""
+        """Return the first 40 bytes of the checkpoint; zeros if there is none."""
         return (read_whole(self._world, self._checkpoint) or b"")[:COMPARED].ljust(COMPARED, b"\0")
 
     def load_checkpoint(self) -> Checkpoint:
-        """The checkpoint; a missing one reads as zeros."""
+        """Return the checkpoint; a missing one reads as zeros."""
         data = (read_whole(self._world, self._checkpoint) or b"")[: _FIELDS.size].ljust(
             _FIELDS.size, b"\0"
         )
@@ -104,7 +104,8 @@ class Witnesses:
             await self._world.disk.sync_dir(self._root)
 
     def load_abort(self) -> AbortFile | None:
-        """The abort file; None when the last stop was clean. Any text will do (store.md 1.3)."""
+        """Return the abort file; None if the last stop was clean. Any text will do (store.md
+        1.3)."""
         data = read_whole(self._world, self._abort)
         if data is None:
             return None
@@ -119,8 +120,8 @@ class Witnesses:
     async def store_abort(self, store_id: str, boot_id: str | None = None) -> None:
         """Write the abort file, durably, before anything else changes. Raises `OSError`.
 
-        `boot_id`: another kernel's than ours. It gets its name when it is whole: an empty one would
-        be another broker's.
+        `boot_id`: another kernel's than ours. It gets its name once it is whole: an empty one would
+        count as another broker's.
         """
         process, disk = self._world.process, self._world.disk
         boot = process.boot_id if boot_id is None else boot_id
@@ -140,7 +141,7 @@ class Witnesses:
         self._world.mark("store.abort_created")
 
     async def remove_abort(self) -> None:
-        """The very last act of a clean stop."""
+        """Remove the abort file: the very last act of a clean stop."""
         self._world.disk.unlink(self._abort)
         self._world.mark("store.abort_removed")
         await self._world.disk.sync_dir(self._root)

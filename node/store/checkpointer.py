@@ -1,7 +1,7 @@
 """Raising the durable mark W: everything below it is on disk, log, queue units and index (8.6).
 
-About once a second while there is traffic. What is synced is as new as the mark or newer; nothing
-that the mark promises is ever behind it.
+About once a second while there is traffic. What is synced is as new as the mark or newer, so
+nothing that the mark promises is ever missing.
 """
 
 import trio
@@ -15,12 +15,12 @@ from rocketbed.node.store.parts import StoreParts
 from rocketbed.wire.message import BORN_IPV6, HEAD, MAGIC_V1, MAGIC_V2
 
 _COST_FACTOR = 5
-"""Pause at least this many times the duration of a rise: with thousands of dirty queues it only
-costs boot time to be behind."""
+"""Least ratio of the pause to the duration of a rise: with thousands of dirty queues a late mark
+only costs boot time."""
 
 
 class Checkpointer:
-    """The only one that moves W and writes RocketMQ's checkpoint."""
+    """Moves W and writes RocketMQ's checkpoint; nothing else does."""
 
     def __init__(self, parts: StoreParts, flusher: Flusher, dispatcher: Dispatcher) -> None:
         self._parts = parts
@@ -46,8 +46,8 @@ class Checkpointer:
         """Bring W up to what is dispatched now. False while the disk has no room for that, or the
         process no descriptor.
 
-        Queues of topics that are `leaving` are not counted, and the mark says that what the log
-        holds of them is not to be dispatched again. Raises `StoreFailed`.
+        Queues of topics that are `leaving` are not counted, and the mark says that their records in
+        the log are not to be dispatched again. Raises `StoreFailed`.
         """
         async with self.lock:
             parts = self._parts
@@ -69,7 +69,7 @@ class Checkpointer:
                 await parts.pool.sync_names()
                 parts.world.mark("store.mark_backed")
                 # F before W, durably: a crash in between must not leave W above F.
-                flushed = self._flusher.known(parts.log.flushed.value)
+                flushed = self._flusher.flushed_mark(parts.log.flushed.value)
                 await parts.marks.store_flushed(flushed, durable=True)
                 await parts.marks.update(**changes)
                 # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
@@ -85,22 +85,22 @@ class Checkpointer:
             return True
 
     def _snapshot(self, end: int) -> dict[str, object]:
-        """What the mark says of `end`, as far as it is known before anything is synced."""
+        """Return the contents of the mark at `end`, as far as they are known before the syncs."""
         parts = self._parts
         last = self._dispatcher.last
         old = parts.marks.mark
-        kept = parts.queues.topics_before(old.deleted)
+        existing = parts.queues.topics_before(old.deleted)
         deleted = {
             name: at
             for name, at in old.deleted.items()
-            if at > parts.log.min_offset and name not in kept
+            if at > parts.log.min_offset and name not in existing
         }
         deleted |= dict.fromkeys(self.leaving, parts.log.written.value)
         count, total, first = parts.queues.sums(self.leaving)
         start = old.record_start if last is None else last.physical_offset
         return {
             "offset": end,
-            "owed": old.owed if old.owed > end else -1,
+            "resend_to": old.resend_to if old.resend_to > end else -1,
             "record_start": start,
             "queue_count": count,
             "queue_total": total,
@@ -109,17 +109,17 @@ class Checkpointer:
             "index_damage": old.index_damage or ("" if parts.config.index_enabled else INDEX_OFF),
             "deleted": deleted,
             "remaking": tuple(sorted(parts.queues.remaking)),
-            # Retention puts a higher one on record before it deletes anything.
+            # Retention records a higher one before it deletes anything.
             "first": max(old.first, parts.log.min_offset),
         }
 
     async def note(self, **changes: object) -> None:
-        """Put something else on record in the mark, durably; raises as `Marks.update` does."""
+        """Record something else in the mark, durably; raises as `Marks.update` does."""
         async with self.lock:
             await self._parts.marks.update(**changes)
 
     async def store_checkpoint(self) -> None:
-        """RocketMQ's checkpoint for the mark as it is stored: never ahead of it."""
+        """Write RocketMQ's checkpoint for the stored mark: never ahead of it."""
         mark = self._parts.marks.mark
         store_ms = self.record_store_ms(mark.record_start)
         await self._parts.witnesses.store_checkpoint(
@@ -132,14 +132,15 @@ class Checkpointer:
         )
 
     def record_store_ms(self, record_start: int) -> int:
-        """Store time of the record that begins there; 0 without one."""
+        """Return the store time of the record that begins there; 0 without one."""
         if record_start < self._parts.log.min_offset:
             return 0
         return store_ms_at(self._parts, record_start)
 
 
 def store_ms_at(parts: StoreParts, record_start: int) -> int:
-    """Store time of a record of the log, from its fixed fields; 0 if no record begins there."""
+    """Return the store time of a record of the log, from its fixed fields; 0 if no record begins
+    there."""
     head = parts.log.segments.read(record_start, 96)
     if len(head) < 76:
         return 0

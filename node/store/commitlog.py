@@ -26,8 +26,8 @@ SLOW_WRITE_S = 0.05
 class CommitLog:
     """Append, read and cut. Offsets are bytes from the beginning of the log.
 
-    Invariant: `flushed <= written`; `written` lies in or at the end of the last record's segment,
-    or at the beginning of the next.
+    Invariant: `flushed <= written`; `written` is in or at the end of the last record's segment, or
+    at the beginning of the next.
     """
 
     def __init__(self, world: World, pool: FilePool, config: StoreConfig, staging: str) -> None:
@@ -36,44 +36,45 @@ class CommitLog:
         self._staging = staging
         self.segment_size = config.segment_size
         self.tail = LogTail(config)
-        """What runs read of this log."""
+        """Settings and queue offsets of this log, for runs."""
         self.segments = SegmentRow(
             world, pool, config.log_dir, config.segment_size, staging=staging, sparse=False
         )
         self.written = Watermark()
-        """End of the log: where the next record goes."""
+        """End of the log: position of the next record."""
         self.flushed = Watermark()
-        """Below it everything is known to be on disk."""
+        """End of the log that is known to be on disk."""
         self.cuts = 0
-        """Changes when a cut begins and when it ends: what was read meanwhile may be zeros."""
+        """Changes when a cut begins and when it ends: bytes read meanwhile may be zeros."""
         self.last_store_ms = 0
         """Store time of the last record; store times never fall (T17)."""
         self.on_appended: Callable[[list[Entry]], None] | None = None
         """Called after each commit with its entries, before `written` rises."""
         self.on_begun: Callable[[int], None] | None = None
-        """Called when an empty log begins at an offset other than where it stood."""
+        """Called when an empty log begins at another offset than its own."""
         self.no_room = ""
-        """Why the next segment could not be made when it was last tried; empty if it could."""
+        """Reason why the last attempt to create the next segment failed; empty if it did not."""
         self.last_write_s = 0.0
         """Seconds the last write took, for the page-cache-busy test."""
         self._ends = False
-        """Whether no segment is made ahead any more."""
+        """True once no segment is created ahead of time any more."""
 
     @property
     def min_offset(self) -> int:
-        """Offset of the first byte that is kept."""
+        """Offset of the first byte that still exists."""
         return self.segments.starts[0] if self.segments.starts else self.written.value
 
     def begin(self) -> Run:
-        """A new run at the end of the log; commit it before anything awaits."""
+        """Return a new run at the end of the log; commit it before anything awaits."""
         now_ms = self._world.clock.wall_ms()
         return Run(self.tail, self.written.value, max(now_ms, self.last_store_ms))
 
     def commit(self, run: Run) -> None:
-        """Write a run. Readers of this process see it at once; durable is what `flushed` passed.
+        """Write a run. Readers of this process see it at once; it is durable once `flushed` has
+        passed it.
 
         Raises `PutFailed`: nothing of the run is in the log then, and its offsets are free again;
-        `StoreFailed` once the store has failed: a task that cannot be told yet appends no more.
+        `StoreFailed` once the store has failed: a task that was not cancelled yet appends no more.
         """
         self._pool.failure.check()
         assert run.start == self.written.value, "a run is committed before another begins"
@@ -102,7 +103,7 @@ class CommitLog:
         self.written.advance(run.position)
 
     def _make_room(self, run: Run) -> None:
-        """Make the segments a run needs. Raises `PutFailed` when the disk is full."""
+        """Create the segments that a run needs. Raises `PutFailed` when the disk is full."""
         try:
             for offset, _ in run.chunks:
                 if not self.segments.has(offset):
@@ -114,7 +115,7 @@ class CommitLog:
             raise PutFailed(PutStatus.CREATE_MAPPED_FILE_FAILED, self.no_room) from exc
 
     def lacks_room(self, cause: OSError) -> None:
-        """Say once that the disk has no room for the next segment."""
+        """Log once that the disk has no room for the next segment."""
         if not self.no_room:
             self._world.log.warning("store.no_next_segment", error=cause.strerror)
         self.no_room = (
@@ -123,9 +124,9 @@ class CommitLog:
         )
 
     def _undo(self, run: Run, cause: OSError) -> None:
-        """After a short write: leave zeros where the run began, so that no crash revives it.
+        """Write zeros after a short write, so that no crash revives a part of the run.
 
-        From the end on, so that a kill in between leaves no record behind a hole.
+        From the end on, so that a kill in between leaves no record after a hole.
         """
         for offset, pieces in reversed(run.chunks):
             self.segments.zero(offset, offset + sum(map(len, pieces)))
@@ -136,10 +137,10 @@ class CommitLog:
         ) from cause
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
-        """Append bytes of a master's log as they are, within one segment.
+        """Append bytes of a master's log unchanged, within one segment.
 
         Raises `CorruptRecord` when `offset` is not the end of this log, `OSError` from the disk,
-        `StoreFailed` once the store has failed: a task that cannot be told yet appends no more.
+        `StoreFailed` once the store has failed: a task that was not cancelled yet appends no more.
         """
         self._pool.failure.check()
         if not self.segments.starts and self.written.value == self.flushed.value:
@@ -161,16 +162,17 @@ class CommitLog:
         self.written.advance(offset + len(data))
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset` within its segment and below the end of the log."""
+        """Return up to `size` bytes at `offset` within its segment and below the end of the log."""
         return self.segments.read(offset, min(size, max(self.written.value - offset, 0)))
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The same from the page cache, or None."""
+        """Return the same from the page cache, or None."""
         return self.segments.read_cached(offset, min(size, max(self.written.value - offset, 0)))
 
     @contextmanager
     def pinned(self, offset: int) -> Iterator[tuple[File, int]]:
-        """The file that holds `offset`, and where in it that is; kept open inside the block.
+        """Yield the file that holds `offset`, and the position in it; it stays open inside the
+        block.
 
         Raises `FileNotFoundError`.
         """
@@ -185,9 +187,9 @@ class CommitLog:
             segments.unpin(start)
 
     async def prepare_next(self) -> None:
-        """Make the segment after the last one ahead of time, durable before it gets its name.
+        """Create the segment after the last one ahead of time, durable before it gets its name.
 
-        A run that comes to the end of its segment first makes it itself; then this does nothing.
+        A run that reaches the end of its segment first creates it itself; then this does nothing.
         """
         start = self.segments.end
         if not self.segments.starts or start - self.written.value >= self.segment_size:
@@ -202,9 +204,10 @@ class CommitLog:
             await file.sync()
         finally:
             file.close()
-        # A run may have made this segment itself while we waited; renaming over it would lose its
-        # records. A clean stop leaves no file behind the end of the log: the next start would take
-        # its name for one that is on disk, and a power loss take it, with what was put there.
+        # A run may have created this segment itself while we waited; renaming over it would lose
+        # its records. A clean stop leaves no file after the end of the log: the next start would
+        # take it for a file that is on disk, and a power loss could remove it with the records
+        # written there.
         if self.segments.end == start and not disk.exists(path) and not self._ends:
             disk.rename(temporary, path)
             self.segments.starts.append(start)
@@ -214,7 +217,7 @@ class CommitLog:
             await self._pool.sync_names(to=self.segments.directory)
 
     def drop_unused(self) -> None:
-        """Remove segments made ahead of time, and make no more (clean stop)."""
+        """Remove segments created ahead of time, and create no more (clean stop)."""
         self._ends = True
         end = self.written.value
         self.segments.drop_from(end if end % self.segment_size == 0 else end + 1)

@@ -6,7 +6,7 @@ from rocketbed.node.store.errors import BadStoreDirectory
 
 MIB = 1 << 20
 SEGMENT_SIZE = 1 << 30
-"""RocketMQ's `mappedFileSizeCommitLog` where nobody sets it."""
+"""Default of RocketMQ's `mappedFileSizeCommitLog`."""
 SIZE_KEYS = (
     "mappedFileSizeCommitLog",
     "mappedFileSizeConsumeQueue",
@@ -37,17 +37,17 @@ class StoreConfig:
     index_entries: int = 20_000_000
     """Entries of an index file (`maxIndexNum`)."""
     native: bool = False
-    """Take plain sends, scan plain records and put their keys with the native bodies, where they
-    were built (`rbNative`; `rocketbed node` says so unless `RB_NATIVE=0`). Not elsewhere: a
-    simulation runs the same on every machine."""
+    """Use the native functions for plain sends, scans of plain records and index keys, if they were
+    built (`rbNative`; `rocketbed node` sets it unless `RB_NATIVE=0`). Off elsewhere: a simulation
+    runs the same on every machine."""
     index_enabled: bool = True
-    """Whether keys are indexed (`messageIndexEnable`)."""
+    """True if keys are indexed (`messageIndexEnable`)."""
     sync_flush: bool = False
     """Answer a send only when it is fsynced (`flushDiskType=SYNC_FLUSH`)."""
     flush_interval_ms: int = 500
     """Pause between flushes in async mode (`flushIntervalCommitLog`)."""
     flush_least_pages: int = 4
-    """Dirty 4 KiB pages below which a timed flush is left out (`flushCommitLogLeastPages`)."""
+    """Dirty 4 KiB pages below which a timed flush is skipped (`flushCommitLogLeastPages`)."""
     flush_thorough_interval_ms: int = 10_000
     """After this long anything dirty is flushed (`flushCommitLogThoroughInterval`)."""
     mark_interval_ms: int = 1000
@@ -72,13 +72,15 @@ class StoreConfig:
     """A deleted segment that is still being read is removed by force after this long
     (`destroyMapedFileIntervalForcibly`)."""
     disk_max_used_percent: int = 75
-    """Above: expired segments go at any hour (`diskMaxUsedSpaceRatio`, 10 to 95)."""
+    """Disk usage above which expired segments are deleted at any hour (`diskMaxUsedSpaceRatio`, 10
+    to 95)."""
     disk_clean_forcibly_percent: int = 85
-    """Above: segments go whatever their age (`diskSpaceCleanForciblyRatio`, 30 to 85)."""
+    """Usage above which segments are deleted whatever their age (`diskSpaceCleanForciblyRatio`, 30
+    to 85)."""
     disk_warning_percent: int = 90
-    """Above: sends are refused too (`diskSpaceWarningLevelRatio`, 35 to 90)."""
+    """Usage above which sends are refused too (`diskSpaceWarningLevelRatio`, 35 to 90)."""
     clean_forcibly_enabled: bool = True
-    """Whether segments go whatever their age at all (`cleanFileForciblyEnable`)."""
+    """True if segments may be deleted whatever their age (`cleanFileForciblyEnable`)."""
     transfer_bytes_memory: int = 262_144
     """Bytes of one pull from memory (`maxTransferBytesOnMessageInMemory`)."""
     transfer_count_memory: int = 32
@@ -91,7 +93,7 @@ class StoreConfig:
     """Distance from the log's end that counts as "in memory" (`accessMessageInMemoryMaxRatio`
     percent of RAM); 0: everything."""
     max_filter_bytes: int = 16_000
-    """Bytes of queue units that one pull looks at (`maxFilterMessageSize`)."""
+    """Bytes of queue units that one pull reads at most (`maxFilterMessageSize`)."""
     max_query_messages: int = 64
     """Messages of one query by key (`maxMsgsNumBatch`)."""
     delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -101,12 +103,12 @@ class StoreConfig:
     dispatch_ring: int = 65_536
     """Messages that wait for dispatch in memory (`rbDispatchRing`); beyond, the log is re-read."""
     trust_page_cache: bool = True
-    """After a kill on the same boot of the kernel, take everything written as there
+    """After a kill on the same boot of the kernel, count everything written as stored
     (`rbTrustPageCache`)."""
     scrub_rate: int = 16 * MIB
     """Bytes a second of old log that are read again after a start; 0: none (`rbScrubRate`)."""
     is_slave: bool = False
-    """Whether this node only receives the log (`brokerRole=SLAVE`)."""
+    """True if this node only receives the log (`brokerRole=SLAVE`)."""
     offset_check_in_slave: bool = False
     """Correct a puller's offset on a slave too (`offsetCheckInSlave`)."""
     store_host: str = "127.0.0.1"
@@ -116,12 +118,12 @@ class StoreConfig:
     accept_cut_at: int = -1
     """Operator's order: end a damaged log at this offset (`rbAcceptCut`)."""
     accept_start_at: int = -1
-    """Operator's order: go on with a log that lost its beginning up to here (`rbAcceptStart`)."""
+    """Operator's order: accept a log that lost its beginning up to here (`rbAcceptStart`)."""
     fill_hole_at: int = -1
     """Operator's order: close the damage at this offset with a filler record (`rbFillHole`)."""
     topics_deleted: tuple[tuple[str, int], ...] = ()
-    """Operator's word: topics that were deleted when the log ended at these offsets, and made
-    again, which nothing in the directory says (`rbTopicDeleted`)."""
+    """Operator's statement: topics that were deleted when the log ended at these offsets, and
+    recreated, which the directory does not show (`rbTopicDeleted`)."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that no record or unit fits into."""
@@ -150,7 +152,7 @@ class StoreConfig:
 
     @property
     def heal_command(self) -> str:
-        """What an operator types, with no other file at hand, to have this log healed."""
+        """Command line by which an operator, without further files, can have this log healed."""
         command = f"rocketbed store heal {self.root} --from HOST:PORT"
         if self.log_dir != f"{self.root}/commitlog":
             command += f" --set storePathCommitLog={self.log_dir}"
@@ -171,12 +173,13 @@ class StoreConfig:
 
     @property
     def record_max(self) -> int:
-        """Largest record, bytes: what the settings allow and what fits into an empty segment."""
+        """Largest record, bytes: limited by the settings and by an empty segment."""
         return min(self.max_message_size + 65_536, self.segment_size - 8)
 
 
 def parse_delay_levels(text: str) -> list[int]:
-    """Milliseconds of each level of `messageDelayLevel` ("1s 5s ..."). Raises `ValueError`."""
+    """Return the milliseconds of each level of `messageDelayLevel` ("1s 5s ..."). Raises
+    `ValueError`."""
     unit_ms = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     words = text.split()
     for word in words:

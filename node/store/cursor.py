@@ -1,8 +1,8 @@
-"""From an offset of the log to the records that stand there: the one way that everybody reads it.
+"""From an offset of the log to the records there: the only way in which the log is read.
 
-Each step ends in records or in a verdict, never in neither. What is read at once is bounded by the
-length of a read, or by one record whose fields add up to its size: a wrong size, or a producer's
-body, decides nothing.
+Each step ends in records or in a verdict, never in neither. The bytes read at once are bounded by
+the length of a read, or by one record whose fields add up to its size: a wrong size, or a
+producer's body, decides nothing.
 """
 
 from collections.abc import Generator
@@ -16,16 +16,16 @@ from rocketbed.wire.message import BLANK, HEAD
 from rocketbed.world.api import World
 
 READ_SIZE = 1 << 20
-"""Bytes a step reads; for callers that share the loop this is about 4 ms."""
+"""Bytes that a step reads; in the loop this takes about 4 ms."""
 
 
 class Verdict(Enum):
     GOOD = auto()
-    """Records; go on at the step's end."""
+    """Records; continue at the step's end."""
     BLANK = auto()
-    """A blank record; go on at the step's end, the next segment."""
+    """A blank record; continue at the step's end, the next segment."""
     PARTIAL = auto()
-    """What stands here goes on behind the limit."""
+    """The record here extends beyond the limit."""
     END = auto()
     """The limit, or the end of the last segment."""
     BAD = auto()
@@ -34,18 +34,18 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What stands at one offset of the log."""
+    """Contents of the log at one offset."""
 
     verdict: Verdict
     end: int
-    """Physical offset behind what is good; with `BAD` and `PARTIAL`, where that stands."""
+    """Physical offset after the good part; with `BAD` and `PARTIAL`, offset of the bad record."""
     entries: list[Entry] = field(default_factory=list)
     reason: str = ""
-    """What is wrong, with `BAD`."""
+    """Problem found, with `BAD`."""
 
 
 _Reads = Generator[tuple[int, int], bytes, Step]
-"""Asks for pieces of the log, by offset and size within a segment."""
+"""Requests pieces of the log, by offset and size within a segment."""
 
 
 class LogCursor:
@@ -57,46 +57,46 @@ class LogCursor:
         self.segments = segments
         self._scanner = scanner
         self.read_size = read_size
-        """Bytes that a step reads at least."""
+        """Least number of bytes that a step reads."""
         self.bytes_read = 0
-        """What was read so far, wherever that was."""
+        """Bytes read so far."""
 
     def step(self, position: int, limit: int, *, zero_rule_from: int | None = None) -> Step:
-        """What stands at `position`, a record's start, below `limit`. Raises `OSError`.
+        """Read the records at `position`, a record's start, below `limit`. Raises `OSError`.
 
         `zero_rule_from`: see `RecordScanner.scan`.
         """
         reads = self._reads(position, limit, zero_rule_from, self.read_size)
         return self._drive(reads)
 
-    def one(self, position: int) -> Step:
-        """The record at `position` alone, with as few bytes as it takes. Raises `OSError`."""
+    def record_at(self, position: int) -> Step:
+        """Read the record at `position` alone, with as few bytes as it takes. Raises `OSError`."""
         return self._drive(self._reads(position, self.segments.end, None, HEAD.size))
 
     def _drive(self, reads: _Reads) -> Step:
         try:
-            wanted = next(reads)
+            piece = next(reads)
             while True:
-                data = self.segments.read(*wanted)
+                data = self.segments.read(*piece)
                 self.bytes_read += len(data)
-                wanted = reads.send(data)
+                piece = reads.send(data)
         except StopIteration as stop:
             step: Step = stop.value
             return step
 
-    async def step_beside(self, world: World, position: int, limit: int) -> Step:
-        """As `step`, with each read beside the loop. Raises `OSError`."""
+    async def step_in_thread(self, world: World, position: int, limit: int) -> Step:
+        """Do the same as `step`, with each read in a thread. Raises `OSError`."""
         reads = self._reads(position, limit, None, self.read_size)
         try:
-            wanted = next(reads)
+            piece = next(reads)
             while True:
-                wanted = reads.send(await self.read_beside(world, *wanted))
+                piece = reads.send(await self.read_in_thread(world, *piece))
         except StopIteration as stop:
             step: Step = stop.value
             return step
 
-    async def read_beside(self, world: World, offset: int, size: int) -> bytes:
-        """Bytes within one segment, read beside the loop; the file stays open meanwhile."""
+    async def read_in_thread(self, world: World, offset: int, size: int) -> bytes:
+        """Return bytes within one segment, read in a thread; the file stays open meanwhile."""
         segments = self.segments
         start = segments.start_of(offset)
         file = segments.pin(start)
@@ -114,7 +114,7 @@ class LogCursor:
         if position >= limit or not segments.has(position):
             return Step(Verdict.END, position)
         segment_end = segments.start_of(position) + segments.size
-        # A little of what follows: the last record is doubted if its end reads as never written.
+        # A few bytes more: the last record is suspect if its end reads as never written.
         within = min(segment_end, limit + BLANK.size) - position
         size = min(read_size, within)
         while True:
@@ -125,7 +125,7 @@ class LogCursor:
                 data, position, segment_end=segment_end, zero_rule_from=zero_rule_from
             )
             if scanned.entries or scanned.stop is not Stop.MORE:
-                # It was judged by what no one wrote yet: a slave's log may end anywhere.
+                # Bytes that were not written yet decided this: a slave's log may end anywhere.
                 if not scanned.entries and limit < min(segment_end, position + BLANK.size):
                     return Step(Verdict.PARTIAL, position)
                 if not scanned.entries and scanned.size > limit - position:
@@ -133,19 +133,19 @@ class LogCursor:
                     verdict = Verdict.BAD if problem else Verdict.PARTIAL
                     return Step(verdict, position, reason=problem)
                 return self._verdict(scanned, segment_end, limit)
-            wanted = (scanned.size or HEAD.size) + BLANK.size
-            if scanned.size and wanted > size:
+            piece = (scanned.size or HEAD.size) + BLANK.size
+            if scanned.size and piece > size:
                 problem = yield from self._doubt(position, data, limit - position)
                 if problem:
                     return Step(Verdict.BAD, position, reason=problem)
-            if scanned.size > limit - position or size >= min(wanted, within):
+            if scanned.size > limit - position or size >= min(piece, within):
                 return Step(Verdict.PARTIAL, position)
-            size = min(wanted, within)
+            size = min(piece, within)
 
     def _doubt(
         self, position: int, data: bytes, within: int
     ) -> Generator[tuple[int, int], bytes, str]:
-        """`doubt_lengths` of the record at `position`, as far as it lies within the limit."""
+        """Run `doubt_lengths` on the record at `position`, as far as it is within the limit."""
         asks = doubt_lengths(data[: HEAD.size])
         try:
             at, size = next(asks)
@@ -160,7 +160,7 @@ class LogCursor:
     def _verdict(self, scanned: Scanned, segment_end: int, limit: int) -> Step:
         if scanned.entries:
             entries, end = scanned.entries, scanned.end
-            while end > limit:  # by the little that was read of what follows
+            while end > limit:  # by the few bytes that were read beyond it
                 end = entries.pop().physical_offset
             return Step(Verdict.GOOD if entries else Verdict.PARTIAL, end, entries)
         if scanned.stop is Stop.BLANK:

@@ -1,8 +1,8 @@
-"""Cutting the log at an offset so that what was cut cannot come back (store.md 8.6, Cut; T4).
+"""Cutting the log at an offset so that the cut bytes cannot come back (store.md 8.6, Cut; T4).
 
-RocketMQ only moves its position back; the bytes stay, and a crash before they are overwritten
-finds them valid again. Here the cut is first put on record, then done, then taken off the record:
-a crash between any two steps repeats it.
+RocketMQ only moves its position back; the bytes stay, and a crash before they are overwritten finds
+them valid again. Here the cut is first recorded, then done, then its record is removed: a crash
+between any two steps repeats it.
 """
 
 import errno
@@ -31,8 +31,8 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     """
     log, marks = parts.log, parts.marks
     log.cuts += 1
-    # W and F come down before a byte of the log is zeroed: else a crash in between would leave a
-    # log that is shorter than they promise, which a boot takes for damage.
+    # W and F are lowered before a byte of the log is zeroed: otherwise a crash in between would
+    # leave a log that is shorter than they promise, which a boot takes for damage.
     if marks.mark.offset > offset:
         await _lower_mark(parts, offset, record_start)
     flushed = marks.load_flushed()
@@ -43,7 +43,7 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     parts.world.mark("store.cut_recorded")
     start = log.segments.start_of(offset)
     if log.segments.has(offset):
-        # Zeros on disk before the cut is taken off the record, or the old records come back (T4).
+        # Zeros on disk before the cut's record is removed, or the old records come back (T4).
         log.segments.zero(offset, start + log.segment_size)
         await log.segments.sync(start)
     parts.world.mark("store.cut_zeroed")
@@ -58,15 +58,16 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
 
 
 async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None:
-    """Bring checkpoint, F and W down to `offset`, and only then queues and index."""
+    """Lower checkpoint, F and W to `offset`, and only then cut queues and index."""
     parts.queues.write_pending()
     ends = parts.queues.find_ends(offset, thorough=False, deleted=parts.marks.mark.deleted)
     count, total = parts.queues.totals(ends)
     parts.index.write()
     await parts.index.sync()
     index = parts.index.mark_at(offset, lambda at: store_ms_at(parts, at))
-    # F before W: a boot that resumes the cut still holds the log to the F it read, and would take
-    # what is cut for damage. The other way round W stands in for F, and nothing has changed yet.
+    # F before W: a boot that resumes the cut still compares the log with the F it read, and would
+    # take the cut bytes for damage. In the other order W stands in for F, and nothing has changed
+    # yet.
     await parts.witnesses.store_checkpoint(Checkpoint())
     await parts.marks.store_flushed(min(offset, parts.log.flushed.value), durable=True)
     await parts.marks.update(
@@ -82,28 +83,28 @@ async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None
     )
     parts.queues.cut_units(ends, keeps_first=True)
     parts.index.restore(index)
-    parts.index.filled_ms = 0  # the next mark finds it from the files that are full still
+    parts.index.filled_ms = 0  # the next mark computes it from the files that are still full
     await parts.queues.sync()
     await parts.index.sync()
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Where a record ends, and which."""
+    """End of a record, and the record."""
 
     last: Entry
     """The last whole record."""
     end: int
-    """Its end, or that of the blank one behind it. Physical offset."""
+    """Its end, or that of the blank record after it. Physical offset."""
 
 
 async def boundary_below(
     parts: StoreParts, offset: int, scanner: RecordScanner | None = None
 ) -> Boundary | None:
-    """The last end of a record at or below `offset`; None without a whole record there.
+    """Return the last end of a record at or below `offset`; None without a whole record there.
 
-    Reads a segment from its beginning, with the store's own scanner, which compares no checksums,
-    unless there is another one.
+    Reads a segment from its beginning with `scanner`, by default the store's own, which compares no
+    checksums.
     """
     log = parts.log
     cursor = LogCursor(log.segments, scanner or parts.scanner)
@@ -125,7 +126,7 @@ async def boundary_below(
 async def keep_cut_bytes(parts: StoreParts, offset: int, *, end: int) -> tuple[str, int]:
     """Copy [offset, end) of the log to `rocketbed.cut`, durably.
 
-    Returns the copy's path and its size; ("", 0) when there is nothing to keep. Raises `OSError`.
+    Returns the copy's path and its size; ("", 0) if the range is empty. Raises `OSError`.
     """
     if end <= offset:
         return "", 0
@@ -133,7 +134,7 @@ async def keep_cut_bytes(parts: StoreParts, offset: int, *, end: int) -> tuple[s
 
 
 async def keep_bytes(parts: StoreParts, start: int, end: int, why: str = "") -> str:
-    """The same for a range anywhere in the log; the copy's path. `why` ends its name."""
+    """Copy any range of the log there; return the copy's path. `why` ends its name."""
 
     def read(position: int) -> bytes:
         return parts.log.segments.read(position, min(_CHUNK, end - position))
@@ -142,7 +143,8 @@ async def keep_bytes(parts: StoreParts, start: int, end: int, why: str = "") -> 
 
 
 async def keep_file(parts: StoreParts, path: str) -> str:
-    """Copy a file of the log to `rocketbed.cut`, durably; the copy's path. Raises `OSError`."""
+    """Copy a file of the log to `rocketbed.cut`, durably; return the copy's path. Raises
+    `OSError`."""
     source = parts.world.disk.open(path, writable=False)
     try:
         name = f"{path.rpartition('/')[2]}.segment"
@@ -154,14 +156,15 @@ async def keep_file(parts: StoreParts, path: str) -> str:
 async def _keep(
     parts: StoreParts, name: str, read: Callable[[int], bytes], start: int, end: int
 ) -> str:
-    """Copy what `read` gives for positions from `start` to `end`; the copy's path."""
+    """Copy the bytes that `read` returns for positions from `start` to `end`; return the copy's
+    path."""
     disk = parts.world.disk
     directory = f"{parts.config.root}/{CUT_DIR}"
     parts.pool.make_dir(directory)
     path = f"{directory}/{name}"
     if disk.exists(path):
         at_ms = parts.world.clock.wall_ms()
-        while disk.exists(f"{path}.{at_ms}"):  # of the same moment, or of a clock that went back
+        while disk.exists(f"{path}.{at_ms}"):  # of the same moment, or of a clock that was set back
             at_ms += 1
         path = f"{path}.{at_ms}"
     temporary = f"{path}.new"
@@ -194,7 +197,7 @@ def is_zero(data: bytes) -> bool:
 
 
 def last_nonzero(parts: StoreParts, offset: int) -> int:
-    """End of the last non-zero byte at or behind `offset`; `offset` if there is none."""
+    """Return the end of the last non-zero byte at or after `offset`; `offset` if there is none."""
     segments = parts.log.segments
     end = offset
     position = offset

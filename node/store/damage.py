@@ -1,8 +1,8 @@
-"""What the scrub has found in the log, and what that means for readers.
+"""Damage that the scrub has found in the log, and its consequence for readers.
 
-A serving node goes on: it serves what is good, and refuses a read that comes to a damaged stretch
-with an error that names it. To pass over it would hide messages; to serve it would hand out bytes
-that nobody wrote, which not every client compares with their checksum.
+A serving node continues: it serves good records, and refuses a read that meets a damaged range with
+an error that names it. Skipping the range would hide messages; serving it would return garbage,
+which not every client compares with its checksum.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,98 +11,103 @@ from dataclasses import dataclass, field, replace
 from rocketbed.node.store.errors import CorruptRecord
 
 RANGES_MAX = 512
-"""Stretches that are told apart. All stand in the durable mark, which is written whole: 40 kB."""
+"""Ranges that are recorded separately. All are in the durable mark, which is written whole: 40
+kB."""
 JOIN_GAP = 64 << 10
-"""Bytes between two stretches that are joined first, once there are more than that."""
+"""Largest distance of two ranges that are joined first, once there are more than that."""
 SHOWN = 8
-"""Stretches that the runtime information names."""
+"""Ranges that the runtime information names."""
 _AND_MORE = ", and more behind it"
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A stretch of the log without a readable record. Physical offsets."""
+    """A range of the log without a readable record. Physical offsets."""
 
     start: int
     end: int
-    """Where the next good record begins, where a segment that cannot be read ends, or where the
-    scrub ended."""
+    """Start of the next good record, end of an unreadable segment, or end of the scrub."""
     reason: str
     is_readable: bool = False
-    """A record that says something wrong of its place, and is whole otherwise: it is served."""
+    """True if the record only names a wrong position and is whole otherwise: it is served."""
 
 
 @dataclass(slots=True)
 class DamagedRanges:
-    """The stretches that were found, at most `RANGES_MAX`.
+    """The damaged ranges, at most `RANGES_MAX`.
 
-    Up to that number each good record in between is served. Beyond, stretches that lie close
-    together are taken for one, first those within `JOIN_GAP`, then, while there are too many
-    still, those within twice that, and so on: the good records in between are refused as well,
-    until a replica's copy has mended them and the next start has looked again.
+    Up to that number each good record in between is served. Beyond, ranges that are close together
+    are joined, first those within `JOIN_GAP`, then, while there are still too many, those within
+    twice that, and so on: the good records in between are refused as well, until a replica's copy
+    has healed the ranges and the next start has scanned them again.
     """
 
-    found: list[Damage] = field(default_factory=list)
+    ranges: list[Damage] = field(default_factory=list)
     """In the order of the log."""
     count: int = 0
-    """How often something was found; joining does not change it."""
+    """Number of findings; joining does not change it."""
     _bad: list[Damage] = field(default_factory=list)
-    """Those that are not served, in order; none overlaps another."""
+    """Ranges that are not served, in order; none overlaps another."""
     _readable: list[Damage] = field(default_factory=list)
-    """The others; the same holds for them."""
+    """Ranges that are served; the same holds for them."""
 
     def add(self, new: Damage) -> None:
-        """Note a stretch. With one that it overlaps it is one stretch."""
+        """Add a range. It is joined with ranges that it overlaps."""
         kind = self._readable if new.is_readable else self._bad
         low = bisect_right(kind, new.start, key=_end)
         high = bisect_left(kind, new.end, key=_start)
-        known = kind[low:high]
-        self.count += not known
-        kind[low:high] = [_union([*known, new])]
+        overlapping = kind[low:high]
+        self.count += not overlapping
+        kind[low:high] = [_union([*overlapping, new])]
         gap = JOIN_GAP
         while len(self._bad) + len(self._readable) > RANGES_MAX:
             self._bad, self._readable = _joined(self._bad, gap), _joined(self._readable, gap)
             gap *= 2
-        self.found = sorted([*self._bad, *self._readable], key=_start)
+        self.ranges = sorted([*self._bad, *self._readable], key=_start)
 
     def hit(self, offset: int, size: int) -> Damage | None:
-        """The first damage that a record lies in, if it must not be served."""
+        """Return the first damage that contains a part of a record, if the record must not be
+        served."""
         at = bisect_right(self._bad, offset, key=_end)
         if at < len(self._bad) and self._bad[at].start < offset + size:
             return self._bad[at]
         return None
 
     def cut(self, offset: int) -> None:
-        """The log ends here now; what comes anew is another one's."""
+        """Drop damage beyond a cut: records written there later are different ones."""
         self._bad, self._readable = (
-            [replace(one, end=min(one.end, offset)) for one in kind if one.start < offset]
+            [
+                replace(damage, end=min(damage.end, offset))
+                for damage in kind
+                if damage.start < offset
+            ]
             for kind in (self._bad, self._readable)
         )
-        self.found = sorted([*self._bad, *self._readable], key=_start)
+        self.ranges = sorted([*self._bad, *self._readable], key=_start)
 
     def refuse(self, offset: int, size: int = 1) -> None:
-        """Raises `CorruptRecord` for a record that must not be served."""
-        if self.found and (one := self.hit(offset, size)) is not None:
+        """Raise `CorruptRecord` for a record that must not be served."""
+        if self.ranges and (damage := self.hit(offset, size)) is not None:
             raise CorruptRecord(
-                f"bytes {one.start} to {one.end} of the log are damaged ({one.reason}), and the"
-                f" message at {offset} lies there: read it from a replica, or have the range"
-                " copied from one (`rocketbed store heal`)",
-                offset=one.start,
+                f"bytes {damage.start} to {damage.end} of the log are damaged ({damage.reason}),"
+                f" and the message at {offset} lies there: read it from a replica, or have the"
+                " range copied from one (`rocketbed store heal`)",
+                offset=damage.start,
             )
 
-    def shown(self) -> str:
-        """The first stretches, and how many more there are."""
-        first = ";".join(f"{one.start}-{one.end}" for one in self.found[:SHOWN])
-        more = len(self.found) - SHOWN
+    def summary(self) -> str:
+        """Return the first ranges, and the number of further ones."""
+        first = ";".join(f"{damage.start}-{damage.end}" for damage in self.ranges[:SHOWN])
+        more = len(self.ranges) - SHOWN
         return f"{first} and {more} more" if more > 0 else first
 
 
-def _start(one: Damage) -> int:
-    return one.start
+def _start(damage: Damage) -> int:
+    return damage.start
 
 
-def _end(one: Damage) -> int:
-    return one.end
+def _end(damage: Damage) -> int:
+    return damage.end
 
 
 def _union(ranges: list[Damage]) -> Damage:
@@ -110,12 +115,12 @@ def _union(ranges: list[Damage]) -> Damage:
 
 
 def _joined(ranges: list[Damage], gap: int) -> list[Damage]:
-    """The same with what lies within `gap` bytes made one. `ranges` are in order."""
-    found: list[Damage] = []
-    for one in ranges:
-        if found and one.start - found[-1].end <= gap:
-            reason = found[-1].reason.removesuffix(_AND_MORE) + _AND_MORE
-            found[-1] = replace(found[-1], end=max(found[-1].end, one.end), reason=reason)
+    """Return the ranges, in order, with those within `gap` bytes joined."""
+    joined: list[Damage] = []
+    for damage in ranges:
+        if joined and damage.start - joined[-1].end <= gap:
+            reason = joined[-1].reason.removesuffix(_AND_MORE) + _AND_MORE
+            joined[-1] = replace(joined[-1], end=max(joined[-1].end, damage.end), reason=reason)
         else:
-            found.append(one)
-    return found
+            joined.append(damage)
+    return joined

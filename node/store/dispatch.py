@@ -1,8 +1,8 @@
 """From the log to consume queues and index, in the log's order (store.md 7).
 
-The append hands over entries through a bounded ring, so that nothing is parsed twice; when the
-ring overflows, on a slave, and after a restart, the log is re-read instead. Both ways give equal
-bytes. Dispatch never jumps over bytes that it cannot read (T8): it stops and says so.
+The append passes entries through a bounded ring, so that nothing is parsed twice; when the ring
+overflows, on a slave, and after a restart, the log is re-read instead. Both ways give equal bytes.
+Dispatch never skips bytes that it cannot read (T8): it stops and logs that.
 """
 
 from collections import deque
@@ -24,24 +24,24 @@ WATERMARK = 0.8
 _RETRY_S = 1.0
 _WRITES = 512
 _MAKES = 16
-"""Queues that are written before the loop gets its turn (about 1 ms), and those among them that may
-get a new file: to make one takes as long as hundreds of writes."""
+"""Queues that are written before the loop gets its turn (about 1 ms), and the number of those that
+may get a new file: creating one takes as long as hundreds of writes."""
 _WRITES_A_ROUND = 16
-"""Of more queues those are written that wait longest, and the others' units wait in memory: with a
-write for each unit a message to 8,000 queues cost twice as much as one to 8."""
+"""Of more queues, those that wait longest are written, and the units of all others wait in memory:
+with a write for each unit a message to 8,000 queues cost twice as much as one to 8."""
 
 BATCH_S = 0.001
-"""Under load, rounds are this far apart: each costs a write for every queue it touches. After a
-pause the first record is dispatched at once (RocketMQ always waits 1 ms)."""
+"""Distance of rounds under load: each costs a write for every queue it touches. After a pause the
+first record is dispatched at once (RocketMQ always waits 1 ms)."""
 BATCH = 512
-"""Entries that are worth a round at once."""
+"""Number of entries that starts a round at once."""
 
 Arrival = Callable[[list[Entry]], None]
 
 
 class Dispatcher:
     """Moves `parts.dispatched` towards the end of the log, or its flushed end in sync mode, and
-    never beyond what is confirmed.
+    never beyond the confirmed end.
 
     Invariant: the ring, when not lost, holds exactly the records from `dispatched` to `written`.
     """
@@ -57,9 +57,9 @@ class Dispatcher:
         self._cursor = LogCursor(parts.log.segments, parts.scanner)
         self._unfinished: list[Entry] = []
         self.stuck: str = ""
-        """Why dispatch cannot go on, empty if it can."""
+        """Reason why dispatch cannot continue, empty if it can."""
         self._lacks_room = False
-        """Whether that is since queues or index cannot be written."""
+        """True if the reason is that queues or index cannot be written."""
         self._wake = trio.Event()
         parts.log.on_appended = self.push
         parts.log.on_begun = lambda offset: self.rewind(offset, None)
@@ -70,7 +70,7 @@ class Dispatcher:
 
     @property
     def _limit(self) -> int:
-        """What may be dispatched."""
+        """End of what may be dispatched."""
         confirmed, end = self._parts.confirmed, self._end.value
         return end if confirmed is None else min(end, confirmed.value)
 
@@ -81,7 +81,7 @@ class Dispatcher:
 
     @property
     def settled(self) -> bool:
-        """Whether queues and index hold exactly the records below `dispatched`."""
+        """True if queues and index hold exactly the records below `dispatched`."""
         return not self._unfinished
 
     @property
@@ -90,7 +90,7 @@ class Dispatcher:
 
     @property
     def overloaded(self) -> bool:
-        """Whether the ring is above its watermark: puts should be slowed down or refused."""
+        """True if the ring is above its watermark: puts should be slowed down or refused."""
         if self._lost:
             return self.lag > READ_SIZE
         return len(self._ring) > WATERMARK * self._parts.config.dispatch_ring
@@ -98,7 +98,7 @@ class Dispatcher:
     def push(self, entries: list[Entry]) -> None:
         """Take the entries of a commit. Above the watermark dispatch some at once."""
         if self._lost:
-            # Only at the end of what was dispatched may the ring begin again; anywhere else the
+            # The ring may only begin again at the end of the dispatched part; anywhere else the
             # records in between would be skipped.
             if self._parts.dispatched.value != entries[0].physical_offset:
                 return
@@ -120,7 +120,7 @@ class Dispatcher:
                 await trio.sleep_until(last_round + BATCH_S)
             if self._lacks_room:
                 wrote = self._write(_WRITES, makes=_MAKES)
-                # With room again, thousands may wait.
+                # With room again, thousands of queues may wait.
                 await trio.sleep(0 if wrote else _RETRY_S)
             elif self.step():
                 last_round = trio.current_time()
@@ -135,7 +135,7 @@ class Dispatcher:
                 self._wake = trio.Event()
 
     def step(self) -> int:
-        """Dispatch up to `SLICE` entries; returns how many. Never raises a disk error."""
+        """Dispatch up to `SLICE` entries; return their number. Never raises a disk error."""
         if self._unfinished:
             return self._finish()
         if self._lacks_room and not self._write():
@@ -163,9 +163,9 @@ class Dispatcher:
         return self._finish()
 
     def _finish(self) -> int:
-        """Take what was put for dispatched, unless the disk is full, which is retried later."""
+        """Mark the put entries as dispatched, unless the disk is full, which is retried later."""
         entries = self._unfinished
-        # What a disk has no room for does not become more.
+        # A full disk must not make the waiting units grow.
         ring = self._parts.config.dispatch_ring
         most = NO_LIMIT if self._lacks_room else min(_WRITES_A_ROUND, max(ring // 4, 1))
         if not self._write(most, keep=ring):
@@ -194,13 +194,13 @@ class Dispatcher:
         return True
 
     async def write_queues(self) -> bool:
-        """Write the units of what is dispatched now; False on a full disk, which stops dispatch."""
+        """Write the units dispatched so far; False on a full disk, which stops dispatch."""
         queues = self._parts.queues
-        left = queues.waiting
-        while left > 0 and (before := queues.waiting):
+        remaining = queues.waiting
+        while remaining > 0 and (before := queues.waiting):
             if not self._write(_WRITES, makes=_MAKES):
                 return False
-            left -= before - queues.waiting
+            remaining -= before - queues.waiting
             await trio.lowlevel.checkpoint()
         return True
 
@@ -234,7 +234,7 @@ class Dispatcher:
         return entries
 
     def _read(self, offset: int, limit: int) -> list[Entry]:
-        """Entries from the log itself. Raises `CorruptRecord`."""
+        """Return entries from the log itself. Raises `CorruptRecord`."""
         step = self._cursor.step(offset, limit)
         while step.verdict is Verdict.BLANK:
             self._parts.dispatched.advance(step.end)
@@ -250,13 +250,13 @@ class Dispatcher:
         return step.entries[:SLICE]
 
     def rewind(self, offset: int, last: Entry | None) -> None:
-        """Go on at `offset` after a cut; `last` is the record before it."""
+        """Continue at `offset` after a cut; `last` is the record before it."""
         self.last = last
         self._parts.dispatched.reset(offset)
         self.restart()
 
     def restart(self) -> None:
-        """Forget the ring and re-read from `dispatched` (after recovery or a cut)."""
+        """Clear the ring and re-read from `dispatched` (after recovery or a cut)."""
         self._ring.clear()
         self._lost = self._parts.dispatched.value != self._parts.log.written.value
         self.stuck = ""

@@ -1,7 +1,7 @@
 """The log of a replica in a group with failover: epochs, each begun by a marker record in the log.
 
 A marker is an ordinary message of the topic `rmq_sys_rb_epoch`, so that RocketMQ and its slaves
-read over it (replication.md 7.3). What is asked of it is `replication.api.EpochLog`.
+skip it (replication.md 7.3). The interface is `replication.api.EpochLog`.
 """
 
 from typing import Final
@@ -26,13 +26,13 @@ from rocketbed.wire.message import decode_message
 
 EPOCH_TOPIC: Final = "rmq_sys_rb_epoch"
 META_TOPIC: Final = "rmq_sys_rb_meta"
-"""Of the changes of tables (`node.broker.table_log`)."""
+"""Topic of the changes of tables (`node.broker.table_log`)."""
 PARSE_SIZE: Final = 64 * 1024
-"""Read at a time of what a leader sends, which comes in pieces of about this size."""
+"""Bytes parsed at a time of a leader's data, which comes in pieces of about this size."""
 
 
 class StoreEpochs(LogView):
-    """See the module. For one role at a time."""
+    """Epochs of one log, for one role at a time."""
 
     def __init__(
         self, parts: StoreParts, flusher: Flusher, dispatcher: Dispatcher, removal: Removal
@@ -45,20 +45,20 @@ class StoreEpochs(LogView):
         self._removal = removal
         self._cursor = LogCursor(parts.log.segments, parts.scanner, read_size=PARSE_SIZE)
         self._strict = crc_scanner(parts.config)
-        self._strict.doubts_ends = False  # here a record may end anywhere, and go on in a moment
+        self._strict.doubts_ends = False  # here a record may end anywhere, and continue in a moment
         self._received = LogCursor(parts.log.segments, self._strict, read_size=PARSE_SIZE)
         self._whole: int | None = None
-        """End of the last whole record of what a leader sent; None while all of the log is ours, or
+        """End of the last whole record of the leader's data; None while all of the log is ours, or
         was read by recovery, which leaves whole records only."""
         self.changes: list[tuple[int, int]] = []
         """Offset and size of the records of `META_TOPIC` that were in no queue yet when the newest
         epoch began here, in the log's order."""
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
-        """Append what a leader sent, and hand the records that are whole now to dispatch.
+        """Append data of a leader, and pass the records that are whole now to dispatch.
 
-        Raises also `RecordRefused`: a leader's damage is not copied. It is cut off again before
-        anybody is followed.
+        Raises also `RecordRefused`: a leader's damage is not copied. It is cut off again before any
+        leader is followed.
         """
         log = self._parts.log
         if self._whole is None or not log.segments.starts:
@@ -88,7 +88,7 @@ class StoreEpochs(LogView):
         return self._log.written.value if self._whole is None else self._whole
 
     async def begin_epoch(self, number: int, leader: int) -> int:
-        """Raises `NoRoom`, `StoreFailed`."""
+        """Begin an epoch with its marker. Raises `NoRoom`, `StoreFailed`."""
         assert self.whole_end() == self._log.written.value, "half a record is cut off before"
         self._whole = None
         log = self._parts.log
@@ -112,10 +112,10 @@ class StoreEpochs(LogView):
         return start
 
     async def _next_offsets(self) -> dict[tuple[str, int], int]:
-        """Where each queue goes on: what is dispatched, and what is not confirmed yet."""
+        """Return the next offset of each queue, from dispatched and unconfirmed records."""
         self.changes = []
         entries = await self._undispatched()
-        # Queues may have been destroyed, and more dispatched, while the log was read.
+        # Queues may have been destroyed, and more records dispatched, while the log was read.
         offsets, dispatched = self._parts.queues.next_offsets(), self._parts.dispatched.value
         for entry in entries:
             if entry.units and entry.physical_offset >= dispatched:
@@ -126,25 +126,26 @@ class StoreEpochs(LogView):
         return offsets
 
     async def _undispatched(self) -> list[Entry]:
-        found: list[Entry] = []
+        entries: list[Entry] = []
         position, end = self._parts.dispatched.value, self.whole_end()
         step = self._cursor.step(position, end)
         while step.verdict in (Verdict.GOOD, Verdict.BLANK):
-            found += step.entries
+            entries += step.entries
             await trio.lowlevel.checkpoint()
             step = self._cursor.step(step.end, end)
         if step.verdict is Verdict.BAD:
             raise CorruptRecord(f"no record at {step.end}: {step.reason}", offset=step.end)
-        return found
+        return entries
 
     async def filler_before(self, below: int) -> int:
-        found = await boundary_below(self._parts, below)
-        if found is None or found.end != below:  # damage stands there, which fills nothing
+        boundary = await boundary_below(self._parts, below)
+        if boundary is None or boundary.end != below:  # there is damage, which is not a filler
             return below
-        return found.last.physical_offset + found.last.size
+        return boundary.last.physical_offset + boundary.last.size
 
     async def epochs(self, since: int) -> list[tuple[int, int]]:
-        """From the queue of their topic, and what is not in it yet. Raises `CorruptRecord`."""
+        """Return number and start of the epochs, from the queue of their topic and undispatched
+        records. Raises `CorruptRecord`."""
         places: list[tuple[int, int]] = []
         queue = self._parts.queues.ordinary.get((EPOCH_TOPIC, 0))
         number = queue.min_offset if queue else 0
@@ -154,11 +155,11 @@ class StoreEpochs(LogView):
                 break
             places += [(physical, size) for physical, size, _ in units if physical >= since]
             number += len(units)
-        known = places[-1][0] if places else since - 1
+        newest = places[-1][0] if places else since - 1
         places += [
             (entry.physical_offset, entry.size)
             for entry in await self._undispatched()
-            if entry.topic == EPOCH_TOPIC and entry.physical_offset > known
+            if entry.topic == EPOCH_TOPIC and entry.physical_offset > newest
         ]
         return [(self._number_at(start, size), start) for start, size in places]
 
@@ -174,7 +175,7 @@ class StoreEpochs(LogView):
         return number
 
     async def cut_to(self, offset: int) -> None:
-        """Raises `NoRoom`, `StoreFailed`."""
+        """Cut the log. Raises `NoRoom`, `StoreFailed`."""
         try:
             await self._removal.cut(offset)
         except StoreFailed:

@@ -1,4 +1,4 @@
-"""What can go wrong in a store; each says what happened, where, and what to do."""
+"""Errors of a store; each says what happened, where, and what to do."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from rocketbed.wire.errors import RocketbedError
 
 
 class StoreError(RocketbedError):
-    """Root of the store's errors."""
+    """Base of the store's errors."""
 
 
 class StoreLocked(StoreError):
@@ -15,11 +15,11 @@ class StoreLocked(StoreError):
 
 
 class BadStoreDirectory(StoreError):
-    """The directory cannot be served as it is; nothing in it was changed."""
+    """The directory cannot be served in its state; nothing in it was changed."""
 
 
 class DamagedLog(StoreError):
-    """A record that was durable can no longer be read. It is never cut off by itself."""
+    """A record that was durable can no longer be read. It is never cut off automatically."""
 
     def __init__(self, message: str, *, offset: int) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class StoreFailed(StoreError):
 
 
 class MessageRejected(StoreError):
-    """One message that the store does not take; the run it was meant for is as before."""
+    """A message that the store refuses; the run it was meant for is unchanged."""
 
     response_code: ClassVar[int] = 13
 
@@ -50,7 +50,7 @@ class PutFailed(StoreError):
 
 
 class CorruptRecord(StoreError):
-    """Bytes at an offset are not the record that should be there."""
+    """Bytes at an offset are not the expected record."""
 
     def __init__(self, message: str, *, offset: int) -> None:
         super().__init__(message)

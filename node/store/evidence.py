@@ -1,8 +1,9 @@
-"""What of a directory can be trusted (store.md 8.6, Boot).
+"""Trustworthiness of a directory at boot (store.md 8.6, Boot).
 
-Pure reading: nothing is changed here. Another broker, a restore from a backup, an operator or a
-failing disk may have changed the directory since we wrote the mark. Each part is judged for itself:
-whose hand was here last, whether queues and index are what the mark says, and whether the log is.
+Only reads: nothing is changed here. Another broker, a restore from a backup, an operator or a
+failing disk may have changed the directory since we wrote the mark. Each part is judged by itself:
+whether another program was here since, whether queues and index match the mark, and whether the log
+does.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from rocketbed.wire.properties import tag_key
 UNKNOWN = -1
 TAGS_NEWEST = 2048
 TAGS_EACH = 128
-"""Index entries that are looked at for a tag: the newest, and of each file; 50 us each."""
+"""Index entries that are searched for a tag: the newest, and some of each file; 50 us each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,51 +30,52 @@ class BadEnd:
     """A log that is bad, or ends, below the durable mark."""
 
     offset: int
-    """Physical offset of the first byte that is not as it was."""
+    """Physical offset of the first byte that has changed."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a boot finds, and what it concludes: three verdicts that do not touch each other."""
+    """Findings and conclusions of a boot: three verdicts that are independent of each other."""
 
     mark: Mark | None
     """The stored mark, whatever the verdicts are."""
     hand: str
-    """Why another program, or nobody of us, may have changed the directory; empty if not."""
+    """Reason to suspect that another program changed the directory; empty if there is none."""
     derived: str
-    """Why queues or index cannot be believed; empty if they can. They are built again then."""
+    """Reason not to trust queues or index; empty if there is none. They are rebuilt then."""
     bad_end: BadEnd | None
-    """The log is not what the mark says it was: damage, whoever wrote since."""
+    """End of the good part if the log does not match the mark: damage, whatever wrote since."""
     was_clean: bool
-    """No abort file: the last stop was clean, or another broker's was."""
+    """True without an abort file: the last stop was clean, or another broker's was."""
     same_boot: bool
-    """Our abort file from this boot of the kernel: the page cache is still what it was."""
+    """True if our abort file is from this boot of the kernel: the page cache is unchanged."""
     boot_id: str
-    """Of the kernel under which the last process that recovered here ran; empty if not known."""
+    """Boot id of the kernel of the last process that recovered here; empty if not known."""
     flushed: int
     """F: this node knew the log to be on disk up to here; `UNKNOWN` if nothing is known."""
     flushed_lost: bool
-    """The file that says F is gone or damaged, though there is a mark: F may have been higher."""
+    """True if the file with F is missing or damaged, though there is a mark: F may have been
+    higher."""
     ends: dict[AnyQueue, int]
-    """Units to keep of each queue, when they can be believed."""
+    """Units to keep of each queue, if they can be trusted."""
     deleted: dict[str, int]
-    """The mark's deleted topics, where the log below it is the one it was written for, and those
-    that the operator names."""
+    """Deleted topics of the mark, if the log below it is the one it was written for, and those that
+    the operator names."""
 
     @property
     def trusted(self) -> bool:
-        """Whether the start may go on at the mark."""
+        """True if the start may continue at the mark."""
         return not (self.hand or self.derived or self.bad_end)
 
     @property
     def reason(self) -> str:
-        """Why it may not."""
+        """Reason why it may not."""
         return self.hand or (self.bad_end.reason if self.bad_end else "") or self.derived
 
     @property
     def may_be_torn(self) -> bool:
-        """Whether the end is what a power loss under this node may have left."""
+        """True if the end may be what a power loss under this node left."""
         return not (self.hand or self.was_clean or self.same_boot)
 
 
@@ -100,7 +102,7 @@ def gather(parts: StoreParts) -> Evidence:
             named = ";".join(f"{topic}:{at}" for topic, at in ordered.items())
             derived = derived or f"rbTopicDeleted={named} is not what they were built by"
         # F is overwritten without fsync, so an old value may be found; W is a lower bound too.
-        flushed = max(UNKNOWN if flushed is None else flushed, mark.offset, mark.owed)
+        flushed = max(UNKNOWN if flushed is None else flushed, mark.offset, mark.resend_to)
     same_boot = (
         not hand
         and abort is not None
@@ -123,10 +125,11 @@ def gather(parts: StoreParts) -> Evidence:
 
 
 def _doubt_hand(parts: StoreParts, mark: Mark, abort: AbortFile | None) -> str:
-    """Why somebody else may have been here since the mark was written; empty if nobody was."""
+    """Return why another program may have been here since the mark was written; empty if none
+    was."""
     untouched = mark.clean is not None and mark.clean == (parts.witnesses.checkpoint_bytes().hex())
     if abort is not None and abort.is_empty and untouched:
-        return ""  # a start behind a clean stop got no further than the name, on a full disk
+        return ""  # a start after a clean stop only created the name, on a full disk
     if abort is not None:
         return "" if abort.store_id == mark.store_id else "the abort file is another broker's"
     if not untouched:
@@ -135,34 +138,35 @@ def _doubt_hand(parts: StoreParts, mark: Mark, abort: AbortFile | None) -> str:
 
 
 def _doubt_clean(parts: StoreParts, mark: Mark, ends: dict[AnyQueue, int]) -> str:
-    """Nothing may stand behind the mark of a clean stop: else the mark is an older copy.
+    """Check that nothing follows the mark of a clean stop: otherwise the mark is an older copy.
 
-    `ends`: of queues that can be believed.
+    `ends`: of queues that can be trusted.
     """
     cursor = _cursor(parts)
-    step = cursor.one(mark.offset)
+    step = cursor.record_at(mark.offset)
     if step.verdict is Verdict.BLANK:
-        step = cursor.one(step.end)
-    what = "a record" if step.verdict is Verdict.GOOD else ""
-    if not what:
+        step = cursor.record_at(step.end)
+    finding = "a record" if step.verdict is Verdict.GOOD else ""
+    if not finding:
         ends = ends or parts.queues.find_ends(mark.offset, thorough=False, deleted=mark.deleted)
         for queue, end in ends.items():
             if not queue.begins_before(mark.deleted) and queue.goes_on(end):
-                what = f"a unit of {queue.topic}/{queue.queue_id}"
+                finding = f"a unit of {queue.topic}/{queue.queue_id}"
                 break
     return (
-        f"{what} stands behind the durable mark of a clean stop at {mark.offset}: one of them is an"
-        " old copy"
-        if what
+        f"{finding} stands behind the durable mark of a clean stop at {mark.offset}: one of them"
+        " is an old copy"
+        if finding
         else ""
     )
 
 
 def _doubt_end(parts: StoreParts, mark: Mark) -> BadEnd | None:
-    """The last record below W must be there, good, and end at W (or at a blank one before it)."""
+    """Check that the last record below W exists, is good, and ends at W (or at a blank record
+    before it)."""
     log = parts.log
     if mark.record_start < 0 or mark.offset <= log.min_offset:
-        # Everything below W has expired. What retention did not delete is missed elsewhere.
+        # Everything below W has expired. Other checks notice segments that are missing.
         return None
     if not log.segments.has(mark.record_start):
         return BadEnd(
@@ -170,13 +174,13 @@ def _doubt_end(parts: StoreParts, mark: Mark) -> BadEnd | None:
             f"the log does not reach the durable mark at {mark.offset}",
         )
     cursor = _cursor(parts)
-    step = cursor.one(mark.record_start)
+    step = cursor.record_at(mark.record_start)
     if step.verdict is not Verdict.GOOD:
         return BadEnd(
             mark.record_start,
             f"the record before the durable mark at {mark.offset} is not good: {step.reason}",
         )
-    if step.end == mark.offset or cursor.one(step.end).end == mark.offset:
+    if step.end == mark.offset or cursor.record_at(step.end).end == mark.offset:
         return None
     return BadEnd(
         mark.record_start,
@@ -185,10 +189,10 @@ def _doubt_end(parts: StoreParts, mark: Mark) -> BadEnd | None:
 
 
 def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, int]]:
-    """Number of queues and sum of their offsets at W must be what the mark says, and the index
-    file that it names must be there."""
-    if again := sorted({*mark.remaking, *parts.queues.of_wrong_type()}):
-        return f"queues of {', '.join(again)} were being made again, or have to be", {}
+    """Compare the number of queues and the sum of their offsets at W with the mark, and check that
+    the index file that it names exists."""
+    if remade := sorted({*mark.remaking, *parts.queues.of_wrong_type()}):
+        return f"queues of {', '.join(remade)} were being made again, or have to be", {}
     if parts.config.index_enabled:
         if not parts.index.has_marked(mark.index):
             return "an index file was removed", {}
@@ -202,50 +206,50 @@ def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, i
             if mark.queue_first not in (UNKNOWN, first):
                 return f"queues begin at {first} in all, the mark says {mark.queue_first}", {}
             return "", ends
-    found = parts.queues.totals(ends)
-    return f"queues: {found[0]} with {found[1]} messages, the mark says {expected}", {}
+    totals = parts.queues.totals(ends)
+    return f"queues: {totals[0]} with {totals[1]} messages, the mark says {expected}", {}
 
 
 def indexes_tags(parts: StoreParts, mark: Mark | None, hand: str) -> bool:
-    """Whether tags are indexed too: as our mark says, else as RocketMQ 5.5.0 does and 5.3 does not.
+    """True if tags are indexed too: by our mark, else as RocketMQ 5.5.0 does and 5.3 does not.
 
-    The newest tagged record in the index tells, of those that are looked at: the newest entries of
-    all, and some of each file. An index without any may have millions.
+    The newest tagged record decides, among the searched index entries: the newest of all, and some
+    of each file. An index without any may have millions.
     """
     if mark is not None and not hand:
         return mark.index_tags
     if not parts.index.fits():
-        return False  # of files of another length it is not known where an entry stands
+        return False  # in files of another length the position of an entry is not known
     scanner = crc_scanner(parts.config)
     scanner.index_tags = True
     cursor = LogCursor(parts.log.segments, scanner)
-    looked_at = TAGS_NEWEST
+    budget = TAGS_NEWEST
     for file in reversed(parts.index.files):
-        last, looked_at = file.next_entry - 1, max(looked_at, TAGS_EACH)
-        newest = range(last, max(last - looked_at, 0), -1)
-        older = range(last - looked_at, 0, -max(last // TAGS_EACH, 1))
-        looked_at, before = 0, -1
+        last, budget = file.next_entry - 1, max(budget, TAGS_EACH)
+        newest = range(last, max(last - budget, 0), -1)
+        older = range(last - budget, 0, -max(last // TAGS_EACH, 1))
+        budget, before = 0, -1
         for number in (*newest, *older):
             if (offset := file.entry(number)[1]) == before:
                 continue
             before = offset
-            record = next(iter(cursor.one(offset).entries), None)
+            record = next(iter(cursor.record_at(offset).entries), None)
             if record is not None and record.keys and record.keys[-1].startswith(tag_key("")):
-                wanted = index_hash(key_state(record.topic, record.keys[-1]))
-                return wanted in _hashes(file, number)
+                tag_hash = index_hash(key_state(record.topic, record.keys[-1]))
+                return tag_hash in _hashes(file, number)
     return False
 
 
 def _hashes(file: IndexFile, number: int) -> list[int]:
-    """Key hashes of all entries of the record that an entry belongs to."""
+    """Return the key hashes of all entries of the record that an entry belongs to."""
     offset, first = file.entry(number)[1], number
     while first > 1 and file.entry(first - 1)[1] == offset:
         first -= 1
-    found = []
+    hashes = []
     while first < file.next_entry and file.entry(first)[1] == offset:
-        found.append(file.entry(first)[0])
+        hashes.append(file.entry(first)[0])
         first += 1
-    return found
+    return hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,11 +263,11 @@ class ClosedByRocketMQ:
 
 
 def closed_by_rocketmq(parts: StoreParts, checkpoint: Checkpoint) -> ClosedByRocketMQ | None:
-    """Whether the directory may be taken as it is, without a rebuild (store.md 8.6).
+    """Return the state of a directory that may be used without a rebuild, else None (store.md 8.6).
 
     Physic and logics time must be the last record's, the largest queue end the log's end, each
     queue's last unit a record of that queue with that queue offset, and index files as long as our
-    maxHashSlotNum and maxIndexNum have them.
+    maxHashSlotNum and maxIndexNum require.
     """
     if checkpoint.physic_ms == 0 or checkpoint.physic_ms != checkpoint.logics_ms:
         return None
@@ -298,8 +302,8 @@ def closed_by_rocketmq(parts: StoreParts, checkpoint: Checkpoint) -> ClosedByRoc
 
 
 def _record(parts: StoreParts, offset: int) -> Entry | None:
-    """The good record that begins at `offset`, if there is one."""
-    step = _cursor(parts).one(offset)
+    """Return the good record that begins at `offset`, if there is one."""
+    step = _cursor(parts).record_at(offset)
     return step.entries[0] if step.entries else None
 
 

@@ -1,4 +1,4 @@
-"""Why a store has failed, if it has."""
+"""The failure of a store, if it has failed."""
 
 from typing import NoReturn
 
@@ -10,7 +10,7 @@ from rocketbed.node.store.errors import StoreError
 class Failure:
     """The first failure of a store, which stops it.
 
-    Whoever meets a disk that lost something sets it, whatever becomes of the call that met it: the
+    The task that notices that a disk lost something sets it, whatever becomes of its own call: the
     next fsync would succeed without what this one lost (T10).
     """
 
@@ -19,15 +19,15 @@ class Failure:
         self._set = trio.Event()
 
     def set(self, reason: StoreError) -> StoreError:
-        """Stop the store; the first reason, which stands."""
+        """Stop the store; return the first reason, which remains."""
         if self.reason is None:
             self.reason = reason
             self._set.set()
         return self.reason
 
     def check(self) -> None:
-        """Raise the reason, if there is one: who waited for another one's fsync that failed must
-        not try that again."""
+        """Raise the reason, if there is one: a task that waited for another task's failed fsync
+        must not retry it."""
         if self.reason is not None:
             raise self.reason
 

@@ -1,8 +1,8 @@
-"""Open files of one store, kept within a limit, and the new names that are not durable yet.
+"""Open files of one store, limited in number, and new names that are not durable yet.
 
 A store with thousands of queues has more files than a process may open; queue and index files are
-therefore opened when touched and closed when long untouched. Closing loses nothing: what was
-written is in the page cache, and a later fsync through another descriptor covers the same file.
+therefore opened when touched and closed when long untouched. Closing loses nothing: written bytes
+are in the page cache, and a later fsync through another descriptor covers the same file.
 """
 
 import errno
@@ -17,31 +17,32 @@ from rocketbed.node.store.failure import Failure
 from rocketbed.world.api import File, World
 
 FILES_LEAST = 512
-"""Half of the usual limit of 1,024 descriptors a process; the rest is for connections and log."""
+"""Half of the usual limit of 1,024 descriptors a process; the remainder is for connections and
+log."""
 CONNECTIONS = 8192
-"""Descriptors beyond that which connections have before files do."""
+"""Descriptors beyond that which connections get before files do."""
 OPEN_FILES_MAX = 16_384
-"""More than a store has queues, where the process may: with fewer than are written in turn each
-message costs an open and a close (25 us in place of 11, 800 queues over 384 files)."""
+"""More than a store has queues, if the process may: with fewer than are written in turn each
+message costs an open and a close (25 us instead of 11, 800 queues over 384 files)."""
 SYNCED_TOGETHER = 256
-"""Files that one call syncs. ext4 commits their new blocks at once, behind what the log has to
-write: 8,000 queues under load take 1.5 s so, and 25 s one by one."""
+"""Files that one call syncs. ext4 commits their new blocks at once, after the writes of the log:
+8,000 queues under load take 1.5 s that way, and 25 s one by one."""
 LOOKED_MAX = 400
-"""Names that are looked at together, at 1.5 us each, while nobody else has a turn."""
+"""Names that are checked together, at 1.5 us each, without a turn of other tasks."""
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-"""The process has no descriptor left: the file was not opened, so nothing was done in vain."""
+"""The process has no descriptor left: the file was not opened, so nothing was attempted."""
 SHORTAGES = (errno.ENOSPC, errno.EDQUOT, *NO_DESCRIPTOR)
-"""What a disk or a process lacks for a while."""
+"""Temporary shortages of a disk or a process."""
 
 
 def store_files(descriptors: int) -> int:
-    """Of a process's descriptors, those that a store keeps for its files."""
-    wanted = max(FILES_LEAST, descriptors - CONNECTIONS)
-    return min(OPEN_FILES_MAX, wanted, descriptors // 2)
+    """Return how many of a process's descriptors a store may use for its files."""
+    preferred = max(FILES_LEAST, descriptors - CONNECTIONS)
+    return min(OPEN_FILES_MAX, preferred, descriptors // 2)
 
 
 def read_whole(world: World, path: str) -> bytes | None:
-    """A small file, None if there is none. Raises `BadStoreDirectory` for a directory."""
+    """Return a small file, None if there is none. Raises `BadStoreDirectory` for a directory."""
     if not world.disk.exists(path):
         return None
     if world.disk.is_dir(path):
@@ -54,7 +55,7 @@ def read_whole(world: World, path: str) -> bytes | None:
 
 
 def file_size(world: World, path: str) -> int:
-    """Length of a file. Raises `OSError`."""
+    """Return the length of a file. Raises `OSError`."""
     file = world.disk.open(path, writable=False)
     try:
         return file.size()
@@ -68,25 +69,25 @@ class FilePool:
     def __init__(self, world: World, failure: Failure) -> None:
         self._world = world
         self.failure = failure
-        # Pinned files and those of a moment (marks, tables) come on top of the pool's.
+        # Pinned files and short-lived ones (marks, tables) come on top of the pool's.
         files = store_files(world.process.descriptors)
         self._limit = max(files * 3 // 4, files - 128, 8)
         self._open: OrderedDict[str, File] = OrderedDict()
-        self._to_look: list[str] = []
-        """Whose names `lost_name` has not looked at in this round."""
+        self._unchecked: list[str] = []
+        """Paths whose names `lost_name` has not checked in this round."""
         self._pins: Counter[str] = Counter()
         self._orphans: dict[str, File] = {}
-        """Files that were removed, or left by `close`, and that somebody still reads; closed when
-        the last pin goes."""
+        """Files that were removed, or open at `close`, and are still being read; closed when the
+        last pin is released."""
         self._names_lock = trio.Lock()
         self._names = 0
-        """Names made or removed so far."""
+        """Names created or removed so far."""
         self.new_names: dict[str, int] = {}
-        """Directories in which a name was made or removed since their last sync; the newest's
-        number."""
+        """Directories in which a name was created or removed since their last sync; with the newest
+        change's number."""
 
     def get(self, path: str) -> File:
-        """The open file; opened if need be. Raises `FileNotFoundError`."""
+        """Return the open file; opened if need be. Raises `FileNotFoundError`."""
         file = self._open.get(path)
         if file is not None:
             self._open.move_to_end(path)
@@ -97,7 +98,7 @@ class FilePool:
         return file
 
     def _opened(self, path: str, *, create: bool = False) -> File:
-        """Open a file; where no descriptor is left, in place of the one that is needed least."""
+        """Open a file; if no descriptor is left, close the least recently used file first."""
         while True:
             try:
                 return self._world.disk.open(path, create=create)
@@ -108,7 +109,7 @@ class FilePool:
                     raise
 
     def _close_oldest(self, limit: int) -> bool:
-        """Close files that nobody reads until so many are open; whether any was closed."""
+        """Close files without readers until `limit` are open; True if any was closed."""
         excess = len(self._open) - limit
         unread = (path for path in self._open if path not in self._pins)
         oldest = list(islice(unread, max(excess, 0)))
@@ -117,7 +118,7 @@ class FilePool:
         return bool(oldest)
 
     def pin(self, path: str) -> File:
-        """The open file, which stays open until `unpin`."""
+        """Return the open file, which stays open until `unpin`."""
         self._pins[path] += 1
         try:
             return self.get(path)
@@ -134,7 +135,7 @@ class FilePool:
                 orphan.close()
 
     def pinned(self, path: str) -> bool:
-        """Whether anybody reads or syncs the file now."""
+        """True if the file is being read or synced now."""
         return path in self._pins
 
     async def sync(self, *paths: str) -> None:
@@ -167,11 +168,11 @@ class FilePool:
             raise self._lost(exc.filename or ", ".join(files), exc) from exc
 
     def create(self, path: str, size: int, *, staging: str, allocate: bool) -> None:
-        """Make a file of `size` zero bytes under its name at once, so that it is never short.
+        """Create a file of `size` zero bytes under its name at once, so that it is never short.
 
-        It is built under a temporary name in `staging`, a directory of the same file system.
-        With `allocate` its blocks are reserved, else it is sparse. Neither it nor its name is
-        durable before `sync` and `sync_names`. Raises `OSError` (ENOSPC), leaving nothing.
+        It is built under a temporary name in `staging`, a directory of the same file system. With
+        `allocate` its blocks are reserved, else it is sparse. Neither it nor its name is durable
+        before `sync` and `sync_names`. Raises `OSError` (ENOSPC), leaving nothing.
         """
         disk = self._world.disk
         temporary = f"{staging}/{path.rpartition('/')[2]}.new"
@@ -194,23 +195,23 @@ class FilePool:
         self.named(path)
 
     def make_dir(self, directory: str) -> None:
-        """Make a directory and note every parent whose new name has to be synced."""
+        """Create a directory and record every parent whose new name has to be synced."""
         missing = []
         while directory and not self._world.disk.exists(directory):
             missing.append(directory)
             directory = directory.rpartition("/")[0]
         if missing:
             self._world.disk.makedirs(missing[0])
-            for made in missing:
-                self.named(made)
+            for created in missing:
+                self.named(created)
 
     def named(self, path: str) -> None:
-        """Note that a name was made or removed."""
+        """Record that a name was created or removed."""
         self._names += 1
         self.new_names[path.rpartition("/")[0] or "/"] = self._names
 
     def doubt(self, path: str, root: str) -> None:
-        """Take every name on the way from `root` to a file for one that is not durable."""
+        """Treat every name on the way from `root` to a file as not durable."""
         while path.startswith(f"{root}/"):
             self.named(path)
             path = path.rpartition("/")[0]
@@ -219,14 +220,17 @@ class FilePool:
         """fsync every directory with a name that may not be durable; with `to`, a directory, only
         those on the way to it and itself.
 
-        When it returns, such names that were made before the call are durable, also those that
-        another caller was syncing. Raises as `sync`.
+        When it returns, such names created before the call are durable, also those that another
+        caller was syncing. Raises as `sync`.
         """
         way = f"{to}/"
         for directory in [
-            one for one in self.new_names if not to or way.startswith(f"{one.rstrip('/')}/")
+            directory_
+            for directory_ in self.new_names
+            if not to or way.startswith(f"{directory_.rstrip('/')}/")
         ]:
-            async with self._names_lock:  # for one at a time: who waits for few waits for few
+            # held for one directory at a time: a caller with few waits for few
+            async with self._names_lock:
                 self.failure.check()
                 newest = self.new_names.get(directory)
                 if newest is None:
@@ -253,7 +257,7 @@ class FilePool:
         )
 
     def remove(self, path: str) -> None:
-        """Unlink a file, and close it as soon as nobody reads it."""
+        """Unlink a file, and close it once it is no longer read."""
         if self._pins[path] and path in self._open:
             self._orphans[path] = self._open.pop(path)
         self.forget(path)
@@ -266,18 +270,20 @@ class FilePool:
             file.close()
 
     def lost_name(self) -> str | None:
-        """Path of an open file whose name somebody else removed, if there is one (T13).
+        """Return the path of an open file whose name another program removed, if there is one
+        (T13).
 
-        A call looks at `LOOKED_MAX` files, and the next one goes on from there.
+        A call checks `LOOKED_MAX` files, and the next one continues from there.
         """
-        if not self._to_look:
-            self._to_look = [*self._open]
-        looked, self._to_look = self._to_look[-LOOKED_MAX:], self._to_look[:-LOOKED_MAX]
+        if not self._unchecked:
+            self._unchecked = [*self._open]
+        looked, self._unchecked = self._unchecked[-LOOKED_MAX:], self._unchecked[:-LOOKED_MAX]
         open_now = ((path, self._open.get(path)) for path in looked)
         return next((path for path, file in open_now if file and not file.has_name()), None)
 
     def close(self) -> None:
-        """Close all; what somebody still reads (the scrub, beside the loop) when that is done."""
+        """Close all files; those that are still being read (by the scrub, in a thread) when that is
+        done."""
         for path, file in self._open.items():
             if self._pins[path]:
                 self._orphans[path] = file

@@ -1,7 +1,7 @@
 """Closing a hole in the log with one record that enters neither queue nor index (store.md 8.6).
 
 Only on the operator's order. The damaged bytes become the body of a rolled-back record, so that
-they are kept, and everything behind the hole stays where it is.
+they are preserved, and everything after the hole stays in place.
 """
 
 from rocketbed.node.store.errors import DamagedLog

@@ -1,8 +1,8 @@
-"""Bringing the log to disk: group commit in sync mode, by interval in async mode (design.md 9).
+"""Syncing the log: group commit in sync mode, by interval in async mode (design.md 9).
 
-One fsync at a time. Each takes the end of the log as it is now, syncs the segments from the last
-flushed end up to it, in order, and publishes it; whoever waits for a lower offset is released. So
-one fsync serves every producer that queued up during the one before.
+One fsync at a time. Each takes the present end of the log, syncs the segments from the last flushed
+end up to it, in order, and publishes it; tasks that wait for a lower offset are released. So one
+fsync serves every producer that queued up during the one before.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from rocketbed.node.store.parts import StoreParts
 
 PAGE = 4096
 LOOK_S = 0.25
-"""Between two looks whether somebody deleted files that are open, but for those of the log, which
-are looked at with each fsync; each look is at some hundred, so thousands take seconds."""
+"""Pause between two checks whether open files were deleted, but for those of the log, which are
+checked with each fsync; each check covers some hundred, so thousands take seconds."""
 
 
 class Flusher:
-    """Flushes the log of one store; the only one that moves `log.flushed`."""
+    """Flushes the log of one store; nothing else moves `log.flushed`."""
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
@@ -30,19 +30,19 @@ class Flusher:
         """Held while an fsync is in flight."""
         self.count = 0
         """Fsync rounds so far."""
-        self._begin_noted = 0
-        """Where the log began when F was written for good, above 0 and before the first mark."""
+        self._recorded_begin = 0
+        """Start of the log when F was last written durably, above 0 and before the first mark."""
         self.floor = 0
-        """F as it was found at boot: while recovery is on its way up, F on disk stays there."""
+        """F of the last boot: until recovery has passed it, F on disk stays there."""
         self.whole_end: Callable[[], int] | None = None
-        """With failover: the end of the log's last whole record. What is dispatched ends where it
-        is confirmed, and a start knows an older end of that than what was on disk."""
-        self._look_at = 0.0
-        """When all open files are looked at again, by the clock of leases."""
+        """With failover: returns the end of the log's last whole record. Dispatch ends at the
+        confirmed offset, so after a start it would be lower than what was on disk."""
+        self._next_check = 0.0
+        """Time of the next check of all open files, by the clock of leases."""
         self._whole_at = (0, 0)
-        """Up to where the last fsync brought the log, and the end of the last whole record of that.
-        By the time that an fsync returns, the record that it had a part of may be whole: the part
-        alone is on disk."""
+        """End of the log at the last fsync, and the end of the last whole record at that time. When
+        an fsync returns, a record of which it synced a part may be whole: only the part is on
+        disk."""
         parts.log.written.subscribe(self._on_written)
 
     def _on_written(self, end: int) -> None:
@@ -82,34 +82,35 @@ class Flusher:
         return 1 if self._dirty() > self._parts.config.dirty_max // 2 else max(pages, 1)
 
     async def flush(self) -> int:
-        """Bring everything written so far to disk; its end. Raises `StoreFailed`."""
+        """Sync everything written so far; return its end. Raises `StoreFailed`."""
         async with self.lock:
             log = self._parts.log
-            # Taken before the fsync: what is written while it runs may not be covered by it.
+            # Before the fsync: bytes written while it runs may not be covered by it.
             end = log.written.value
             if end <= log.flushed.value and not log.segments.dirty:
                 return end
-            whole = self._whole_below(end)
+            whole_end = self._whole_below(end)
             self._check_files()
             for start in sorted(log.segments.dirty):
                 await log.segments.sync(start)
             # The data of a new segment is lost with its name if the directory is not synced. Those
-            # of queues can wait for the mark: producers do not wait for what the log brings back.
+            # of queues can wait for the mark: producers do not wait for files that can be rebuilt
+            # from the log.
             await self._parts.pool.sync_names(to=log.segments.directory)
             self._parts.failure.check()
             self.count += 1
-            self._whole_at = end, whole
+            self._whole_at = end, whole_end
             await self._publish(end)
             return end
 
     def _check_files(self) -> None:
-        """Somebody may have deleted or cut what this node has open: an operator, or a broker that
+        """Check that open files were not deleted or truncated: by an operator, or a broker that
         lost the race for the lock (store.md 1.4). Raises `StoreFailed`."""
         segments, now = self._parts.log.segments, self._parts.world.clock.monotonic()
         lost = [start for start in segments.dirty if not segments.file(start).has_name()]
         path = segments.path(lost[0]) if lost else None
-        if path is None and now >= self._look_at:
-            self._look_at = now + LOOK_S
+        if path is None and now >= self._next_check:
+            self._next_check = now + LOOK_S
             path = self._parts.pool.lost_name()
         if path is not None:
             raise self._parts.failure.set(
@@ -131,17 +132,17 @@ class Flusher:
                     )
                 )
 
-    def known(self, end: int) -> int:
-        """F for a log that was flushed up to `end`.
+    def flushed_mark(self, end: int) -> int:
+        """Return F for a log that was flushed up to `end`.
 
-        A slave's log may end inside a record, which is no part of the log for a master: its F
-        stays at the end of a record, so that the slave can be started as a master.
+        A slave's log may end inside a record, which is not a part of a master's log: its F stays at
+        the end of a record, so that the slave can be started as a master.
         """
         flushed, whole = self._whole_at
         return max(whole if end == flushed else self._whole_below(end), self.floor)
 
     def _whole_below(self, end: int) -> int:
-        """The end of the last record that is whole now, as far as it is not above `end`."""
+        """Return the end of the last record that is whole now, at most `end`."""
         if self.whole_end is not None:
             return min(end, self.whole_end())
         if self._parts.config.is_slave:
@@ -151,12 +152,12 @@ class Flusher:
     async def _publish(self, end: int) -> None:
         parts = self._parts
         begin, mark = parts.log.min_offset, parts.marks.mark
-        # Until the first mark F alone tells that a slave's log begins above 0: a start after a
-        # power loss would take its first segment for one whose predecessor is lost (`log_end.py`).
-        must_last = begin > max(self._begin_noted, mark.first, mark.offset)
+        # Until the first mark only F shows that a slave's log begins above 0: a start after a power
+        # loss would take its first segment for one whose predecessor is lost (`log_end.py`).
+        must_last = begin > max(self._recorded_begin, mark.first, mark.offset)
         try:
-            await parts.marks.store_flushed(max(self.known(end), begin), durable=must_last)
-            self._begin_noted = begin
+            await parts.marks.store_flushed(max(self.flushed_mark(end), begin), durable=must_last)
+            self._recorded_begin = begin
         except OSError as exc:
             # An older F is true as well; recovery only learns less from it.
             parts.world.log.warning("store.flushed_mark_not_written", error=exc.strerror)

@@ -1,10 +1,10 @@
-"""Filling what is missing of a log that was on disk with the same bytes from a replica.
+"""Filling holes of a log with the same bytes from a replica.
 
-For a directory that no node has open. What is missing is what has no good record below the end
-that this node knew to be on disk, and between good records above it. All of it is fetched beside
-the log first, and compared with what is good around it: a replica may have another history, and
-once its records were in the log nobody could tell them from ours. Only then is the log written;
-the bytes that stood there are kept.
+For a directory that no node has open. A hole is a range without a good record, below the end that
+this node knew to be on disk, or between good records above it. All of them are fetched into a file
+beside the log first, and compared with the good records around: a replica may have another history,
+and once its records were in the log they could not be told from ours. Only then is the log written;
+the bytes that were in the holes are saved.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,9 +29,9 @@ from rocketbed.wire.message import BORN_IPV6, HEAD, STORE_IPV6, TAIL
 from rocketbed.world.api import World
 
 Fetch = Callable[[int, int, Callable[[int, bytes], None]], Awaitable[None]]
-"""Hands a replica's log from one offset to another to a function, in pieces with their offsets."""
+"""Passes a replica's log from one offset to another to a function, in pieces with their offsets."""
 COMPARED = 64 * 1024
-"""Bytes of good records before a hole that the replica has to have too, one record at least."""
+"""Bytes of good records before a hole that the replica must have too, one record at least."""
 _CHUNK = 1 << 20
 
 
@@ -44,7 +44,7 @@ class Hole:
     before: int
     """Start of the good records before it that were compared, `start` if there are none."""
     kept: str = ""
-    """Where the bytes that stood there were kept; empty if they were zeros."""
+    """Path of the copy of the bytes that were there; empty if they were zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,21 @@ class _Gap:
 
     start: int
     end: int
-    beside: tuple[tuple[int, int], ...]
-    """Starts and ends of the records before it, and of the one behind it; in order."""
+    neighbours: tuple[tuple[int, int], ...]
+    """Starts and ends of the records before it, and of the one after it; in order."""
 
     @property
     def fetched(self) -> tuple[int, int]:
-        """What a replica is asked for: it begins and ends with a record."""
-        low = min([self.start, *(start for start, _ in self.beside)])
-        return low, max([self.end, *(end for _, end in self.beside)])
+        """Range to fetch from a replica: it begins and ends with a record."""
+        low = min([self.start, *(start for start, _ in self.neighbours)])
+        return low, max([self.end, *(end for _, end in self.neighbours)])
 
 
 async def heal(world: World, config: StoreConfig, fetch: Fetch) -> list[Hole]:
-    """Fill every hole; what was filled. Raises `NotHealed`, `StoreLocked`, `OSError`.
+    """Fill every hole; return the holes. Raises `NotHealed`, `StoreLocked`, `OSError`.
 
-    A heal that is killed is done again by another: before it writes, the log is as it was; from
-    then on it has a part of what fits.
+    A killed heal can be repeated: before it writes, the log is unchanged; from then on it has a
+    part of what fits.
     """
     locks = lock_store(world, config)
     parts = make_parts(world, config, None)
@@ -89,22 +89,22 @@ async def heal(world: World, config: StoreConfig, fetch: Fetch) -> list[Hole]:
 
 
 async def _survey(parts: StoreParts) -> tuple[StoreParts, LogView, list[_Gap]]:
-    """What is there, and what is missing. The parts that come back have the log's segment size."""
+    """Return the present state and the holes. The returned parts have the log's segment size."""
     world, mark = parts.world, parts.marks.load()
     lengths = file_lengths(world, parts.config.log_dir)
     size = segment_size(parts.config, mark, lengths)
     parts = make_parts(world, replace(parts.config, segment_size=size), None)
-    known = max(parts.marks.load_flushed() or UNKNOWN, mark.offset if mark else UNKNOWN)
+    durable_end = max(parts.marks.load_flushed() or UNKNOWN, mark.offset if mark else UNKNOWN)
     first = mark.first if mark else UNKNOWN
-    view = await view_of(parts, lengths, first=first, known=known)
+    view = await view_of(parts, lengths, first=first, durable_end=durable_end)
     parts.log.segments = view
-    return parts, view, await _gaps(parts, view, known)
+    return parts, view, await _gaps(parts, view, durable_end)
 
 
-async def _gaps(parts: StoreParts, view: LogView, known: int) -> list[_Gap]:
-    """Every hole of the log, in order."""
+async def _gaps(parts: StoreParts, view: LogView, durable_end: int) -> list[_Gap]:
+    """Return every hole of the log, in order."""
     cursor = ViewCursor(view, crc_scanner(parts.config))
-    found: list[_Gap] = []
+    gaps: list[_Gap] = []
     before: list[tuple[int, int]] = []
     position = view.starts[0] if view.starts else 0
     while position < view.end:
@@ -115,14 +115,14 @@ async def _gaps(parts: StoreParts, view: LogView, known: int) -> list[_Gap]:
             position = step.end
             continue
         good = await next_good(parts.world, cursor, step.end + 1)
-        end = good if good >= 0 else known
+        end = good if good >= 0 else durable_end
         if end > step.end:
-            behind = map(_extent, cursor.one(good).entries) if good >= 0 else ()
-            found.append(_Gap(step.end, end, (*before, *behind)))
+            following = map(_extent, cursor.record_at(good).entries) if good >= 0 else ()
+            gaps.append(_Gap(step.end, end, (*before, *following)))
         if good < 0:
             break
         position, before = good, []
-    return found
+    return gaps
 
 
 def _extent(entry: Entry) -> tuple[int, int]:
@@ -130,14 +130,19 @@ def _extent(entry: Entry) -> tuple[int, int]:
 
 
 def _newest(records: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The last of them, `COMPARED` bytes or a single one."""
-    return [one for one in records if one == records[-1] or records[-1][1] - one[0] <= COMPARED]
+    """Return the last records, `COMPARED` bytes or a single one."""
+    return [
+        record
+        for record in records
+        if record == records[-1] or records[-1][1] - record[0] <= COMPARED
+    ]
 
 
 async def _stage(
     parts: StoreParts, view: LogView, gaps: list[_Gap], staged: Staged, fetch: Fetch
 ) -> None:
-    """Fetch what is missing beside the log, and see that it fits. The log is not touched."""
+    """Fetch the holes into a file beside the log, and check that they fit. The log is not
+    touched."""
     try:
         _check_room(parts, view, gaps)
         gaps[:] = [await _fetch(view, gap, staged, fetch) for gap in gaps]
@@ -151,9 +156,10 @@ async def _stage(
 
 
 def _check_room(parts: StoreParts, view: LogView, gaps: list[_Gap]) -> None:
-    """What is missing is held twice for a while, beside the log and in it."""
-    made = sum(view.size - view.lengths.get(start, 0) for start in view.unmade)
-    room = sum(gap.end - gap.start for gap in gaps) + made
+    """Check that there is room: the missing bytes exist twice for a while, beside the log and in
+    it."""
+    new_bytes = sum(view.size - view.lengths.get(start, 0) for start in view.incomplete)
+    room = sum(gap.end - gap.start for gap in gaps) + new_bytes
     free = parts.world.disk.usage(parts.config.root).free
     if room > free:
         raise NotHealed(
@@ -163,20 +169,20 @@ def _check_room(parts: StoreParts, view: LogView, gaps: list[_Gap]) -> None:
 
 
 async def _fetch(view: LogView, gap: _Gap, staged: Staged, fetch: Fetch) -> _Gap:
-    """Have a replica send one gap and what is good beside it, which it must have too.
+    """Fetch one gap and the good records beside it, which the replica must have too.
 
-    The gap that comes back is wider by a record next to it that only seemed good: damage in its
-    topic or properties, which no checksum covers.
+    The returned gap includes an adjacent record that only seemed good: damage in its topic or
+    properties, which no checksum covers.
     """
     seeming: dict[tuple[int, int], bytearray] = {
         (start, stop): bytearray(stop - start)
-        for start, stop in gap.beside
+        for start, stop in gap.neighbours
         if stop == gap.start or start == gap.end
     }
 
     def take(offset: int, data: bytes) -> None:
         end = offset + len(data)
-        for start, stop in gap.beside if offset < gap.start or end > gap.end else ():
+        for start, stop in gap.neighbours if offset < gap.start or end > gap.end else ():
             low, high = max(start, offset), min(stop, end)
             if low >= high:
                 continue
@@ -198,8 +204,8 @@ async def _fetch(view: LogView, gap: _Gap, staged: Staged, fetch: Fetch) -> _Gap
         if ours[:checked] != theirs[:checked]:
             raise _other_log(gap, start)
         staged.add(start, bytes(theirs))
-        beside = tuple(one for one in gap.beside if one != (start, stop))
-        gap = _Gap(min(gap.start, start), max(gap.end, stop), beside)
+        neighbours = tuple(record for record in gap.neighbours if record != (start, stop))
+        gap = _Gap(min(gap.start, start), max(gap.end, stop), neighbours)
     return gap
 
 
@@ -211,7 +217,8 @@ def _other_log(gap: _Gap, start: int) -> NotHealed:
 
 
 def _checked_part(record: bytes) -> int:
-    """Length of a good record's head and body; no checksum covers what is behind (store.md 2.1)."""
+    """Return the length of a good record's head and body; no checksum covers what follows (store.md
+    2.1)."""
     system_flag = HEAD.unpack_from(record)[7]
     at = HEAD.size + 8 + (20 if system_flag & BORN_IPV6 else 8)
     at += 20 if system_flag & STORE_IPV6 else 8
@@ -219,7 +226,7 @@ def _checked_part(record: bytes) -> int:
 
 
 async def _check(parts: StoreParts, view: LogView, gap: _Gap) -> None:
-    """What came for one gap is whole records, up to where this log goes on."""
+    """Check that the data for one gap is whole records, up to where this log continues."""
     cursor = ViewCursor(view, crc_scanner(parts.config))
     position = gap.start
     while position < gap.end:
@@ -241,7 +248,7 @@ async def _check(parts: StoreParts, view: LogView, gap: _Gap) -> None:
 
 
 async def _apply(parts: StoreParts, view: LogView, gaps: list[_Gap], staged: Staged) -> list[Hole]:
-    """Keep what stood in the gaps, and write what came, durably."""
+    """Save what was in the gaps, and write the fetched data, durably."""
     try:
         holes = [await _keep(parts, view, gap) for gap in gaps]
     except OSError as exc:
@@ -249,7 +256,7 @@ async def _apply(parts: StoreParts, view: LogView, gaps: list[_Gap], staged: Sta
             f"what stands in the log cannot be kept: {exc}. Nothing was changed"
         ) from exc
     try:
-        for start in view.unmade:
+        for start in view.incomplete:
             _make(parts, view, start)
         for offset, size in staged.pieces(view.size):
             data = bytearray(size)
@@ -266,7 +273,7 @@ async def _apply(parts: StoreParts, view: LogView, gaps: list[_Gap], staged: Sta
 
 
 async def _keep(parts: StoreParts, view: LogView, gap: _Gap) -> Hole:
-    """Copy what is not zero of a gap to `rocketbed.cut`."""
+    """Copy the non-zero part of a gap to `rocketbed.cut`."""
     end = position = gap.start
     while position < gap.end:
         data = view.read(position, min(_CHUNK, gap.end - position))
@@ -274,12 +281,12 @@ async def _keep(parts: StoreParts, view: LogView, gap: _Gap) -> Hole:
         if not is_zero(data):
             end = position + len(data.rstrip(b"\0"))
         position += len(data)
-    kept = await keep_bytes(parts, gap.start, end, "healed") if end > gap.start else ""
-    return Hole(gap.start, gap.end, gap.fetched[0], kept)
+    copy = await keep_bytes(parts, gap.start, end, "healed") if end > gap.start else ""
+    return Hole(gap.start, gap.end, gap.fetched[0], copy)
 
 
 def _make(parts: StoreParts, view: LogView, start: int) -> None:
-    """Give a segment its length; what a short one holds stays."""
+    """Give a segment its length; the contents of a short one stay."""
     path = view.path(start)
     if start in view.lengths:
         parts.pool.get(path).allocate(view.size)

@@ -1,7 +1,7 @@
-"""Which files of a damaged directory are its log, and how long its segments are. Pure reading.
+"""The files of a damaged directory that are its log, and the length of its segments. Only reads.
 
-The mark may be gone, so that only the files themselves tell their size; and a file with a
-segment's name need not be one, so that nothing may be made up to it.
+The mark may be lost, so that only the files themselves show their size; and a file with a segment's
+name need not be one, so that nothing may be invented up to it.
 """
 
 from rocketbed.node.store.config import SEGMENT_SIZE, StoreConfig
@@ -17,11 +17,12 @@ KEY = "mappedFileSizeCommitLog"
 
 
 class NotHealed(StoreError):
-    """What is missing is not here yet; the message says why, what was changed, and what to do."""
+    """A hole that is not filled; the message says why, what was changed, and what to do."""
 
 
 def file_lengths(world: World, directory: str) -> dict[int, int]:
-    """Lengths of the files with a segment's name, by start. Raises `NotHealed`, `OSError`."""
+    """Return the lengths of the files with a segment's name, by start. Raises `NotHealed`,
+    `OSError`."""
     lengths = {}
     for name in filter(is_segment_name, world.disk.listdir(directory)):
         path = f"{directory}/{name}"
@@ -33,10 +34,10 @@ def file_lengths(world: World, directory: str) -> dict[int, int]:
 
 
 def segment_size(config: StoreConfig, mark: Mark | None, lengths: dict[int, int]) -> int:
-    """Length of a segment: the mark's, else what is set, else the longest file's.
+    """Return the length of a segment: the mark's, else the setting, else the longest file's.
 
-    What is set counts as nobody's word where it is the default: the command may be given without
-    the node's configuration. Raises `NotHealed` where the mark, the files and what is set differ.
+    A setting with the default value does not count: the command may be given without the node's
+    configuration. Raises `NotHealed` if the mark, the files and the setting differ.
     """
     is_set = config.segment_size != SEGMENT_SIZE
     if mark is not None and mark.sizes:
@@ -59,14 +60,17 @@ def segment_size(config: StoreConfig, mark: Mark | None, lengths: dict[int, int]
     return size
 
 
-async def view_of(parts: StoreParts, lengths: dict[int, int], *, first: int, known: int) -> LogView:
-    """The log as it should be, from its beginning to `known`, or to where its files go on.
+async def view_of(
+    parts: StoreParts, lengths: dict[int, int], *, first: int, durable_end: int
+) -> LogView:
+    """Return a view of the complete log, from its beginning to `durable_end`, or to where its files
+    continue.
 
-    `first` and `known`: where it begins, and up to where it was on disk; -1 if that is not known.
-    Raises `NotHealed` for a file that is no part of it.
+    `first` and `durable_end`: its start, and the end of what was on disk; -1 if unknown. Raises
+    `NotHealed` for a file that is not a part of it.
     """
     size = parts.config.segment_size
-    end = -(-known // size) * size if known > 0 else next(iter(lengths), 0)
+    end = -(-durable_end // size) * size if durable_end > 0 else next(iter(lengths), 0)
     members = []
     for start, length in lengths.items():
         joins = start < end or (start == end and length == size)
@@ -80,5 +84,5 @@ async def view_of(parts: StoreParts, lengths: dict[int, int], *, first: int, kno
                 " stands in it. Way out: move the file away"
             )
     begin = min([first] * (first >= 0) + members, default=0)
-    starts = list(range(begin - begin % size, end, size)) if members or known > 0 else []
+    starts = list(range(begin - begin % size, end, size)) if members or durable_end > 0 else []
     return LogView(parts, starts, lengths)

@@ -13,7 +13,7 @@ from rocketbed.world.api import World
 
 INDEX_DIR = "index"
 _NAME_DIGITS = 17
-"""An index file is named by the local time at which it was made, to milliseconds."""
+"""An index file is named by the local time of its creation, to milliseconds."""
 
 
 class Index:
@@ -23,7 +23,7 @@ class Index:
         self._world = world
         self._pool = pool
         self._config = config
-        self._bodies = log_bodies(wanted=config.native)
+        self._bodies = log_bodies(enabled=config.native)
         self._staging = staging
         self.directory = f"{config.root}/{INDEX_DIR}"
         self.files: list[IndexFile] = []
@@ -35,7 +35,7 @@ class Index:
         """End time of the last file that became full and is durable (RocketMQ's checkpoint)."""
 
     def load(self) -> None:
-        """Open the index files that are there; other names are reported and left alone."""
+        """Open the existing index files; files with other names are reported and left alone."""
         for name in self._world.disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
             is_file = self._world.disk.is_file(path)
@@ -62,8 +62,8 @@ class Index:
             self._waiting.extend(entries)
 
     def drain(self) -> None:
-        """Put waiting keys. Raises `OSError` when a new file cannot be made or slots cannot be
-        read; the rest waits."""
+        """Put waiting keys. Raises `OSError` when a new file cannot be created or slots cannot be
+        read; further keys wait."""
         waiting, first = self._waiting, 0
         try:
             while first < len(waiting):
@@ -80,7 +80,7 @@ class Index:
             self.files[-1].flush_buffer()
 
     def _next_file(self) -> IndexFile:
-        """A new file; it begins with the end values of the one before (store.md 4.2)."""
+        """Create a file; it begins with the end values of the one before (store.md 4.2)."""
         before = self.files[-1] if self.files else None
         file = self._file(self._new_name())
         self._pool.create(file.path, file.size, staging=self._staging, allocate=False)
@@ -93,7 +93,7 @@ class Index:
         return file
 
     def _new_name(self) -> str:
-        """Local time as 17 digits, later than every name there is."""
+        """Return the local time as 17 digits, later than every existing name."""
         clock = self._world.clock
         local_ms = clock.wall_ms() + clock.utc_offset_ms()
         while True:
@@ -120,48 +120,50 @@ class Index:
                 file.release()
 
     def last_filled_ms(self) -> int:
-        """Store time of the last entry in a full file, for the durable mark: on disk once this is
-        synced. Asked before the log is flushed, or it may be of a record that is not (T1)."""
+        """Return the store time of the last entry in a full file, for the durable mark: on disk
+        once this is synced. Called before the log is flushed, or it may be of an unflushed record
+        (T1)."""
         filled = [file.end_ms for file in self.files if file.full]
         self.filled_ms = max([self.filled_ms, *filled])
         return self.filled_ms
 
     def mark(self) -> tuple[str, Header] | None:
-        """Name and header of the newest file, for the durable mark."""
+        """Return name and header of the newest file, for the durable mark."""
         if not self.files:
             return None
         return self.files[-1].path.rpartition("/")[2], self.files[-1].header
 
     def restore(self, mark: tuple[str, Header] | None) -> None:
-        """Go back to a durable mark: younger files go, the marked one is mended (8.6, Index)."""
+        """Go back to a durable mark: younger files are removed, the marked one is restored (8.6,
+        Index)."""
         keep = mark[0] if mark else ""
         while self.files and self.files[-1].path.rpartition("/")[2] > keep:
             self._pool.remove(self.files.pop().path)
         if mark and self.files and self.files[-1].path.rpartition("/")[2] == keep:
-            # Opened again: who has gone through entries of the old one sees that it is no more.
+            # A new object: a reader in the middle of the old file's entries notices the change.
             self.files[-1] = self._file(keep)
             self.files[-1].restore(mark[1])
 
     def mark_all_dirty(self) -> None:
-        """Take every file for one that was never fsynced (a foreign directory)."""
+        """Treat every file as never fsynced (a foreign directory)."""
         for file in self.files:
             file.dirty = True
 
     def has_marked(self, mark: tuple[str, Header] | None) -> bool:
-        """Whether the file that a mark names is there."""
+        """True if the file that a mark names exists."""
         return mark is None or any(file.path.endswith("/" + mark[0]) for file in self.files)
 
     def fits(self) -> bool:
-        """Whether every file is as long as the configured slots and entries are."""
+        """True if every file has the length of the configured slots and entries."""
         return all(file.file.size() == file.size for file in self.files)
 
     def extend(self) -> None:
-        """Give files that a crash left short, and empty, their length. Raises `OSError`."""
+        """Extend files that a crash left short, and empty, to their length. Raises `OSError`."""
         for file in self.files:
             file.extend()
 
     def damage(self, mark: tuple[str, Header] | None) -> str:
-        """What is wrong with the files up to a mark, as far as their headers and lengths tell."""
+        """Return what is wrong with the files up to a mark, as far as headers and lengths show."""
         for file in self.files:
             name = file.path.rpartition("/")[2]
             if mark is None or name > mark[0]:
@@ -175,7 +177,7 @@ class Index:
         return ""
 
     def mark_at(self, offset: int, store_ms_at: Callable[[int], int]) -> tuple[str, Header] | None:
-        """What `mark` would be if the log ended at `offset`; nothing is changed.
+        """Return what `mark` would be if the log ended at `offset`; nothing is changed.
 
         `store_ms_at` gives the store time of the record at a physical offset. The count of used
         slots is left to `restore`.
@@ -197,24 +199,25 @@ class Index:
         return None
 
     def query(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records that may have `key`, newest file first (store.md 4.4).
+        """Return physical offsets of records that may have `key`, newest file first (store.md 4.4).
 
-        From one file only: a recovery of RocketMQ indexes again what the full files of before hold
-        already. Within a file a record stands as often as it names the key, as upstream.
+        Each from one file only: a recovery of RocketMQ indexes again what earlier full files hold
+        already. Within a file a record occurs as often as it names the key, as upstream.
         """
         key_hash = index_hash(key_state(topic, key))
-        found: list[int] = []
+        offsets: list[int] = []
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
-                newer = set(found)
+                newer = set(offsets)
                 older = file.query(key_hash, begin_ms, end_ms, count)
-                found += [offset for offset in older if offset not in newer]
-            if file.begin_ms < begin_ms or len(found) >= count:
+                offsets += [offset for offset in older if offset not in newer]
+            if file.begin_ms < begin_ms or len(offsets) >= count:
                 break
-        return found[:count]
+        return offsets[:count]
 
     def delete_before(self, log_min: int) -> int:
-        """Unlink files whose records are all below `log_min`, never the last; how many."""
+        """Unlink files whose records are all below `log_min`, never the last; return their
+        number."""
         removed = 0
         while len(self.files) > 1 and self.files[0].end_offset < log_min:
             self._pool.remove(self.files.pop(0).path)
@@ -223,12 +226,12 @@ class Index:
 
 
 def pack_header(header: Header) -> str:
-    """A header as the durable mark stores it: hex of its 40 bytes."""
+    """Return a header as the durable mark stores it: hex of its 40 bytes."""
     return HEADER.pack(*header).hex()
 
 
 def unpack_header(text: str) -> Header:
-    """The opposite. Raises `ValueError`."""
+    """Return the header of such a text. Raises `ValueError`."""
     data = bytes.fromhex(text)
     if len(data) != HEADER.size:
         raise ValueError(f"an index header has {HEADER.size} bytes, not {len(data)}")

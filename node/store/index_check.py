@@ -1,8 +1,8 @@
-"""Whether the index is what the log makes of it (store.md 4), for the scrub.
+"""Comparison of the index with the log (store.md 4), for the scrub.
 
 Index files have no checksum, and a wrong byte in one hides messages from queries, or slows them.
 The scrub reads the log from its beginning, in the order in which the index was filled; so both are
-compared side by side, and each file's slots are worked out again from its entries.
+compared side by side, and each file's slots are computed again from its entries.
 """
 
 from array import array
@@ -16,20 +16,20 @@ from rocketbed.wire.javahash import index_hash, key_state
 
 
 class IndexCheck:
-    """Follows the log with a place in the index. Memory: the slots of two files."""
+    """Follows the log with a position in the index. Memory: the slots of two files."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._file: IndexFile | None = None
         self._number = 0
-        """The entry that is due, in that file."""
+        """The entry expected next, in that file."""
         self._slots: array[int] = array("i")
         """Newest entry of each slot, from the entries before."""
-        self._seen: list[tuple[IndexFile, int, array[int]]] = []
-        """Files that were gone through, up to which entry, and what their slots have to be."""
+        self._finished: list[tuple[IndexFile, int, array[int]]] = []
+        """Finished files, up to which entry, and the slots that they must have."""
 
     def compare(self, entry: Entry) -> str:
-        """What is wrong in the index about a record; empty if nothing is.
+        """Return what is wrong in the index about a record; empty if nothing is.
 
         Records have to come in the order of the log; some may be left out. Raises `OSError`.
         """
@@ -41,10 +41,10 @@ class IndexCheck:
                 return f"no file has the key {key!r} of the record at {entry.physical_offset}"
             if problem := self._compare_key(entry, key_hash, keys):
                 return problem
-        return self._rest(entry, keys)
+        return self._skip_further_entries(entry, keys)
 
     def _find(self, offset: int) -> bool:
-        """Take up the file where the entries of a record should begin; whether there is one."""
+        """Open the file where the entries of a record should begin; True if there is one."""
         for file in self._index.files:
             if file.next_entry > 1 and file.end_offset >= offset:
                 if min(file.begin_offset, file.entry(1)[1]) > offset:
@@ -57,28 +57,29 @@ class IndexCheck:
         self._file, self._number = file, 1
         self._slots = array("i", bytes(4 * file.slots))
 
-    def _rest(self, entry: Entry, keys: dict[int, str]) -> str:
-        """Pass over what else the file has of a record: again what was there, and nothing else."""
+    def _skip_further_entries(self, entry: Entry, keys: dict[int, str]) -> str:
+        """Skip further entries that the file has of a record: repetitions of the same keys, and
+        nothing else."""
         file = self._file
         while file is not None and self._number < file.next_entry:
-            found = file.entry(self._number)
-            if found[1] > entry.physical_offset:
+            row = file.entry(self._number)
+            if row[1] > entry.physical_offset:
                 break
-            if problem := self._follow(file, found) or self._strange(file, entry, found, keys):
+            if problem := self._follow(file, row) or self._strange(file, entry, row, keys):
                 return problem
         return ""
 
     def _strange(
-        self, file: IndexFile, entry: Entry, found: tuple[int, int, int, int], keys: dict[int, str]
+        self, file: IndexFile, entry: Entry, row: tuple[int, int, int, int], keys: dict[int, str]
     ) -> str:
-        """What is wrong with the entry before the one that is due, if no key of its record is."""
-        if found[1] != entry.physical_offset or found[0] in keys:
+        """Return what is wrong with the previous entry, if it is of no key of its record."""
+        if row[1] != entry.physical_offset or row[0] in keys:
             return ""
         number = self._number - 1
-        return f"entry {number} of {file.path} is of no key that the record at {found[1]} has"
+        return f"entry {number} of {file.path} is of no key that the record at {row[1]} has"
 
     def _compare_key(self, entry: Entry, key_hash: int, keys: dict[int, str]) -> str:
-        """Compare the entry that is due. Those of records that were left out are passed over."""
+        """Compare the expected entry. Entries of records that were left out are skipped."""
         key = keys[key_hash]
         while True:
             file = self._file
@@ -88,25 +89,25 @@ class IndexCheck:
                 if self._file is None:
                     return f"key {key!r} of the record at {entry.physical_offset} is not in it"
                 continue
-            found = file.entry(self._number)
-            if found[1] > entry.physical_offset:
+            row = file.entry(self._number)
+            if row[1] > entry.physical_offset:
                 return f"key {key!r} of the record at {entry.physical_offset} is not in it"
-            if problem := self._follow(file, found) or self._strange(file, entry, found, keys):
+            if problem := self._follow(file, row) or self._strange(file, entry, row, keys):
                 return problem
-            if found[1] == entry.physical_offset and found[0] == key_hash:
-                return self._differs(file, entry, found)
+            if row[1] == entry.physical_offset and row[0] == key_hash:
+                return self._differs(file, entry, row)
 
-    def _follow(self, file: IndexFile, found: tuple[int, int, int, int]) -> str:
-        """Go on to the next entry; what is wrong in the chain of this one's slot."""
-        number, slot = self._number, found[0] % file.slots
+    def _follow(self, file: IndexFile, row: tuple[int, int, int, int]) -> str:
+        """Move to the next entry; return what is wrong in the chain of this one's slot."""
+        number, slot = self._number, row[0] % file.slots
         self._number += 1
         before, self._slots[slot] = self._slots[slot], number
-        if before != found[3]:
-            return f"entry {number} of {file.path} names {found[3]} as the one before, not {before}"
+        if before != row[3]:
+            return f"entry {number} of {file.path} names {row[3]} as the one before, not {before}"
         return ""
 
-    def _differs(self, file: IndexFile, entry: Entry, found: tuple[int, int, int, int]) -> str:
-        """What the file says wrongly of the time of a record."""
+    def _differs(self, file: IndexFile, entry: Entry, row: tuple[int, int, int, int]) -> str:
+        """Return what the file says wrongly about the time of a record."""
         number, ms = self._number - 1, entry.store_ms
         if number == 1 and (file.begin_offset, file.begin_ms) != (entry.physical_offset, ms):
             return f"the header of {file.path} does not begin as its first entry"
@@ -115,44 +116,45 @@ class IndexCheck:
             ms,
         ):
             return f"the header of {file.path} does not end as its last entry"
-        if found[2] != self._seconds(file, number, entry, found[2]):
+        if row[2] != self._seconds(file, number, entry, row[2]):
             return f"entry {number} of {file.path} has another time than its record"
         return ""
 
-    def _seconds(self, file: IndexFile, number: int, entry: Entry, said: int) -> int:
-        """What an entry has to say. The first counts from the end of the file before (4.2)."""
+    def _seconds(self, file: IndexFile, number: int, entry: Entry, stored: int) -> int:
+        """Return the correct seconds of an entry. The first counts from the end of the file before
+        (4.2)."""
         if number > 1:
             return file.seconds(entry.store_ms)
         if (before := self._before(file)) is not None:
             return before.seconds(entry.store_ms, after=True)
-        return 0 if entry.physical_offset == 0 else said  # the file before has expired
+        return 0 if entry.physical_offset == 0 else stored  # the file before has expired
 
     def _before(self, file: IndexFile) -> IndexFile | None:
-        """The file before another one."""
+        """Return the file before another one."""
         number = self._index.files.index(file)
         return self._index.files[number - 1] if number else None
 
     def _end(self, file: IndexFile) -> None:
-        """Go on to the next file; the slots of this one are compared by `check_slots`."""
+        """Move to the next file; the slots of this one are compared by `check_slots`."""
         files = self._index.files
-        behind = files.index(file) + 1 if file in files else len(files)
+        following = files.index(file) + 1 if file in files else len(files)
         self._leave(file)
-        if behind < len(files) and files[behind].next_entry > 1:
-            self._begin(files[behind])
+        if following < len(files) and files[following].next_entry > 1:
+            self._begin(files[following])
 
     def _leave(self, file: IndexFile) -> None:
-        self._seen.append((file, self._number, self._slots))
+        self._finished.append((file, self._number, self._slots))
         self._file = None
 
     async def check_slots(self, *, to_the_end: bool = False) -> str:
-        """Compare the slots of files that were gone through, `to_the_end` of the file in hand too.
+        """Compare the slots of finished files, `to_the_end` of the current file too.
 
         Returns what is wrong. Raises `OSError`.
         """
         if to_the_end and self._file is not None:
             self._leave(self._file)
-        while self._seen:
-            file, number, slots = self._seen.pop()
+        while self._finished:
+            file, number, slots = self._finished.pop()
             for first in range(0, file.slots, PAGE_SLOTS):
                 if file not in self._index.files:
                     break

@@ -1,8 +1,8 @@
-"""One index file: from a key to the records that carry it (store.md 4).
+"""One index file: from a key to the records that contain it (store.md 4).
 
-Header, slot table, entries; a slot holds the number of its newest entry, an entry the number of
-the one before it in its slot. Puts go into memory: new entries to a buffer, slots to cached pages.
-`write` brings both to the file, which only happens when the durable mark rises, when the file is
+Header, slot table, entries; a slot holds the number of its newest entry, an entry the number of the
+previous one in its slot. Puts go into memory: new entries to a buffer, slots to cached pages.
+`write` writes both to the file, which only happens when the durable mark rises, when the file is
 full, and at a clean stop; a query reads through the same buffers.
 """
 
@@ -70,11 +70,11 @@ class IndexFile:
         self._pages: dict[int, array[int]] = {}
         self._dirty_pages: dict[int, None] = {}
         self.was_short = False
-        """Whether the file is shorter than it has to be."""
+        """True if the file is shorter than it has to be."""
         self.dirty = False
-        """Whether the file has anything that was not fsynced."""
+        """True if the file has anything that was not fsynced."""
         self.failure: OSError | None = None
-        """Why the last `put_entries` ended before its time; whoever sees it takes it away."""
+        """Reason why the last `put_entries` ended early; cleared by the caller that handles it."""
         self._put_keys = bodies.put_keys if bodies is not None else None
 
     @property
@@ -83,12 +83,12 @@ class IndexFile:
 
     @property
     def full(self) -> bool:
-        """Whether no further entry fits."""
+        """True if no further entry fits."""
         return self.next_entry >= self.entries
 
     @property
     def header(self) -> Header:
-        """The header as it stands in memory."""
+        """The header in memory."""
         return Header(
             self.begin_ms,
             self.end_ms,
@@ -119,7 +119,7 @@ class IndexFile:
         self._written_entries = self.next_entry
 
     def extend(self) -> None:
-        """Give a short file its length."""
+        """Extend a short file to its length."""
         if self.was_short:
             self.file.truncate(self.size)
             self.was_short = False
@@ -127,9 +127,9 @@ class IndexFile:
     def put_entries(self, waiting: list[Entry], first: int, done: int) -> tuple[int, int]:
         """Put the keys of waiting records, from number `first` on, until the file is full.
 
-        `done` keys of the first one were put before; returns which record is not whole yet, and
-        that number of it. Ends with `failure` set when slots cannot be read, and can be called
-        again. One loop, since it runs for every key of every message.
+        `done` keys of the first one were put before; returns the number of the first incomplete
+        record, and the same count for it. Ends with `failure` set when slots cannot be read, and
+        can be called again. A single loop, since it runs for every key of every message.
         """
         if self._put_keys is not None and self.next_entry > 1:
             return self._put_natively(waiting, first, done)
@@ -175,7 +175,7 @@ class IndexFile:
         return first, done
 
     def _put_natively(self, waiting: list[Entry], first: int, done: int) -> tuple[int, int]:
-        """The same by the native body, which stops where slots have to be read."""
+        """Do the same with the native function, which stops when slots have to be read."""
         assert self._put_keys is not None
         while True:
             first, done, self.next_entry, used, self.end_offset, self.end_ms, page = self._put_keys(
@@ -202,20 +202,21 @@ class IndexFile:
                 return first, done
 
     def seconds(self, store_ms: int, *, after: bool = False) -> int:
-        """Seconds since the file's begin, as entries keep them; with `after` since its end."""
+        """Return the seconds since the file's begin, as entries hold them; with `after` since its
+        end."""
         since_ms = self.end_ms if after else self.begin_ms
         if since_ms <= 0:
             return 0
         return min(max((store_ms - since_ms) // 1000, 0), TIME_DIFF_MAX)
 
-    def slots_differ(self, wanted: "array[int]", first: int, limit: int) -> bool:
-        """Whether slots of a page, from number `first` on, do not name the newest entries that
-        they named before entry `limit` was put. Raises `OSError`."""
+    def slots_differ(self, expected_slots: "array[int]", first: int, limit: int) -> bool:
+        """True if slots of a page, from number `first` on, do not name the newest entries that they
+        named before entry `limit` was put. Raises `OSError`."""
         number = first // PAGE_SLOTS
         page = self._pages.get(number) or self._read_page(number)
-        return page != wanted and any(
+        return page != expected_slots and any(
             self._newest_before(limit, newest) != expected
-            for newest, expected in zip(page, wanted, strict=True)
+            for newest, expected in zip(page, expected_slots, strict=True)
         )
 
     def _newest_before(self, limit: int, number: int) -> int:
@@ -224,7 +225,7 @@ class IndexFile:
         return number
 
     def _load_page(self, number: int) -> "array[int]":
-        """Slots of one page, kept from now on."""
+        """Return the slots of one page, and cache them."""
         page = self._pages[number] = self._read_page(number)
         return page
 
@@ -245,12 +246,13 @@ class IndexFile:
             self.dirty = True
 
     def write(self) -> None:
-        """Write entries, changed slots and header. Raises `OSError`; a repeat writes the rest."""
+        """Write entries, changed slots and header. Raises `OSError`; a repeat writes the remaining
+        ones."""
         if not self._dirty_pages and not self._buffer:
             return
         self.dirty = True
         self.flush_buffer(force=True)
-        # Before the slots: while any of them is left, the header is written again with it.
+        # Before the slots: until all are written, each repeat writes the header again.
         self.file.write_at(0, HEADER.pack(*self.header))
         for number in list(self._dirty_pages):
             page = array("i", self._pages[number])
@@ -269,49 +271,50 @@ class IndexFile:
                 raise
 
     def release(self) -> None:
-        """Forget cached slots; the file is full and written."""
+        """Drop cached slots; the file is full and written."""
         if not self._dirty_pages:
             self._pages.clear()
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
-        """Hash, physical offset, seconds and previous number of an entry."""
-        behind = number - self._written_entries
-        if behind >= 0:
-            return ENTRY.unpack_from(self._buffer, 20 * behind)
+        """Return hash, physical offset, seconds and previous number of an entry."""
+        buffered = number - self._written_entries
+        if buffered >= 0:
+            return ENTRY.unpack_from(self._buffer, 20 * buffered)
         return ENTRY.unpack(self.file.read_at(self._entries_at + 20 * number, 20))
 
     def query(self, key_hash: int, begin_ms: int, end_ms: int, room: int) -> list[int]:
-        """Physical offsets of entries with this hash, newest first, at most `room` (store.md 4.4).
+        """Return physical offsets of entries with this hash, newest first, at most `room` (store.md
+        4.4).
 
-        Hash collisions are among them; the caller looks at the records.
+        Includes hash collisions; the caller compares the records.
         """
         slot = key_hash % self.slots
         page = self._pages.get(slot >> 10)
         if page is None:
             page = self._load_page(slot >> 10)
         number = page[slot & 1023]
-        found: list[int] = []
-        while 0 < number < self.next_entry and len(found) < room:
+        offsets: list[int] = []
+        while 0 < number < self.next_entry and len(offsets) < room:
             entry_hash, physical_offset, seconds, previous = self.entry(number)
             if seconds < 0:
                 break
             at_ms = self.begin_ms + seconds * 1000
             if entry_hash == key_hash and begin_ms <= at_ms <= end_ms:
-                found.append(physical_offset)
+                offsets.append(physical_offset)
             if previous == number or at_ms < begin_ms:
                 break
             number = previous
-        return found
+        return offsets
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file's time range meets [begin_ms, end_ms]."""
+        """True if the file's time range meets [begin_ms, end_ms]."""
         return self.begin_ms <= end_ms and begin_ms <= self.end_ms
 
     def restore(self, header: Header) -> None:
-        """Bring a newly opened file to the state that `header` describes (store.md 8.6, Index).
+        """Restore a newly opened file to the state that `header` describes (store.md 8.6, Index).
 
-        Entries up to it are durable and never change; slots are rebuilt from them, what is
-        behind becomes zero.
+        Entries up to it are durable and never change; slots are rebuilt from them, later entries
+        become zero.
         """
         self.load()
         self.header = header
@@ -326,8 +329,8 @@ class IndexFile:
         self.used_slots = size - slots.count(0)
         self._write_slots(slots)
         self.file.write_at(0, HEADER.pack(*self.header))
-        behind = self._entries_at + 20 * header.next_entry
-        self.file.punch(behind, self.size - behind)
+        tail = self._entries_at + 20 * header.next_entry
+        self.file.punch(tail, self.size - tail)
         self._written_entries = header.next_entry
         self.dirty = True
 

@@ -1,7 +1,7 @@
-"""What keeps a second process off a store: RocketMQ's lock on the root, ours on the log.
+"""Locks that keep a second process off a store: RocketMQ's on the root, ours on the log.
 
 Two roots may name one log directory (storePathCommitLog), and `lock` may be deleted under a running
-node; the log's directory itself is locked for that. It leaves no name there, since RocketMQ reads a
+node; so the log's directory itself is locked. That creates no file in it, since RocketMQ reads a
 stray file among the segments as a segment and does not start.
 """
 
@@ -11,7 +11,7 @@ from rocketbed.world.api import Lock, World
 
 
 def lock_store(world: World, config: StoreConfig) -> list[Lock]:
-    """Take both locks, the log's where it has a directory. Raises `StoreLocked`, `OSError`."""
+    """Take both locks, the log's if its directory exists. Raises `StoreLocked`, `OSError`."""
     root, log_dir = config.root, config.log_dir
     lock = world.disk.lock(f"{root}/lock")
     if lock is None:

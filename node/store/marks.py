@@ -1,11 +1,12 @@
-"""What is known to be durable: the marks W and F, and what goes with them (store.md 8.6).
+"""The durable marks W and F, and their companions (store.md 8.6).
 
-RocketMQ infers from timestamps where recovery has to begin; that loses messages after a power
-loss (T1). Two files in the root, which RocketMQ ignores, hold proof instead:
+RocketMQ infers from timestamps where recovery has to begin; that loses messages after a power loss
+(T1). Two files in the root, which RocketMQ ignores, hold proof instead:
 
-`rocketbed.ckpt`     W and its companions: replaced by temp file, fsync, rename, directory fsync
-`rocketbed.flushed`  F: 16 bytes, overwritten without fsync after each log fsync; whatever value is
-                     found there is true, because it was true when it was written
+`rocketbed.ckpt`: W and its companions; replaced by temp file, fsync, rename, directory fsync.
+
+`rocketbed.flushed`: F, 16 bytes, overwritten without fsync after each log fsync; any value found
+there is true, because it was true when it was written.
 """
 
 import struct
@@ -27,7 +28,7 @@ from rocketbed.world.api import World
 CKPT_NAME = "rocketbed.ckpt"
 FLUSHED_NAME = "rocketbed.flushed"
 INDEX_OFF = "it was switched off (messageIndexEnable=false) meanwhile"
-"""Why an index lacks messages, in `Mark.index_damage`."""
+"""Entry of `Mark.index_damage` for an index that lacks messages."""
 _FIRST_LINE = b"rocketbed-ckpt 1"
 _FLUSHED = struct.Struct(">qQ")
 _crc32c: Callable[[bytes], int] = crcmod.predefined.mkCrcFun("crc-32c")
@@ -35,14 +36,14 @@ _crc32c: Callable[[bytes], int] = crcmod.predefined.mkCrcFun("crc-32c")
 
 @dataclass(frozen=True, slots=True)
 class AcceptedCut:
-    """A cut below F that an operator ordered (`rbAcceptCut`). It is never forgotten."""
+    """A cut below F that an operator ordered (`rbAcceptCut`). It stays on record."""
 
     offset: int
-    """Where the log was ended."""
+    """New end of the log."""
     known: int
-    """F before it: up to there the log had been on disk."""
+    """F before the cut: the log had been on disk up to there."""
     messages: int
-    """Acknowledged messages that may have been given up, at most."""
+    """Most acknowledged messages that may have been lost."""
     time_ms: int
 
 
@@ -59,15 +60,15 @@ class Mark:
     offset: int
     """W: end of a record, physical offset."""
     sizes: tuple[int, ...] = ()
-    """Lengths that the directory was written with: segments of log, queues and batch queues,
-    slots and entries of an index file."""
+    """Lengths of the directory's files: segments of log, queues and batch queues, slots and entries
+    of an index file."""
     record_start: int = -1
     """Start of the record that ends at W, -1 when W is the beginning of the log."""
     queue_count: int = 0
     queue_total: int = 0
     """Number of queues, and sum of their next offsets, at W."""
     queue_first: int = -1
-    """Sum of the first units of queues that hold any, at W; -1 while retention is at work."""
+    """Sum of the first units of queues that hold any, at W; -1 during retention."""
     index: tuple[str, Header] | None = None
     """Newest index file and its header at W."""
     index_filled_ms: int = 0
@@ -77,42 +78,43 @@ class Mark:
     clean: str | None = None
     """Hex of the checkpoint's first 40 bytes, after a clean stop."""
     deleted: dict[str, int] = field(default_factory=dict)
-    """Deleted topics, each with the end of the log at that moment (T14); none is above the log's
-    end, so that a later record of a topic made anew is never taken for one of the deleted."""
+    """Deleted topics, each with the end of the log at that moment (T14); never above the log's end,
+    so that a later record of a recreated topic is not taken for one of the deleted."""
     remaking: tuple[str, ...] = ()
-    """Topics whose queues are being made again from the log: a start that finds any builds all
-    queues again."""
+    """Topics whose queues are being rebuilt from the log: a start that finds any rebuilds all
+    queues."""
     first: int = -1
-    """Beginning of the log, as retention left it or is about to; -1 in marks that do not say."""
+    """Beginning of the log, as retention left it or is about to; -1 in marks without it."""
     claimed: dict[str, int] = field(default_factory=dict)
-    """Next offsets by `topic/queue`, as the queues of a foreign directory had them. Kept until a
-    start has compared them with the log, since the queues are built again meanwhile."""
+    """Next offsets by `topic/queue` of a foreign directory's queues. Stored until a start has
+    compared them with the log, since the queues are rebuilt meanwhile."""
     accepted: tuple[AcceptedCut, ...] = ()
     scrubbed: int = 0
-    """How far the scrub has come; 0 once it was round."""
+    """Progress of the scrub; 0 once it has finished."""
     damage: tuple[tuple[int, int, str], ...] = ()
-    """What it found: beginning, end, reason."""
+    """Findings of the scrub: beginning, end, reason."""
     index_damage: str = ""
-    """What the scrub found wrong in the index: it is built again at the next start."""
+    """Damage that the scrub found in the index: it is rebuilt at the next start."""
     index_tags: bool = False
-    """The index holds tags too, as the one of a RocketMQ 5.5.0 that had the directory before."""
+    """True if the index contains tags too, as that of a RocketMQ 5.5.0 that had the directory
+    before."""
     followed: str | None = ""
-    """Address of the master that this log followed last, on a slave; None where the mark that said
-    so was lost."""
+    """Address of the master that this log followed last, on a slave; None if the mark with it was
+    lost."""
     inherited: int = -1
-    """End of the log when somebody else's directory was taken over; -1 if it never was. A topic of
-    records below it that neither the table nor a queue knows was deleted before (T14)."""
-    owed: int = -1
-    """Up to where the log of this slave was on disk before a start cut it to what was good: until
-    a master has sent that again, the node is no master itself. -1 when nothing is missing."""
+    """End of the log when another program's directory was taken over; -1 if it never was. A topic
+    of earlier records that neither the table nor a queue knows was deleted before (T14)."""
+    resend_to: int = -1
+    """Former end on disk of this slave's log, which a start cut to its good part: until a master
+    has sent that again, the node cannot be a master. -1 if nothing is missing."""
 
     def deleted_below(self, end: int) -> dict[str, int]:
-        """`deleted` for a log that ends at `end`."""
+        """Return `deleted` for a log that ends at `end`."""
         return {topic: min(at, end) for topic, at in self.deleted.items()}
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """Three lines: kind and version, JSON, CRC-32C of the JSON."""
+    """Return the mark as three lines: kind and version, JSON, CRC-32C of the JSON."""
     document = {
         "id": mark.store_id,
         "w": mark.offset,
@@ -128,7 +130,7 @@ def encode_mark(mark: Mark) -> bytes:
         "first": mark.first,
         "queue_first": mark.queue_first,
         "followed": mark.followed,
-        "owed": mark.owed,
+        "owed": mark.resend_to,
         "inherited": mark.inherited,
         "index_damage": mark.index_damage,
         "index_tags": mark.index_tags,
@@ -142,7 +144,7 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def decode_mark(data: bytes) -> Mark | None:
-    """The opposite; None for anything that is not a whole, valid mark."""
+    """Return the mark of such lines; None for anything that is not a whole, valid mark."""
     lines = data.split(b"\n")
     if len(lines) != 4 or lines[0] != _FIRST_LINE or b"%08x" % _crc32c(lines[1]) != lines[2]:
         return None
@@ -164,11 +166,11 @@ def decode_mark(data: bytes) -> Mark | None:
         queue_first=document.get("queue_first", -1),
         first=document.get("first", -1),
         scrubbed=document.get("scrubbed", 0),
-        damage=tuple(tuple(found) for found in document.get("damage", ())),
+        damage=tuple(tuple(finding) for finding in document.get("damage", ())),
         index_damage=document.get("index_damage", ""),
         index_tags=document.get("index_tags", False),
         followed=document.get("followed", ""),
-        owed=document.get("owed", -1),
+        resend_to=document.get("owed", -1),
         inherited=document.get("inherited", -1),
         claimed=document.get("claimed", {}),
         accepted=tuple(AcceptedCut(*cut) for cut in document.get("accepted", ())),
@@ -186,20 +188,20 @@ class Marks:
         self._path = f"{root}/{CKPT_NAME}"
         self._flushed_path = f"{root}/{FLUSHED_NAME}"
         self.mark = Mark(store_id="", offset=0)
-        """The mark as it is on disk."""
+        """The mark on disk."""
         self.is_sure = True
-        """Whether a power loss leaves whom the log follows as `mark` says: not from the rename of
-        a mark with another one until its name is on disk, also where who waited for that has been
+        """True if `mark` names the followed master that a power loss would leave: not from the
+        rename of a mark with another one until its name is on disk, even if the waiting task was
         cancelled."""
         self._lock = trio.Lock()
         """Held while the file is replaced."""
 
     def load(self) -> Mark | None:
-        """The stored mark, None if there is none that is whole."""
-        found = decode_mark(read_whole(self._world, self._path) or b"")
-        if found is not None:
-            self.mark = found
-        return found
+        """Return the stored mark, None if there is no whole one."""
+        mark = decode_mark(read_whole(self._world, self._path) or b"")
+        if mark is not None:
+            self.mark = mark
+        return mark
 
     async def store(self, mark: Mark) -> None:
         """Replace the mark, durably; raises as `update` does."""
@@ -207,8 +209,8 @@ class Marks:
             await self._replace(mark)
 
     async def update(self, **changes: object) -> None:
-        """Replace some fields of the mark, durably. Raises `OSError` where it cannot be written;
-        `StoreFailed` where its sync fails, and the store has failed then."""
+        """Replace some fields of the mark, durably. Raises `OSError` if it cannot be written;
+        `StoreFailed` if its sync fails, and the store has failed then."""
         async with self._lock:
             await self._replace(replace(self.mark, **changes))  # type: ignore[arg-type]
 
@@ -236,12 +238,12 @@ class Marks:
         try:
             await sync()
         except OSError as exc:
-            if exc.errno in SHORTAGES:  # all of it is written anew the next time
+            if exc.errno in SHORTAGES:  # all of it is written again the next time
                 raise
             raise self.failed(exc) from exc
 
     def failed(self, exc: OSError) -> StoreError:
-        """The store has failed by what kept the mark from being written."""
+        """Fail the store with the error that kept the mark from being written."""
         return self._failure.set(
             StoreFailed(
                 f"the durable mark of {self._root} cannot be written: {exc.strerror}; check the"
@@ -250,23 +252,23 @@ class Marks:
         )
 
     def load_flushed(self) -> int | None:
-        """F, or None when it is not known."""
+        """Return F, or None if it is not known."""
         value = self._stored_flushed()
         return None if value is None or value < 0 else value
 
     @property
     def has_traces(self) -> bool:
-        """Whether a start of rocketbed left a file here, whole or not."""
+        """True if a start of rocketbed left a file here, whole or not."""
         disk = self._world.disk
         return disk.exists(self._path) or disk.exists(self._flushed_path)
 
     @property
     def has_lost_flushed(self) -> bool:
-        """Whether the file of F, which every start writes, is gone or damaged."""
+        """True if the file of F, which every start writes, is missing or damaged."""
         return self._stored_flushed() is None
 
     def _stored_flushed(self) -> int | None:
-        """What the file says, -1 for not known; None without a whole one."""
+        """Return the value in the file, -1 for unknown; None without a whole one."""
         data = read_whole(self._world, self._flushed_path) or b""
         if len(data) != _FLUSHED.size:
             return None
@@ -274,7 +276,7 @@ class Marks:
         return int(value) if check == _crc32c(data[:8]) else None
 
     async def store_flushed(self, value: int | None, *, durable: bool = False) -> None:
-        """Write F after an fsync of the log has shown it; None makes it unknown."""
+        """Write F after an fsync of the log; None marks it as unknown."""
         packed = struct.pack(">q", -1 if value is None else value)
         file = self._world.disk.open(self._flushed_path, create=True)
         try:

@@ -1,4 +1,4 @@
-"""The parts of one store, and what all of them need: made once, handed to each activity."""
+"""The parts of one store, created once and passed to each activity."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import World
 
 STAGING_DIR = "rocketbed.tmp"
-"""Where files are built before they get their name; RocketMQ ignores it."""
+"""Directory in which files are built before they get their name; RocketMQ ignores it."""
 
 
 class TopicSource(Protocol):
-    """What the store asks of the topic table."""
+    """The store's view of the topic table."""
 
     def exists(self, topic: str) -> bool | None:
-        """Whether the topic has a configuration; None when the table did not load cleanly."""
+        """Return True if the topic has a configuration; None if the table did not load cleanly."""
         ...
 
     def is_batch_queue(self, topic: str) -> bool:
-        """Whether its attribute `queue.type` is BatchCQ."""
+        """Return True if its attribute `queue.type` is BatchCQ."""
         ...
 
     def remarks(self, queues: Iterable[tuple[str, int, bool]]) -> list[str]:
-        """What is odd about the table beside these queues (topic, id, whether a batch queue) that
-        have messages, as sentences."""
+        """Return, as sentences, what is odd about the table given these queues (topic, id, True for
+        a batch queue) that have messages."""
         ...
 
 
@@ -43,20 +43,21 @@ class AllTopics:
     """A topic source for a store without a broker: every topic exists."""
 
     def exists(self, topic: str) -> bool | None:
-        """Not known."""
+        """Return None: it is not known."""
         return None
 
     def is_batch_queue(self, topic: str) -> bool:
         return False
 
     def remarks(self, queues: Iterable[tuple[str, int, bool]]) -> list[str]:
-        """Nothing."""
+        """Return nothing."""
         return []
 
 
 @dataclass(slots=True)
 class StoreParts:
-    """All parts; activities (flush, dispatch, recovery, retention) get this and the rest."""
+    """All parts; activities (flush, dispatch, recovery, retention) get this and their own
+    arguments."""
 
     world: World
     config: StoreConfig
@@ -71,13 +72,14 @@ class StoreParts:
     scanner: RecordScanner
     """For live dispatch: no CRC."""
     dispatched: Watermark
-    """Below it every record is in queues and index (in memory or in files)."""
+    """Offset below which every record is in queues and index (in memory or in files)."""
     damaged: DamagedRanges
     confirmed: Watermark | None = None
-    """In a group with failover nothing beyond it is dispatched: it may be cut. None: no bound."""
+    """End of what may be dispatched in a group with failover: later records may be cut. None: no
+    bound."""
 
     def dispatchable(self, position: int) -> int:
-        """As far as records below `position`, which a start has read, may be in queues."""
+        """Return how far records below `position`, read by a start, may be in queues."""
         if self.confirmed is None:
             return position
         return min(position, max(self.confirmed.value, self.marks.mark.offset))
@@ -114,7 +116,7 @@ def make_parts(
         marks=Marks(world, config.root, staging, failure),
         witnesses=Witnesses(world, config.root, staging),
         scanner=RecordScanner(
-            check_crc=False, delays_ms=delays_ms, bodies=log_bodies(wanted=config.native)
+            check_crc=False, delays_ms=delays_ms, bodies=log_bodies(enabled=config.native)
         ),
         dispatched=Watermark(),
         damaged=DamagedRanges(),

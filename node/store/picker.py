@@ -1,6 +1,6 @@
-"""Which records one pull gets, from the units of its queue (store.md 10.1).
+"""Choice of the records for one pull, from the units of its queue (store.md 10.1).
 
-Units have no checksum, so they are believed only as far as they can be true.
+Units have no checksum, so they are trusted only as far as they can be true.
 """
 
 from collections.abc import Set
@@ -28,7 +28,7 @@ class GetResult:
     ranges: list[Range] = field(default_factory=list)
     """The records, in queue order; read them with `read_cached` or `read`."""
     suggest_slave: bool = False
-    """The reader is so far behind that a slave should serve it."""
+    """True if the reader lags so far that a slave should serve it."""
 
 
 class Picker:
@@ -61,16 +61,16 @@ class Picker:
         )
         self._total = 0
         self.full = False
-        """Whether a record was left for the next pull."""
+        """True if a record was left for the next pull."""
         self.last_physical = -1
-        """Physical offset of the last unit looked at, -1 without any."""
+        """Physical offset of the last unit that was read, -1 without any."""
         self._before = -1
 
     def pick(self, units: list[tuple[int, ...]]) -> None:
-        """Take what fits, moving the result's next offset behind what was looked at.
+        """Take what fits, moving the result's next offset past the units that were read.
 
-        What comes before a damaged record or unit is a pull of its own. Raises `CorruptRecord` at
-        it.
+        A damaged record or unit ends the pull before it. Raises `CorruptRecord` if it is the first
+        one.
         """
         result, ranges = self._result, self._result.ranges
         for physical, size, code in units:
@@ -89,8 +89,8 @@ class Picker:
             if ranges and (len(ranges) >= count_max or self._total + size > bytes_max):
                 self.full = True
                 return
-            is_wanted = self._tag_codes is None or code in self._tag_codes
-            if is_wanted and self._damaged.found and self._damaged.hit(physical, size):
+            matches = self._tag_codes is None or code in self._tag_codes
+            if matches and self._damaged.ranges and self._damaged.hit(physical, size):
                 if not ranges:
                     self._damaged.refuse(physical, size)
                 self.full = True
@@ -100,7 +100,7 @@ class Picker:
                 result.status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
             self.last_physical = physical
-            if is_wanted:
+            if matches:
                 ranges.append((physical, size))
                 self._total += size
 
@@ -108,14 +108,14 @@ class Picker:
 def pick_batches(
     parts: StoreParts, queue: BatchConsumeQueue, result: GetResult, max_messages: int
 ) -> None:
-    """Whole records that together hold at least one and about `max_messages` messages.
+    """Choose whole records that together hold at least one and about `max_messages` messages.
 
-    What comes before a damaged record or unit is a pull of its own. Raises `CorruptRecord` at it.
+    A damaged record or unit ends the pull before it. Raises `CorruptRecord` if it is the first one.
     """
     number, count, total = queue.find(result.next_offset), 0, 0
     limit, log_min = parts.config.transfer_bytes_memory, parts.log.min_offset
     if number == queue.end_unit:
-        number -= 1  # below the queue's end all is covered: the last unit says less than it has to
+        number -= 1  # below the queue's end all is covered: the last unit is wrong
     while number < queue.end_unit and count < max_messages:
         unit = queue.trusted_unit(number)
         if unit is None or not _goes_on(queue, number, unit, result.next_offset):
@@ -144,7 +144,7 @@ def pick_batches(
 def _goes_on(
     queue: BatchConsumeQueue, number: int, unit: tuple[int, ...], queue_offset: int
 ) -> bool:
-    """Whether nothing between a queue offset and a unit can be hidden by a rotten unit."""
+    """True if a damaged unit cannot hide anything between a queue offset and a unit."""
     if unit[4] + unit[5] <= queue_offset:
         return False
     is_first = unit[4] <= queue_offset or number == queue.kept_unit
@@ -152,7 +152,7 @@ def _goes_on(
 
 
 def rotten(queue_offset: int, size: int, physical: int) -> CorruptRecord:
-    """The error for a queue unit that cannot be true."""
+    """Return the error for a queue unit that cannot be true."""
     return CorruptRecord(
         f"the entry at queue offset {queue_offset} is damaged: it names {size} bytes at offset"
         f" {physical} of the log; the scrub mends it, and so does a start without this queue's"

@@ -20,7 +20,7 @@ Key = tuple[str, int]
 
 
 class Queues:
-    """The queues, made when their first unit comes.
+    """The queues, created with their first unit.
 
     Invariant: `total` is the sum of all queues' next offsets, `count` the number of queues that
     have any; the durable mark stores both, and a boot compares them (store.md 8.6, "units").
@@ -36,8 +36,8 @@ class Queues:
         is_batch: Callable[[str], bool],
         exists: Callable[[str], bool | None],
     ) -> None:
-        """`is_batch`: whether a topic's attribute `queue.type` is BatchCQ; `exists`: whether there
-        is such a topic, if that is known."""
+        """`is_batch`: True if a topic's attribute `queue.type` is BatchCQ; `exists`: True if there
+        is such a topic, None if unknown."""
         self._is_batch = is_batch
         self._exists = exists
         self._world = world
@@ -47,20 +47,20 @@ class Queues:
         self.ordinary: dict[Key, ConsumeQueue] = {}
         self.batch: dict[Key, BatchConsumeQueue] = {}
         self._touched: dict[AnyQueue, int] = {}
-        """Queues with units that are in no file yet, those that wait longest first; how many,
-        or how many records they are of."""
+        """Queues with units that are in no file yet, those that wait longest first; with the number
+        of these units, or of their records."""
         self._waiting = 0
         """Sum of these."""
         self._dirty: dict[AnyQueue, None] = {}
         self.odd = 0
         """Records so far whose queue offset was not the next one of their queue."""
         self.first_odd = ""
-        """What was odd about the first of them."""
+        """Description of the first of them."""
         self.remaking: set[str] = set()
-        """Topics whose queues are being made again: `put_again` puts their units, nobody else."""
+        """Topics whose queues are being rebuilt: only `put_again` puts their units."""
 
     def load(self, *, tolerant: bool) -> None:
-        """Find the queues that are on disk. Raises `BadStoreDirectory`, `tolerant` or not."""
+        """Load the queues on disk. Raises `BadStoreDirectory`, `tolerant` or not."""
         for kind in (QUEUE_DIR, BATCH_DIR):
             directory = f"{self._config.root}/{kind}"
             for topic in self._directories(directory):
@@ -73,15 +73,15 @@ class Queues:
                         self._stray(f"{directory}/{topic}/{name}/{stray}")
 
     def _directories(self, path: str) -> list[str]:
-        """Names of the directories in a directory; anything else is reported and left alone, until
-        a queue needs its place (aside.py)."""
+        """Return the names of the directories in a directory; anything else is reported and left
+        alone, until a queue needs its place (aside.py)."""
         names = []
         try:
-            found = self._world.disk.listdir(path)
+            entries = self._world.disk.listdir(path)
         except NotADirectoryError:
             self._stray(path)
             return []
-        for name in found:
+        for name in entries:
             if self._world.disk.is_dir(f"{path}/{name}"):
                 names.append(name)
             else:
@@ -106,8 +106,8 @@ class Queues:
             clear_the_way=partial(clear_the_way, self._world, self._pool, config.root),
         )
         if kind == BATCH_DIR:
-            made = self.batch[topic, queue_id] = BatchConsumeQueue(topic, queue_id, row)
-            return made
+            batch = self.batch[topic, queue_id] = BatchConsumeQueue(topic, queue_id, row)
+            return batch
         ordinary = self.ordinary[topic, queue_id] = ConsumeQueue(topic, queue_id, row)
         return ordinary
 
@@ -122,21 +122,21 @@ class Queues:
         yield from self.batch.values()
 
     def next_offsets(self) -> dict[tuple[str, int], int]:
-        """Where each queue goes on, by topic and queue id."""
+        """Return the next offset of each queue, by topic and queue id."""
         return {(queue.topic, queue.queue_id): queue.max_offset for queue in self.all()}
 
     def of_wrong_type(self) -> set[str]:
-        """Topics of BatchCQ that have ordinary queues."""
+        """Return topics of BatchCQ that have ordinary queues."""
         return {topic for topic, _ in self.ordinary if self._is_batch(topic)}
 
-    def batch_unasked(self) -> set[str]:
-        """Other topics that have batch queues: right if some of their records hold several
-        messages."""
+    def unexpected_batch(self) -> set[str]:
+        """Return further topics that have batch queues: correct if some of their records hold
+        several messages."""
         names = {topic for topic, _ in self.batch}
         return {name for name in names if self._exists(name) and not self._is_batch(name)}
 
     def find(self, topic: str, queue_id: int) -> AnyQueue | None:
-        """The queue, or None; looking makes none (T14)."""
+        """Return the queue, or None; a look-up creates none (T14)."""
         return self.ordinary.get((topic, queue_id)) or self.batch.get((topic, queue_id))
 
     @property
@@ -145,9 +145,9 @@ class Queues:
         return sum(queue.max_offset for queue in self.all())
 
     def sums(self, without: Set[str]) -> tuple[int, int, int]:
-        """How many queues have or had a message, `total`, and the sum of the first units of queues
-        that have any, without the queues of some topics. One pass: a mark counts thousands of
-        queues each second."""
+        """Return the number of queues that have or had a message, `total`, and the sum of the first
+        units of queues that have any, without the queues of some topics. In one pass: a mark counts
+        thousands of queues each second."""
         count = total = first = 0
         for queue in self.all():
             if without and queue.topic in without:
@@ -161,13 +161,13 @@ class Queues:
         return count, total, first
 
     def topics_before(self, deleted: dict[str, int]) -> set[str]:
-        """Topics that have queues which begin before the topic's deletion."""
+        """Return topics that have queues which begin before the topic's deletion."""
         if not deleted:
             return set()
         return {queue.topic for queue in self.all() if queue.begins_before(deleted)}
 
     def put_all(self, entries: list[Entry]) -> None:
-        """Put the units of records; those that enter no queue are passed over.
+        """Put the units of records; those that enter no queue are skipped.
 
         Units are in memory until `write_pending`, and are read from there. Odd ones are reported,
         never dropped silently.
@@ -177,7 +177,7 @@ class Queues:
         self.put_again(entries)
 
     def put_again(self, entries: list[Entry]) -> None:
-        """The same for records of topics that are `remaking`."""
+        """Do the same for records of topics that are `remaking`."""
         ordinary, touched = self.ordinary, self._touched
         for entry in entries:
             topic, queue_id, queue_offset, physical, size, tag_code, _, _, units = entry
@@ -199,11 +199,12 @@ class Queues:
                 continue
             if problem:
                 self._report(entry.topic, entry.queue_id, entry.physical_offset, problem)
-                if (found := self.find(topic, queue_id)) is not None:
-                    self._touch(found)
+                if (odd_queue := self.find(topic, queue_id)) is not None:
+                    self._touch(odd_queue)
 
     def adopt(self) -> None:
-        """At the end of a log that nobody adds to but this node: see `ConsumeQueue.adopt`."""
+        """Adopt refused records at the end of a log that only this node appends to: see
+        `ConsumeQueue.adopt`."""
         for queue in self.ordinary.values():
             problem = queue.adopt()
             if problem:
@@ -221,7 +222,7 @@ class Queues:
         return problem
 
     def _touch(self, queue: AnyQueue) -> None:
-        """Count a queue's units that wait; a gap before a record may be thousands."""
+        """Count a queue's waiting units; a gap before a record may be thousands."""
         count = max(queue.end_unit - queue.stored_units, 1)
         self._waiting += count - self._touched.get(queue, 0)
         self._touched[queue] = count
@@ -239,15 +240,15 @@ class Queues:
 
     @property
     def waiting(self) -> int:
-        """How many queues have units that are in no file yet."""
+        """Number of queues that have units in no file yet."""
         return len(self._touched)
 
     def write_pending(
         self, *, most: int = NO_LIMIT, keep: int = NO_LIMIT, makes: int = NO_LIMIT
     ) -> None:
-        """Write the units of `most` queues, those that wait longest first, fewer where `makes` of
-        them had to get a new file, and of more while more than `keep` units wait. Raises `OSError`;
-        what could not be written stays in memory."""
+        """Write the units of `most` queues, those that wait longest first, fewer if `makes` of them
+        needed a new file, and of more while more than `keep` units wait. Raises `OSError`; units
+        that could not be written stay in memory."""
         touched = self._touched
         while touched and ((most > 0 and makes > 0) or self._waiting > keep):
             queue = next(iter(touched))
@@ -258,7 +259,7 @@ class Queues:
             most -= 1
             makes -= queue.row.end != end
 
-    def mend(self, queue: AnyQueue, number: int, unit: tuple[int, ...], log_min: int) -> None:
+    def heal(self, queue: AnyQueue, number: int, unit: tuple[int, ...], log_min: int) -> None:
         """Write a stored unit again. Raises `OSError`."""
         queue.write_pending()
         queue.row.write(number * queue.unit.size, queue.unit.pack(*unit))
@@ -277,7 +278,7 @@ class Queues:
     def find_ends(
         self, offset: int, *, thorough: bool, deleted: dict[str, int]
     ) -> dict[AnyQueue, int]:
-        """For each queue, the number of units to keep if the log ended at `offset`.
+        """Return for each queue the number of units to keep if the log ended at `offset`.
 
         Queues of a topic in `deleted` that still begin before its deletion keep nothing.
         """
@@ -290,16 +291,17 @@ class Queues:
         return ends
 
     def totals(self, ends: dict[AnyQueue, int]) -> tuple[int, int]:
-        """`count` and `total` as they would be with these ends."""
+        """Return `count` and `total` as they would be with these ends."""
         nexts = [queue.offset_after(end) for queue, end in ends.items()]
         return sum(1 for value in nexts if value), sum(nexts)
 
     def claims(self, ends: dict[AnyQueue, int]) -> dict[str, int]:
-        """Next offsets by `topic/queue`, as they would be with these ends, for `Mark.claimed`."""
+        """Return next offsets by `topic/queue`, as they would be with these ends, for
+        `Mark.claimed`."""
         return {f"{q.topic}/{q.queue_id}": q.offset_after(end) for q, end in ends.items()}
 
     def keys(self, ends: dict[AnyQueue, int]) -> list[tuple[str, int, bool]]:
-        """Topic and id of each queue that has or had a message, with these ends; whether it is a
+        """Return topic and id of each queue that has or had a message, with these ends; True for a
         batch queue."""
         return [
             (queue.topic, queue.queue_id, isinstance(queue, BatchConsumeQueue))
@@ -308,16 +310,16 @@ class Queues:
         ]
 
     def set_ends(self, ends: dict[AnyQueue, int]) -> None:
-        """Take these ends for what the files hold, without touching them."""
+        """Set the queues to these ends, without touching their files."""
         for queue, end in ends.items():
             queue.set_end(end)
 
     def cut_units(
         self, ends: dict[AnyQueue, int], *, keeps_first: bool = False, deleted: Collection[str] = ()
     ) -> None:
-        """Keep so many units of each; `keeps_first`, where they are what the log says: see
-        `UnitQueue.cut_units`. Of a deleted topic a power cut may have brought the directories back
-        (seed 1271514): those without a unit go."""
+        """Keep this many units of each; `keeps_first`, if they match the log: see
+        `UnitQueue.cut_units`. A power cut may have restored the directories of a deleted topic:
+        those without a unit are removed."""
         self._touched.clear()
         self._waiting = 0
         for queue, end in ends.items():
@@ -327,23 +329,25 @@ class Queues:
             else:
                 queue.cut_units(end, keeps_first=keeps_first)
             self._dirty[queue] = None
-        wrong = self.of_wrong_type() | self.batch_unasked()
+        wrong = self.of_wrong_type() | self.unexpected_batch()
         wrong.update(deleted)
-        self._remove([one for one in ends if not ends[one] and one.topic in wrong], sorted(wrong))
+        self._remove(
+            [queue for queue in ends if not ends[queue] and queue.topic in wrong], sorted(wrong)
+        )
 
     def mark_all_dirty(self) -> None:
-        """Take every segment for one that was never fsynced (a foreign directory)."""
+        """Treat every segment as never fsynced (a foreign directory)."""
         for queue in self.all():
             queue.row.dirty.update(dict.fromkeys(queue.row.starts))
             self._dirty[queue] = None
 
     def correct_min(self, log_min: int) -> None:
-        """Set every queue's minimum to its first record that is kept."""
+        """Set every queue's minimum to its first record that still exists."""
         for queue in self.all():
             queue.correct_min(log_min)
 
     def delete_before(self, log_min: int) -> int:
-        """Unlink queue segments of records below `log_min`; how many."""
+        """Unlink queue segments of records below `log_min`; return their number."""
         removed = 0
         for queue in self.all():
             removed += queue.delete_before(log_min)
@@ -351,7 +355,7 @@ class Queues:
         return removed
 
     def delete_topic(self, topic: str) -> int:
-        """Destroy the queues of a topic; how many there were."""
+        """Destroy the queues of a topic; return their number."""
         keys = [key for key in self.ordinary if key[0] == topic]
         batch_keys = [key for key in self.batch if key[0] == topic]
         doomed: list[AnyQueue] = [self.ordinary[key] for key in keys]

@@ -1,7 +1,7 @@
 """Reading messages: by queue, by offset, by time, by key (store.md 4.4, 10).
 
-What the page cache holds is read in the loop; what it does not hold goes through
-`World.offload`, with the segments pinned meanwhile (design.md 8).
+Bytes in the page cache are read in the loop, all others with `World.offload`, with the segments
+pinned meanwhile (design.md 8).
 """
 
 import struct
@@ -23,12 +23,12 @@ _PLACE = struct.Struct(">ii20xq")
 """Size, magic and physical offset of a record."""
 SPAN_MAX = 1 << 19
 GAP_MAX = 1 << 14
-"""Bytes of one read of several records, and between two of them. A read of its own costs 1 us, as
-much as copying 40 KiB: 32 records of one of 8 queues take 11 us in one read, 33 in 32."""
+"""Most bytes of one read of several records, and between two of them. A separate read costs 1 us,
+as much as copying 40 KiB: 32 records of one of 8 queues take 11 us in one read, 33 in 32."""
 UNITS_STEP = 64
 UNITS_MAX = 800
-"""Queue units read at a time: no more than are asked for, since 800 cost a sixth of a pull of 32;
-where tags choose, two pulls' worth at least."""
+"""Queue units read at a time: no more than are needed, since 800 cost a sixth of a pull of 32; with
+a tag filter, two pulls' worth at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,9 @@ class Reader:
         max_bytes: int | None = None,
         tag_codes: Set[int] | None = None,
     ) -> GetResult:
-        """Which records a pull from `offset` gets; `tag_codes` None takes all.
+        """Return the records that a pull from `offset` gets; `tag_codes` None takes all.
 
-        Raises `CorruptRecord` where the first of them is known to be damaged.
+        Raises `CorruptRecord` if the first of them is known to be damaged.
         """
         queue = self._parts.queues.find(topic, queue_id)
         if queue is None:
@@ -88,7 +88,8 @@ class Reader:
         return result
 
     def _bounds_miss(self, status: GetStatus, offset: int, low: int, high: int) -> GetResult:
-        """A miss, with the offset to go on from (on a slave the reader's own, store.md 10.1)."""
+        """Return a miss, with the offset to continue at (on a slave the reader's own, store.md
+        10.1)."""
         corrected = {
             GetStatus.NO_MATCHED_LOGIC_QUEUE: 0,
             GetStatus.NO_MESSAGE_IN_QUEUE: 0,
@@ -109,14 +110,14 @@ class Reader:
         max_bytes: int | None,
         tag_codes: Set[int] | None,
     ) -> None:
-        looked_max = max(self._parts.config.max_filter_bytes // 20, max_messages)
+        units_max = max(self._parts.config.max_filter_bytes // 20, max_messages)
         first = result.next_offset
         picker = Picker(self._parts, result, max_messages, max_bytes, tag_codes)
         while not picker.full and (lacking := max_messages - len(result.ranges)) > 0:
             step = min(lacking, UNITS_MAX)
             if tag_codes is not None:
                 step = max(step, UNITS_STEP)
-            step = min(step, looked_max - (result.next_offset - first))
+            step = min(step, units_max - (result.next_offset - first))
             units = queue.units(result.next_offset, step)
             if not units:
                 break
@@ -128,63 +129,64 @@ class Reader:
         if result.ranges:
             result.status = GetStatus.FOUND
         memory = self._parts.config.memory_bytes
-        behind = self._parts.log.written.value - picker.last_physical
-        result.suggest_slave = bool(memory) and picker.last_physical >= 0 and behind > memory
+        lag = self._parts.log.written.value - picker.last_physical
+        result.suggest_slave = bool(memory) and picker.last_physical >= 0 and lag > memory
 
     def read_cached(self, ranges: list[Range]) -> bytes | None:
-        """The records if the page cache holds them all; those near each other are read in one go.
+        """Return the records if the page cache holds them all; close ones are read together.
 
         Raises `CorruptRecord`.
         """
-        log, found = self._parts.log, []
+        log, parts = self._parts.log, []
         for start, end, records in _spans(ranges, log.segment_size, GAP_MAX, SPAN_MAX):
             size = end - start
             data = self._scratch[:size] if size <= SPAN_MAX else memoryview(bytearray(size))
             if not log.segments.fill_cached(start, data):
                 return None
-            found.append(_cut(data, start, records))
-        return b"".join(found)
+            parts.append(_cut(data, start, records))
+        return b"".join(parts)
 
     async def read(self, ranges: list[Range]) -> bytes:
-        """The records, from the disk if need be, with one hop to a thread.
+        """Return the records, from the disk if need be, with one hop to a thread.
 
-        Those that were deleted meanwhile are left out; all, if the log was cut meanwhile. Raises
+        Records deleted meanwhile are left out; all, if the log was cut meanwhile. Raises
         `CorruptRecord`.
         """
-        log, found = self._parts.log, []
-        # No gaps: what is between may be on a bad sector.
+        log, parts = self._parts.log, []
+        # No gaps: the bytes in between may be on a bad sector.
         spans = _spans(ranges, log.segment_size, 0, log.segment_size)
         pieces = await self._read_pieces([(span.start, span.end - span.start) for span in spans])
         if pieces is None:
             return b""
         for start, _, records in spans:
             if start in pieces:
-                found.append(_cut(pieces[start], start, records))
+                parts.append(_cut(pieces[start], start, records))
             elif start >= log.min_offset:
                 raise _not_there(*records[0])
-        return b"".join(found)
+        return b"".join(parts)
 
     async def _read_pieces(self, pieces: list[Range]) -> dict[int, bytes] | None:
-        """What is there of some pieces of the log, by physical offset; None if it was cut
-        meanwhile."""
+        """Return the existing ones among some pieces of the log, by physical offset; None if it was
+        cut meanwhile."""
         log = self._parts.log
         segments, cuts = log.segments, log.cuts
-        wanted: list[tuple[int, File, int, int]] = []
+        reads: list[tuple[int, File, int, int]] = []
         pinned: list[int] = []
         try:
             for offset, size in pieces:
                 if segments.has(offset):
                     start = segments.start_of(offset)
-                    wanted.append((offset, segments.pin(start), offset - start, size))
+                    reads.append((offset, segments.pin(start), offset - start, size))
                     pinned.append(start)
-            found = await self._parts.world.offload(_read_all, wanted) if wanted else {}
+            data = await self._parts.world.offload(_read_all, reads) if reads else {}
         finally:
             for start in pinned:
                 segments.unpin(start)
-        return found if log.cuts == cuts else None
+        return data if log.cuts == cuts else None
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        """The record that begins there, or None. Any client can ask, so sizes are bounded."""
+        """Return the record that begins there, or None. Any client can ask, so sizes are
+        bounded."""
         log = self._parts.log
         if not log.min_offset <= physical_offset < log.written.value:
             return None
@@ -201,14 +203,14 @@ class Reader:
         return record if len(record) == size else None
 
     async def _small(self, offset: int, size: int) -> bytes:
-        """Bytes of the log that need not be a record, empty if they are gone."""
+        """Return bytes of the log that need not be a record, empty if they no longer exist."""
         cached = self._parts.log.read_cached(offset, size)
         if cached is not None:
             return cached
         return (await self._read_pieces([(offset, size)]) or {}).get(offset, b"")
 
     async def store_ms(self, physical_offset: int) -> int:
-        """Store time of the record at an offset; 0 when it cannot be read."""
+        """Return the store time of the record at an offset; 0 if it cannot be read."""
         head = await self._small(physical_offset, 76)
         if len(head) < 76:
             return 0
@@ -216,8 +218,8 @@ class Reader:
         return int.from_bytes(head[at : at + 8], "big")
 
     async def stored_ms(self, topic: str, queue_id: int, offset: int | None = None) -> int:
-        """Store time of the message at a queue offset, or of the first one; -1 if it is not
-        there."""
+        """Return the store time of the message at a queue offset, or of the first one; -1 if it
+        does not exist."""
         queue = self._parts.queues.find(topic, queue_id)
         if queue is None:
             return -1
@@ -227,7 +229,8 @@ class Reader:
         return await self.store_ms(unit[0])
 
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
-        """First queue offset with store time >= `time_ms`; with `upper` the last one <= it.
+        """Return the first queue offset with store time >= `time_ms`; with `upper` the last one <=
+        it.
 
         Clamped to the queue's bounds; equal times give the first, or with `upper` the last.
         """
@@ -252,10 +255,10 @@ class Reader:
     async def query(
         self, topic: str, key: str, count: int, begin_ms: int, end_ms: int
     ) -> QueryResult:
-        """Records with a key, oldest first, at most `count` or the configured maximum.
+        """Return records with a key, oldest first, at most `count` or the configured maximum.
 
-        Hash collisions are among them, as upstream; clients compare the key. Raises
-        `CorruptRecord` if one of them is damaged.
+        Includes hash collisions, as upstream; clients compare the key. Raises `CorruptRecord` if
+        one of them is damaged.
         """
         index = self._parts.index
         count = min(count, self._parts.config.max_query_messages)
@@ -274,39 +277,37 @@ class Reader:
         )
 
     def places(self, topic: str, key: str) -> list[int]:
-        """Log offsets of all records that may have a key, rising."""
+        """Return log offsets of all records that may have a key, rising."""
         return sorted(self._parts.index.query(topic, key, sys.maxsize, 0, sys.maxsize))
 
     async def indexed(self, offsets: Iterable[int]) -> list[bytes]:
-        """The records that the index names; those that have expired are left out. Raises
+        """Return the records that the index names; expired ones are left out. Raises
         `CorruptRecord` if one of them is damaged."""
-        found: list[bytes] = []
+        records: list[bytes] = []
         for offset in offsets:
             self._parts.damaged.refuse(offset)
             record = await self.record_at(offset)
             if record is not None:
-                found.append(record)
+                records.append(record)
             elif self._parts.log.min_offset <= offset < self._parts.log.written.value:
                 raise CorruptRecord(
                     f"the index names a record at offset {offset}, and the log has none there:"
                     " either is damaged, the scrub will tell which; read it from a replica",
                     offset=offset,
                 )
-        return found
+        return records
 
 
-def _read_all(wanted: list[tuple[int, File, int, int]]) -> dict[int, bytes]:
-    """Blocking reads of (physical offset, file, offset there, size); short ones are left out."""
-    found = [(at, file.read_at(offset, size), size) for at, file, offset, size in wanted]
-    return {at: data for at, data, size in found if len(data) == size}
+def _read_all(reads: list[tuple[int, File, int, int]]) -> dict[int, bytes]:
+    """Read (physical offset, file, offset in it, size), blocking; short reads are left out."""
+    pieces = [(at, file.read_at(offset, size), size) for at, file, offset, size in reads]
+    return {at: data for at, data, size in pieces if len(data) == size}
 
 
 def _cut(data: bytes | memoryview, start: int, ranges: list[Range]) -> bytes:
-    """The records of a span. Raises `CorruptRecord` where the log has not what the queue names.
-
-    A client compares the body with its checksum; that the message is another one, from a segment
-    that came to the wrong place, it could not see.
-    """
+    """Return the records of a span. Raises `CorruptRecord` if the log does not have the record that
+    the queue names. A client compares the body with its checksum; it could not see that the message
+    is a different one, from a segment in the wrong place."""
     pieces: list[bytes | memoryview] = []
     begin = end = 0
     for offset, size in ranges:
@@ -334,7 +335,7 @@ def _not_there(offset: int, size: int) -> CorruptRecord:
 
 
 def _unit_of(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> tuple[int, ...] | None:
-    """The unit that covers a queue offset."""
+    """Return the unit that covers a queue offset."""
     if isinstance(queue, BatchConsumeQueue):
         number = queue.find(queue_offset)
         return queue.unit_at(number) if number < queue.end_unit else None
@@ -344,7 +345,8 @@ def _unit_of(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> tupl
 
 
 def _spans(ranges: list[Range], segment_size: int, gap_max: int, span_max: int) -> list[_Span]:
-    """Reads that cover records of the log, those near each other in one. Raises `CorruptRecord`."""
+    """Return reads that cover records of the log, close ones in one read. Raises
+    `CorruptRecord`."""
     spans: list[_Span] = []
     records: list[Range] = []
     start = end = segment_end = -1

@@ -1,9 +1,9 @@
-"""Bringing a directory up: proof in place of timestamps (store.md 8.6).
+"""Recovery of a directory: proof instead of timestamps (store.md 8.6).
 
 In order: weigh the evidence; refuse a log that is bad below what was on disk (log_end.py); write
-`abort`, so that from here on a crash is a crash; cut queues and index to the durable mark W; scan
-the log from W, dispatching what is good; end the log where that ends, so that nothing behind it can
-come back; raise W to the end.
+`abort`, so that from here on a crash counts as one; cut queues and index to the durable mark W;
+scan the log from W, dispatching good records; end the log where the scan ends, so that nothing
+after it can come back; raise W to the end.
 """
 
 from dataclasses import replace
@@ -37,9 +37,9 @@ from rocketbed.node.store.segments import segment_name
 
 READ_SIZE = 4 << 20
 MARK_EVERY = 256 << 20
-"""Bytes scanned between two rises of W, so that a recovery that is killed goes on there (T24)."""
+"""Bytes scanned between two rises of W, so that a recovery that is killed continues there (T24)."""
 PROGRESS_S = 1.0
-"""A start that takes longer says this often how far it is."""
+"""Interval of progress messages of a start that takes longer."""
 
 
 class Recovery:
@@ -60,7 +60,7 @@ class Recovery:
         self._with_queues: set[str] = set()
         """Topics that had a queue when the boot began."""
         self._written_again = 0
-        """Below it, what was not known to be on disk was written once more."""
+        """End of the part that was not known to be on disk and was written once more."""
         self.report = RecoveryReport()
 
     async def run(self) -> RecoveryReport:
@@ -83,7 +83,7 @@ class Recovery:
         judge_beginning(parts, evidence)
         if evidence.bad_end is not None:
             await ending.judge_below(evidence.bad_end)
-            # Before F is lowered: a start that is killed in between would tell of a smaller loss.
+            # Before F is lowered: a start that is killed in between would report a smaller loss.
             await ending.remember()
         ending.remind_of_orders()
         with_tags = indexes_tags(parts, evidence.mark, evidence.hand)
@@ -95,11 +95,11 @@ class Recovery:
             await self._resume(evidence)
         else:
             await self._take_over(evidence, ending)
-        self._flusher.floor = max(ending.known, 0)
-        start = self._position(parts.marks.mark, evidence, ending.known)
+        self._flusher.floor = max(ending.durable_end, 0)
+        start = self._position(parts.marks.mark, evidence, ending.durable_end)
         self.report.scanned_from = start
         parts.world.mark("store.recovery_scan")
-        again_from = None if evidence.was_clean or evidence.hand else max(ending.known, 0)
+        again_from = None if evidence.was_clean or evidence.hand else max(ending.durable_end, 0)
         step = await self._scan(start, evidence, ending, again_from)
         while await ending.filled(step):
             step = await self._scan(step.end, evidence, ending, again_from)
@@ -115,7 +115,7 @@ class Recovery:
         return self.report
 
     async def preview(self) -> list[str]:
-        """What `run` would do, without changing anything. Raises what it would raise."""
+        """Return what `run` would do, without changing anything. Raises what it would raise."""
         parts = self._parts
         self._load()
         evidence = gather(parts)
@@ -138,7 +138,7 @@ class Recovery:
         elif not evidence.trusted and parts.log.segments.starts:
             lines.append(f"queues and index would be built again: {evidence.reason}")
         cursor = LogCursor(parts.log.segments, self._scanner, read_size=READ_SIZE)
-        zero_rule_from = None if evidence.same_boot else max(ending.known, 0)
+        zero_rule_from = None if evidence.same_boot else max(ending.durable_end, 0)
         step = cursor.step(start, parts.log.segments.end, zero_rule_from=zero_rule_from)
         records = 0
         while True:
@@ -146,7 +146,7 @@ class Recovery:
             await trio.lowlevel.checkpoint()
             position = step.end
             if step.verdict not in (Verdict.GOOD, Verdict.BLANK):
-                position = await ending.behind_hole(step)
+                position = await ending.after_hole(step)
                 if position < 0:
                     break
                 lines.append(f"the hole from {step.end} to {position} would be closed")
@@ -157,12 +157,12 @@ class Recovery:
             claimed = self._claims(evidence.deleted)
         ends = parts.queues.find_ends(step.end, thorough=False, deleted={})
         self._compare_claims(claimed, parts.queues.claims(ends), step.end)
-        kept = parts.queues.find_ends(step.end, thorough=False, deleted=evidence.deleted)
-        lines += parts.topics.remarks(parts.queues.keys(kept))
-        behind = await ending.judge(step, parts.queues.totals(ends)[1])
-        if behind > step.end:
+        ends_to_keep = parts.queues.find_ends(step.end, thorough=False, deleted=evidence.deleted)
+        lines += parts.topics.remarks(parts.queues.keys(ends_to_keep))
+        tail_end = await ending.judge(step, parts.queues.totals(ends)[1])
+        if tail_end > step.end:
             lines.append(
-                f"{behind - step.end} bytes behind offset {step.end} would be kept in"
+                f"{tail_end - step.end} bytes behind offset {step.end} would be kept in"
                 " rocketbed.cut and cut off"
             )
         return [*lines, *self.report.findings, f"the log would end at offset {step.end}"]
@@ -183,7 +183,7 @@ class Recovery:
             parts.index.load()
 
     def _judge_stray(self, name: str) -> None:
-        """A name in the log's directory that is no segment. Raises `BadStoreDirectory`."""
+        """Judge a name in the log's directory that is not a segment. Raises `BadStoreDirectory`."""
         segments = self._parts.log.segments
         path = f"{segments.directory}/{name}"
         if name == segment_name(segments.end) and self._parts.world.disk.exists(path):
@@ -196,9 +196,10 @@ class Recovery:
         )
 
     def _doubt_names(self) -> None:
-        """A process that was killed may have made files whose directories it had not synced yet.
+        """Treat all names as not durable: a process that was killed may have created files whose
+        directories it had not synced.
 
-        What is written to them now would be lost with their names by a power loss, synced or not.
+        New data in them would be lost with their names by a power loss, synced or not.
         """
         parts = self._parts
         rows = [parts.log.segments, *(queue.row for queue in parts.queues.all())]
@@ -207,7 +208,8 @@ class Recovery:
             parts.pool.doubt(path, parts.config.root)
 
     def _same_sizes(self, mark: Mark) -> bool:
-        """Whether the settings are those the directory was written with; raises if they are not."""
+        """True if the settings are those that the directory was written with; raises if they are
+        not."""
         sizes = self._parts.config.sizes
         for key, ours, theirs in zip(SIZE_KEYS, sizes, mark.sizes, strict=True):
             if ours != theirs:
@@ -233,15 +235,15 @@ class Recovery:
         """Continue from our own mark."""
         parts, mark = self._parts, evidence.mark
         assert mark is not None
-        # `abort` before `clean` goes: a crash in between must not leave a directory without
+        # `abort` before `clean` is removed: a crash in between must not leave a directory without
         # either, which would look like another broker's clean stop.
         await self._store_abort(evidence, mark.store_id)
-        # The units above W may be the only ones that know of an end that F would have known.
+        # The units above W may be the only trace of an end that F would have recorded.
         claimed = self._claims(evidence.deleted) if evidence.flushed_lost else mark.claimed
         await parts.marks.update(clean=None, claimed=claimed)
         await self._remove_suspects()
         if evidence.was_clean:
-            # All files are as the mark says: a clean stop wrote them, and nothing after it.
+            # All files match the mark: a clean stop wrote them, and nothing after it.
             parts.queues.set_ends(evidence.ends)
             parts.index.extend()
         else:
@@ -256,21 +258,21 @@ class Recovery:
             await cut_log(parts, mark.cut_to, record_start=mark.record_start)
 
     async def _remove_suspects(self) -> None:
-        if kept := await keep_suspects(self._parts):
+        if copies := await keep_suspects(self._parts):
             self._find(
-                f"the log does not reach the messages in {', '.join(kept)}, which were taken out of"
-                f" it; last offset known to be on disk: {self.report.last_durable}"
+                f"the log does not reach the messages in {', '.join(copies)}, which were taken out"
+                f" of it; last offset known to be on disk: {self.report.last_durable}"
             )
         self._parts.log.segments.remove_suspects()
 
     async def _store_abort(self, evidence: Evidence, store_id: str) -> None:
-        """What a power loss may have left is that for the next start too, until this one has mended
-        it."""
+        """Write `abort`; until this start has repaired it, a possibly torn end counts as such for
+        the next start too."""
         boot_id = evidence.boot_id if evidence.may_be_torn else None
         await self._parts.witnesses.store_abort(store_id, boot_id)
 
     async def _take_over(self, evidence: Evidence, ending: LogEnd) -> None:
-        """Build everything that is derived from the log again, or take what RocketMQ closed."""
+        """Rebuild everything that is derived from the log, or use what RocketMQ closed."""
         parts = self._parts
         fresh = not parts.log.segments.starts and not any(parts.queues.all())
         self.report.took_over = not fresh
@@ -282,15 +284,15 @@ class Recovery:
                 " changed since; it was not done"
             )
         closed = self._closed(evidence, ending)
-        # The queues may be the only ones that know of an end of the log that is gone.
+        # The queues may be the only trace of a lost end of the log.
         claimed = evidence.mark.claimed if evidence.mark else {}
         if (evidence.hand and closed is None) or evidence.flushed_lost:
             claimed = self._claims(evidence.deleted) | claimed
         inherited = evidence.mark.inherited if evidence.mark else UNKNOWN
         if evidence.hand and not fresh:
             inherited = parts.log.segments.end
-        # Of our own directory the id stays: a start that is killed on its way has to find that
-        # `abort` is ours still.
+        # Our own directory's id stays: if this start is killed, the next one has to recognize our
+        # `abort`.
         if evidence.mark is not None and not evidence.hand:
             identity = evidence.mark.store_id
         else:
@@ -303,7 +305,7 @@ class Recovery:
             accepted=ending.accepted,
             index_tags=self._scanner.index_tags,
             followed=evidence.mark.followed if evidence.mark else "" if fresh else None,
-            owed=ending.owed,
+            resend_to=ending.resend_to,
             claimed=claimed,
             inherited=inherited,
         )
@@ -316,16 +318,16 @@ class Recovery:
                 index=closed.index,
                 index_filled_ms=closed.filled_ms,
             )
-            mark = replace(mark, owed=UNKNOWN)
-            ending.known, ending.owed = closed.end, UNKNOWN
+            mark = replace(mark, resend_to=UNKNOWN)
+            ending.durable_end, ending.resend_to = closed.end, UNKNOWN
         else:
             mark = replace(mark, deleted=evidence.deleted)
         ends = parts.queues.find_ends(mark.offset, thorough=True, deleted={})
         count, total = parts.queues.totals(ends)
         # In this order, a crash between any two leads to the same scan or a longer one: F, W,
         # checkpoint, and our `abort`, which vouches for the mark, last.
-        known = None if ending.known == UNKNOWN else ending.known
-        await parts.marks.store_flushed(known, durable=True)
+        flushed = None if ending.durable_end == UNKNOWN else ending.durable_end
+        await parts.marks.store_flushed(flushed, durable=True)
         await parts.marks.store(replace(mark, queue_count=count, queue_total=total))
         await parts.witnesses.store_checkpoint(Checkpoint())
         await self._store_abort(evidence, identity)
@@ -336,23 +338,23 @@ class Recovery:
         parts.index.filled_ms = mark.index_filled_ms
 
     def _closed(self, evidence: Evidence, ending: LogEnd) -> ClosedByRocketMQ | None:
-        """What RocketMQ closed and can be taken as it is, if that is what this is.
+        """Return the state that RocketMQ closed if it can be used without a rebuild.
 
-        Never where we were before: an older copy of some of the files looks the same.
+        Never where rocketbed was before: an older copy of some of the files looks the same.
         """
         if not (evidence.was_clean and evidence.hand) or evidence.bad_end is not None:
             return None
         if self._parts.marks.has_traces:
             return None
         closed = closed_by_rocketmq(self._parts, self._parts.witnesses.load_checkpoint())
-        return closed if closed is not None and closed.end >= ending.known else None
+        return closed if closed is not None and closed.end >= ending.durable_end else None
 
     def _claims(self, deleted: dict[str, int]) -> dict[str, int]:
         queues = self._parts.queues
         return queues.claims(queues.find_ends(1 << 62, thorough=True, deleted=deleted))
 
     def _compare_claims(self, claimed: dict[str, int], now: dict[str, int], end: int) -> None:
-        """Say what queues named and the log, which ends at `end`, does not have."""
+        """Report messages that queues named and the log, which ends at `end`, does not have."""
         lost = {
             queue: offset - now.get(queue, 0)
             for queue, offset in claimed.items()
@@ -365,12 +367,13 @@ class Recovery:
                 f" ends at {end} ({count} of {queue}): its end was lost, unless a replica has it"
             )
 
-    def _position(self, mark: Mark, evidence: Evidence, known: int) -> int:
-        """Start the in-memory state at W. What nobody has proved durable is dirty from here on."""
+    def _position(self, mark: Mark, evidence: Evidence, durable_end: int) -> int:
+        """Start the in-memory state at W. Data not proved durable is dirty from here on. Return the
+        start of the scan."""
         parts = self._parts
         segments = parts.log.segments
-        # A hand that copies files back need not have synced them, below F either.
-        unsure = segments.start_of(max(known, 0)) if evidence.trusted else 0
+        # A person who copies files back may not have synced them, below F either.
+        unsure = segments.start_of(max(durable_end, 0)) if evidence.trusted else 0
         segments.dirty.update(dict.fromkeys(s for s in segments.starts if s >= unsure))
         if not evidence.trusted:
             parts.queues.mark_all_dirty()
@@ -385,10 +388,10 @@ class Recovery:
     async def _scan(
         self, start: int, evidence: Evidence, ending: LogEnd, again_from: int | None
     ) -> Step:
-        """Dispatch every good record from `start`; what stands where that ends."""
+        """Dispatch every good record from `start`; return the step that ended this."""
         log = self._parts.log
         position, marked, said_at = start, start, trio.current_time()
-        zero_rule_from = None if evidence.same_boot else max(ending.known, 0)
+        zero_rule_from = None if evidence.same_boot else max(ending.durable_end, 0)
         cursor = LogCursor(log.segments, self._scanner, read_size=READ_SIZE)
         while True:
             step = cursor.step(position, log.segments.end, zero_rule_from=zero_rule_from)
@@ -400,11 +403,11 @@ class Recovery:
                 self._parts.config.is_slave
                 and self._parts.confirmed is None
                 and not log.segments.has(step.end)
-                and step.end > ending.known
+                and step.end > ending.durable_end
             ):
-                # The blank record itself may be what the master sends again, unless it is known to
-                # be on disk. A replica of a group may have acknowledged it, and all that a leader
-                # writes behind its head is zeros, so none of it can be missing.
+                # The blank record itself may be resent by the master, unless it is known to be on
+                # disk. A replica of a group may have acknowledged it, and all that a leader writes
+                # after its head is zeros, so no part of it can be missing.
                 return Step(Verdict.END, position)
             position = step.end
             if position - marked >= MARK_EVERY:
@@ -423,7 +426,7 @@ class Recovery:
     def _dispatch(self, entries: list[Entry]) -> None:
         parts, report = self._parts, self.report
         mark = parts.marks.mark
-        # Also of what is not confirmed yet: who leads goes on behind it (T17).
+        # Including unconfirmed records: a leader's times continue after them (T17).
         last_ms = parts.log.last_store_ms
         for entry in entries:
             if entry.store_ms < last_ms:
@@ -432,7 +435,7 @@ class Recovery:
         parts.log.last_store_ms = max(last_ms, parts.log.last_store_ms)
         if parts.confirmed is not None:
             bound = parts.dispatchable(parts.log.segments.end)
-            entries = [one for one in entries if one.physical_offset + one.size <= bound]
+            entries = [entry for entry in entries if entry.physical_offset + entry.size <= bound]
             if not entries:
                 return
         if mark.deleted or entries[0].physical_offset < mark.inherited:
@@ -441,10 +444,10 @@ class Recovery:
         self._dispatcher.put(entries)
 
     def _keep_out(self, entry: Entry, mark: Mark) -> Entry:
-        """Without queue unit and keys if its topic was deleted (T14).
+        """Return a record's entry, without queue unit and keys if its topic was deleted (T14).
 
-        The mark says so. What somebody else deleted, in a directory that was taken over, has left
-        neither a queue nor a row of the table; a row alone may be lost by damage.
+        The mark records deletions. Those of another program, in a directory that was taken over,
+        left neither a queue nor a row of the table; a missing row alone may be damage.
         """
         if entry.units == NO_UNIT:
             return entry
@@ -466,9 +469,9 @@ class Recovery:
         self._parts.dispatched.reset(self._parts.dispatchable(position))
 
     async def _write_again(self, start: int) -> None:
-        """Write what was not known to be on disk once more, as it is.
+        """Write the part that was not known to be on disk once more, unchanged.
 
-        Where an fsync failed, Linux took pages for clean that never got to the disk; the next
+        After a failed fsync, Linux treated pages as clean that never reached the disk; the next
         fsync, ours, would succeed without them (T10).
         """
         log = self._parts.log
@@ -481,7 +484,7 @@ class Recovery:
         self._written_again = max(position, self._written_again)
 
     async def _finish(self) -> None:
-        """Everything up to the end is dispatched: raise W, and count on from there."""
+        """Complete the boot, once everything up to the end is dispatched: raise W to it."""
         parts, report = self._parts, self.report
         if report.clock_steps:
             self._find(

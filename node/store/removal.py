@@ -1,7 +1,7 @@
-"""What is taken out of a store while it runs: the end of its log, the queues of a topic.
+"""Removals from a running store: the end of its log, the queues of a topic.
 
-Both are for good: a crash at any moment leaves all or nothing of it to the next start. Segments
-that have expired are the work of `retention`.
+Both are permanent: after a crash at any moment the next start finds all or nothing of it done.
+Expired segments are the work of `retention`.
 """
 
 import trio
@@ -16,11 +16,11 @@ from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.scrub import Scrubber
 
 _CUT_S = 300.0
-"""A cut that takes longer than this hangs: it unlinks segments, clears one and syncs it."""
+"""Time after which a cut counts as hanging: it unlinks segments, clears one and syncs it."""
 
 
 class Removal:
-    """Cuts and deletions of one store that runs. Offsets are bytes of its log."""
+    """Cuts and deletions of one running store. Offsets are bytes of its log."""
 
     def __init__(
         self,
@@ -36,26 +36,26 @@ class Removal:
         self._checkpointer = checkpointer
         self._scrubber = scrubber
         self._learned: dict[str, int] = {}
-        """Deletions of the master that were dealt with since the start, or the last cut."""
+        """Deletions of the master that were handled since the start, or the last cut."""
         self._mixed: set[str] = set()
-        """Topics with queues of both types, as their records are: some hold several messages."""
+        """Topics with queues of both types, because some of their records hold several messages."""
 
     async def boundary_below(self, offset: int) -> Boundary | None:
-        """The last end of a whole record at or below `offset` (see `node.store.cut`)."""
+        """Return the last end of a whole record at or below `offset` (see `node.store.cut`)."""
         return await boundary_below(self._parts, offset)
 
     async def keep_from(self, offset: int) -> tuple[str, int]:
-        """Copy the log from `offset` to its end to `rocketbed.cut`, durably: path and size.
+        """Copy the log from `offset` to its end to `rocketbed.cut`, durably; return path and size.
 
-        Raises `OSError`; the log is as it was then.
+        Raises `OSError`; the log is unchanged then.
         """
         return await keep_cut_bytes(self._parts, offset, end=self._parts.log.written.value)
 
     async def cut(self, offset: int) -> None:
-        """Make `offset`, the end of a record, the end of the log, for good (store.md 8.6, Cut).
+        """Make `offset`, the end of a record, the end of the log, permanently (store.md 8.6, Cut).
 
         Nothing may be put meanwhile. A cancellation waits until it is done. Raises `StoreError`
-        when the disk has no room for it, `StoreFailed` when the disk fails or hangs on the way.
+        when the disk has no room for it, `StoreFailed` when the disk fails or hangs.
         """
         with trio.move_on_after(_CUT_S, shield=True) as scope:
             await self._cut(offset)
@@ -67,7 +67,7 @@ class Removal:
         await self._flusher.flush()
         while self._dispatcher.step():
             await trio.lowlevel.checkpoint()
-        # With W at the end, lowering it takes queues and index along.
+        # With W at the end, lowering it lowers queues and index too.
         if not await self._checkpointer.raise_mark():
             raise StoreError(f"the log is not cut at {offset}: no room for the new mark")
         self._scrubber.end = min(self._scrubber.end, offset)
@@ -90,8 +90,8 @@ class Removal:
             for queue in parts.queues.all():
                 if queue.first_outside >= offset:
                     queue.outside = 0
-            if parts.marks.mark.owed > offset:
-                await parts.marks.update(owed=-1)  # a new master ends the log here
+            if parts.marks.mark.resend_to > offset:
+                await parts.marks.update(resend_to=-1)  # a new master ends the log here
 
     def _failed_cut(self, offset: int, reason: str | None) -> StoreError:
         return self._parts.failure.set(
@@ -102,9 +102,9 @@ class Removal:
         )
 
     async def delete_topic(self, topic: str) -> int:
-        """Destroy the queues of a topic for good; how many there were (T14).
+        """Destroy the queues of a topic permanently; return their number (T14).
 
-        Takes until nothing of the topic is put any more. Raises `StoreError` on a full disk; the
+        Repeats until nothing of the topic is put any more. Raises `StoreError` on a full disk; the
         topic's queues stay then.
         """
         before: dict[tuple[str, int], int] | None = None
@@ -124,17 +124,17 @@ class Removal:
         return count
 
     def offsets(self, topic: str) -> dict[tuple[str, int], int]:
-        """Of each of a topic's queues, the offset of its next message."""
+        """Return the next offset of each of a topic's queues."""
         offsets = self._parts.log.tail.next_queue_offsets
         return {key: offsets[key] for key in offsets if key[0] == topic}
 
     def begin_anew(self, topic: str) -> None:
-        """A topic whose queues are gone begins at 0 again."""
+        """Restart the queue offsets of a topic without queues at 0."""
         for key in self.offsets(topic):
             del self._parts.log.tail.next_queue_offsets[key]
 
     def deletions(self) -> dict[str, int]:
-        """Topics whose deletion is done, each with the end of the log at that moment.
+        """Return topics whose deletion is done, each with the end of the log at that moment.
 
         All records of the topic below it were deleted, none at or above it.
         """
@@ -142,21 +142,24 @@ class Removal:
         deleted = parts.marks.mark.deleted
         if not deleted:
             return {}
-        held = {queue.topic for queue in parts.queues.all() if queue.begins_before(deleted)}
+        with_queues = {queue.topic for queue in parts.queues.all() if queue.begins_before(deleted)}
         return {
-            topic: at for topic, at in deleted.items() if topic not in leaving and topic not in held
+            topic: at
+            for topic, at in deleted.items()
+            if topic not in leaving and topic not in with_queues
         }
 
     async def learn_deletions(self, deletions: dict[str, int]) -> None:
-        """Go by a master's `deletions`, as far as this log reaches; ask again for the rest.
+        """Apply a master's `deletions`, as far as this log reaches; call again for the remaining
+        ones.
 
-        Queues that hold what is deleted are made again from the log behind that. Raises
-        `StoreError` or `OSError`, and a cancellation may come: such a topic's queues are made at
-        the next call, or the next start builds all queues again.
+        Queues that hold deleted messages are rebuilt from the log after that. Raises `StoreError`
+        or `OSError`, and may be cancelled: such a topic's queues are rebuilt at the next call, or
+        the next start rebuilds all queues.
         """
         parts = self._parts
         for topic, deleted_at in deletions.items():
-            # Never above the end: what comes there may be another master's.
+            # Never above the end: later records may be another master's.
             at = min(deleted_at, parts.dispatched.value)
             if at <= self._learned.get(topic, -1) and topic not in parts.queues.remaking:
                 continue
@@ -180,10 +183,10 @@ class Removal:
         parts.world.log.info("store.topic_deletion_learned", topic=topic, offset=at, messages=count)
 
     async def match_types(self) -> None:
-        """Make queues again that are of another type than their topic, whose messages may come
+        """Rebuild queues that are of another type than their topic, since messages may arrive
         before the master's tables. Raises and may be cancelled as `learn_deletions`."""
         marks = self._parts.marks
-        for topic in sorted(self.unmade()):
+        for topic in sorted(self.topics_to_rebuild()):
             async with self._checkpointer.lock:
                 deleted = marks.mark.deleted
                 count = await self._remake(topic, deleted.get(topic, 0), deleted)
@@ -192,19 +195,20 @@ class Removal:
             if topic in self._of_wrong_type():
                 self._mixed.add(topic)
 
-    def unmade(self) -> set[str]:
-        """Topics whose queues have to be made again, which a stop may come before (seed 865131)."""
+    def topics_to_rebuild(self) -> set[str]:
+        """Return topics whose queues have to be rebuilt; a stop may come before that."""
         return self._of_wrong_type() | self._parts.queues.remaking
 
     def _of_wrong_type(self) -> set[str]:
-        """Topics of BatchCQ that have ordinary queues, and others that have batch queues: a master
-        may know no type of a topic that was new when its own master was lost (seed 851372)."""
+        """Return topics of BatchCQ that have ordinary queues, and further ones that have batch
+        queues: a master may not know the type of a topic that was new when its own master was
+        lost."""
         queues = self._parts.queues
-        return (queues.of_wrong_type() | queues.batch_unasked()) - self._mixed
+        return (queues.of_wrong_type() | queues.unexpected_batch()) - self._mixed
 
     async def _remake(self, topic: str, start: int, deleted: dict[str, int]) -> int:
-        """Make a topic's queues again from what the log has of it from `start`; how many records
-        that is."""
+        """Rebuild a topic's queues from its records in the log from `start`; return their
+        number."""
         parts = self._parts
         remaking = parts.queues.remaking
         names = tuple(sorted({*parts.marks.mark.remaking, topic}))
@@ -214,33 +218,36 @@ class Removal:
         remaking.add(topic)
         parts.queues.delete_topic(topic)
         self._scrubber.unqueued.pop(topic, None)
-        count = await self._make_again(topic, start)
-        self._go_on_behind(topic)
+        count = await self._rebuild(topic, start)
+        self._continue_offsets(topic)
         remaking.discard(topic)
         return count
 
-    def _go_on_behind(self, topic: str) -> None:
-        """Have the next message of each of a topic's queues come behind the last one that the log
-        holds for it now: a leader begins with what was there before. Raises `OSError`."""
+    def _continue_offsets(self, topic: str) -> None:
+        """Set the next offset of each of a topic's queues to follow its last record in the log: a
+        leader continues after the records before it. Raises `OSError`."""
         log, nexts = self._parts.log, dict[tuple[str, int], int]()
         cursor = LogCursor(log.segments, self._parts.scanner)
         position = self._parts.dispatched.value
         while position < log.written.value:
             step = cursor.step(position, log.written.value)
             if step.verdict not in (Verdict.GOOD, Verdict.BLANK):
-                break  # a follower's last record, whose rest is to come; damage ends dispatch
+                break  # a follower's last record is incomplete; damage ends dispatch
             for entry in step.entries:
                 if entry.topic == topic and entry.units:
                     nexts[topic, entry.queue_id] = entry.queue_offset + abs(entry.units)
             position = step.end
         self.begin_anew(topic)
-        found = self._parts.queues.next_offsets()
-        log.tail.next_queue_offsets |= {key: found[key] for key in found if key[0] == topic} | nexts
+        offsets = self._parts.queues.next_offsets()
+        log.tail.next_queue_offsets |= {
+            key: offsets[key] for key in offsets if key[0] == topic
+        } | nexts
 
-    async def _make_again(self, topic: str, start: int) -> int:
-        """Put the units of a topic's records from `start` to what is dispatched; how many records.
+    async def _rebuild(self, topic: str, start: int) -> int:
+        """Put the units of a topic's records from `start` to the dispatched end; return their
+        number.
 
-        Returns without an await after the last look, so that dispatch goes on right there.
+        Returns without an await after the last check, so that dispatch continues right there.
         """
         parts, count = self._parts, 0
         cursor = LogCursor(parts.log.segments, parts.scanner)
@@ -259,7 +266,7 @@ class Removal:
             count += len(entries)
             position = max(step.end, parts.log.min_offset)
             await trio.lowlevel.checkpoint()
-        # What dispatch holds since then, of which it passed over this topic, comes behind that.
+        # Entries that dispatch holds since then, without this topic's, follow later.
         self._refuse_unsettled(topic)
         return count
 

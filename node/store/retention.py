@@ -1,8 +1,8 @@
-"""Deleting what is old, or what the disk has no room for (store.md 9).
+"""Deletion of old segments, or for lack of room on the disk (store.md 9).
 
 A segment's age is that of its last record, not of its file: copying a directory must not make old
 data young, and restoring it with old times must not delete it (T16). The first record of the next
-segment is at least as young, and it is found without reading the whole segment.
+segment is at least as young, and can be read without the whole segment.
 """
 
 import trio
@@ -19,7 +19,8 @@ _MANUAL_ROUNDS = 20
 
 
 class Retention:
-    """Deletes segments, then what points only to them. Never the newest, nothing above W."""
+    """Deletes segments, then queues and index that point only to them. Never the newest, nothing
+    above W."""
 
     def __init__(self, parts: StoreParts, checkpointer: Checkpointer) -> None:
         self._parts = parts
@@ -27,11 +28,11 @@ class Retention:
         self._timed: set[int] = set()
         """Segments whose files have the right time."""
         self._blind: set[int] = set()
-        """Segments whose age nothing tells; said once each."""
+        """Segments of unknown age; logged once each."""
         self._manual_rounds = 0
         self._hanged_since: tuple[int, float] | None = None
         self.disk_full = False
-        """The file system is above the warning level: sends are refused."""
+        """True if the file system is above the warning level: sends are refused."""
         self.deleted = 0
         """Segments deleted since the start."""
 
@@ -46,7 +47,8 @@ class Retention:
         self._manual_rounds = _MANUAL_ROUNDS
 
     async def round(self) -> None:
-        """One round. What fails is tried in the next one, but a failed fsync: `StoreFailed`."""
+        """Run one round. Failures are retried in the next one, except for a failed fsync:
+        `StoreFailed`."""
         parts = self._parts
         try:
             usage = parts.world.disk.usage(parts.log.segments.directory)
@@ -54,11 +56,11 @@ class Retention:
             self._keep_times()
             doomed = self._doomed(usage)
             if doomed:
-                # On record before it is done: a start then knows who took these segments.
+                # Recorded before it is done: a start then knows why these segments are missing.
                 beginning = doomed[-1] + parts.log.segment_size
                 await self._checkpointer.note(first=beginning, queue_first=-1)
                 await self._delete(doomed)
-                # A name that a power loss brings back must still find its units and keys.
+                # If a power loss brings a name back, its units and keys must still exist.
                 await parts.pool.sync_names()
                 log_min = parts.log.min_offset
                 parts.queues.delete_before(log_min)
@@ -74,7 +76,7 @@ class Retention:
             self._parts.world.log.warning("store.disk_full", full=full, used=usage.used_percent)
 
     def _doomed(self, usage: DiskUsage) -> list[int]:
-        """Segments that can go now, oldest first."""
+        """Return segments that can be deleted now, oldest first."""
         config, segments = self._parts.config, self._parts.log.segments
         at_once = self._at_once(usage)
         if not (at_once or self._manual_rounds or self._in_hour(config) or self._tight(usage)):
@@ -89,23 +91,23 @@ class Retention:
     async def _delete(self, doomed: list[int]) -> None:
         segments = self._parts.log.segments
         for start in doomed:
-            # One name after the other: a power loss that brought back an older one without the
-            # next would leave a hole, which stops the next boot.
+            # One name after another: a power loss that brought back an older one without the next
+            # would leave a hole, which stops the next boot.
             await self._parts.pool.sync_names(to=segments.directory)
-            # While that or the mark was written, a reader or a cut may have come.
+            # Meanwhile a reader may have pinned it, or a cut removed it.
             if not segments.starts or segments.starts[0] != start:
                 return
             if segments.pinned(start) and not self._hanged(start):
                 return
             self._parts.world.log.info("store.segment_deleted", path=segments.path(start))
             segments.remove(start)
-            # A pull of what is gone must not be given what comes behind it, as if it were that.
+            # A pull of deleted messages must not get later ones in their place.
             self._parts.queues.correct_min(self._parts.log.min_offset)
             self._parts.world.mark("store.retention_removed")
             self.deleted += 1
 
     def _may_go(self, start: int, *, at_once: bool) -> bool:
-        """Whether this segment can be deleted once those before it are gone."""
+        """True if this segment can be deleted once those before it are deleted."""
         parts = self._parts
         segments = parts.log.segments
         after = start + segments.size
@@ -118,31 +120,31 @@ class Retention:
         return not segments.pinned(start) or self._hanged(start)
 
     def _expired(self, start: int) -> bool:
-        """Whether the last record of the segment is older than the reserved time."""
+        """True if the last record of the segment is older than the reserved time."""
         youngest_ms = self._youngest_ms(start)
         if not youngest_ms:
             return False
         return youngest_ms + self._parts.config.reserved_ms <= self._parts.world.clock.wall_ms()
 
     def _youngest_ms(self, start: int) -> int:
-        """A time that is not before the segment's last record; 0 when nothing tells it.
+        """Return a time not before the segment's last record; 0 if it is unknown.
 
-        No checksum covers a record's store time. One that is earlier than its own segment's first,
-        or in the future, is passed over: a later segment's will do, and deletes later.
+        No checksum covers a record's store time. A time that is earlier than its own segment's
+        first, or in the future, is skipped: a later segment's will do, and deletes later.
         """
         parts, segments = self._parts, self._parts.log.segments
         own_ms = store_ms_at(parts, start)
         latest_ms = parts.world.clock.wall_ms() + HOUR_MS
         for after in segments.starts:
-            if after > start and own_ms <= (found := store_ms_at(parts, after)) <= latest_ms:
-                return found
+            if after > start and own_ms <= (after_ms := store_ms_at(parts, after)) <= latest_ms:
+                return after_ms
         if start not in self._blind:
             self._blind.add(start)
             parts.world.log.warning("store.retention_blind", path=segments.path(start))
         return 0
 
     def _hanged(self, start: int) -> bool:
-        """A segment that somebody reads waits, but not for ever; its reader keeps the open file."""
+        """True if a segment has been read for too long to wait; its reader keeps the open file."""
         now = trio.current_time()
         if self._hanged_since is None or self._hanged_since[0] != start:
             self._hanged_since = (start, now)
@@ -152,7 +154,7 @@ class Retention:
         return True
 
     def _keep_times(self) -> None:
-        """Keep the files' own times in step, for a RocketMQ that goes by them."""
+        """Correct the files' own times, for a RocketMQ that relies on them."""
         segments = self._parts.log.segments
         self._timed &= set(segments.starts)
         for start in segments.starts[:-1]:
@@ -162,7 +164,7 @@ class Retention:
             if abs(file.modified_ms() - store_ms) > HOUR_MS:
                 file.set_modified_ms(store_ms)
             self._timed.add(start)
-            return  # one a round: each is a read of the disk in the loop
+            return  # one per round: each is a read of the disk in the loop
 
     def _at_once(self, usage: DiskUsage) -> bool:
         config = self._parts.config

@@ -1,9 +1,9 @@
 """A run: messages that one write puts at the end of the log.
 
-Everything in a run is provisional. Offsets are counted from the log's state when the run began,
-and nothing of them is taken before `CommitLog.commit` has written the bytes (design.md 5). There
-is no await between `CommitLog.begin` and `commit`, so no two runs overlap. A run knows nothing of
-files: `LogTail` holds what it reads of the log, and the log does the writing.
+Everything in a run is provisional. Offsets are counted from the log's state when the run began, and
+none is assigned before `CommitLog.commit` has written the bytes (design.md 5). There is no await
+between `CommitLog.begin` and `commit`, so no two runs overlap. A run does not use files: `LogTail`
+holds its view of the log, and the log does the writing.
 """
 
 import re
@@ -62,12 +62,12 @@ _new_tuple = tuple.__new__
 
 
 def crc_property(value: int) -> bytes:
-    """The record checksum property: ten digits, least significant first (store.md 2.7)."""
+    """Return the record checksum property: ten digits, least significant first (store.md 2.7)."""
     return _CRC_NAME + str(value)[::-1].ljust(10, "0").encode() + b"\x02"
 
 
 class LogTail:
-    """What a run reads of the log that it will be the end of: settings and next queue offsets."""
+    """The settings and next queue offsets of a log, as its runs use them."""
 
     __slots__ = (
         "append_property_crc",
@@ -85,21 +85,22 @@ class LogTail:
         self.limit(config)
         self.append_property_crc = config.append_property_crc
         self.index_tags = False
-        """Whether a tag is one of a record's keys (store.md 4.2)."""
+        """True if a tag is one of a record's keys (store.md 4.2)."""
         self.store_host_bytes = pack_host(config.store_host, config.store_port)
         """Address and port written into every record, 8 or 20 bytes."""
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
         """By topic and queue. Changed by `CommitLog.commit`, recovery and cuts, never by a run."""
         self.topic_heads: dict[str, tuple[int, bytes]] = {}
-        """Magic and encoded topic of the topics seen before."""
+        """Magic and encoded topic of earlier topics."""
 
     def limit(self, config: StoreConfig) -> None:
-        """Go by a new `maxMessageSize`, from the next record on."""
+        """Apply a new `maxMessageSize`, from the next record on."""
         self.record_max = config.record_max
         self.body_max = config.max_message_size
 
     def topic_head(self, topic: str) -> tuple[int, bytes]:
-        """A record version's magic, and the topic with its length. Raises `MessageRejected`."""
+        """Return a record version's magic, and the topic with its length. Raises
+        `MessageRejected`."""
         encoded = topic.encode()
         longest = RETRY_TOPIC_MAX if topic.startswith(("%RETRY%", "%DLQ%")) else TOPIC_MAX
         if not encoded or len(encoded) > longest:
@@ -116,12 +117,12 @@ class LogTail:
 
 
 def without_checksum(properties: bytes) -> bytes:
-    """The record's checksum is ours to write: readers would take a producer's for it."""
+    """Remove a producer's record checksum: readers would take it for ours."""
     return _CRC_PAIR.sub(b"", properties)
 
 
 class Run:
-    """Messages on their way to one write. Made by `CommitLog.begin` only."""
+    """Messages on their way to one write. Created by `CommitLog.begin` only."""
 
     __slots__ = (
         "_fixed",
@@ -141,13 +142,13 @@ class Run:
     def __init__(self, tail: LogTail, start: int, now_ms: int) -> None:
         self._tail = tail
         self.start = self.position = start
-        """Physical offset of the first byte; where the next record goes."""
+        """Physical offset of the first byte; of the next record."""
         self._segment_end = start - start % tail.segment_size + tail.segment_size
         self.now_ms = now_ms
         """Store time of every record of the run."""
         self._pieces: list[bytes] = []
         self.chunks: list[tuple[int, list[bytes]]] = [(self.start, self._pieces)]
-        """What to write: (physical offset, pieces), one a segment."""
+        """Chunks to write: (physical offset, pieces), one a segment."""
         self.entries: list[Entry] = []
         self.queue_offsets: dict[tuple[str, int], int] = {}
         """Next offset of each queue the run touched."""
@@ -173,11 +174,11 @@ class Run:
         prepared_offset: int = 0,
         delay_ms: int | None = None,
     ) -> tuple[int, int]:
-        """Add one message; its physical and queue offset, true once the run is committed.
+        """Add one message; return its physical and queue offset, final once the run is committed.
 
         `born_host` is packed (8 or 20 bytes). `keys` are UNIQ_KEY and the parts of KEYS.
-        `delay_ms`: of a message of the delay topic, whose unit tells when it is due. Raises
-        `MessageRejected` (too large, illegal topic), leaving the run as it was.
+        `delay_ms`: of a message of the delay topic, whose unit holds the time at which it is due.
+        Raises `MessageRejected` (too large, illegal topic), leaving the run unchanged.
         """
         tail = self._tail
         heads = tail.topic_heads.get(topic)
@@ -238,15 +239,15 @@ class Run:
 
     @property
     def room_end(self) -> int:
-        """Where records of this segment have to end, so that a blank one fits behind them."""
+        """Highest end of records in this segment, so that a blank record fits after them."""
         return self._segment_end - BLANK_SIZE
 
     def extend(
         self, records: bytes, entries: list[Entry], queue_offsets: dict[tuple[str, int], int]
     ) -> None:
-        """Add records that were made elsewhere from `position` on, within `room_end`.
+        """Add records that were built elsewhere from `position` on, within `room_end`.
 
-        `queue_offsets`: the next ones behind these records.
+        `queue_offsets`: the next ones after these records.
         """
         assert entries[0].physical_offset == self.position, "records follow each other"
         self.queue_offsets.update(queue_offsets)
@@ -284,7 +285,7 @@ class Run:
         )
 
     def _roll(self) -> None:
-        """Fill the rest of the segment with a blank record and go on in the next one."""
+        """Fill the segment with a blank record and continue in the next one."""
         room = self._segment_end - self.position
         assert room >= BLANK_SIZE, "every record leaves room for the blank one"
         self._pieces.append(BLANK.pack(room, MAGIC_BLANK))
@@ -294,7 +295,7 @@ class Run:
         self.chunks.append((self.position, self._pieces))
 
     def _fit(self, total: int) -> None:
-        """Roll if `total` bytes would not fit into what is left of the segment."""
+        """Roll if `total` bytes would not fit into the remainder of the segment."""
         room = self._tail.segment_size - BLANK_SIZE
         if total > room:
             raise MessageRejected(
@@ -316,7 +317,7 @@ class Run:
     ) -> list[tuple[int, int]]:
         """Add a classic batch: ordinary records, all in one segment, consecutive queue offsets.
 
-        Raises `MessageRejected` for the batch as a whole, leaving the run as it was.
+        Raises `MessageRejected` for the batch as a whole, leaving the run unchanged.
         """
         _, topic_head = self._tail.topic_heads.get(topic) or self._tail.topic_head(topic)
         if any(item.properties.endswith(b"\0") for item in items):
@@ -374,7 +375,7 @@ class Run:
     ) -> tuple[int, int]:
         """Add one record that holds `count` messages, for a topic with batch consume queues.
 
-        The queue offset is the first message's; the queue goes on after the last.
+        The queue offset is the first message's; the queue continues after the last.
         """
         key = (topic, queue_id)
         base = self.queue_offsets.get(key)
@@ -404,7 +405,7 @@ class Run:
 
 
 def closed(properties: bytes) -> bytes:
-    """The same properties, with a separator behind a zero byte at their end.
+    """Return the properties with a separator after a zero byte at their end.
 
     A record whose last byte is zero could not be told from one whose end was never written.
     """

@@ -1,7 +1,7 @@
 """Reading the log record by record: for dispatch, for recovery, to tell a torn tail from damage.
 
-One tight loop over a buffer (recovery of a whole log aims at 300 MiB/s), so it is long for a
-function here and builds nothing but entries.
+A single tight loop over a buffer (recovery of a whole log aims at 300 MiB/s), so it is long for a
+function here and creates nothing but entries.
 """
 
 import struct
@@ -41,26 +41,26 @@ from rocketbed.wire.properties import (
 )
 
 SECTOR = 512
-"""What a disk writes as a whole; a sector that never arrived reads as zeros."""
+"""Unit of a disk's writes; a sector that was never written reads as zeros."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _V4_REST = struct.Struct(">8xq8x12xi")
-"""With two IPv4 hosts: born host, store time, store host and what lies before the body length."""
+"""With two IPv4 hosts: born host, store time, store host and the fields up to the body length."""
 _IPV6 = (BORN_IPV6, STORE_IPV6)
 _UNIQUE_NAME = b"UNIQ_KEY\x01"
 SHAPES_MAX = 4096
 _CRC_NAME = CRC32.encode() + b"\x01"
 _ZEROS = bytes(SECTOR)
 _UNWRITTEN = bytes(BLANK.size)
-"""What stands behind the last record: every segment leaves room for this much."""
+"""Bytes after the last record: every segment leaves room for this much."""
 TOPIC_BYTES_MAX = 255
 """Longest name that a directory of a queue can have."""
 
 
 class Stop(Enum):
     MORE = auto()
-    """The next record may go on behind the buffer."""
+    """The next record may extend beyond the buffer."""
     BLANK = auto()
-    """A blank record: go on at the next segment."""
+    """A blank record: continue at the next segment."""
     BAD = auto()
     """No record here: the end of the log, a torn tail, or damage."""
 
@@ -68,12 +68,12 @@ class Stop(Enum):
 class Scanned(NamedTuple):
     entries: list[Entry]
     end: int
-    """Physical offset behind the last good record."""
+    """Physical offset after the last good record."""
     stop: Stop
     reason: str
-    """What is wrong with a bad record."""
+    """Problem of a bad record."""
     size: int = 0
-    """With `MORE`: bytes that the record at `end` says it takes, 0 if its head is not whole."""
+    """With `MORE`: size that the record at `end` claims, 0 if its head is incomplete."""
 
 
 class RecordScanner:
@@ -89,15 +89,15 @@ class RecordScanner:
         self._take_plain = bodies.scan if bodies is not None else None
         self._delays_ms = delays_ms
         self.doubts_ends = check_crc
-        """Whether zeros at the end of the last record may stand for what was never written."""
+        """True if zeros at the end of the last record may mean that it was never written."""
         self._index_tags = False
         self._topics: dict[bytes, str] = {}
         self._shapes: dict[bytes, tuple[int, tuple[str, ...]]] = {}
-        """Properties without the unique key -> the tag's code and the other keys."""
+        """Properties without the unique key -> the tag's code and the remaining keys."""
 
     @property
     def index_tags(self) -> bool:
-        """Whether a tag is one of a record's keys (store.md 4.2)."""
+        """True if a tag is one of a record's keys (store.md 4.2)."""
         return self._index_tags
 
     @index_tags.setter
@@ -109,17 +109,18 @@ class RecordScanner:
     def scan(
         self, buffer: bytes, base: int, *, segment_end: int, zero_rule_from: int | None = None
     ) -> Scanned:
-        """Records of `buffer`, whose first byte is at physical offset `base`, a record's start.
+        """Return the records of `buffer`, whose first byte is at physical offset `base`, a record's
+        start.
 
-        `segment_end` is the offset where the segment ends. Records at or above `zero_rule_from`
-        are refused if a whole sector of their topic or properties reads as zeros (store.md 8.6).
-        With `check_crc` a record whose end reads as zeros is refused if it is the last one: a
-        kill may leave any first part of a record, and no checksum covers topic and properties.
+        `segment_end` is the offset where the segment ends. Records at or above `zero_rule_from` are
+        refused if a whole sector of their topic or properties reads as zeros (store.md 8.6). With
+        `check_crc` a record whose end reads as zeros is refused if it is the last one: a kill may
+        leave any first part of a record, and no checksum covers topic and properties.
         """
         entries: list[Entry] = []
         position, length = 0, len(buffer)
         unpack, parse = HEAD.unpack_from, self._parse
-        whole = base + length >= segment_end
+        is_to_end = base + length >= segment_end
         while True:
             if self._take_plain is not None:
                 position = self._take_plain(
@@ -138,7 +139,7 @@ class RecordScanner:
                     size, magic = BLANK.unpack_from(buffer, position)
                     if magic == MAGIC_BLANK and base + position + size == segment_end:
                         return Scanned(entries, base + position, Stop.BLANK, "")
-                stop = Stop.BAD if whole else Stop.MORE
+                stop = Stop.BAD if is_to_end else Stop.MORE
                 return Scanned(entries, base + position, stop, "cut off")
             head = unpack(buffer, position)
             size, magic = head[0], head[1]
@@ -154,26 +155,26 @@ class RecordScanner:
             if size < RECORD_MIN or base + position + size > segment_end:
                 return Scanned(entries, base + position, Stop.BAD, f"impossible size {size}")
             if position + size > length:
-                stop = Stop.BAD if whole else Stop.MORE
+                stop = Stop.BAD if is_to_end else Stop.MORE
                 return Scanned(entries, base + position, stop, "cut off", size)
             if (
                 not buffer[position + size - 1]
                 and self.doubts_ends
-                and not whole
+                and not is_to_end
                 and position + size + BLANK.size > length
             ):
                 return Scanned(entries, base + position, Stop.MORE, "cut off", size)
             zero_rule = zero_rule_from is not None and base + position >= zero_rule_from
-            found = parse(buffer, position, base, head, zero_rule)
-            if type(found) is str:
-                return Scanned(entries, base + position, Stop.BAD, found, size)
-            entries.append(found)  # type: ignore[arg-type]
+            entry = parse(buffer, position, base, head, zero_rule)
+            if type(entry) is str:
+                return Scanned(entries, base + position, Stop.BAD, entry, size)
+            entries.append(entry)  # type: ignore[arg-type]
             position += size
 
     def _parse(
         self, buffer: bytes, at: int, base: int, head: tuple[int, ...], zero_rule: bool
     ) -> Entry | str:
-        """The entry of one record, or what is wrong with it."""
+        """Return the entry of one record, or what is wrong with it."""
         size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _ = head
         end = at + size
         if not sys_flag & (BORN_IPV6 | STORE_IPV6):
@@ -259,16 +260,16 @@ class RecordScanner:
         )
 
     def _tag_and_keys(self, properties: bytes) -> tuple[int, tuple[str, ...]]:
-        """The tag's code and keys for the index. Most records have the properties of one before,
-        but for the unique key: what is cut out in between is looked up."""
+        """Return the tag's code and the keys for the index. Most records have the properties of an
+        earlier one, except for the unique key: the text without it is looked up."""
         at = properties.rfind(_UNIQUE_NAME)
         key_at = at + len(_UNIQUE_NAME)
         end = properties.find(b"\x02", key_at)
         is_plain = at >= 0 and end > key_at and (at == 0 or properties[at - 1] == 2)
-        rest = properties[:at] + properties[end:] if is_plain else b""
-        if is_plain and (shape := self._shapes.get(rest)) is not None:
-            code, others = shape
-            return code, (properties[key_at:end].decode(errors="replace"), *others)
+        without_key = properties[:at] + properties[end:] if is_plain else b""
+        if is_plain and (shape := self._shapes.get(without_key)) is not None:
+            code, further_keys = shape
+            return code, (properties[key_at:end].decode(errors="replace"), *further_keys)
         tag = text_of(find_property(properties, b"TAGS\x01")) or ""
         code = tag_code(tag) if tag else 0
         keys = index_keys(
@@ -278,11 +279,11 @@ class RecordScanner:
         if tag and self._index_tags:
             keys = (*keys, tag_key(tag))
         if is_plain and len(self._shapes) < SHAPES_MAX:
-            self._shapes[rest] = code, keys[1:]
+            self._shapes[without_key] = code, keys[1:]
         return code, keys
 
     def _deliver_at(self, level_text: bytes, store_ms: int) -> int:
-        """Delivery time of a delayed record, 0 when its level is none (store.md 2.8)."""
+        """Return the delivery time of a delayed record, 0 if it has no level (store.md 2.8)."""
         level = min(_small(level_text), len(self._delays_ms))
         if not _small(level_text):
             return 0
@@ -290,7 +291,7 @@ class RecordScanner:
 
 
 def _small(digits: bytes | None) -> int:
-    """A property's number; 0 for none, and none is above a billion: a property has no checksum, and
+    """Return a property's number; 0 if absent, at most a billion: a property has no checksum, and
     may have thousands of digits."""
     if digits is None or not digits.isdigit():
         return 0
@@ -298,10 +299,10 @@ def _small(digits: bytes | None) -> int:
 
 
 def usable_topic(name: bytes) -> str:
-    """A record's topic, empty if no queue can have it: it becomes the name of a directory.
+    """Return a record's topic, empty if no queue can have it: it becomes the name of a directory.
 
-    No checksum covers a topic, so bit rot is enough to make it anything. RocketMQ allows less, but
-    has not always.
+    No checksum covers a topic, so bit rot can turn it into anything. RocketMQ allows less, but has
+    not always.
     """
     if not name or len(name) > TOPIC_BYTES_MAX or name in (b".", b"..") or {0, 47} & set(name):
         return ""
@@ -312,10 +313,10 @@ def usable_topic(name: bytes) -> str:
 
 
 def doubt_lengths(head: bytes) -> Generator[tuple[int, int], bytes, str]:
-    """What is wrong with the lengths of a record's fields, read without its body.
+    """Return what is wrong with the lengths of a record's fields, read without its body.
 
-    `head` is the record's first `HEAD.size` bytes. Asks for three pieces of it, by position in the
-    record and size; one that comes short ends it, as nothing is known then.
+    `head` is the record's first `HEAD.size` bytes. Requests three pieces of it, by position in the
+    record and size; a short piece ends the check, as nothing is known then.
     """
     size, magic, *_, sys_flag, _ = HEAD.unpack(head)
     fixed = HEAD.size + _V4_REST.size + 12 * sum(bool(sys_flag & v) for v in _IPV6)
@@ -349,7 +350,7 @@ def _late_damage(
     end: int,
     zero_rule: bool,
 ) -> str:
-    """What the body's CRC does not cover: the record checksum, and sectors that never arrived."""
+    """Check what the body's CRC does not cover: the record checksum, and lost sectors."""
     is_whole_name = properties[-CRC_SIZE - 1 : -CRC_SIZE] in (b"", b"\x02")
     if is_whole_name and properties[-CRC_SIZE:].startswith(_CRC_NAME) and properties[-1] == 2:
         digits = properties[-CRC_SIZE + len(_CRC_NAME) : -1]
@@ -364,7 +365,7 @@ def _late_damage(
 
 
 def _lost_sector(buffer: bytes, base: int, start: int, stop: int) -> bool:
-    """Whether the part of some sector that lies in [start, stop) of the buffer is all zero."""
+    """True if the part of some sector within [start, stop) of the buffer is all zero."""
     while start < stop:
         sector_end = min(stop, start + SECTOR - (base + start) % SECTOR)
         if buffer[start:sector_end] == _ZEROS[: sector_end - start]:
@@ -374,8 +375,8 @@ def _lost_sector(buffer: bytes, base: int, start: int, stop: int) -> bool:
 
 
 def crc_scanner(config: StoreConfig) -> RecordScanner:
-    """A scanner that compares checksums, for everything but live dispatch."""
+    """Return a scanner that compares checksums, for everything but live dispatch."""
     delays_ms = parse_delay_levels(config.delay_levels)
     return RecordScanner(
-        check_crc=True, delays_ms=delays_ms, bodies=log_bodies(wanted=config.native)
+        check_crc=True, delays_ms=delays_ms, bodies=log_bodies(enabled=config.native)
     )

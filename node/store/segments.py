@@ -16,7 +16,7 @@ NAME_DIGITS = 20
 
 
 def segment_name(start: int) -> str:
-    """File name of the segment that begins at `start`."""
+    """Return the file name of the segment that begins at `start`."""
     return f"{start:0{NAME_DIGITS}d}"
 
 
@@ -39,7 +39,7 @@ class SegmentRow:
     ) -> None:
         """`sparse`: blocks are not reserved, as for queues; the log reserves them.
 
-        `clear_the_way`: moves aside what stands where a segment belongs; whether anything did.
+        `clear_the_way`: moves aside what obstructs a segment; returns True if it did.
         """
         self._world = world
         self._pool = pool
@@ -50,37 +50,37 @@ class SegmentRow:
         self.size = size
         """Bytes of each segment."""
         self._named = -1, ""
-        """A segment and its path: the same one is written for each message."""
+        """A segment and its path: consecutive messages use the same one."""
         self.starts: list[int] = []
         self.suspects: list[int] = []
-        """Segments behind the end of the row that a power loss left short or cut off."""
+        """Segments after the end of the row that a power loss left short or cut off."""
         self.dirty: dict[int, None] = {}
         """Segments written since their last fsync, by start."""
 
     def load(self, *, key: str, tolerant: bool = False) -> list[str]:
-        """Find the segments that are there. `key` is the setting that gives their length.
+        """Find the existing segments. `key` is the setting of their length.
 
-        Returns the names of files that are no segments (ignored). Raises `BadStoreDirectory` for
-        a wrong length or a hole in the row. `tolerant`: the length is known to be right, so a
-        short file and a hole are what a power loss left of segments that nobody had synced; the
-        row ends before them, and they stand in `suspects`. Nothing is changed.
+        Returns the names of files that are not segments (ignored). Raises `BadStoreDirectory` for a
+        wrong length or a hole in the row. `tolerant`: the length is known to be right, so a short
+        file and a hole are what a power loss left of unsynced segments; the row ends before them,
+        and they are in `suspects`. Nothing is changed.
         """
         disk = self._world.disk
         strays: list[str] = []
-        found: list[int] = []
+        starts: list[int] = []
         for name in disk.listdir(self.directory):
             is_file = disk.is_file(f"{self.directory}/{name}")
             if is_file and len(name) == NAME_DIGITS and name.isascii() and name.isdigit():
-                found.append(int(name))
+                starts.append(int(name))
             else:
                 strays.append(name)
-        found.sort()
+        starts.sort()
         self.starts, self.suspects = [], []
-        for start in found:
+        for start in starts:
             problem = self._problem(start, key)
             if self.suspects or (problem and tolerant):
                 self.suspects.append(start)
-            elif problem and not (start == found[-1] and self._length(start) == 0):
+            elif problem and not (start == starts[-1] and self._length(start) == 0):
                 raise BadStoreDirectory(problem)
             # Empty and the last by name: a crash between create and extend, harmless (T12).
             elif problem:
@@ -90,7 +90,7 @@ class SegmentRow:
         return strays
 
     def _problem(self, start: int, key: str) -> str:
-        """What is wrong with the file that should go on the row, empty if nothing."""
+        """Return what is wrong with the next file of the row, empty if nothing."""
         length = self._length(start)
         if length != self.size or start % self.size:
             return (
@@ -106,7 +106,7 @@ class SegmentRow:
 
     def remove_suspects(self) -> None:
         """Unlink what a power loss left of unsynced segments, from the last to the first."""
-        # The last first: a crash in between must not leave a hole, which stops the next boot.
+        # From the last: a crash in between must not leave a hole, which stops the next boot.
         for start in reversed(self.suspects):
             self._world.log.warning("store.unsynced_segment_removed", path=self.path(start))
             self._pool.remove(self.path(start))
@@ -116,7 +116,7 @@ class SegmentRow:
         return file_size(self._world, self.path(start))
 
     def path(self, start: int) -> str:
-        """Path of the segment that begins at `start`."""
+        """Return the path of the segment that begins at `start`."""
         if start != self._named[0]:
             self._named = start, f"{self.directory}/{segment_name(start)}"
         return self._named[1]
@@ -125,11 +125,11 @@ class SegmentRow:
         return self._pool.get(self.path(start))
 
     def start_of(self, offset: int) -> int:
-        """Start of the segment that holds `offset`."""
+        """Return the start of the segment that holds `offset`."""
         return offset - offset % self.size
 
     def has(self, offset: int) -> bool:
-        """Whether there is a segment for `offset`."""
+        """True if there is a segment for `offset`."""
         starts = self.starts
         return bool(starts) and starts[0] <= offset < starts[-1] + self.size
 
@@ -139,12 +139,12 @@ class SegmentRow:
         return self.starts[-1] + self.size if self.starts else 0
 
     def create(self, start: int) -> None:
-        """Make the segment that begins at `start`, the next of the row. Raises `OSError`."""
+        """Create the segment that begins at `start`, the next of the row. Raises `OSError`."""
         assert start % self.size == 0
         assert not self.starts or start == self.starts[-1] + self.size, "a row has no hole"
         try:
             self._make(self.path(start))
-        except (*IN_THE_WAY, FileNotFoundError):  # the last for a link that leads nowhere
+        except (*IN_THE_WAY, FileNotFoundError):  # the latter for a dangling link
             if self._clear_the_way is None or not self._clear_the_way(self.path(start)):
                 raise
             self._make(self.path(start))
@@ -164,7 +164,8 @@ class SegmentRow:
         self._pool.get(self.path(start)).write_at(offset - start, data)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`, to the end of its segment; empty where there is none."""
+        """Return up to `size` bytes at `offset`, to the end of its segment; empty without a
+        segment."""
         if not self.has(offset):
             return b""
         start = offset - offset % self.size
@@ -172,7 +173,7 @@ class SegmentRow:
         return self._pool.get(self.path(start)).read_at(offset - start, size)
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The same within one segment if the page cache holds it, else None."""
+        """Return the same within one segment if the page cache holds it, else None."""
         if not self.has(offset):
             return b""
         start = offset - offset % self.size
@@ -180,8 +181,8 @@ class SegmentRow:
         return self._pool.get(self.path(start)).read_cached(offset - start, size)
 
     def fill_cached(self, offset: int, buffer: memoryview) -> bool:
-        """Fill a buffer with what stands within one segment; False if the page cache lacks any of
-        it, or the segment is gone."""
+        """Fill a buffer from within one segment; False if the page cache lacks any of it, or the
+        segment no longer exists."""
         if not self.has(offset):
             return False
         start = offset - offset % self.size
@@ -208,7 +209,7 @@ class SegmentRow:
 
     def drop_from(self, offset: int) -> None:
         """Unlink, from the last to the first, every segment that begins at or after `offset`."""
-        # The last first: a crash in between must not leave a hole, which stops the next boot.
+        # From the last: a crash in between must not leave a hole, which stops the next boot.
         while self.starts and self.starts[-1] >= offset:
             self.remove(self.starts[-1])
 
@@ -217,11 +218,11 @@ class SegmentRow:
         await _sync(self._pool, [(self, start)])
 
     def pinned(self, start: int) -> bool:
-        """Whether a reader holds the segment."""
+        """True if a reader holds the segment."""
         return self._pool.pinned(self.path(start))
 
     def pin(self, start: int) -> File:
-        """Its open file, which is neither closed nor removed until `unpin`."""
+        """Return its open file, which is neither closed nor removed until `unpin`."""
         return self._pool.pin(self.path(start))
 
     def unpin(self, start: int) -> None:

@@ -43,14 +43,14 @@ _SLOW_WRITE = (
     "a write took longer than osPageCacheBusyTimeOutMills",
 )
 _PREPARE_SHARE = 0.5
-"""The next segment is made once the last one is filled this far."""
+"""Share of the last segment from which on the next one is created."""
 
 
 class MessageStore:
     """One store directory, opened by this process.
 
-    Life: `await MessageStore.open(...)`, `await nursery.start(store.run)` (flush, dispatch,
-    retention), puts and gets, `await store.close()`. Anything but `close` leaves `abort` behind,
+    Life cycle: `await MessageStore.open(...)`, `await nursery.start(store.run)` (flush, dispatch,
+    retention), puts and gets, `await store.close()`. Anything but `close` leaves `abort` in place,
     and the next `open` recovers.
     """
 
@@ -72,7 +72,7 @@ class MessageStore:
         self._retention = Retention(self._parts, self._checkpointer)
         self._reader = Reader(self._parts)
         self.scrubber = Scrubber(self._parts, self._checkpointer.note)
-        """Looks for damage in what this start did not scan."""
+        """Searches for damage in the part that this start did not scan."""
         self.removal = Removal(
             self._parts,
             self._flusher,
@@ -80,7 +80,7 @@ class MessageStore:
             self._checkpointer,
             self.scrubber,
         )
-        """Takes the end of the log, or a topic's queues, away for good."""
+        """Removes the end of the log, or a topic's queues, permanently."""
         self.epochs = StoreEpochs(self._parts, self._flusher, self._dispatcher, self.removal)
         if confirmed is not None:
             self._flusher.whole_end = self.epochs.whole_end
@@ -89,14 +89,14 @@ class MessageStore:
         """Called, in this order, when messages can be pulled."""
         self._closing = trio.Event()
         self.recovery = RecoveryReport()
-        """What opening found."""
+        """Findings at opening."""
         log = self._parts.log
         self.written: Watermark = log.written
         """End of the log."""
         self.flushed: Watermark = log.flushed
-        """Below it everything is on disk."""
+        """End of what is on disk."""
         self.dispatched: Watermark = self._parts.dispatched
-        """Below it everything can be pulled and queried."""
+        """End of what can be pulled and queried."""
         self.store_host_bytes = log.tail.store_host_bytes
 
     @classmethod
@@ -109,11 +109,11 @@ class MessageStore:
     ) -> "MessageStore":
         """Lock the directory, write `abort`, recover. Nothing beyond `confirmed` can be pulled.
 
-        Raises `StoreLocked`, `BadStoreDirectory` or `DamagedLog`; messages stay as they are.
+        Raises `StoreLocked`, `BadStoreDirectory` or `DamagedLog`; messages are unchanged then.
         """
         store = cls(world, config, topics, confirmed)
         try:
-            with _naming_what_is_in_the_way(config.root):
+            with _naming_obstacles(config.root):
                 for directory in (config.root, config.log_dir):
                     store._parts.pool.make_dir(directory)
                 store.recovery = await store._lock_and_prepare().run()
@@ -135,12 +135,13 @@ class MessageStore:
     async def check(
         cls, world: World, config: StoreConfig, topics: TopicSource | None = None
     ) -> list[str]:
-        """What `open` would do, without changing anything. Raises what `open` would raise."""
+        """Return what `open` would do, without changing anything. Raises what `open` would
+        raise."""
         store = cls(world, config, topics)
         if not world.disk.is_dir(config.root):
             raise BadStoreDirectory(f"{config.root} does not exist (storePathRootDir)")
         try:
-            with _naming_what_is_in_the_way(config.root):
+            with _naming_obstacles(config.root):
                 return await store._lock_and_prepare().preview()
         finally:
             store._release()
@@ -159,7 +160,7 @@ class MessageStore:
         self._locks = []
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Flush, dispatch, raise the mark, delete what is old, scrub, until `close` is called.
+        """Flush, dispatch, raise the mark, delete old segments, scrub, until `close` is called.
 
         Raises `StoreFailed`; the process must end then, and `abort` stays.
         """
@@ -175,14 +176,14 @@ class MessageStore:
             nursery.cancel_scope.cancel()
 
     def _read_ahead(self) -> None:
-        """Ask for the newest segments: what is pulled after a start is mostly there."""
+        """Read the newest segments ahead: pulls after a start mostly need them."""
         segments, end = self._parts.log.segments, self._parts.log.written.value
         for start in segments.starts[-_READ_AHEAD:]:
             if end > start:
                 segments.file(start).read_ahead(0, min(end - start, segments.size))
 
     async def _prepare(self) -> None:
-        """Make the next segment before it is needed."""
+        """Create the next segment before it is needed."""
         log = self._parts.log
         while True:
             share = _PREPARE_SHARE * log.segment_size
@@ -195,8 +196,8 @@ class MessageStore:
             await log.written.wait_above(log.written.value)
 
     async def _guard(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Say at once that the store has failed: a sync under way holds up the end of the nursery,
-        and until then nothing may be put or promised any more (I25)."""
+        """Fail the store at once: a sync under way delays the end of the nursery, and until then
+        nothing may be put or promised any more."""
         try:
             await run()
         except StoreError as exc:
@@ -207,14 +208,14 @@ class MessageStore:
         await self._failure.wait()
 
     async def close(self) -> None:
-        """The clean stop: dispatch and flush everything, raise W, then remove `abort`.
+        """Stop cleanly: dispatch and flush everything, raise W, then remove `abort`.
 
-        Call it when nothing is put any more, with `run` still going. If dispatch is stuck or queues
-        have to be made again, `abort` stays. Raises `StoreFailed`.
+        Call it when nothing is put any more, with `run` still running. If dispatch is stuck or
+        queues have to be rebuilt, `abort` stays. Raises `StoreFailed`.
         """
         parts = self._parts
         if parts.confirmed is not None:
-            # Nobody reads here any more, and the next start shows nothing that is not confirmed.
+            # There are no readers any more, and the next start hides unconfirmed records.
             parts.confirmed.reset(parts.log.written.value)
         while self._dispatcher.step():
             await trio.lowlevel.checkpoint()
@@ -226,15 +227,15 @@ class MessageStore:
             await trio.lowlevel.checkpoint()
         caught_up = parts.dispatched.value == parts.log.written.value or self._partial_tail()
         reason = "" if caught_up else self._dispatcher.stuck
-        if unmade := self.removal.unmade():
-            reason = f"the next start makes the queues of {', '.join(sorted(unmade))} again"
+        if topics := self.removal.topics_to_rebuild():
+            reason = f"the next start makes the queues of {', '.join(sorted(topics))} again"
         if reason or not caught_up:
             self._world.log.error("store.not_clean", reason=reason)
             self._release()
             return
         parts.log.drop_unused()
-        # `abort` goes last: `clean` vouches for the checkpoint only once W is at the end, and a
-        # crash before the unlink leaves a directory that is recovered as after a crash.
+        # `abort` is removed last: `clean` vouches for the checkpoint only once W is at the end, and
+        # a crash before the unlink leaves a directory that is recovered as after a crash.
         if await self._checkpointer.raise_mark():
             checkpoint = parts.witnesses.checkpoint_bytes().hex()
             await parts.marks.update(clean=checkpoint)
@@ -242,13 +243,13 @@ class MessageStore:
         self._release()
 
     def _partial_tail(self) -> bool:
-        """A slave's log may end inside a record; that is no reason to call the stop unclean."""
+        """True if the log may end inside a record, as a slave's may: such a stop is clean."""
         return self.config.is_slave and not self._dispatcher.stuck
 
     # Puts
 
     def trouble(self) -> str:
-        """Why a master takes no messages until somebody does something; empty if it takes them."""
+        """Return why a master accepts no messages until an operator acts; empty if it does."""
         if self._failure.reason is not None:
             return str(self._failure.reason)
         if self._retention.disk_full and not self.config.is_slave:
@@ -260,7 +261,8 @@ class MessageStore:
         return f"the disk is fuller than diskSpaceWarningLevelRatio ({percent} %)"
 
     def unfit(self) -> str:
-        """Why a replica with the same messages would serve clients better; empty if none would."""
+        """Return why a replica with the same messages would serve clients better; empty if it would
+        not."""
         log = self._parts.log
         if reason := self.trouble() or self.lack_of_room():
             return reason
@@ -268,29 +270,29 @@ class MessageStore:
             return self._too_full()
         if self._world.disk.usage(log.segments.directory).free < log.segment_size:
             return f"{log.segments.directory} has no room for another {log.segment_size} bytes"
-        kept = (found for found in self.scrubber.damage if found.end > log.min_offset)
-        unread = [found for found in kept if not found.is_readable]
+        present = (damage for damage in self.scrubber.damage if damage.end > log.min_offset)
+        unread = [damage for damage in present if not damage.is_readable]
         if unread:
             return f"the log is damaged at {unread[0].start}: {unread[0].reason}"
         return ""
 
     def lack_of_room(self) -> str:
-        """Why messages that need a new segment are refused; empty as soon as there is room."""
+        """Return why messages that need a new segment are refused; empty once there is room."""
         log = self._parts.log
         if log.no_room and self._world.disk.usage(log.segments.directory).free < log.segment_size:
             return log.no_room
         return ""
 
     def refusal(self) -> tuple[PutStatus, str] | None:
-        """Why no message is taken now, or None. Asked once before each run: a slow write refuses
-        one."""
-        found = self.obstacle()
-        if found is _SLOW_WRITE:
+        """Return why no message is accepted now, or None. Called once before each run: a slow write
+        refuses one run."""
+        obstacle = self.obstacle()
+        if obstacle is _SLOW_WRITE:
             self._parts.log.last_write_s = 0.0
-        return found
+        return obstacle
 
     def obstacle(self) -> tuple[PutStatus, str] | None:
-        """What `refusal` would say."""
+        """Return what `refusal` would return."""
         if self._closing.is_set() or self._failure.reason is not None:
             return PutStatus.SERVICE_NOT_AVAILABLE, "the store is shut down"
         if self.config.is_slave:
@@ -307,7 +309,7 @@ class MessageStore:
         return None
 
     def begin(self) -> Run:
-        """A run of messages; `commit` it before anything awaits."""
+        """Return a run of messages; `commit` it before anything awaits."""
         return self._parts.log.begin()
 
     def commit(self, run: Run) -> None:
@@ -316,7 +318,7 @@ class MessageStore:
             self._parts.log.commit(run)
         except PutFailed:
             raise
-        except StoreError as exc:  # it has failed before
+        except StoreError as exc:  # it failed earlier
             raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, str(exc)) from exc
         except OSError as exc:
             failure = self._failure.set(
@@ -339,7 +341,7 @@ class MessageStore:
         max_bytes: int | None = None,
         tag_codes: Set[int] | None = None,
     ) -> GetResult:
-        """Which records a pull gets (see `Reader.get_messages`)."""
+        """Return the records for a pull (see `Reader.get_messages`)."""
         return self._reader.get_messages(
             topic, queue_id, offset, max_messages, max_bytes=max_bytes, tag_codes=tag_codes
         )
@@ -347,7 +349,8 @@ class MessageStore:
     def units(
         self, topic: str, queue_id: int, offset: int, count: int
     ) -> list[tuple[int, int, int]]:
-        """Up to `count` units of an ordinary queue: physical offset, size, code. May end early."""
+        """Return up to `count` units of an ordinary queue: physical offset, size, code. May end
+        early."""
         queue = self._parts.queues.find(topic, queue_id)
         if not isinstance(queue, ConsumeQueue):
             return []
@@ -355,19 +358,19 @@ class MessageStore:
         return [(physical, size, code) for physical, size, code in units]
 
     def read_cached(self, ranges: list[Range]) -> bytes | None:
-        """Records that the page cache holds, or None."""
+        """Return records that the page cache holds, or None."""
         return self._reader.read_cached(ranges)
 
     async def read(self, ranges: list[Range]) -> bytes:
-        """Records, from the disk if need be."""
+        """Return records, from the disk if need be."""
         return await self._reader.read(ranges)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        """The record that begins at a physical offset, or None."""
+        """Return the record that begins at a physical offset, or None."""
         return await self._reader.record_at(physical_offset)
 
     def refuse_damaged(self, physical_offset: int) -> None:
-        """Raises `CorruptRecord` for an offset that is known to be damaged."""
+        """Raise `CorruptRecord` for an offset that is known to be damaged."""
         self._parts.damaged.refuse(physical_offset)
 
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
@@ -376,24 +379,25 @@ class MessageStore:
     async def query(
         self, topic: str, key: str, count: int, begin_ms: int, end_ms: int
     ) -> QueryResult:
-        """Records by key and store time."""
+        """Return records by key and store time."""
         return await self._reader.query(topic, key, count, begin_ms, end_ms)
 
     def places(self, topic: str, key: str) -> list[int]:
-        """Log offsets of all records that may have a key, rising."""
+        """Return log offsets of all records that may have a key, rising."""
         return self._reader.places(topic, key)
 
     async def indexed(self, offsets: Iterable[int]) -> list[bytes]:
-        """Records at offsets that the index gave. Raises `CorruptRecord`."""
+        """Return records at offsets that the index gave. Raises `CorruptRecord`."""
         return await self._reader.indexed(offsets)
 
     async def stored_ms(self, topic: str, queue_id: int, offset: int | None = None) -> int:
-        """Store time of the message at a queue offset, or of the first one; -1 if it is not
-        there."""
+        """Return the store time of the message at a queue offset, or of the first one; -1 if it
+        does not exist."""
         return await self._reader.stored_ms(topic, queue_id, offset)
 
     def queue_keys(self) -> list[tuple[str, int, bool]]:
-        """Topic and queue id of every queue that has messages; whether it is a batch queue."""
+        """Return topic and queue id of every queue that has messages, and True for a batch
+        queue."""
         return [
             (queue.topic, queue.queue_id, isinstance(queue, BatchConsumeQueue))
             for queue in self._parts.queues.all()
@@ -401,25 +405,26 @@ class MessageStore:
         ]
 
     def queue_min(self, topic: str, queue_id: int) -> int:
-        """First queue offset that is kept; 0 for an unknown queue."""
+        """Return the first queue offset that still exists; 0 for an unknown queue."""
         queue = self._parts.queues.find(topic, queue_id)
         return queue.min_offset if queue else 0
 
     def queue_max(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
-        """Queue offset behind the last message that can be pulled, or (not committed) was put."""
+        """Return the queue offset after the last message that can be pulled, or (not committed) was
+        put."""
         if not committed:
             return self._parts.log.tail.next_queue_offsets.get((topic, queue_id), 0)
         queue = self._parts.queues.find(topic, queue_id)
         return queue.max_offset if queue else 0
 
     def new_queues(self) -> list[tuple[str, int, bool]]:
-        """As `queue_keys`, of messages that were put and cannot be pulled yet."""
+        """Return the same as `queue_keys` for messages that were put and cannot be pulled yet."""
         tail = self._parts.log.tail.next_queue_offsets
         find = self._parts.queues.find
         return [(*key, False) for key in sorted(tail) if find(*key) is None]
 
     def queues(self) -> list[tuple[str, int]]:
-        """Topic and id of every queue, sorted."""
+        """Return topic and id of every queue, sorted."""
         return sorted((queue.topic, queue.queue_id) for queue in self._parts.queues.all())
 
     # The log, for replication
@@ -431,7 +436,7 @@ class MessageStore:
         return marks.mark.followed if marks.is_sure else None
 
     async def note(self, master: str) -> None:
-        """Put on record that the log is this master's now; raises as `Marks.update` does.
+        """Record that the log is this master's now; raises as `Marks.update` does.
 
         It does not wait for a rise of the mark, since acknowledgements wait for it.
         """
@@ -443,7 +448,7 @@ class MessageStore:
 
     @property
     def min_offset(self) -> int:
-        """Physical offset of the first byte that is kept."""
+        """Physical offset of the first byte that still exists."""
         return self._parts.log.min_offset
 
     @property
@@ -457,26 +462,27 @@ class MessageStore:
 
     @property
     def damaged_ranges(self) -> str:
-        """Where the scrub found the log damaged, for people; empty where it found nothing."""
-        return self._parts.damaged.shown()
+        """Damaged ranges of the log that the scrub found, for people; empty if there are none."""
+        return self._parts.damaged.summary()
 
     def unqueued(self) -> dict[str, tuple[int, int, int]]:
-        """Topics with good records that stand in no queue, as far as is known: physical offset of
-        the first, how many, and where the queue offsets begin at 0 again (-1: nowhere)."""
+        """Return topics with good records that are in no queue, as far as is known: physical offset
+        of the first, their number, and where the queue offsets begin at 0 again (-1: nowhere)."""
         scrubbed = self.scrubber.unqueued
-        found = {topic: (first, count, -1) for topic, (first, count) in scrubbed.items()}
+        topics = {topic: (first, count, -1) for topic, (first, count) in scrubbed.items()}
         for queue in self._parts.queues.all():
             if queue.outside:
                 start = queue.first_outside
-                first, count, anew = found.get(queue.topic, (start, 0, -1))
+                first, count, anew = topics.get(queue.topic, (start, 0, -1))
                 anew = max(anew, queue.anew_at)
-                found[queue.topic] = min(first, start), count + queue.outside, anew
-        return found
+                topics[queue.topic] = min(first, start), count + queue.outside, anew
+        return topics
 
     @property
     def lost_bytes(self) -> bool:
-        """Whether a start found less of the log than was on disk, and that has not come again."""
-        return self._parts.marks.mark.owed >= 0
+        """True if a start found less of the log than was on disk, and that was not sent again
+        yet."""
+        return self._parts.marks.mark.resend_to >= 0
 
     @property
     def odd_records(self) -> int:
@@ -485,7 +491,8 @@ class MessageStore:
 
     @property
     def shows_unconfirmed(self) -> bool:
-        """Whether queues hold what is not confirmed: of a stop, until it is or is cut off."""
+        """True if queues hold unconfirmed records: after a stop, until these are confirmed or cut
+        off."""
         confirmed = self._parts.confirmed
         return confirmed is not None and self.dispatched.value > confirmed.value
 
@@ -509,14 +516,14 @@ class MessageStore:
             ),
             "lastDurableOffsetAtBoot": str(self.recovery.last_durable),
             "trouble": self.trouble(),
-            "mendedUnits": str(self.scrubber.mended),
+            "mendedUnits": str(self.scrubber.healed),
             "unqueuedRecords": str(sum(count for _, count, _ in self.unqueued().values())),
             "unqueuedWhere": "; ".join(
                 f"{topic}: {count} from offset {first} on"
                 + (f", its queue offsets begin anew at {anew}" if anew >= 0 else "")
                 for topic, (first, count, anew) in self.unqueued().items()
             ),
-            "queuesUnmade": ", ".join(sorted(self.removal.unmade())),
+            "queuesUnmade": ", ".join(sorted(self.removal.topics_to_rebuild())),
             "scrubbedTo": str(self.scrubber.position),
             "acceptedCuts": ";".join(
                 f"{cut.offset}:{cut.known}:{cut.messages}:{cut.time_ms}"
@@ -530,9 +537,9 @@ class MessageStore:
 
 
 @contextmanager
-def _naming_what_is_in_the_way(root: str) -> Iterator[None]:
-    """A directory or a pipe where a file belongs, a file that this user may not use, or a full
-    disk is the operator's to put right: `BadStoreDirectory` rather than a bare `OSError`."""
+def _naming_obstacles(root: str) -> Iterator[None]:
+    """Raise `BadStoreDirectory` instead of a bare `OSError` if a directory or a pipe obstructs a
+    file, permissions are missing, or the disk is full: an operator has to act."""
     try:
         yield
     except (*IN_THE_WAY, PermissionError, NotAFile) as exc:

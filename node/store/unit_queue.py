@@ -1,4 +1,5 @@
-"""Units of one size in a row of segments: what ordinary and batch queues share (store.md 3).
+"""Units of one size in a row of segments: the common part of ordinary and batch queues (store.md
+3).
 
 Units are derived from the log, so they are written without fsync and made durable in bulk when the
 durable mark rises.
@@ -14,17 +15,17 @@ BLANK_UNIT_SIZE = 0x7FFFFFFF
 """Record size in a pre-blank unit, which stands for no message (T6)."""
 PRE_BLANK = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
 BLOCK = 3276
-"""Units that are compared with pre-blanks, or written of a gap, at once (64 KiB)."""
+"""Units that are compared with pre-blanks, or written for a gap, at once (64 KiB)."""
 BLANKS = PRE_BLANK * BLOCK
 PROBES = 8
-"""Rotten units beside each other that a search passes over."""
+"""Most damaged units in a row that a search skips."""
 
 
 class UnitQueue:
-    """What both kinds of queue share: units of one size in a row of segments.
+    """Common part of both kinds of queue: units of one size in a row of segments.
 
-    Units that were put are in `_pending` until `write_pending`, and are read from there.
-    Invariant: `end_unit` counts stored and pending units, and those in files are a prefix.
+    Units that were put are in `_pending` until `write_pending`, and are read from there. Invariant:
+    `end_unit` counts stored and pending units, and those in files are a prefix.
     """
 
     unit: struct.Struct
@@ -42,7 +43,8 @@ class UnitQueue:
         self.first_outside = -1
         """Physical offset of the first of them."""
         self.anew_at = -1
-        """Where the queue offsets begin at 0 again, as two records in a row say; -1 nowhere."""
+        """Offset of the log at which the queue offsets begin at 0 again, as two records in a row
+        say; -1: nowhere."""
         self._zero_at = -1
 
     def keep_outside(self, queue_offset: int, physical_offset: int) -> None:
@@ -55,7 +57,7 @@ class UnitQueue:
         self._zero_at = -1 if queue_offset else physical_offset
 
     def load(self, *, tolerant: bool) -> list[str]:
-        """Find the segments; returns the names of other files (see `SegmentRow.load`)."""
+        """Find the segments; return the names of other files (see `SegmentRow.load`)."""
         return self.row.load(key=self.setting, tolerant=tolerant)
 
     @property
@@ -64,7 +66,7 @@ class UnitQueue:
         return self.end_unit - len(self._pending) // self.unit.size
 
     def write_pending(self) -> None:
-        """Write what was put, making segments as needed. On `OSError` it stays pending."""
+        """Write the pending units, creating segments as needed. On `OSError` they stay pending."""
         position = self.stored_units * self.unit.size
         while self._pending:
             start = self.row.start_of(position)
@@ -80,18 +82,19 @@ class UnitQueue:
             del self._pending[:room]
 
     def unit_at(self, number: int) -> tuple[int, ...] | None:
-        """A unit; None when its segment is gone."""
+        """Return a unit; None if its segment no longer exists."""
         data = self._read(number, 1)
         return self.unit.unpack(data) if len(data) == self.unit.size else None
 
     def units(self, number: int, count: int) -> list[tuple[int, ...]]:
-        """Up to `count` units from `number`, to the end of their segment, or of the files."""
+        """Return up to `count` units from `number`, to the end of their segment, or of the
+        files."""
         count = min(count, self.end_unit - number)
         return list(self.unit.iter_unpack(self._read(number, count))) if count > 0 else []
 
     def _read(self, number: int, count: int) -> bytes:
-        """Bytes of up to `count` units from `number`, to the end of their segment, or of the
-        files. Behind `end_unit` a file has what it has, which a start asks for."""
+        """Return bytes of up to `count` units from `number`, to the end of their segment, or of the
+        files. Includes bytes after `end_unit`, which a start needs."""
         size = self.unit.size
         if self._pending:
             at = number - self.stored_units
@@ -102,16 +105,16 @@ class UnitQueue:
 
     @property
     def first_unit(self) -> int:
-        """Number of the first unit that is kept, or of the first one of its segment."""
+        """Number of the first unit that still exists, or of the first one of its segment."""
         return self.row.starts[0] // self.unit.size if self.row.starts else self.stored_units
 
     @property
     def kept_unit(self) -> int:
-        """Number of the first unit that says something of the units behind it."""
+        """Number of the first unit from which conclusions about later units are valid."""
         return self.first_unit
 
     def begins_before(self, deletions: dict[str, int]) -> bool:
-        """Whether the queue holds what was there when its topic was deleted.
+        """True if the queue holds messages from before its topic's deletion.
 
         `deletions`: topics, each with the end of the log at that moment.
         """
@@ -119,36 +122,36 @@ class UnitQueue:
         if deleted_at is None or not (self.row.starts or self._pending):
             return False
         end = max(self.row.end // self.unit.size, self.end_unit)
-        first = self.unit_at(self._behind_blanks(self.first_unit, end))
+        first = self.unit_at(self._after_blanks(self.first_unit, end))
         return first is not None and first[0] < deleted_at
 
-    def _behind_blanks(self, number: int, end: int) -> int:
-        """The first unit in [number, end) that is no pre-blank; `end` without one."""
+    def _after_blanks(self, number: int, end: int) -> int:
+        """Return the first unit in [number, end) that is not a pre-blank; `end` without one."""
         return number
 
     def find_end(self, offset: int, *, thorough: bool) -> int:
-        """Length of the longest prefix of units whose records end at or below `offset`.
+        """Return the length of the longest prefix of units whose records end at or below `offset`.
 
-        `thorough` looks at every unit; else the boundary is found by halving, which trusts the
-        units below it. Nothing is changed; only files are looked at.
+        `thorough` reads every unit; else the boundary is found by halving, which trusts the units
+        below it. Nothing is changed; only files are read.
         """
         assert not self._pending, "what is put is written before anybody looks for an end"
         return self._walk(offset) if thorough else self._halve(offset)
 
     def offset_after(self, end_unit: int) -> int:
-        """The queue's next offset if it ended before unit `end_unit`."""
+        """Return the queue's next offset if it ended before unit `end_unit`."""
         return end_unit
 
     def set_end(self, end_unit: int) -> None:
-        """Take `end_unit` for the number of units that the files hold."""
+        """Set the number of units that the files hold."""
         self.end_unit = end_unit
 
     def cut_units(self, end_unit: int, *, keeps_first: bool = False) -> None:
-        """Keep the units before `end_unit`, zero the rest of their segment, drop later ones.
+        """Keep the units before `end_unit`, zero the remainder of their segment, drop later ones.
 
-        A unit above the mark is never kept because it is there (store.md 8.6). With `keeps_first`
-        the first segment stays, empty, where retention removed those before it: its name says how
-        far the queue had come.
+        A unit above the mark is never kept just because it exists (store.md 8.6). With
+        `keeps_first` the first segment stays, empty, if retention removed those before it: its name
+        shows the queue's progress.
         """
         self._pending.clear()
         self.end_unit = end_unit
@@ -165,24 +168,24 @@ class UnitQueue:
         return self._is_whole(unit) and unit[0] + unit[1] <= offset
 
     def _is_whole(self, unit: tuple[int, ...]) -> bool:
-        """Whether it can name a record at all."""
+        """True if it can name a record at all."""
         return unit[0] >= 0 and unit[1] > 0
 
     def _is_blank(self, unit: tuple[int, ...]) -> bool:
         return unit[0] == 0 and unit[1] == BLANK_UNIT_SIZE
 
     def goes_on(self, number: int) -> bool:
-        """Whether a unit of a record stands there."""
+        """True if there is a unit of a record at this number."""
         unit = self.unit_at(number)
         return unit is not None and self._is_whole(unit) and not self._is_blank(unit)
 
     def _walk(self, offset: int) -> int:
-        """End of the valid prefix, unit by unit; pre-blanks at its end do not count."""
-        end, kept = self.first_unit, self.kept_unit
+        """Return the end of the valid prefix, unit by unit; pre-blanks at its end do not count."""
+        end, first_valid = self.first_unit, self.kept_unit
         last_physical, number = -1, end
         for start in self.row.starts:
             for unit in self.unit.iter_unpack(self.row.read(start, self.row.size)):
-                if number < kept:
+                if number < first_valid:
                     end = number + 1
                 elif not self._is_blank(unit):
                     if not self._valid(unit, offset) or unit[0] <= last_physical:
@@ -192,17 +195,17 @@ class UnitQueue:
         return end
 
     def _halve(self, offset: int) -> int:
-        """The same by halving: valid units are a prefix, as the mark says.
+        """Return the same by halving: valid units are a prefix, as the mark says.
 
-        Pre-blanks count as valid on the way, so that a gap costs no more than any other units;
-        those right before the end are taken off again.
+        Pre-blanks count as valid meanwhile, so that a gap costs no more than any other units; those
+        right before the end are subtracted again.
         """
         base = low = self.kept_unit
         high = self.row.end // self.unit.size
         while low < high:
             middle = probe = (low + high) // 2
             unit = self.unit_at(probe)
-            # Behind the end all are zero; one that is not may be rotten, and costs no later one.
+            # After the end all are zero; a non-zero one may be damaged, and later ones still count.
             while unit and any(unit) and not self._counts(unit, offset) and probe - middle < PROBES:
                 probe += 1
                 unit = self.unit_at(probe) if probe < high else None
@@ -216,12 +219,13 @@ class UnitQueue:
         return self._is_blank(unit) or self._valid(unit, offset)
 
     def _before_blanks(self, base: int, end: int) -> int:
-        """Number behind the last unit in [base, end) that is no pre-blank; `base` without one."""
+        """Return the number after the last unit in [base, end) that is not a pre-blank; `base`
+        without one."""
         while end > base:
             unit = self.unit_at(end - 1)
             if unit is not None and not self._is_blank(unit):
                 return end
-            # One by one as long as that is little; a gap goes block by block.
+            # One by one as long as these are few; a gap goes block by block.
             row_start = self.row.start_of((end - 1) * self.unit.size) // self.unit.size
             start = max(base, end - BLOCK, row_start)
             data = self.row.read(start * self.unit.size, (end - start) * self.unit.size)
@@ -229,13 +233,13 @@ class UnitQueue:
         return base
 
     def last_unit(self) -> tuple[int, ...] | None:
-        """The last unit in a file that stands for a record."""
+        """Return the last unit in a file that stands for a record."""
         end = self._before_blanks(self.first_unit, self.stored_units)
         return self.unit_at(end - 1) if end > self.first_unit else None
 
     def delete_before(self, log_min: int) -> int:
-        """Unlink segments whose last units point below `log_min`, or the first ones behind them;
-        never the newest. How many."""
+        """Unlink segments whose last units point below `log_min`, or the first ones after them;
+        never the newest. Return their number."""
         removed = 0
         while len(self.row.starts) > 1:
             end = (self.row.starts[0] + self.row.size) // self.unit.size
@@ -246,14 +250,16 @@ class UnitQueue:
         return removed
 
     def _are_before(self, number: int, log_min: int) -> bool:
-        """Whether a unit and the next one point below `log_min`: two, as one may be rotten."""
-        one, two = self.unit_at(number), self.unit_at(number + 1)
-        if one is None or two is None:
+        """True if a unit and the next one point below `log_min`: two, as one may be damaged."""
+        unit, following = self.unit_at(number), self.unit_at(number + 1)
+        if unit is None or following is None:
             return False
-        return self._is_whole(one) and self._is_whole(two) and one[0] < two[0] < log_min
+        return (
+            self._is_whole(unit) and self._is_whole(following) and unit[0] < following[0] < log_min
+        )
 
     def destroy(self) -> None:
-        """Unlink everything; the queue begins anew."""
+        """Unlink everything; the queue starts afresh."""
         self._pending.clear()
         self.row.drop_from(0)
         self.end_unit = 0

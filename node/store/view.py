@@ -1,7 +1,7 @@
 """The log's files read as one row, whatever their lengths: to judge a damaged log before a change.
 
-`SegmentRow` stands for files that are as they should be. Here a file may be short or missing: what
-it lacks reads as zeros, and bytes that came from elsewhere can be laid over it.
+`SegmentRow` expects intact files. Here a file may be short or missing: missing bytes read as zeros,
+and bytes from elsewhere can be laid over it.
 """
 
 from rocketbed.node.store.cursor import LogCursor
@@ -15,7 +15,7 @@ _CHUNK = 1 << 20
 
 
 class Staged:
-    """Bytes for the log that are not in it yet: one file of ranges, which a kill may leave behind.
+    """Bytes for the log that are not in it yet: one file of ranges, which may remain after a kill.
 
     It is not durable, and is removed by `close`, or by the next one at its path.
     """
@@ -31,7 +31,7 @@ class Staged:
         self._size = 0
 
     def add(self, offset: int, data: bytes) -> None:
-        """Take bytes that belong at `offset` of the log. Raises `OSError`."""
+        """Add bytes that belong at `offset` of the log. Raises `OSError`."""
         self._file.write_at(self._size, data)
         start, at = offset, self._size
         if self._ranges and self._ranges[-1][1] == offset:
@@ -40,7 +40,7 @@ class Staged:
         self._size += len(data)
 
     def lay_over(self, offset: int, data: bytearray) -> None:
-        """Replace what is staged of `data`, which stands at `offset` of the log."""
+        """Overwrite the staged parts of `data`, which begins at `offset` of the log."""
         for start, end, at in self._ranges:
             low, high = max(start, offset), min(end, offset + len(data))
             if low < high:
@@ -48,27 +48,28 @@ class Staged:
                 data[low - offset : high - offset] = piece
 
     def pieces(self, segment_size: int) -> list[tuple[int, int]]:
-        """Offset and size of pieces that together are everything, each within one segment."""
-        found = []
+        """Return offset and size of pieces that together are everything, each within one
+        segment."""
+        pieces = []
         for position, end, _ in self._ranges:
             while position < end:
                 size = min(_CHUNK, end - position, segment_size - position % segment_size)
-                found.append((position, size))
+                pieces.append((position, size))
                 position += size
-        return found
+        return pieces
 
     def close(self) -> None:
-        """Forget everything."""
+        """Discard everything."""
         self._file.close()
         if self._disk.exists(self._path):
             self._disk.unlink(self._path)
 
 
 class LogView(SegmentRow):
-    """Segments of the log that are there, short, or missing."""
+    """Segments of the log that exist, are short, or are missing."""
 
     def __init__(self, parts: StoreParts, starts: list[int], lengths: dict[int, int]) -> None:
-        """`lengths`: of the files that are there, by start."""
+        """`lengths`: of the existing files, by start."""
         super().__init__(
             parts.world,
             parts.pool,
@@ -80,10 +81,10 @@ class LogView(SegmentRow):
         self.starts = starts
         self.lengths = lengths
         self.staged: Staged | None = None
-        """What is laid over the files."""
+        """Bytes laid over the files."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """As a row's; zeros where no file has a byte."""
+        """Return bytes as a row does; zeros where no file has a byte."""
         if not self.has(offset):
             return b""
         start = self.start_of(offset)
@@ -97,22 +98,22 @@ class LogView(SegmentRow):
         return bytes(data)
 
     def read_all(self, start: int, end: int) -> bytes:
-        """Bytes over any number of segments; for few."""
+        """Return bytes over any number of segments; for few."""
         data = bytearray()
         while start + len(data) < end:
             data += self.read(start + len(data), end - start - len(data))
         return bytes(data)
 
     @property
-    def unmade(self) -> list[int]:
+    def incomplete(self) -> list[int]:
         """Segments whose file is missing or short."""
         return [start for start in self.starts if self.lengths.get(start, 0) < self.size]
 
 
 class ViewCursor(LogCursor):
-    """A cursor over a view; it has no loop to share, so it reads in it."""
+    """A cursor over a view; it shares no loop, so it reads directly."""
 
-    async def read_beside(self, world: World, offset: int, size: int) -> bytes:
+    async def read_in_thread(self, world: World, offset: int, size: int) -> bytes:
         return self.segments.read(offset, size)
 
 
@@ -121,7 +122,7 @@ def is_segment_name(name: str) -> bool:
 
 
 async def holds_record(parts: StoreParts, start: int, length: int) -> bool:
-    """Whether the file that is named as the segment at `start` has any good record of that place.
+    """Return True if the file named as the segment at `start` has any good record of that position.
 
     Raises `OSError`.
     """

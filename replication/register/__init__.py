@@ -1,1 +1,1 @@
-"""The controller's register: groups on record, and the two stores that it is kept in."""
+"""The controller's register: the groups, and the two stores that can hold it."""

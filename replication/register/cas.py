@@ -1,8 +1,8 @@
-"""Small values with versions, changed by compare-and-swap: what the register is kept in.
+"""Small values with versions, changed by compare-and-swap: the storage of the register.
 
-Two stores have this shape: a file of SQLite for the clusters of one machine (`sqlite.py`), etcd
-for several controllers (`etcd.py`). Both are linearizable: a read sees every swap that was
-answered before it began.
+There are two stores: a file of SQLite for the clusters of one machine (`sqlite.py`), etcd for
+several controllers (`etcd.py`). Both are linearizable: a read sees every swap that was answered
+before it began.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from rocketbed.replication.errors import ReplicationError
 from rocketbed.wire.codes import ResponseCode
 
 CHANGES_MAX = 1000
-"""Versions of a value that are kept beside the newest, to be looked at."""
+"""Versions of a value that are stored besides the newest, for inspection."""
 
 
 class CasError(ReplicationError):
-    """Root of what such a store raises."""
+    """Base of the errors of such a store."""
 
 
 class CasUnknown(CasError):
@@ -24,7 +24,7 @@ class CasUnknown(CasError):
 
 
 class CasSuperseded(CasError):
-    """Another process may change this store now, and this one may not any more."""
+    """Another process may change this store now, and this one no longer may."""
 
     response_code: ClassVar[int] = ResponseCode.CONTROLLER_NOT_LEADER
 
@@ -35,7 +35,7 @@ class CasBroken(CasError):
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A value as it was at one version."""
+    """A value at one version."""
 
     version: int
     """1 for the first, one higher with each swap."""
@@ -43,22 +43,22 @@ class Versioned:
 
 
 class CasStore(Protocol):
-    """Values by name. Everybody may read; one process at a time, by its claim, may swap."""
+    """Values by name. All processes may read; one at a time, by its claim, may swap."""
 
     async def claim(self) -> None:
         """Wait until this process is the one that may swap. Raises `CasBroken`."""
         ...
 
     async def keep(self) -> None:
-        """Keep the claim until cancelled. Raises `CasSuperseded` when it is lost."""
+        """Hold the claim until cancelled. Raises `CasSuperseded` when it is lost."""
         ...
 
     async def read(self, name: str) -> Versioned | None:
-        """The newest version; None if there was never one. Raises `CasError`."""
+        """Return the newest version; None if there was never one. Raises `CasError`."""
         ...
 
     async def swap(self, name: str, value: bytes, *, after: int) -> bool:
-        """Write version `after + 1` if the newest is `after` (0: none yet); whether that was so.
+        """Write version `after + 1` if the newest is `after` (0: none yet); True if it was.
 
         Durable when it returns True. Raises `CasUnknown`, and then either is possible;
         `CasSuperseded` (also before a claim) and `CasBroken`, and then it was not made.
@@ -66,13 +66,14 @@ class CasStore(Protocol):
         ...
 
     async def names(self) -> list[str]:
-        """Names of all values, sorted. Raises `CasError`."""
+        """Return the names of all values, sorted. Raises `CasError`."""
         ...
 
     async def changes(self, name: str) -> list[Versioned]:
-        """The newest version and up to `CHANGES_MAX` before it, oldest first. Raises `CasError`."""
+        """Return the newest version and up to `CHANGES_MAX` before it, oldest first. Raises
+        `CasError`."""
         ...
 
     async def aclose(self) -> None:
-        """Give the store up; a second call does nothing."""
+        """Close the store; a second call does nothing."""
         ...

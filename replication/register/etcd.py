@@ -1,10 +1,10 @@
 """A compare-and-swap store in etcd (3.4 or newer), for several controllers of which one is active.
 
-Through etcd's JSON gateway. Keys below `/rocketbed/CLUSTER/`: `active`, whose value names the
-process that may swap and which goes with its lease; `now/NAME`, the newest version of a value;
-`was/NAME/VERSION`, those before it. The *fence* is the revision at which `active` was made: every
-swap asks that it is still the same, so that a controller that was superseded changes nothing,
-whatever its clock says. Neither TLS nor passwords yet: let only controllers reach this etcd.
+Uses etcd's JSON gateway. Keys below `/rocketbed/CLUSTER/`: `active`, whose value names the process
+that may swap and which expires with its lease; `now/NAME`, the newest version of a value;
+`was/NAME/VERSION`, the earlier ones. The *fence* is the revision at which `active` was created:
+every swap requires that it is unchanged, so that a superseded controller changes nothing, whatever
+its clock says. Neither TLS nor passwords yet: let only controllers reach this etcd.
 """
 
 import base64
@@ -28,9 +28,9 @@ from rocketbed.replication.register.cas import (
 from rocketbed.world.api import Address, Stream, World
 
 CLAIM_TTL_S: Final = 2
-"""Of the claim's lease. etcd raises less to this, 1.5 times its own election time."""
+"""Of the claim's lease. etcd raises lower values to this, 1.5 times its own election time."""
 CLAIM_ASK_S: Final = 0.2
-"""How often a waiting controller looks whether the active one is gone."""
+"""Interval at which a waiting controller checks for the active one."""
 ANSWER_S: Final = 1.0
 """Within the claim's time, so that one silent member does not cost it."""
 ANSWER_MAX: Final = 64 << 20
@@ -39,19 +39,20 @@ READ_SIZE: Final = 64 << 10
 
 
 class EtcdCas:
-    """See `rocketbed.replication.register.cas.CasStore`. An async context manager."""
+    """Store in etcd; see `rocketbed.replication.register.cas.CasStore`. An async context
+    manager."""
 
     def __init__(self, world: World, endpoints: list[Address], cluster: str) -> None:
-        """`endpoints` are those for clients of etcd's members, asked in turn."""
+        """`endpoints` are the client addresses of etcd's members, tried in turn."""
         self._world = world
         self._endpoints = list(endpoints)
         self._root = f"/rocketbed/{quote(cluster, safe='')}"
         self._holder = f"{world.name} {world.random.getrandbits(64):016x}"
         self._lease = ""
         self._fence = ""
-        """Create revision of `active` when it was ours; empty before and after."""
+        """Create revision of `active` while it is ours; empty before and after."""
         self._renewed = 0.0
-        """When the newest renewal that was answered was sent, seconds of the clock of leases."""
+        """Time at which the latest answered renewal was sent, seconds of the clock of leases."""
         self._saying = Seldom()
 
     async def __aenter__(self) -> Self:
@@ -66,7 +67,7 @@ class EtcdCas:
         await self.aclose()
 
     async def claim(self) -> None:
-        """As the interface says; tries until etcd answers."""
+        """Implement `CasStore.claim`; tries until etcd answers."""
         while not self._fence:
             try:
                 await self._try_to_claim()
@@ -76,16 +77,17 @@ class EtcdCas:
                 await trio.sleep(CLAIM_ASK_S)
 
     async def keep(self) -> None:
-        """As the interface says: also when etcd did not answer for the claim's whole time."""
+        """Implement `CasStore.keep`: also raises if etcd did not answer for the claim's whole
+        time."""
         while True:
-            asked = self._world.clock.monotonic()
-            left_s = self._renewed + CLAIM_TTL_S - asked
+            sent_at = self._world.clock.monotonic()
+            left_s = self._renewed + CLAIM_TTL_S - sent_at
             if not self._fence or left_s <= 0:
                 raise self._superseded("its claim was not renewed in time")
             try:
                 with trio.move_on_after(left_s):
                     if await self._renew():
-                        self._renewed = asked
+                        self._renewed = sent_at
                     else:
                         raise self._superseded("its claim has run out")
             except CasUnknown as exc:
@@ -93,12 +95,12 @@ class EtcdCas:
             await trio.sleep(CLAIM_TTL_S / 6)
 
     async def read(self, name: str) -> Versioned | None:
-        """As the interface says."""
-        found = (await self._post("kv/range", {"key": _b64(self._now(name))})).get("kvs", [])
-        return _versioned(found[0]) if found else None
+        """Implement `CasStore.read`."""
+        values = (await self._post("kv/range", {"key": _b64(self._now(name))})).get("kvs", [])
+        return _versioned(values[0]) if values else None
 
     async def swap(self, name: str, value: bytes, *, after: int) -> bool:
-        """As the interface says."""
+        """Implement `CasStore.swap`."""
         if not self._fence:
             raise self._superseded("it has no claim")
         fence = self._fence
@@ -130,21 +132,22 @@ class EtcdCas:
         return False
 
     async def names(self) -> list[str]:
-        """As the interface says."""
+        """Implement `CasStore.names`."""
         prefix = f"{self._root}/now/"
-        found = await self._range(prefix, keys_only=True)
-        return sorted(unquote(_text(one["key"])[len(prefix) :]) for one in found)
+        values = await self._range(prefix, keys_only=True)
+        return sorted(unquote(_text(value["key"])[len(prefix) :]) for value in values)
 
     async def changes(self, name: str) -> list[Versioned]:
-        """As the interface says."""
+        """Implement `CasStore.changes`."""
         prefix = self._was(name, 0)[:-10]
         return [
-            Versioned(int(_text(one["key"])[len(prefix) :]), _bytes(one.get("value", "")))
-            for one in await self._range(prefix)
+            Versioned(int(_text(value["key"])[len(prefix) :]), _bytes(value.get("value", "")))
+            for value in await self._range(prefix)
         ]
 
     async def aclose(self) -> None:
-        """As the interface says; the claim ends with it, so that the next one need not wait."""
+        """Implement `CasStore.aclose`; it revokes the claim, so that the next process need not
+        wait."""
         self._fence = ""
         lease, self._lease = self._lease, ""
         with trio.move_on_after(ANSWER_S, shield=True):
@@ -152,10 +155,10 @@ class EtcdCas:
                 if lease:
                     await self._post("lease/revoke", {"ID": lease})
             except (CasUnknown, CasBroken):
-                pass  # it runs out by itself
+                pass  # the lease expires anyway
 
     async def _try_to_claim(self) -> None:
-        asked = self._world.clock.monotonic()
+        sent_at = self._world.clock.monotonic()
         if not self._lease or not await self._renew():
             self._lease = (await self._post("lease/grant", {"TTL": CLAIM_TTL_S}))["ID"]
         key, holder = _b64(self._active()), _b64(self._holder)
@@ -166,10 +169,11 @@ class EtcdCas:
                 "success": [{"request_put": {"key": key, "value": holder, "lease": self._lease}}],
             },
         )
-        # Read rather than the answer: a try whose answer was lost may have made it ours.
+        # Read instead of using the answer: an earlier try whose answer was lost may have made it
+        # ours.
         active = (await self._post("kv/range", {"key": key})).get("kvs", [])
         if active and active[0]["value"] == holder and active[0].get("lease") == self._lease:
-            self._fence, self._renewed = active[0]["create_revision"], asked
+            self._fence, self._renewed = active[0]["create_revision"], sent_at
 
     async def _renew(self) -> bool:
         answer = await self._post("lease/keepalive", {"ID": self._lease})
@@ -185,12 +189,12 @@ class EtcdCas:
 
     async def _range(self, prefix: str, *, keys_only: bool = False) -> list[dict[str, Any]]:
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        asked = {"key": _b64(prefix), "range_end": _b64(end), "keys_only": keys_only}
-        found: list[dict[str, Any]] = (await self._post("kv/range", asked)).get("kvs", [])
-        return found
+        query = {"key": _b64(prefix), "range_end": _b64(end), "keys_only": keys_only}
+        values: list[dict[str, Any]] = (await self._post("kv/range", query)).get("kvs", [])
+        return values
 
     async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask one member after the other until one can be reached; what it answers."""
+        """Ask one member after another until one can be reached; return its answer."""
         reasons = []
         for _ in self._endpoints:
             host, port = self._endpoints[0]
@@ -199,22 +203,22 @@ class EtcdCas:
                     stream = await self._world.network.connect(host, port)
             except (OSError, trio.TooSlowError) as exc:
                 reasons.append(f"{host}:{port}: {_reason(exc)}")
-                self._rotate()  # it was not asked: the next one can be
+                self._rotate()  # it did not get the request: the next one can
                 continue
             where = f"etcd at {host}:{port}"
             try:
                 with trio.fail_after(ANSWER_S):
                     async with stream:
                         status, answer = await _exchange(stream, host, f"/v3/{path}", body)
-                found = orjson.loads(answer)
+                content = orjson.loads(answer)
             except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError) as exc:
                 self._rotate()
                 raise CasUnknown(f"{where}: {_reason(exc)}") from exc
             except h11.ProtocolError as exc:
                 raise CasBroken(f"{where} does not speak HTTP: {exc}") from exc
             if status == HTTPStatus.OK:
-                return dict(found)
-            reason = f"{where}: {status} {found.get('error', found)}"
+                return dict(content)
+            reason = f"{where}: {status} {content.get('error', content)}"
             if status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise CasBroken(f"{reason}: is this etcd 3.4 or newer, without passwords?")
             self._rotate()
@@ -237,7 +241,7 @@ class EtcdCas:
 async def _exchange(
     stream: Stream, host: str, path: str, body: dict[str, Any]
 ) -> tuple[int, bytes]:
-    """One request on a connection of its own: status and body of the answer."""
+    """Send one request on a separate connection; return status and body of the answer."""
     content = orjson.dumps(body)
     http = h11.Connection(h11.CLIENT)
     headers = [
@@ -277,8 +281,8 @@ def _compare(key: str, target: str, field: str, value: str) -> dict[str, str]:
     return {"key": _b64(key), "target": target, "result": "EQUAL", field: value}
 
 
-def _versioned(found: dict[str, Any]) -> Versioned:
-    return Versioned(int(found["version"]), _bytes(found.get("value", "")))
+def _versioned(value: dict[str, Any]) -> Versioned:
+    return Versioned(int(value["version"]), _bytes(value.get("value", "")))
 
 
 def _b64(text: str) -> str:

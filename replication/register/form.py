@@ -1,4 +1,4 @@
-"""A register entry as JSON. Pure; what was stored is checked before it is believed."""
+"""A register entry as JSON. Pure; a stored form is checked before it is used."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 def dumped(entry: GroupEntry) -> bytes:
-    """The stored form of an entry."""
+    """Return the stored form of an entry."""
     return orjson.dumps(
         {
             "format": FORMAT,
@@ -37,28 +37,28 @@ def dumped(entry: GroupEntry) -> bytes:
 
 
 def loaded(data: bytes, *, name: str, version: int) -> GroupEntry:
-    """The entry of a stored form, which was kept under this name and version.
+    """Return the entry of a stored form, which was stored under this name and version.
 
     Raises `EntryDamaged` with what is wrong; an entry that breaks its invariants is damaged too.
     """
     try:
-        found = orjson.loads(data)
-        if found["format"] != FORMAT:
-            raise ValueError(f"its format is {found['format']!r}, this program knows {FORMAT}")
+        content = orjson.loads(data)
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r}, this program knows {FORMAT}")
         entry = GroupEntry(
-            name=str(found["name"]),
-            policy=Policy(found["policy"]),
-            min_in_sync=_count(found["min_in_sync"], 1),
-            replicas=_by_number(found["replicas"], _replica),
-            epoch=_count(found["epoch"], most=EPOCH_MAX),
-            version=_count(found["version"]),
-            leader=None if found["leader"] is None else _count(found["leader"]),
-            in_sync=_members(found["in_sync"]),
-            eligible=_members(found["eligible"]),
-            last_known=frozenset(map(_count, found["last_known"])),
-            unclean=tuple(map(_count, found["unclean"])),
-            uid=str(found.get("uid", "")),
-            op=str(found["op"]),
+            name=str(content["name"]),
+            policy=Policy(content["policy"]),
+            min_in_sync=_count(content["min_in_sync"], 1),
+            replicas=_by_number(content["replicas"], _replica),
+            epoch=_count(content["epoch"], most=EPOCH_MAX),
+            version=_count(content["version"]),
+            leader=None if content["leader"] is None else _count(content["leader"]),
+            in_sync=_members(content["in_sync"]),
+            eligible=_members(content["eligible"]),
+            last_known=frozenset(map(_count, content["last_known"])),
+            unclean=tuple(map(_count, content["unclean"])),
+            uid=str(content.get("uid", "")),
+            op=str(content["op"]),
         )
         if (entry.name, entry.version) != (name, version):
             raise ValueError(f"it is version {entry.version} of {entry.name!r}")
@@ -80,20 +80,20 @@ def _by_text(values: Mapping[int, T], form: Callable[[T], Any]) -> dict[str, Any
     return {str(number): form(value) for number, value in sorted(values.items())}
 
 
-def _by_number(found: Any, form: Callable[[Any], T]) -> dict[int, T]:
-    return {_count(int(number)): form(value) for number, value in found.items()}
+def _by_number(values: Any, form: Callable[[Any], T]) -> dict[int, T]:
+    return {_count(int(number)): form(value) for number, value in values.items()}
 
 
-def _members(found: Any) -> Members:
-    return _by_number(found, _count)
+def _members(members: Any) -> Members:
+    return _by_number(members, _count)
 
 
-def _replica(found: Any) -> Replica:
+def _replica(content: Any) -> Replica:
     return Replica(
-        uuid=str(found["uuid"]),
-        incarnation=_count(found["incarnation"]),
-        address=str(found["address"]),
-        ha_address=str(found["ha_address"]),
+        uuid=str(content["uuid"]),
+        incarnation=_count(content["incarnation"]),
+        address=str(content["address"]),
+        ha_address=str(content["ha_address"]),
     )
 
 

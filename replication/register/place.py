@@ -1,4 +1,4 @@
-"""Where a controller keeps its register, as settings say it: a file, or etcd."""
+"""Location of a controller's register in settings: a file, or etcd."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ ETCD: Final = "etcd://"
 
 
 def check_place(text: str) -> None:
-    """Raises `ValueError` for what is neither a path nor `etcd://host:port,.../cluster`."""
+    """Raise `ValueError` for a text that is neither a path nor `etcd://host:port,.../cluster`."""
     if text.startswith(ETCD):
         _etcd(text)
     elif "://" in text:
@@ -22,7 +22,7 @@ def check_place(text: str) -> None:
 
 @asynccontextmanager
 async def open_register(world: World, text: str) -> AsyncIterator[CasStore]:
-    """The store at such a place. Raises `CasError`."""
+    """Open the store at such a location. Raises `CasError`."""
     if not text.startswith(ETCD):
         file = await open_sqlite(world, text)
         try:
@@ -41,4 +41,4 @@ def _etcd(text: str) -> tuple[list[tuple[str, int]], str]:
     hosts, _, cluster = text.removeprefix(ETCD).partition("/")
     if not cluster:
         raise ValueError(f"{text}: the cluster's name is missing: {ETCD}HOST:PORT/CLUSTER")
-    return [parse_address(one) for one in hosts.split(",")], cluster
+    return [parse_address(host) for host in hosts.split(",")], cluster

@@ -1,8 +1,8 @@
-"""The controller's register: what is on record of each group, and the operations that change it.
+"""The controller's register: the entry of each group, and the operations that change it.
 
-The decisions are those of `replication.election`; here they are made durable by compare-and-swap.
-Every operation has an id of its caller's, so that one that is repeated, or whose answer was lost,
-changes nothing a second time, and every answer is the entry as it stands (replication.md 7.9).
+`replication.election` decides; here its decisions are made durable by compare-and-swap. Every
+operation has an id from its caller, so that a repeated one, or one whose answer was lost, changes
+nothing a second time, and every answer is the present entry (replication.md 7.9).
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from rocketbed.replication.register.cas import CasStore, CasUnknown
 from rocketbed.replication.register.form import dumped, loaded
 
 UNKNOWN_MAX = 5
-"""Answers in a row that are lost before the caller is told that the outcome is not known."""
+"""Lost answers in a row before the caller gets `CasUnknown`."""
 
 
 class Register:
@@ -35,12 +35,13 @@ class Register:
         self._store = store
 
     async def get(self, name: str) -> GroupEntry | None:
-        """The newest entry of a group. Raises `CasError`, `EntryDamaged`."""
-        found = await self._store.read(name)
-        return None if found is None else loaded(found.value, name=name, version=found.version)
+        """Return the newest entry of a group. Raises `CasError`, `EntryDamaged`."""
+        stored = await self._store.read(name)
+        return None if stored is None else loaded(stored.value, name=name, version=stored.version)
 
     async def groups(self) -> tuple[dict[str, GroupEntry], dict[str, EntryDamaged]]:
-        """The newest entry of each, and why some cannot be read. Raises `CasError`."""
+        """Return the newest entry of each group, and the errors of unreadable ones. Raises
+        `CasError`."""
         entries: dict[str, GroupEntry] = {}
         damaged: dict[str, EntryDamaged] = {}
         for name in await self._store.names():
@@ -54,31 +55,31 @@ class Register:
         return entries, damaged
 
     async def history(self, name: str) -> list[GroupEntry]:
-        """The newest thousand versions of a group, oldest first. Raises as `get`."""
+        """Return the newest thousand versions of a group, oldest first. Raises as `get`."""
         return [
-            loaded(one.value, name=name, version=one.version)
-            for one in await self._store.changes(name)
+            loaded(stored.value, name=name, version=stored.version)
+            for stored in await self._store.changes(name)
         ]
 
     async def register(
         self, number: int, replica: Replica, new: GroupEntry, *, lossless: bool, op: str
     ) -> GroupEntry:
-        """A replica has started; see `election.registered`. `new` is what becomes of its group if
-        this is the first of it. Raises as `get`, `ChangeRefused`, `CasUnknown`."""
+        """Register a started replica; see `election.registered`. `new` is the first entry of its
+        group, if it is the first replica. Raises as `get`, `ChangeRefused`, `CasUnknown`."""
 
         def change(entry: GroupEntry) -> GroupEntry:
             if entry.replicas.get(number) == replica:
-                return entry  # said before, by a request whose answer was lost
+                return entry  # done before, by a request whose answer was lost
             return registered(entry, number, replica, lossless=lossless)
 
         return await self._change(new.name, change, op, new)
 
     async def alter(self, name: str, proposal: Proposal, *, op: str) -> GroupEntry:
-        """See `election.altered`. Raises also `Superseded`."""
+        """Apply a leader's proposal; see `election.altered`. Raises also `Superseded`."""
         return await self._change(name, lambda entry: altered(entry, proposal), op)
 
     async def fence(self, name: str, number: int, incarnation: int, *, op: str) -> GroupEntry:
-        """This life of a replica is not heard any more, or stops; see `election.fenced`."""
+        """Fence an incarnation that is silent, or stops; see `election.fenced`."""
 
         def change(entry: GroupEntry) -> GroupEntry:
             lives = entry.in_sync.get(number) == incarnation
@@ -87,7 +88,7 @@ class Register:
         return await self._change(name, change, op)
 
     async def elect(self, name: str, alive: Mapping[int, Candidate], *, op: str) -> GroupEntry:
-        """A leader where there is none; the entry is the same if nobody may lead."""
+        """Elect a leader if there is none; the entry is unchanged if no replica may lead."""
 
         def change(entry: GroupEntry) -> GroupEntry:
             if entry.leader is not None:
@@ -99,7 +100,7 @@ class Register:
     async def hand_over(
         self, name: str, *, leader: int, epoch: int, to: int, op: str
     ) -> GroupEntry:
-        """See `election.handed_over`."""
+        """Pass the lead on; see `election.handed_over`."""
         return await self._change(
             name, lambda entry: handed_over(entry, leader=leader, epoch=epoch, to=to), op
         )
@@ -107,20 +108,20 @@ class Register:
     async def force(
         self, name: str, number: int, alive: Mapping[int, Candidate], *, op: str
     ) -> GroupEntry:
-        """See `election.forced`: an operator accepts that bytes may be lost."""
+        """Make an operator's choice the leader; see `election.forced`: bytes may be lost."""
         return await self._change(name, lambda entry: forced(entry, number, alive), op)
 
     async def refound(
         self, number: int, replica: Replica, new: GroupEntry, *, epoch: int, op: str
     ) -> GroupEntry:
-        """See `election.refounded`."""
+        """Recreate a lost group; see `election.refounded`."""
         return await self._change(
             new.name, lambda entry: refounded(entry, number, replica, epoch=epoch), op, new
         )
 
     async def _made_by(self, name: str, op: str) -> GroupEntry | None:
-        """The version that a request made, if it did."""
-        return next((one for one in await self.history(name) if one.op == op), None)
+        """Return the version that a request made, if it did."""
+        return next((entry for entry in await self.history(name) if entry.op == op), None)
 
     async def _change(
         self,
@@ -133,9 +134,9 @@ class Register:
             raise ChangeRefused("an operation needs an id, by which its repetition is known")
         unknown = 0
         while True:
-            # Somebody else's change may stand on top of ours by now.
-            if unknown and (made := await self._made_by(name, op)) is not None:
-                return made
+            # Another process's change may follow ours by now.
+            if unknown and (written := await self._made_by(name, op)) is not None:
+                return written
             before = await self.get(name) or new
             if before is None:
                 raise GroupUnknown(f"no replica of group {name!r} ever registered")
@@ -163,10 +164,10 @@ class Register:
 def new_group(
     name: str, *, replicas: int, policy: Policy | None = None, uid: str = ""
 ) -> GroupEntry:
-    """The entry of a group that nobody registered in yet, by how many replicas it is to have.
+    """Return the entry of a group without replicas, by its intended number of them.
 
-    Two copies of each message where there are three; where there are fewer, one survivor may have
-    to do, so that without a `policy` only disks protect what is acknowledged (replication.md 7.5).
+    Two copies of each message with three replicas; with fewer, one survivor may have to do, so that
+    without a `policy` only disks protect what is acknowledged (replication.md 7.5).
     """
     assert replicas >= 1, replicas
     if policy is None:
@@ -175,5 +176,5 @@ def new_group(
 
 
 def min_in_sync(replicas: int) -> int:
-    """How many have to be in sync where so many are to be there."""
+    """Return how many of this many replicas have to be in sync."""
     return 2 if replicas >= 3 else 1

@@ -1,7 +1,7 @@
 """A compare-and-swap store in one file of SQLite, for one process.
 
 Each change is one transaction that is synced before it is answered (`synchronous=FULL`: with less,
-a power loss could bring an older version back, and an epoch would be given out twice). The file is
+a power loss could bring an older version back, and an epoch would be assigned twice). The file is
 locked as long as the process has it open, so that no second controller changes it.
 """
 
@@ -28,7 +28,7 @@ APPLICATION_ID = 0x52424353
 """Marks the file as ours, in its header ("RBCS")."""
 FORMAT = 1
 LOOK_S = 1.0
-"""How often it is looked whether the file is there."""
+"""Interval of the checks that the file exists."""
 
 _SCHEMA = """
 CREATE TABLE newest(name TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL);
@@ -39,22 +39,23 @@ CREATE TABLE changes(
 
 
 class SqliteCas:
-    """See `rocketbed.replication.register.cas.CasStore`. Made by `open_sqlite`."""
+    """Store in a file; see `rocketbed.replication.register.cas.CasStore`. Created by
+    `open_sqlite`."""
 
     def __init__(self, world: World, path: str, connection: sqlite3.Connection) -> None:
         self._world = world
         self._path = path
         self._connection: sqlite3.Connection | None = connection
-        self._one = trio.Lock()
+        self._turn = trio.Lock()
         """Held while a thread uses the connection."""
         self._file = _identity(path)
         self._broken: CasBroken | None = None
 
     async def claim(self) -> None:
-        """Held since the file was opened."""
+        """Return: the claim is held since the file was opened."""
 
     async def keep(self) -> None:
-        """Held until the file is closed, or gone. Raises `CasBroken`."""
+        """Hold the claim until the file is closed, or missing. Raises `CasBroken`."""
         while True:
             await trio.sleep(LOOK_S)
             if _identity(self._path) != self._file:
@@ -64,7 +65,7 @@ class SqliteCas:
                 )
 
     async def read(self, name: str) -> Versioned | None:
-        """As the interface says."""
+        """Implement `CasStore.read`."""
 
         def read(connection: sqlite3.Connection) -> Versioned | None:
             found = connection.execute(
@@ -75,7 +76,7 @@ class SqliteCas:
         return await self._run(read)
 
     async def swap(self, name: str, value: bytes, *, after: int) -> bool:
-        """As the interface says; `CasUnknown` only while the disk is full."""
+        """Implement `CasStore.swap`; `CasUnknown` only while the disk is full."""
         wall_ms = self._world.clock.wall_ms()
 
         def swap(connection: sqlite3.Connection) -> bool:
@@ -102,13 +103,13 @@ class SqliteCas:
         return await self._run(swap)
 
     async def names(self) -> list[str]:
-        """As the interface says."""
+        """Implement `CasStore.names`."""
         return await self._run(
             lambda one: [name for (name,) in one.execute("SELECT name FROM newest ORDER BY name")]
         )
 
     async def changes(self, name: str) -> list[Versioned]:
-        """As the interface says."""
+        """Implement `CasStore.changes`."""
         return await self._run(
             lambda one: [
                 Versioned(*row)
@@ -119,15 +120,15 @@ class SqliteCas:
         )
 
     async def aclose(self) -> None:
-        """As the interface says."""
-        async with self._one:
+        """Implement `CasStore.aclose`."""
+        async with self._turn:
             connection, self._connection = self._connection, None
             if connection is not None:
                 await self._world.offload(connection.close)
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """One transaction, in a thread. Whoever is cancelled meanwhile still has it made."""
-        async with self._one:
+        """Run one transaction, in a thread. A cancelled caller still has it made."""
+        async with self._turn:
             connection = self._connection
             if connection is None:
                 raise CasSuperseded(f"{self._path} was closed")
@@ -144,8 +145,8 @@ class SqliteCas:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 result = work(connection)
-                # A commit that failed may be on disk all the same: nothing is asked after it,
-                # unless it failed for want of room, of which SQLite says that it left nothing.
+                # A failed commit may be on disk all the same: no request is served after it, unless
+                # it failed for lack of room, in which case SQLite promises that it left nothing.
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -167,7 +168,7 @@ class SqliteCas:
 
 
 async def open_sqlite(world: World, path: str) -> SqliteCas:
-    """Open the file, made if absent.
+    """Open the file, creating it if absent.
 
     Raises `CasSuperseded` if another process has it, `CasBroken` if it is damaged or not ours.
     """
@@ -208,9 +209,9 @@ def _opened(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN EXCLUSIVE")  # the lock, from now on
         with closing(connection.execute("PRAGMA quick_check(1)")) as rows:
-            found = str(rows.fetchone()[0])
-        if found != "ok":
-            raise sqlite3.DatabaseError(found)
+            verdict = str(rows.fetchone()[0])
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
         ours, form = (
             connection.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("application_id", "user_version")
@@ -236,9 +237,9 @@ def _folder(path: str) -> str:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which file has the name now."""
+    """Return device and inode of the file that has the name now."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -61,8 +61,8 @@ def node(
         for line in trio.run(check_node, real_world("check"), config):
             click.echo(line)
         return 0
-    _, which = choose(wanted=config.store.native)
-    log = "native" if log_bodies(wanted=config.store.native) else "python"
+    _, which = choose(native=config.store.native)
+    log = "native" if log_bodies(enabled=config.store.native) else "python"
     logging.getLogger("rocketbed.node").info("send.body which=%s log=%s", which, log)
     source = usable_source(config.bind_address)
     try:

@@ -77,7 +77,7 @@ def _boards(random: Random) -> None:
             offset = random.randrange(link.offered + 2)
             newer = [number for number, sent in before.items() if sent < offset]
             used[1:] = max([used[1], *newer]), offset
-            board.report(link, offset)
+            board.acknowledge(link, offset)
             held = [end for _, _, (*_, end) in links if end and _slaves(links, end) >= needed]
             value = max([value, *held])
         else:
@@ -118,7 +118,7 @@ def _in_sync() -> None:
     for board, host in ((AckBoard(1, alone), "a"), (unseen, "b")):
         link = Link(host, offered=5)
         board.join(link)
-        board.report(link, 5)
+        board.acknowledge(link, 5)
     ensure(alone.value == 0, "confirmed", "by a slave, where none is waited for")
     try:
         AckBoard(0)

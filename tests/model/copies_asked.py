@@ -6,7 +6,7 @@ from typing import Any, Final
 from rocketbed.replication.api import WholeRecord
 from rocketbed.replication.errors import CutRefused, NothingInCommon
 from rocketbed.replication.fresh import LogBounds
-from rocketbed.replication.prefix import EMPTY_IT, STEP_SIZE, Parted, PrefixSearch
+from rocketbed.replication.prefix import EMPTY_IT, STEP_SIZE, Divergence, PrefixSearch
 from rocketbed.replication.watermark import Watermark
 from tests.model.model import ensure
 
@@ -85,12 +85,14 @@ async def _searched(random: Random) -> None:
             known, step, unserved = -1, STEP_SIZE, 0
         else:
             differs = random.choice((*log.ends, first, first + 99, end))
-            if (was := await _judged(search, log, Parted(first, differs, "why"), floor)) == "lower":
+            if (
+                was := await _judged(search, log, Divergence(first, differs, "why"), floor)
+            ) == "lower":
                 known, step, unserved = first, 2 * step, 0
             ensure(was != "" or bounds is not None, "search", "refused by nobody")
 
 
-async def _judged(search: PrefixSearch, log: Any, parted: Parted, floor: int) -> str:
+async def _judged(search: PrefixSearch, log: Any, parted: Divergence, floor: int) -> str:
     log.searched.clear()
     begin = parted.first if parted.first != 1 else 0
     fits = [at for at in range(1, len(log.ends)) if log.ends[at] <= parted.offset]

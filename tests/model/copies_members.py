@@ -43,8 +43,8 @@ class _Hello:
 def _member(random: Random, view: InSyncView, number: int, *, learner: bool) -> None:
     followers: dict[int, Served] = {}
     members, now, end = Membership(view, followers), random.randrange(9) * 1.0, START
-    is_in = number in view.known.in_sync
-    is_spare = len(view.known.in_sync) > view.known.min_in_sync
+    is_in = number in view.entry.in_sync
+    is_spare = len(view.entry.in_sync) > view.entry.min_in_sync
     absent: float | None = None
     behind: tuple[float, int] | None = None
     complete: float | None = None
@@ -56,15 +56,15 @@ def _member(random: Random, view: InSyncView, number: int, *, learner: bool) -> 
             hello: Any = _Hello(random.choice((1, 1, 1, 1 + is_in)), learner=learner)
             nobody: Any = None
             link = followers[number] = Served(nobody, hello, 0)
-            members.came(number)
+            members.link_opened(number)
             absent = complete = joining = None
         elif draw < 0.12 and link is not None:
             del followers[number]
-            members.left(number)
+            members.link_closed(number)
             link, complete, joining = None, None, None
         elif draw < 0.14 and is_in:
-            life, version = random.randrange(1, 3), view.known.version + 1
-            view.read(replace(view.known, version=version, in_sync={ME: 1, number: life}))
+            life, version = random.randrange(1, 3), view.entry.version + 1
+            view.read(replace(view.entry, version=version, in_sync={ME: 1, number: life}))
         elif draw < 0.5:
             end += random.randrange(3)
         elif draw < 0.9 and link is not None:
@@ -72,7 +72,7 @@ def _member(random: Random, view: InSyncView, number: int, *, learner: bool) -> 
             view.acknowledged(number, link.hello.incarnation, link.acknowledged)
         view.raise_confirm(end)
         want = ""
-        is_new = link is not None and link.hello.incarnation != view.known.in_sync.get(number, 1)
+        is_new = link is not None and link.hello.incarnation != view.entry.in_sync.get(number, 1)
         if is_in and (link is None or is_new):
             absent = now if absent is None else absent
             want = "leave" if now - absent > GRACE_S else ""
@@ -97,7 +97,7 @@ def _member(random: Random, view: InSyncView, number: int, *, learner: bool) -> 
                         joining = now
                     elif not want and now - (joining or 0) > LAG_S:
                         complete = joining = None
-        asked = members.due(end, now)
+        asked = members.next_change(end, now)
         found = "" if asked is None else "leave" if number not in asked.in_sync else "join"
         ensure(found == want, "member", f"{found!r} is due for {want!r}")
         if asked is not None:
@@ -146,7 +146,7 @@ async def ask_lives(world: World, random: Random) -> None:
             number += random.randrange(1, 4)
             await file.raise_life(number)
         if random.random() < 0.5:
-            await file.told()
+            await file.clear_loss()
             untold, kernel = False, boot
         if random.random() < 0.5:
             await file.stopped()

@@ -154,7 +154,7 @@ async def _sees(store: MessageStore, told: Stretches, bad: set[int], full: Fille
     ensure(found == told, "scrub", f"{found} for {told}")
     shown = ";".join(f"{start}-{end}" for start, end in told)
     ensure(store.damaged_ranges == shown, "scrub", f"{store.damaged_ranges!r} for {shown!r}")
-    others = (store.scrubber.mended, store.scrubber.unqueued, store.scrubber.index_damage)
+    others = (store.scrubber.healed, store.scrubber.unqueued, store.scrubber.index_damage)
     ensure(others == (0, {}, ""), "scrub", f"of what is good: {others}")
     for (topic, queue), kept in sorted(full.model.queues().items()):
         for one in kept:
@@ -243,7 +243,7 @@ def _units(full: Filled, random: Random) -> str:
 
 async def _mends(store: MessageStore, count: int, told: Stretches) -> None:
     scrubber = store.scrubber
-    ensure(scrubber.mended == count, "mending", f"{scrubber.mended} units for {count}")
+    ensure(scrubber.healed == count, "mending", f"{scrubber.healed} units for {count}")
     found = [(one.start, one.end) for one in scrubber.damage]
     ensure(found == told, "scrub", f"{found} for {told}")
 

@@ -274,7 +274,7 @@ def _waits() -> None:
         ensure(told == (copies > 1), "waits", f"for {copies} copies: {told}")
     polls = LongPolls(limit=2, queue_max=lambda topic, queue: 0, execute=lambda pull: None)
     pull: Any = None
-    taken = [polls.hold("T", number % 2, pull) for number in range(4)]
+    taken = [polls.add("T", number % 2, pull) for number in range(4)]
     ensure((taken, len(polls)) == ([True, True, False, False], 2), "waits", f"{taken}")
 
 
@@ -291,7 +291,7 @@ def _rolls(random: Random) -> None:
         ensure(found == want, "lease", f"{late} s after its beginning: {found}")
     ensure(roll.last_heard(1, since) is None, "lease", "one that was never heard was")
     at, ends = since + 1, (2, 50)
-    roll.heard(1, Candidate(4, epoch=2, end=50), at)
+    roll.record_beat(1, Candidate(4, epoch=2, end=50), at)
     led = replace(entry, replicas={1: REPLICA}, leader=1, in_sync={1: 4})
     other = replace(led, in_sync={1: 5})
     for late, is_alive in ((0.0, True), (LEASE_S - 0.001, True), (LEASE_S, False)):
@@ -303,9 +303,9 @@ def _rolls(random: Random) -> None:
         ensure(roll.next(other, now) == want, "lease", f"{late} s: of another life")
     roll.since = at + 1
     ensure(roll.next(led, at + 1) == Wait(at + 1 + LEASE_S), "lease", "of a new controller")
-    roll.gone(1, 3)
+    roll.record_death(1, 3)
     ensure(roll.last_heard(1, at + 2) == 2, "lease", "another life is gone")
-    roll.gone(1, 4)
+    roll.record_death(1, 4)
     told = roll.last_heard(1, at), roll.alive(at), roll.next(led, at), roll.last_end(1)
     ensure(told == (None, {}, Fence(1, 4), ends), "lease", f"one that is gone: {told}")
     ensure(roll.last_end(2) is None, "lease", "the end of one that was never heard")

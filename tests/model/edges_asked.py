@@ -102,7 +102,7 @@ def ask_admission(random: Random) -> None:
     ):
         roll = Roll(0.0)
         if late is not None:
-            roll.heard(1, Candidate(3), 9.0 - late)
+            roll.record_beat(1, Candidate(3), 9.0 - late)
         asked = _asked(address=address, uuid=uuid, incarnation=life)
         runs = bool(linked) and late is not None and 9.0 - (9.0 - late) < LEASE_S
         refused = address != "a" and uuid == "u" and life > 3 and runs
@@ -122,7 +122,7 @@ def _seconds(random: Random) -> None:
         since = random.choice((now - 0.25, now, now - 9, heard or 0.0))
         roll = None if random.random() < 0.1 else Roll(begun)
         if roll is not None and heard is not None:
-            roll.heard(1, Candidate(3), heard)
+            roll.record_beat(1, Candidate(3), heard)
         said = {name: random.random() < 0.1 for name in ("epoch", "end", "promised")}
         sets: dict[str, Any] = random.choice(
             ({}, {"in_sync": {1: 3}}, {"eligible": {1: 3}}, {"last_known": frozenset({1})})
@@ -145,7 +145,7 @@ def _seconds(random: Random) -> None:
 def _fallen() -> None:
     """A log in memory that ends before where it was heard to end."""
     roll = Roll(0.0)
-    roll.heard(1, Candidate(3, epoch=2, end=50), 1.0)
+    roll.record_beat(1, Candidate(3, epoch=2, end=50), 1.0)
     fake: Any = SimpleNamespace(
         _groups={"g": SimpleNamespace(roll=roll)}, _world=SimpleNamespace(log=QUIET)
     )
@@ -276,7 +276,7 @@ def ask_answers() -> None:
     for is_slave, replica, ha, master in product((True, False), (None, 1), ("h", ""), ("m", "")):
         follows = list[tuple[str, str]]()
         fake = SimpleNamespace(
-            registered={address: False}, _world=SimpleNamespace(log=QUIET), _told={},
+            registered={address: False}, _world=SimpleNamespace(log=QUIET), _masters={},
             _config=SimpleNamespace(is_slave=is_slave, replica=replica), _follow=follows.append,
         )  # fmt: skip
         fields = {"haServerAddr": ha, "masterAddr": master}
@@ -284,7 +284,7 @@ def ask_answers() -> None:
             Command(code=103), 0, None, {name: one for name, one in fields.items() if one}
         )
         for _ in range(2):
-            Registration._took(fake, address, told)
+            Registration._accept(fake, address, told)
         want = [(ha, master)] if is_slave and replica is None and ha and master else []
         ensure(
             (follows, fake.registered) == (want, {address: True}), "named", f"{follows}: {fields}"

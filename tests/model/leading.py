@@ -398,13 +398,13 @@ class Leading(LeadingStage):
         await self._follow(one, two, CAUGHT_UP_S)
         doubt = Reject(why="no good", first=one.acknowledged)
         looked, scrubber = list[int](), self.node.store.scrubber
-        look = scrubber.look_at
+        look = scrubber.check_at
 
-        async def look_at(offset: int) -> None:
+        async def check_at(offset: int) -> None:
             looked.append(offset)
             await look(offset)
 
-        scrubber.look_at = look_at
+        scrubber.check_at = check_at
         for _ in range(2):
             await one.say(doubt)
         await trio.sleep(0.02)

@@ -166,7 +166,7 @@ def _wrong_unit(image: DiskImage, model: Model, config: StoreConfig, random: Ran
 
 
 async def _mended(store: MessageStore, model: Model) -> tuple[int, str]:
-    return store.scrubber.mended, await answers_of(store, model)
+    return store.scrubber.healed, await answers_of(store, model)
 
 
 def _rotten(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:

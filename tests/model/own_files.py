@@ -74,7 +74,7 @@ def _drawn(random: Random) -> Mark:
         claimed={"T/0": some()}, accepted=(AcceptedCut(some(), some(), 3, some()),),
         scrubbed=some(), damage=((some(), some(), "why"),), index_damage="bad",
         index_tags=random.random() < 0.5, followed=random.choice((None, "", "a:1")),
-        inherited=some(), owed=some(),
+        inherited=some(), resend_to=some(),
     )  # fmt: skip
 
 
@@ -92,8 +92,10 @@ async def _marks(world: World, random: Random) -> None:
         ensure(again.load() == mark == again.mark, "mark", f"{again.mark} for {mark}")
         ensure(marks.mark == mark and marks.has_traces, "mark", "it is another one in memory")
         at = random.randrange(1 << 40)
-        await marks.update(owed=at)
-        ensure(again.load() == marks.mark and again.mark.owed == at, "mark", "an update is lost")
+        await marks.update(resend_to=at)
+        ensure(
+            again.load() == marks.mark and again.mark.resend_to == at, "mark", "an update is lost"
+        )
         data = encode_mark(mark)
         where = random.randrange(len(data))
         spoilt = (data[:-1], data[1:], data + b"\n", data[:where], b"",

@@ -196,9 +196,9 @@ def _damaged(random: Random) -> None:
         known = [(start, min(end, cut), is_readable) for start, end, is_readable in known]
         known = [one for one in known if one[0] < cut]
     bad, fair = _merged(known), _merged(known, readable=True)
-    found = [(one.start, one.end) for one in damaged.found]
+    found = [(one.start, one.end) for one in damaged.ranges]
     ensure(found == sorted(bad + fair, key=lambda one: one[0]), "damage", f"{found} of {known}")
-    readable = [(one.start, one.end) for one in damaged.found if one.is_readable]
+    readable = [(one.start, one.end) for one in damaged.ranges if one.is_readable]
     ensure(readable == fair, "damage", f"{readable} can be read, of {known}")
     for _ in range(9):
         at, size = random.randrange(420), random.randrange(1, 60)
@@ -223,10 +223,10 @@ def _joined(random: Random, least: int) -> None:
         damaged.add(Damage(*spans[-1], "bad"))
         first = ";".join(f"{start}-{end}" for start, end in spans[:SHOWN])
         want = first + (f" and {number + 1 - SHOWN} more" if number >= SHOWN else "")
-        ensure(damaged.shown() == want, "damage", f"{damaged.shown()} for {want}")
+        ensure(damaged.summary() == want, "damage", f"{damaged.summary()} for {want}")
         gaps.append(least if number < 3 or random.random() < 0.05 else JOIN_GAP * 9)
         at += 10 + gaps[-1]
-    ensure(len(damaged.found) == damaged.count == RANGES_MAX, "damage", f"{len(damaged.found)}")
+    ensure(len(damaged.ranges) == damaged.count == RANGES_MAX, "damage", f"{len(damaged.ranges)}")
     damaged.add(Damage(at, at + 10, "bad"))
     spans.append((at, at + 10))
     gap = next(gap for gap in (JOIN_GAP << by for by in range(9)) if least <= gap)
@@ -236,7 +236,7 @@ def _joined(random: Random, least: int) -> None:
             joined[-1] = joined[-1][0], end, "bad, and more behind it"
         else:
             joined.append((start, end, "bad"))
-    found = [(one.start, one.end, one.reason) for one in damaged.found]
+    found = [(one.start, one.end, one.reason) for one in damaged.ranges]
     ensure(found == joined, "damage", f"{len(found)} stretches are left of {RANGES_MAX + 1}")
     ensure(damaged.count == RANGES_MAX + 1, "damage", f"{damaged.count} were found")
 
@@ -281,9 +281,11 @@ def _staged(world: World, random: Random, store: MessageStore) -> None:
     )
     for start, length in staged.pieces(size):
         ensure(start // size == (start + length - 1) // size, "view", f"{start} of {length} bytes")
-    ensure(view.unmade == starts, "view", f"{view.unmade} have no file")
+    ensure(view.incomplete == starts, "view", f"{view.incomplete} have no file")
     view.lengths = {starts[0]: size, starts[-1] + size: 1, starts[-1]: size - 1}
-    ensure(view.unmade == starts[1:] or len(starts) == 1, "view", f"{view.unmade} are short")
+    ensure(
+        view.incomplete == starts[1:] or len(starts) == 1, "view", f"{view.incomplete} are short"
+    )
     staged.close()
     staged.close()
     ensure(not disk.exists(path), "view", "it is left")

@@ -13,7 +13,7 @@ from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.cursor import LogCursor
 from rocketbed.node.store.scan import crc_scanner
 from rocketbed.node.store.store import MessageStore
-from rocketbed.node.store.tail import Tail, look_behind, next_good
+from rocketbed.node.store.tail import Tail, good_records_after, next_good
 from rocketbed.world.api import World
 from tests.model.durable import ensure_durable
 from tests.model.mending import serve
@@ -175,12 +175,12 @@ class _Log:
         for record in self._records:
             for at in (record.physical - 1, record.physical, record.end):
                 rest = [one for one in good if one > at]
-                tail = await look_behind(self._parts, at)
+                tail = await good_records_after(self._parts, at)
                 want = Tail(len(rest), rest[0] if rest else -1)
                 ensure(tail == want, "tail", f"behind {at}: {tail}, not {want}")
         at = random.choice(good)
         for limit, is_there in ((at, False), (at + 1, True)):
-            tail = await look_behind(self._parts, at - 1, limit)
+            tail = await good_records_after(self._parts, at - 1, limit)
             told = tail.first_good == at, tail.good_records > 0
             ensure(told == (is_there, is_there), "tail", f"{at} below {limit}: {tail}")
         for record in bad:

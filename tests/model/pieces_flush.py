@@ -179,8 +179,12 @@ async def _rounds(stage: _Stage, random: Random) -> None:
         want_end = before if is_late else max(before, end)
         ensure(stage.flushed.value == want_end, "flush", f"{stage.flushed.value} for {want_end}")
         noted = noted if stage.fails else begin
-        ensure(flusher.known(end) == max(known, flusher.floor), "flush", f"{end}, {more} more came")
-        other = flusher.known(end - 1)
+        ensure(
+            flusher.flushed_mark(end) == max(known, flusher.floor),
+            "flush",
+            f"{end}, {more} more came",
+        )
+        other = flusher.flushed_mark(end - 1)
         if whole is not None:
             want_end = min(end - 1, stage.written.value - whole)
         else:

@@ -335,7 +335,7 @@ def _compared(
         other = units[spoilt]._replace(physical_offset=unit[0])
         records[unit[0]] = other._replace(**random.choice(({"topic": "X"}, {"queue_id": 1})))
         foreign.append(unit[0])
-    parts: Any = SimpleNamespace(min_offset=low), SimpleNamespace(one=one)
+    parts: Any = SimpleNamespace(min_offset=low), SimpleNamespace(record_at=one)
     check = BatchCheck(parts[0], damaged, parts[1])
     for at in sorted(records):
         entry = records[at]

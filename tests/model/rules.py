@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from rocketbed.node.broker.locks import LASTS_S, QueueLocks
-from rocketbed.node.broker.long_polling import ADVANCE_EVERY, SWEEP_S, HeldPull, LongPolls
+from rocketbed.node.broker.long_polling import ADVANCE_EVERY, SWEEP_S, LongPoll, LongPolls
 from rocketbed.node.broker.plain_shapes import (
     MEANINGS_MAX,
     NAMES_MAX,
@@ -75,8 +75,8 @@ async def _polls(random: Random) -> None:
                 connection: Any = SimpleNamespace(is_closed=False)
                 command: Any = None
                 late = trio.current_time() + random.choice((0.5, 2.25, 60))
-                pull = HeldPull(command, connection, ends[key] + random.randrange(2), codes, late)
-                was_held = polls.hold(*key, pull)
+                pull = LongPoll(command, connection, ends[key] + random.randrange(2), codes, late)
+                was_held = polls.add(*key, pull)
                 ensure(was_held == (len(held) < limit), "hold", f"{len(held)} of {limit} are held")
                 held += [(key, pull)] if was_held else []
             elif draw < 0.65:
@@ -89,11 +89,11 @@ async def _polls(random: Random) -> None:
                 polls.release(*key)
                 due = [one for at, one in held if at == key]
             elif draw < 0.75:
-                polls.topic_gone(key[0])
+                polls.topic_deleted(key[0])
                 outlived += [one for at, one in held if at[0] == key[0]]
             elif draw < 0.8:
                 queues = random.randrange(3)
-                polls.topic_there(key[0], queues)
+                polls.topic_recreated(key[0], queues)
                 mine = [(at, one) for at, one in held if at[0] == key[0] and at[1] < queues]
                 due = [one for at, one in sorted(mine, key=lambda row: row[0]) if one in outlived]
             elif draw < 0.83 and held:

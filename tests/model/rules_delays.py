@@ -153,7 +153,7 @@ async def _due(world: World, random: Random) -> None:
                 wait_s = 0
         else:
             wait_s = 0 if after > first and after < high else wait_s
-        piece = delays._due(2)
+        piece = delays._due_messages(2)
         found = piece.units, piece.after, piece.expired
         ensure(found == (units, after, expired), "delay", f"{found}: {units}, {after}, {expired}")
         ensure(
@@ -164,7 +164,7 @@ async def _due(world: World, random: Random) -> None:
         ensure(delays.dropped == dropped == sum(told), "delay", f"{dropped} are gone, {told}")
         owed = sorted(random.sample(range(high), min(high, random.randrange(1, 4))))
         if owed:
-            again = delays._owed_again(2, owed)
+            again = delays._read_again(2, owed)
             there = [one for one in owed if queue.rows[one][0] >= queue.min_offset]
             want = [(one, *queue.rows[one][:2]) for one in there]
             told_owed = again.units, again.after, again.expired
@@ -183,7 +183,7 @@ async def _saved(world: World, folder: str, *, is_confirmed_first: bool) -> None
     await delays.save()
     ensure(not disk.exists(path), "delay", "what is not there is saved")
     queue.written.advance(100)
-    delays._next, delays._owed = {1: 0, 2: 7}, {1: [], 2: [3, 1]}
+    delays._next, delays._unread = {1: 0, 2: 7}, {1: [], 2: [3, 1]}
     delays._damaged = {2: [3, 5]}
     ends = list[float]()
 

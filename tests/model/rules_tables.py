@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import trio
 
+from rocketbed.node.broker.changed_queues import ChangedQueues
 from rocketbed.node.broker.config_file import ConfigFileError
-from rocketbed.node.broker.changed_queues import Noted
 from rocketbed.node.broker.table_log import BEHIND_S, REPLAYED, REPLAYED_MS, ROWS, TableLog
 from rocketbed.node.store.errors import PutFailed
 from rocketbed.node.store.status import PutStatus
@@ -51,9 +51,9 @@ def _tables(world: World) -> tuple[TableLog, _Store, Any, Watermark]:
     topics: Any = SimpleNamespace(on_change=[], get=lambda name: None)
     groups: Any = SimpleNamespace(on_change=[], get=lambda name: None)
     offsets = SimpleNamespace(
-        changed=Noted(), resets_changed=Noted(), take_changes=dict, take_resets=dict
+        changed=ChangedQueues(), resets_changed=ChangedQueues(), take_changes=dict, take_resets=dict
     )
-    locks = SimpleNamespace(changed=Noted(), take_changes=dict)
+    locks = SimpleNamespace(changed=ChangedQueues(), take_changes=dict)
     modes = SimpleNamespace(on_change=[])
     parts: tuple[Any, ...] = config, store, topics, groups, offsets, locks, modes
     return TableLog(world, *parts, acknowledged=acknowledged), store, topics, acknowledged

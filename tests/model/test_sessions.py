@@ -285,7 +285,7 @@ def _all_written(connection: MasterConnection) -> int:
 
 
 def _only_itself(view: InSyncView) -> set[tuple[int, int]]:
-    return {(view.me, view.known.in_sync[view.me])}
+    return {(view.me, view.entry.in_sync[view.me])}
 
 
 def _whole_end(follower: Follower) -> int:
@@ -304,7 +304,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Flusher, "run", lambda _: _idle, run_mending, "(flush|retention|hang)"),
     (Removal, "delete_topic", lambda _: _nowhere, run_lives, "deletion"),
     (retention, "_bounded", lambda _: lambda value, low, high: low, run_room, "retention"),
-    (DamagedRanges, "shown", lambda _: lambda self: "", run_mending, "scrub"),
+    (DamagedRanges, "summary", lambda _: lambda self: "", run_mending, "scrub"),
     (
         Mark,
         "deleted_below",
@@ -318,7 +318,13 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Groups, "find_or_create", lambda _: lambda self, name: self.get(name), run_broker, "code"),
     (ConsumerGroup, "subscribe", lambda _: lambda self, wanted: True, run_broker, "code"),
     (Offsets, "commit", lambda _: lambda self, *place: None, run_broker, "position"),
-    (AckBoard, "report", lambda _: lambda self, link, offset: None, run_feeding, "acknowledged"),
+    (
+        AckBoard,
+        "acknowledge",
+        lambda _: lambda self, link, offset: None,
+        run_feeding,
+        "acknowledged",
+    ),
     (MasterConnection, "_acknowledged", lambda _: _all_written, run_following, "reported"),
     (MasterConnection, "_compare", lambda _: lambda self, *place: None, run_parting, "refused"),
     (Delivered, "_is_delivered", lambda _: _never, run_waiting, "repeated"),
@@ -333,7 +339,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
         "(code|position|statistics)",
     ),
     (RoutingTable, "touch", lambda _: lambda self, *place, now_s: None, run_routes, "cluster"),
-    (Roll, "gone", lambda _: lambda self, *life: None, run_register, "(register|notice)"),
+    (Roll, "record_death", lambda _: lambda self, *life: None, run_register, "(register|notice)"),
     (controller, "refuse_stranger", lambda _: lambda asked, known: None, run_register, "answer"),
     (InSyncView, "need", lambda _: _only_itself, run_leading, "(confirm|acknowledged|code)"),
     (Follower, "_durable_end", lambda _: _whole_end, run_led, "acknowledged"),
@@ -345,7 +351,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
     (DamagedRanges, "hit", lambda _: lambda self, *place: None, run_pieces, "(pick|damage)"),
     (Membership, "_is_behind", lambda _: lambda self, *told: False, run_copies, "member"),
-    (LongPolls, "topic_there", lambda _: lambda self, *place: None, run_rules, "hold"),
+    (LongPolls, "topic_recreated", lambda _: lambda self, *place: None, run_rules, "hold"),
     (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
     (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),

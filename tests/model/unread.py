@@ -107,7 +107,7 @@ class Unread:
         topic = self._path.split("/")[3]
         ensure(set(scrubber.unqueued) <= ({topic} if is_broken else set()), "scrub",
                f"{self._what}: {scrubber.unqueued}")  # fmt: skip
-        ensure(not scrubber.mended, "scrub", f"{self._what}: {scrubber.mended} units")
+        ensure(not scrubber.healed, "scrub", f"{self._what}: {scrubber.healed} units")
 
     async def _gives(self, store: MessageStore) -> None:
         """Every message that does not stand there, as it was; of one that does, nothing wrong."""
@@ -133,7 +133,7 @@ class Unread:
     async def _whole(self, store: MessageStore) -> None:
         """When it is given again."""
         scrubber = store.scrubber
-        found = [*scrubber.damage, *scrubber.unqueued, scrubber.mended, scrubber.index_damage]
+        found = [*scrubber.damage, *scrubber.unqueued, scrubber.healed, scrubber.index_damage]
         ensure(not any(found), "scrub", f"{self._what}, that is given again: {found}")
         wrong = await answers_of(store, self._full.model)
         ensure(not wrong, "answers", f"{self._what}, that is given again: {wrong}")

@@ -24,8 +24,8 @@ def module() -> ModuleType:
 
 
 def test_they_are_chosen_where_they_are_wanted(module: ModuleType) -> None:
-    assert log_bodies(wanted=True) == bodies_of(module)
-    assert log_bodies(wanted=False) is None
+    assert log_bodies(enabled=True) == bodies_of(module)
+    assert log_bodies(enabled=False) is None
 
 
 def test_without_a_build_the_python_bodies_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_without_a_build_the_python_bodies_are_chosen(monkeypatch: pytest.Monkey
 
     monkeypatch.delattr(rocketbed.node.store, "log_native", raising=False)
     monkeypatch.setitem(sys.modules, LOG, None)
-    assert log_bodies(wanted=True) is None
+    assert log_bodies(enabled=True) is None
 
 
 def test_logs_and_keys_that_a_seed_makes(module: ModuleType) -> None:

@@ -29,8 +29,8 @@ def module() -> ModuleType:
 
 
 def test_it_is_chosen_where_it_is_wanted(module: ModuleType) -> None:
-    assert choose(wanted=True) == (module.take, "native")
-    assert choose(wanted=False)[1].startswith("python")
+    assert choose(native=True) == (module.take, "native")
+    assert choose(native=False)[1].startswith("python")
 
 
 def test_without_a_build_the_python_body_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,8 +38,8 @@ def test_without_a_build_the_python_body_is_chosen(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.delattr(rocketbed.node.broker, "plain_native", raising=False)
     monkeypatch.setitem(sys.modules, "rocketbed.node.broker.plain_native", None)
-    body, which = choose(wanted=True)
-    assert body is choose(wanted=False)[0]
+    body, which = choose(native=True)
+    assert body is choose(native=False)[0]
     assert "no native one" in which
 
 

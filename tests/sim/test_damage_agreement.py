@@ -48,7 +48,7 @@ async def look(store: MessageStore) -> Verdict:
     tells = (
         scrubber.damage
         or scrubber.index_damage
-        or scrubber.mended
+        or scrubber.healed
         or scrubber.unqueued
         or report.findings
     )

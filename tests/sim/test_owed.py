@@ -23,7 +23,7 @@ def zeroed(disk: SimDisk) -> None:
 
 
 async def ends_of(store: MessageStore) -> tuple[int, int]:
-    ends = store._parts.log.flushed.value, store._parts.marks.mark.owed
+    ends = store._parts.log.flushed.value, store._parts.marks.mark.resend_to
     await store.close()
     return ends
 

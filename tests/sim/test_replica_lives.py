@@ -19,7 +19,7 @@ async def life(world: World, *, trusts_cache: bool, tells: bool, stops: bool) ->
         group="g", number=1, policy=Policy.MEMORY, trusts_cache=trusts_cache
     )
     if tells:
-        await file.told()
+        await file.clear_loss()
     if stops:
         await file.stopped()
     return is_lossless

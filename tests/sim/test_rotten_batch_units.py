@@ -333,7 +333,7 @@ def test_the_unit_of_a_bad_record_stays_until_that_is_mended() -> None:
             except CorruptRecord:
                 refused += 1
         await store.close()
-        return refused, store.scrubber.mended
+        return refused, store.scrubber.healed
 
     bad = session(look, image=edited(good, spoil), config=SCRUBBED, topics=Batches())
     assert bad.value == (1, 0)
@@ -360,7 +360,7 @@ async def find_damage(store: MessageStore) -> tuple[list[tuple[int, bool]], int,
     await store.scrubber.finished.wait()
     assert (await deliver(store))[1:] == (MESSAGES, False)
     found = [(damage.start, damage.is_readable) for damage in store.scrubber.damage]
-    return found, store.scrubber.mended, unqueued(store)
+    return found, store.scrubber.healed, unqueued(store)
 
 
 def units(image: DiskImage) -> dict[str, bytes]:
@@ -541,7 +541,7 @@ def test_a_unit_that_is_a_copy_of_another_one_is_mended(number: int, other: int)
 def test_a_scrub_that_begins_behind_such_a_record_moves_no_unit() -> None:
     async def look(store: MessageStore) -> list[int | None]:
         scrub, (queue,) = store.scrubber, store._parts.queues.batch.values()
-        entries = scrub._cursor.one(int(path.rpartition("/")[2]) + at).entries
+        entries = scrub._cursor.record_at(int(path.rpartition("/")[2]) + at).entries
         return [scrub._batches.find(queue, entry) for entry in entries]
 
     good = session(fill, config=CONFIG, topics=Batches()).image

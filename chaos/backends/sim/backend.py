@@ -153,7 +153,7 @@ class SimBackend:
             is_master=not node.config.is_slave,
             is_following=node.replication.is_following,
             refused=node.broker.sender.failed,
-            unmade=", ".join(sorted(node.store.removal.unmade())),
+            unmade=", ".join(sorted(node.store.removal.topics_to_rebuild())),
         )
 
     async def settled(self, name: str) -> None:

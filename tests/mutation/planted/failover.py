@@ -151,7 +151,7 @@ def _joins_without_marker() -> None:
         return bool(end >= self.confirm)
 
     def is_outside(self: Any, replica: int) -> bool:
-        return replica in self.positions and replica not in self.known.in_sync
+        return replica in self.positions and replica not in self.entry.in_sync
 
     swap(_COMPLETE, is_complete)
     swap(_MARKER, is_outside)

@@ -95,6 +95,6 @@ async def _reports_by_the_clock(_original: Any, self: Any) -> None:
     await self._stream.send_all(encode_report(offset))
     while True:
         await trio.sleep(REPORT_S)
-        if self._noted.is_set() and (self._compared.is_set() or self._next > self._first):
+        if self._is_recorded.is_set() and (self._compared.is_set() or self._next > self._first):
             offset = max(offset, self._acknowledged())
             await self._stream.send_all(encode_report(offset))

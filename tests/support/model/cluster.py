@@ -240,7 +240,7 @@ class Cluster:
 
     def leave(self, number: int, other: int) -> bool:
         view = self.nodes[number].view
-        if view is None or view.pending or number == other or other not in view.known.in_sync:
+        if view is None or view.pending or number == other or other not in view.entry.in_sync:
             return False
         self.messages.append(Alter(view.leave(other), self.nodes[number].incarnation))
         return True

@@ -146,7 +146,7 @@ def _of_node(node: Node) -> Any:
         return own, said
     positions = tuple(sorted(view.positions.items(), key=lambda pair: pair[0]))
     asked = view.pending and _of_request(view.pending)
-    return own, said, view.epoch, view.confirm, _of_entry(view.known), positions, asked
+    return own, said, view.epoch, view.confirm, _of_entry(view.entry), positions, asked
 
 
 def _of_entry(entry: GroupEntry) -> Any:

@@ -47,11 +47,11 @@ def _stays_member(
 
 
 def _only_known(view: InSyncView) -> set[tuple[int, int]]:
-    return set(view.known.in_sync.items())
+    return set(view.entry.in_sync.items())
 
 
 def _union_is_enough(view: InSyncView) -> bool:
-    return len({number for number, _ in view.need()}) >= view.known.min_in_sync
+    return len({number for number, _ in view.need()}) >= view.entry.min_in_sync
 
 
 def _by_the_last_end(cluster: Cluster, node: Node, end: int) -> bool:

@@ -114,7 +114,7 @@ def _with_empty(history: History, end: int) -> History:
 
 async def _noted_before(self: Follower, history: History, offset: int, body: bytes) -> None:
     """The bytes count before the history on disk has their epoch."""
-    self._noted = max(self._noted, offset + len(body))
+    self._recorded_end = max(self._recorded_end, offset + len(body))
     await _APPEND(self, history, offset, body)
 
 
@@ -151,7 +151,7 @@ _NEXT = election._next
 
 
 def _is_outside(view: InSyncView, replica: int) -> bool:
-    return replica in view.positions and replica not in view.known.in_sync
+    return replica in view.positions and replica not in view.entry.in_sync
 
 
 def _always(*_: object, **__: object) -> bool:

@@ -107,7 +107,7 @@ class WatchedGroup(FailoverGroup):
 
     def _check_held(self, name: str, leader: Leader, end: int) -> None:
         """I7: what is confirmed is held by all who were needed for it, and by enough of them."""
-        if len(leader.view.known.in_sync) < leader.view.known.min_in_sync:
+        if len(leader.view.entry.in_sync) < leader.view.entry.min_in_sync:
             self._fail(f"I7: {name} confirms {end}, and fewer than the minimum are in sync")
         for number, incarnation in sorted(leader.view.need()):
             other = f"r{number}"

@@ -20,7 +20,7 @@ def connect(board: AckBoard, offset: int, address: str = "", *, offered: int = 0
 def acknowledge(board: AckBoard, link: Link, offset: int) -> None:
     """Everything up to `offset` is sent, and acknowledged."""
     link.offered = max(link.offered, offset)
-    board.report(link, offset)
+    board.acknowledge(link, offset)
 
 
 def test_the_default_waits_for_nobody() -> None:
@@ -82,7 +82,7 @@ def test_an_old_connection_and_the_new_one_of_a_slave_are_one_replica() -> None:
     assert confirmed.value == 0
     # What was on its way on the old one when it was given up proves nothing.
     old.offered = 200
-    board.report(old, 100)
+    board.acknowledge(old, 100)
     acknowledge(board, new, 200)
     assert confirmed.value == 0
 
@@ -93,7 +93,7 @@ def test_a_report_that_was_late_on_its_way_makes_no_second_replica() -> None:
     new = connect(board, 100, "host")
     late = Link("host", 100)
     board.join(late)
-    board.report(late, 100)
+    board.acknowledge(late, 100)
     acknowledge(board, new, 200)
     assert confirmed.value == 0
 
@@ -145,7 +145,7 @@ class Group:
             return
         report = wire.reports.pop(0)
         if wire.link.number:
-            self.board.report(wire.link, report)
+            self.board.acknowledge(wire.link, report)
         else:
             wire.link.offered = report
             self.board.join(wire.link)

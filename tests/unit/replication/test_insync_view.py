@@ -95,20 +95,20 @@ def test_only_a_newer_version_ends_a_request() -> None:
     view = view_of(0, 1)
     view.acknowledged(2, 1, 300)
     asked = view.join(2)
-    assert view.read(view.known)
+    assert view.read(view.entry)
     assert view.pending is asked
-    assert view.read(altered(view.known, asked))
+    assert view.read(altered(view.entry, asked))
     assert view.pending is None
-    assert view.known.in_sync == {0: 1, 1: 1, 2: 1}
+    assert view.entry.in_sync == {0: 1, 1: 1, 2: 1}
 
 
 def test_an_older_entry_is_passed_over() -> None:
     view = view_of(0, 1)
-    old = view.known
+    old = view.entry
     new = registered(old, 2, Replica("u2", 2), lossless=True)
     assert view.read(new)
     assert view.read(old)
-    assert view.known is new
+    assert view.entry is new
 
 
 def test_a_refused_request_is_over() -> None:
@@ -124,4 +124,4 @@ def test_a_refused_request_is_over() -> None:
 
 def test_another_leader_is_told() -> None:
     view = view_of(0, 1)
-    assert not view.read(fenced(view.known, 0))
+    assert not view.read(fenced(view.entry, 0))

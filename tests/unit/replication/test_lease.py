@@ -23,7 +23,7 @@ def group(*, leader: int | None = 0, epoch: int = 3, **in_sync: int) -> GroupEnt
 
 def test_a_leader_is_fenced_a_lease_after_it_was_heard_and_not_a_moment_before() -> None:
     entry, roll = group(r0=1, r1=1), Roll(0.0)
-    roll.heard(0, Candidate(1), 10.0)
+    roll.record_beat(0, Candidate(1), 10.0)
     assert roll.next(entry, 10.0 + LEASE_S - 0.001) == Wait(10.0 + LEASE_S)
     assert roll.next(entry, 10.0 + LEASE_S) == Fence(0, 1)
 
@@ -31,31 +31,31 @@ def test_a_leader_is_fenced_a_lease_after_it_was_heard_and_not_a_moment_before()
 def test_one_that_was_heard_in_another_life_or_never_has_a_lease_from_the_beginning() -> None:
     entry, roll = group(r0=1, r1=1), Roll(5.0)
     assert roll.next(entry, 5.0) == Wait(5.0 + LEASE_S)
-    roll.heard(0, Candidate(2), 50.0)
+    roll.record_beat(0, Candidate(2), 50.0)
     assert roll.next(entry, 5.5) == Wait(5.0 + LEASE_S)
     assert roll.next(entry, 50.0) == Fence(0, 1)
 
 
 def test_one_that_is_gone_is_fenced_at_once_unless_it_is_another_life_that_is_gone() -> None:
     entry, roll = group(r0=1, r1=1), Roll(0.0)
-    roll.heard(0, Candidate(1), 10.0)
-    roll.gone(0, 7)
+    roll.record_beat(0, Candidate(1), 10.0)
+    roll.record_death(0, 7)
     assert roll.next(entry, 10.1) == Wait(10.0 + LEASE_S)
     assert roll.last_heard(0, 10.1) == pytest.approx(0.1)
-    roll.gone(0, 1)
+    roll.record_death(0, 1)
     assert roll.next(entry, 10.1) == Fence(0, 1)
     assert roll.last_heard(0, 10.1) is None
     assert roll.last_heard(1, 10.1) is None
-    roll.heard(0, Candidate(1), 10.2)
+    roll.record_beat(0, Candidate(1), 10.2)
     assert roll.next(entry, 10.3) == Wait(10.2 + LEASE_S)
 
 
 def test_a_controller_that_has_just_begun_elects_nobody_before_all_can_be_heard() -> None:
     roll = Roll(100.0)
-    roll.heard(1, Candidate(1, 3, 50), 100.1)
+    roll.record_beat(1, Candidate(1, 3, 50), 100.1)
     entry = group(leader=None, r0=1, r1=1)
     assert roll.next(entry, 100.2) == Wait(100.0 + LEASE_S)
-    roll.heard(0, Candidate(1, 3, 90), 100.3)
+    roll.record_beat(0, Candidate(1, 3, 90), 100.3)
     both = {0: Candidate(1, 3, 90), 1: Candidate(1, 3, 50)}
     assert roll.next(entry, 100.0 + LEASE_S) == Elect(both)
     assert roll.next(entry, 100.1 + LEASE_S) == Elect({0: both[0]}), "the other is silent again"
@@ -66,8 +66,8 @@ def test_a_controller_that_has_just_begun_elects_nobody_before_all_can_be_heard(
 
 def test_nobody_is_elected_who_may_not_lead() -> None:
     roll = Roll(0.0)
-    roll.heard(2, Candidate(1), 10.0)
-    roll.heard(1, Candidate(2), 10.0)
+    roll.record_beat(2, Candidate(1), 10.0)
+    roll.record_beat(1, Candidate(2), 10.0)
     assert roll.next(group(leader=None, r0=1, r1=1), 10.0) == Wait(None)
 
 

@@ -12,7 +12,7 @@ from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.broker.config_file import TableLost
-from rocketbed.node.broker.delivered import has_come
+from rocketbed.node.broker.delivered import was_delivered
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC
 from rocketbed.node.config.node_config import ConfigError
 from rocketbed.remoting.client import open_connection
@@ -531,4 +531,4 @@ def test_a_copy_is_of_a_message_that_waited_before_it(
     """An index that was damaged for a while made some come twice; when they were sent back these
     counted as delivered, and one between them never came (swarm seed 1465018)."""
     asked = waiting or [10]
-    assert [at for at in asked if has_come(at, waiting, came)] == known
+    assert [at for at in asked if was_delivered(at, waiting, came)] == known

@@ -215,7 +215,7 @@ def test_a_batch_queue_has_the_keys_and_the_tag_of_its_batch_as_a_scan_of_the_lo
         store = session.node.store
         await store.dispatched.wait_for(store.max_offset)
         at = (await session.messages("B"))[0].physical_offset
-        (scanned,) = LogCursor(store.log.segments, store._parts.scanner).one(at).entries
+        (scanned,) = LogCursor(store.log.segments, store._parts.scanner).record_at(at).entries
         assert (sent.code, scanned.keys) == (0, ("W", "k", "l"))
         assert store._parts.queues.batch["B", 0].unit_at(0) == batch_unit(scanned)
         assert [store.places("B", key) for key in ("W", "k", "l")] == [store.places("B", "W")] * 3

@@ -16,7 +16,7 @@ def ranges(*stretches: tuple[int, int], is_readable: bool = False) -> DamagedRan
 
 
 def places(made: DamagedRanges) -> list[tuple[int, int]]:
-    return [(one.start, one.end) for one in made.found]
+    return [(one.start, one.end) for one in made.ranges]
 
 
 def test_a_record_is_refused_only_where_it_meets_damage() -> None:
@@ -56,11 +56,11 @@ def test_hits_are_those_of_a_plain_search() -> None:
 
 def test_scattered_damage_is_joined_only_beyond_the_bound() -> None:
     made = ranges(*((number * 400, number * 400 + 200) for number in range(RANGES_MAX)))
-    assert len(made.found) == RANGES_MAX
+    assert len(made.ranges) == RANGES_MAX
     assert made.hit(200, 200) is None
     made.add(Damage(RANGES_MAX * 400, RANGES_MAX * 400 + 200, "bad"))
     assert places(made) == [(0, RANGES_MAX * 400 + 200)]
-    assert made.found[0].reason == "bad, and more behind it"
+    assert made.ranges[0].reason == "bad, and more behind it"
     assert made.hit(200, 200) is not None
     assert made.count == RANGES_MAX + 1
 
@@ -69,7 +69,7 @@ def test_damage_far_apart_is_bounded_too_and_all_of_it_is_refused() -> None:
     step = 5 * JOIN_GAP
     count = 3 * RANGES_MAX
     made = ranges(*((number * step, number * step + 200) for number in range(count)))
-    assert len(made.found) <= RANGES_MAX
+    assert len(made.ranges) <= RANGES_MAX
     assert made.count == count
     assert all(made.hit(number * step, 200) for number in range(count))
 
@@ -79,15 +79,15 @@ def test_a_record_that_is_served_stays_so_between_joined_stretches() -> None:
     for number in range(RANGES_MAX):
         made.add(Damage(2000 + number * 400, 2200 + number * 400, "bad"))
     assert places(made)[0] == (1000, 1100)
-    assert len(made.found) == 2
+    assert len(made.ranges) == 2
     assert made.hit(1000, 100) is None
 
 
 def test_only_the_first_are_shown() -> None:
     made = ranges(*((number * 10, number * 10 + 5) for number in range(SHOWN)))
-    assert made.shown().count("-") == SHOWN
-    assert made.shown().endswith("70-75")
+    assert made.summary().count("-") == SHOWN
+    assert made.summary().endswith("70-75")
     made.add(Damage(500, 600, "bad"))
     made.add(Damage(700, 800, "bad"))
-    assert made.shown().endswith(";70-75 and 2 more")
-    assert DamagedRanges().shown() == ""
+    assert made.summary().endswith(";70-75 and 2 more")
+    assert DamagedRanges().summary() == ""
