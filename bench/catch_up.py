@@ -77,7 +77,7 @@ async def _catch_up() -> list[Row]:
 
 @dataclass(slots=True)
 class Traffic:
-    """What producers got, in slices."""
+    """Results of producers, in slices."""
 
     messages: float = 0.0
     seconds: float = 0.0

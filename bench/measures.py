@@ -75,10 +75,10 @@ def recovery(bench: Bench, size: int) -> Iterator[Row]:
     ):  # fmt: skip
         for directory_name in remove:
             subprocess.run(["rm", "-rf", str(root / directory_name)], check=True)
-        again = bench.node("mappedFileSizeCommitLog=268435456", root=root)
-        wait_serving(again, 300)
-        seconds, scanned = _recovered(again)
-        again.kill()
+        restarted = bench.node("mappedFileSizeCommitLog=268435456", root=root)
+        wait_serving(restarted, 300)
+        seconds, scanned = _recovered(restarted)
+        restarted.kill()
         yield name, seconds, "s"
         yield "  records", scanned, "records"
         if remove:

@@ -188,12 +188,12 @@ class Failover:
         leader also the epoch and its start in the log, bytes."""
         leader, entry = self.member.leader, self.agent.entry
         if leader is not None:
-            known = leader.view.entry
-            members = ", ".join(map(str, sorted(known.in_sync)))
+            group = leader.view.entry
+            members = ", ".join(map(str, sorted(group.in_sync)))
             return {
                 "rbGroup": f"epoch {leader.epoch}: leads, lease"
-                f" {max(self.agent.lease_s(), 0.0):.1f} s, {len(known.in_sync)} of"
-                f" {len(known.replicas)} in sync: {members}",
+                f" {max(self.agent.lease_s(), 0.0):.1f} s, {len(group.in_sync)} of"
+                f" {len(group.replicas)} in sync: {members}",
                 "rbEpoch": str(leader.epoch),
                 "rbEpochStart": str(leader.view.start),
             }
@@ -212,9 +212,9 @@ class Failover:
         if leader is not None and leader.may_append():
             return None
         if leader is not None and not leader.view.has_enough():
-            known = leader.view.entry
+            group = leader.view.entry
             return ResponseCode.SYSTEM_ERROR, (
-                f"in-sync replicas not enough: {len(known.in_sync)} of {known.min_in_sync}"
+                f"in-sync replicas not enough: {len(group.in_sync)} of {group.min_in_sync}"
             )
         return ResponseCode.SERVICE_NOT_AVAILABLE, self._hint()
 

@@ -1,4 +1,4 @@
-"""From slaves' acknowledgements to the offset that enough replicas hold. Pure: no await, no I/O.
+"""The offset that enough replicas hold, by slaves' acknowledgements. Pure: no await, no I/O.
 
 RocketMQ waits for `inSyncReplicas` copies, the master's own among them (replication.md 1.8); its
 default of 1 waits for no slave. A classic slave has no identity, and several may share an address;

@@ -69,7 +69,7 @@ RETRY_S: Final = 0.2
 
 
 class _Group:
-    """One group, as the active controller knows it."""
+    """State of a group in the active controller."""
 
     def __init__(self, entry: GroupEntry, now: float) -> None:
         self.entry = entry

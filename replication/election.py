@@ -194,7 +194,7 @@ def refounded(new: GroupEntry, number: int, replica: Replica, *, epoch: int) -> 
 def refuse_shorter(group: str, number: int, ends: Mapping[int, tuple[int, int]]) -> None:
     """Raise `ChangeRefused` if a present replica has more than this one: its messages would be cut.
     `ends`: newest epoch and end of each present replica's log."""
-    longest = max(ends, key=lambda one: (ends[one], one == number))
+    longest = max(ends, key=lambda replica: (ends[replica], replica == number))
     if longest != number:
         mine, theirs = ends[number], ends[longest]
         raise ChangeRefused(

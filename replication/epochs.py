@@ -73,13 +73,13 @@ def may_be_filled(history: History, cut: int, common: int, segment_size: int) ->
     return start - segment_size < cut <= common
 
 
-def common_end(own: History, own_end: int, other: History, other_end: int) -> int | None:
+def common_end(own: History, own_end: int, peer: History, peer_end: int) -> int | None:
     """Return the offset up to which two logs are known to be the same, bytes; None if they share no
     epoch.
 
     Their newest common epoch decides; newer epochs are on one side only (KIP-279).
     """
-    theirs = {span.epoch: span.end for span in spans(other, other_end)}
+    theirs = {span.epoch: span.end for span in spans(peer, peer_end)}
     for span in reversed(list(spans(own, own_end))):
         if span.epoch in theirs:
             return min(span.end, theirs[span.epoch])

@@ -1,4 +1,4 @@
-"""One connection of a slave to its master: compare, then append and acknowledge.
+"""A connection of a slave to its master: compare, then append and acknowledge.
 
 Nothing is appended and nothing acknowledged before the master's bytes were found equal to the end
 of our own log; later acknowledgements are for bytes that were compared, or appended after those.
@@ -150,7 +150,7 @@ class MasterConnection:
             if not self._compared.is_set():
                 self._follow()
         elif 0 <= self._master_end <= self._next:
-            raise self._behind(self._next)
+            raise self._master_behind(self._next)
 
     def _take_heartbeat(self, offset: int) -> None:
         """Handle a heartbeat: the master has nothing beyond `offset`."""
@@ -162,9 +162,9 @@ class MasterConnection:
         if offset < self._own_end:
             self._unanswered += 1
             if self._unanswered >= UNANSWERED_MAX:
-                raise self._behind(offset)
+                raise self._master_behind(offset)
 
-    def _behind(self, offset: int) -> MasterBehind:
+    def _master_behind(self, offset: int) -> MasterBehind:
         reason = (
             f"the master has nothing at {offset}, where this log goes on to {self._own_end}: it"
             " lost its end, or has deleted this part"

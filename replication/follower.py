@@ -194,7 +194,7 @@ class Follower:
         if welcome.leader != self.leader:
             raise LinkRefused(f"it is replica {welcome.leader}, not {self.leader}")
         try:
-            theirs = check(tuple(Epoch(*one) for one in welcome.history), welcome.end)
+            theirs = check(tuple(Epoch(*pair) for pair in welcome.history), welcome.end)
         except HistoryRefused as exc:
             raise LinkRefused(f"a leader with a history that no log can have: {exc}") from exc
         end = log.whole_end()

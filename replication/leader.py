@@ -324,7 +324,7 @@ class Leader:
                 " (mappedFileSizeCommitLog): they have to be equal"
             )
         try:
-            history = check(tuple(Epoch(*one) for one in hello.history), hello.end)
+            history = check(tuple(Epoch(*pair) for pair in hello.history), hello.end)
         except HistoryRefused as exc:
             raise LinkRefused(str(exc)) from exc
         if hello.end == hello.first:

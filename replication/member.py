@@ -38,7 +38,7 @@ CONFIRM_S: Final = 1.0
 
 
 class Member:
-    """One replica's role. `run` continues until cancelled, or until its disk fails."""
+    """Role of a replica. `run` continues until cancelled, or until its disk fails."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class _Copied:
 
 
 class SyncedTable(Protocol[B]):
-    """One table of a slave's broker."""
+    """A table of a slave's broker."""
 
     version: DataVersion
     """Version of the latest copy."""

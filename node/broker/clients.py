@@ -75,7 +75,7 @@ class ConsumerGroup:
 
 
 class Clients:
-    """All connected clients of a broker."""
+    """The connected clients of a broker."""
 
     def __init__(self, world: World, topics: Topics, groups: Groups) -> None:
         self._world = world

@@ -55,7 +55,7 @@ class _Unreadable:
 
 
 class ConfigFile:
-    """One table's file and its backup."""
+    """The file of a table, and its backup."""
 
     def __init__(self, world: World, directory: str, name: str) -> None:
         self._world = world

@@ -82,7 +82,7 @@ class Groups:
             self._changed(config.group_name)
 
     def delete(self, group: str) -> bool:
-        """Delete a group; durable after `save`. False if there is none."""
+        """Delete a group; durable after `save`. False if it does not exist."""
         if self._table.pop(group, None) is None:
             return False
         self._forbidden.pop(group, None)

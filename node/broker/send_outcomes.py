@@ -11,7 +11,7 @@ from rocketbed.wire.sends import SendAnswers, with_outcome
 
 
 class Pending(NamedTuple):
-    """One message, as its answer needs it; created by `tuple.__new__`, one a message."""
+    """A message, as its answer needs it; created by `tuple.__new__` for each message."""
 
     command: Command
     queue_id: int
@@ -75,7 +75,7 @@ def stored(sent: Sent, status: PutStatus, answers: SendAnswers) -> bytes:
 
 
 def refused(sent: Sent, code: int, remark: str, fields: Mapping[str, str]) -> bytes:
-    """Return answers to messages of which nothing is in the log."""
+    """Return answers to messages that are not in the log."""
     parts = []
     for item in sent:
         if isinstance(item, PlainRun):

@@ -252,7 +252,7 @@ class Topics:
         self._changed([config.topic_name])
 
     def delete(self, topic: str) -> bool:
-        """Delete a topic; durable after `save`. False if there is none."""
+        """Delete a topic; durable after `save`. False if it does not exist."""
         if self._table.pop(topic, None) is None:
             return False
         self._changed([topic])

@@ -154,7 +154,7 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One `key=value` and its source."""
+    """A `key=value` and its source."""
 
     key: str
     value: str

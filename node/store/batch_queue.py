@@ -53,7 +53,7 @@ class BatchConsumeQueue(UnitQueue):
 
     @property
     def kept_unit(self) -> int:
-        """As for every queue; after the units of expired records if the scrub found them."""
+        """First valid unit; after the units of expired records if the scrub found them."""
         return max(self.first_unit, self._first_valid)
 
     def keep_from(self, number: int, log_min: int) -> None:

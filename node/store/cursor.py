@@ -1,4 +1,4 @@
-"""From an offset of the log to the records there: the only way in which the log is read.
+"""Reading the records at an offset of the log: the only way in which the log is read.
 
 Each step ends in records or in a verdict, never in neither. The bytes read at once are bounded by
 the length of a read, or by one record whose fields add up to its size: a wrong size, or a

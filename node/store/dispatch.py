@@ -1,4 +1,4 @@
-"""From the log to consume queues and index, in the log's order (store.md 7).
+"""Dispatch of the log to consume queues and index, in the log's order (store.md 7).
 
 The append passes entries through a bounded ring, so that nothing is parsed twice; when the ring
 overflows, on a slave, and after a restart, the log is re-read instead. Both ways give equal bytes.

@@ -13,7 +13,7 @@ ONE_UNIT = 1
 
 
 class Entry(NamedTuple):
-    """One record as dispatch sees it. Offsets and sizes in bytes, times in milliseconds."""
+    """A record as dispatch sees it. Offsets and sizes in bytes, times in milliseconds."""
 
     topic: str
     queue_id: int

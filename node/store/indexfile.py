@@ -1,4 +1,4 @@
-"""One index file: from a key to the records that contain it (store.md 4).
+"""An index file: maps a key to the records that contain it (store.md 4).
 
 Header, slot table, entries; a slot holds the number of its newest entry, an entry the number of the
 previous one in its slot. Puts go into memory: new entries to a buffer, slots to cached pages.

@@ -56,8 +56,8 @@ class AllTopics:
 
 @dataclass(slots=True)
 class StoreParts:
-    """All parts; activities (flush, dispatch, recovery, retention) get this and their own
-    arguments."""
+    """The parts of a store; activities (flush, dispatch, recovery, retention) get this and their
+    own arguments."""
 
     world: World
     config: StoreConfig

@@ -1,4 +1,4 @@
-"""All consume queues of a store, by topic and queue id."""
+"""The consume queues of a store, by topic and queue id."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from functools import partial

@@ -43,7 +43,7 @@ PROGRESS_S = 1.0
 
 
 class Recovery:
-    """One boot of one directory; the lock is held by the caller."""
+    """Boot of a directory; the lock is held by the caller."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ _PREPARE_SHARE = 0.5
 
 
 class MessageStore:
-    """One store directory, opened by this process.
+    """A store directory, opened by this process.
 
     Life cycle: `await MessageStore.open(...)`, `await nursery.start(store.run)` (flush, dispatch,
     retention), puts and gets, `await store.close()`. Anything but `close` leaves `abort` in place,

@@ -29,7 +29,7 @@ UNKNOWN_MAX = 5
 
 
 class Register:
-    """All groups of one cluster. Operations on it may overlap."""
+    """The groups of one cluster. Operations may overlap."""
 
     def __init__(self, store: CasStore) -> None:
         self._store = store

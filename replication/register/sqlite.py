@@ -68,10 +68,10 @@ class SqliteCas:
         """Implement `CasStore.read`."""
 
         def read(connection: sqlite3.Connection) -> Versioned | None:
-            found = connection.execute(
+            row = connection.execute(
                 "SELECT version, value FROM newest WHERE name = ?", (name,)
             ).fetchone()
-            return Versioned(*found) if found else None
+            return Versioned(*row) if row else None
 
         return await self._run(read)
 
@@ -105,15 +105,15 @@ class SqliteCas:
     async def names(self) -> list[str]:
         """Implement `CasStore.names`."""
         return await self._run(
-            lambda one: [name for (name,) in one.execute("SELECT name FROM newest ORDER BY name")]
+            lambda db: [name for (name,) in db.execute("SELECT name FROM newest ORDER BY name")]
         )
 
     async def changes(self, name: str) -> list[Versioned]:
         """Implement `CasStore.changes`."""
         return await self._run(
-            lambda one: [
+            lambda db: [
                 Versioned(*row)
-                for row in one.execute(
+                for row in db.execute(
                     "SELECT version, value FROM changes WHERE name = ? ORDER BY version", (name,)
                 )
             ]
