@@ -15,7 +15,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Java's client under the measurements of readers.py, with the defaults of its push consumer:
+ * The measures of readers.py with Java's client and the defaults of its push consumer:
  * {@code java -cp JARS/* Clients.java KIND NAMESERVERS TOPIC NUMBER}. Prints what readers.py prints.
  */
 public final class Clients {
@@ -55,7 +55,7 @@ public final class Clients {
         return consumer;
     }
 
-    /** Latencies of messages of paced.py, whose stamps are of the same clock. */
+    /** Latencies of messages of paced.py, whose time stamps use the same clock. */
     private void listen() throws Exception {
         List<Long> times = new ArrayList<>();
         AtomicLong ended = new AtomicLong();
@@ -72,7 +72,7 @@ public final class Clients {
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
-        Thread.sleep(5000);  // it cannot be asked whether it has its queues
+        Thread.sleep(5000);  // it has no call that tells if its queues are assigned
         System.out.println("ready");
         while (ended.get() == 0 || System.nanoTime() - ended.get() < SILENT_NS) {
             Thread.sleep(100);

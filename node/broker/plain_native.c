@@ -1,9 +1,9 @@
-/* The second body of `take` in plain_run.py, which is the reference: read that one first.
+/* C version of `take` in plain_run.py, which is the reference: read that one first.
 
-   The functions here are its lines, in its order and under its names, with the same results for
-   any bytes whatever: tests/property/test_plain_native.py compares the two. Where little would be
-   gained they call Python: a miss of a cache, a header in msgpack, a JSON text with \u escapes
-   beyond ASCII, the hash of a tag. */
+   The functions here follow its lines, in its order and under its names, with the same results for
+   any bytes: tests/property/test_plain_native.py compares both versions. Where C would gain little
+   they call Python: a miss of a cache, a header in msgpack, a JSON text with \u escapes beyond
+   ASCII, the hash of a tag. */
 
 #include "../store/native.h"
 
@@ -12,23 +12,23 @@ enum { PROPERTIES_MAX = 32767 };
 #define END_OF_LOG "position limit now_ms store_host host_text body_max record_max index_tags"
 enum { BORN_DIGITS = 13, JSON_PARTS = 6, BINARY_PARTS = 7 };
 
-/* Looked up once, when the module is imported. */
+/* Looked up at the import of the module. */
 static PyObject *tag_code, *tag_key;
 static Span json_answer[JSON_PARTS], binary_answer[BINARY_PARTS];
 
-typedef struct { /* what is fixed for one call of `take` */
+typedef struct { /* constant during one call of `take` */
     PyObject *headers, *names, *offsets, *next_offsets;
     Span born_host, store_host, host_text;
     PyObject *host_text_object, *now_object_ref;
     long long position, limit, now_ms, body_max, record_max;
     int index_tags, hosts;
     Py_ssize_t fixed_size;
-    /* Shapes and form of the kind that the message before had. */
+    /* Shapes and form of the previous message's kind. */
     long kind;
     PyObject *shapes_ref, *form_ref;
-    /* Names of the properties that the message before had, and what they ask for. */
+    /* Property names of the previous message, and their shape. */
     PyObject *names_key_ref, *names_shape_ref;
-    /* Parts of the property string at hand, and its text if the header has it escaped. */
+    /* Parts of the present property string, and its text if the header has it escaped. */
     Span *parts;
     Py_ssize_t parts_room;
     Buffer text;
@@ -37,12 +37,12 @@ typedef struct { /* what is fixed for one call of `take` */
     PyObject *entries_ref;
 } Call;
 
-typedef struct { /* one frame, and what becomes known of it */
+typedef struct { /* one frame, and its parsed contents */
     Span header, body;
     uint32_t word;
     PyObject *key_ref;
     long long born_ms;
-    PyObject *cut_ref; /* of a header that Python has cut: it holds string and opaque */
+    PyObject *cut_ref; /* of a header that Python has cut: it owns string and opaque */
     Span string, opaque;
     PyObject *opaque_object;
     /* Of the header's shape. */
@@ -80,7 +80,7 @@ static char *put_decimal(char *to, long long number)
     return to + DECIMAL_MAX - at;
 }
 
-/* As bytes.partition: `before` the mark and `after` it; without one all is before it. */
+/* As bytes.partition: `before` and `after` the mark; without one all is before it. */
 static int partition(Span whole, const char *mark, Py_ssize_t size, Span *before, Span *after)
 {
     const char *end = whole.at + whole.size;
@@ -115,7 +115,7 @@ static long long decimal(Span digits) /* at most 18 of them */
 
 /* --- Python objects */
 
-/* What `except (LookupError, ValueError, TypeError)` makes of the exception that is set. */
+/* Return the outcome of `except (LookupError, ValueError, TypeError)` for the present exception. */
 static Outcome left_or_failed(void)
 {
     if (PyErr_ExceptionMatches(PyExc_LookupError) || PyErr_ExceptionMatches(PyExc_ValueError)
@@ -137,7 +137,7 @@ static PyObject *tuple_of_bytes(const Span *spans, Py_ssize_t count)
 
 /* --- cutting a header: wire/send_headers.py */
 
-/* The general way, for any encoding: the form's own function. */
+/* Cut a header of any encoding with the form's own function. */
 static Outcome cut_by_form(Call *call, Message *message)
 {
     PyObject *header = bytes_of(message->header);
@@ -170,8 +170,8 @@ static int hex_digit(char digit)
     return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* The character of a JSON escape, and how many bytes it takes behind the backslash; -1 for what
-   is no ASCII character or no escape at all. */
+/* Decode a JSON escape, and its length after the backslash; -1 if it is not an ASCII character
+   or not an escape at all. */
 static int escaped(const char *at, const char *end, int *size)
 {
     static const char letters[] = "\\/bfnrt", meant[] = "\\/\b\f\n\r\t";
@@ -188,7 +188,7 @@ static int escaped(const char *at, const char *end, int *size)
     return high >= 0 && high < 8 && low >= 0 ? 16 * high + low : -1;
 }
 
-/* What a JSON text means, without its quotes. LEFT: Python has to read it, or refuse it. */
+/* Decode a JSON text, without its quotes. LEFT: Python has to read it, or refuse it. */
 static Outcome unescape(Buffer *text, Span raw, Span *string)
 {
     const char *at = raw.at, *end = raw.at + raw.size;
@@ -214,7 +214,7 @@ static Outcome unescape(Buffer *text, Span raw, Span *string)
     return TAKEN;
 }
 
-/* Whether a text is UTF-8, as it has to be: Python's own decoder says it. */
+/* True if a text is UTF-8, as required: by Python's own decoder. */
 static Outcome check_utf8(Span span)
 {
     if (is_ascii(span))
@@ -235,7 +235,7 @@ static Outcome cut_json(Call *call, Message *message)
     PARTITION(rest, "\"", &string, &rest);
     int is_behind = PARTITION(rest, "\"opaque\":", &behind, &rest);
     PARTITION(rest, ",", &opaque, &end);
-    if (!is_behind) { /* it may stand in front, as Go's client has it */
+    if (!is_behind) { /* it may be in front, as in Go's client */
         PARTITION(before, "\"opaque\":", &front, &rest);
         PARTITION(rest, ",", &opaque, &before);
     }
@@ -258,8 +258,8 @@ static Outcome cut_json(Call *call, Message *message)
     return message->key_ref ? TAKEN : FAILED;
 }
 
-/* Where a mark ends in a header, from `from` on; -1 without one. A header that lacks one is no
-   plain send, whatever Python reads at the places it looks at then. */
+/* End of a mark in a header, from `from` on; -1 without one. A header without one is not a plain
+   send, whatever Python reads at that place. */
 static Py_ssize_t end_of(Span header, Py_ssize_t from, const char *mark, Py_ssize_t size)
 {
     Span tail = {header.at + from, header.size - from}, before, after;
@@ -315,7 +315,7 @@ static Outcome cut(Call *call, Message *message)
 
 /* --- what is known of it: plain_shapes.py */
 
-/* The kind's `Headers`, and their form; LEFT for a kind that has none. */
+/* Find the kind's `Headers`, and their form; LEFT for a kind without them. */
 static Outcome find_shapes(Call *call, long kind)
 {
     if (call->shapes_ref != NULL && call->kind == kind)
@@ -338,7 +338,7 @@ static Outcome find_shapes(Call *call, long kind)
     return TAKEN;
 }
 
-/* `shapes[key]`, taken apart. A miss is read in the general way, by Python. */
+/* Unpack `shapes[key]`. On a miss Python parses it in the general way. */
 static Outcome find_shape(Call *call, Message *message)
 {
     PyObject *topic_head;
@@ -374,8 +374,8 @@ static Outcome add_part(Call *call, Py_ssize_t count, const char *at, const char
     return TAKEN;
 }
 
-/* Cut a property string at its name ends (1), and before its pair ends (2), as the reference does
-   with `replace` and `split`. How many parts there are, and of them pair ends; -1: FAILED. */
+/* Cut a property string at its name ends (1), and before its pair ends (2), as the reference
+   does with `replace` and `split`. Return the number of parts, and of pair ends; -1: FAILED. */
 static Py_ssize_t split(Call *call, Span string, Py_ssize_t *pair_ends)
 {
     const char *part = string.at, *end = string.at + string.size;
@@ -392,7 +392,7 @@ static Py_ssize_t split(Call *call, Span string, Py_ssize_t *pair_ends)
     return add_part(call, count++, part, end) == TAKEN ? count : -1;
 }
 
-/* Whether the names, which stand at even places, are those of the message before. */
+/* True if the names, which are at even places, are those of the previous message. */
 static int has_same_names(Call *call, Py_ssize_t count)
 {
     PyObject *key = call->names_key_ref;
@@ -411,7 +411,7 @@ static int has_same_names(Call *call, Py_ssize_t count)
     return 1;
 }
 
-/* `names[...]` into `names_shape_ref`. */
+/* Look up `names[...]` into `names_shape_ref`. */
 static Outcome find_names(Call *call, Py_ssize_t count)
 {
     if (has_same_names(call, count))
@@ -447,7 +447,7 @@ static int append_text(PyObject *list, PyObject *text_ref)
     return done;
 }
 
-/* `index_keys`, and the tag's key behind them if it has one. A new tuple; NULL: FAILED. */
+/* Return `index_keys`, and the tag's key after them if there is one. A new tuple; NULL: FAILED. */
 static PyObject *keys_of(Span unique, Span keys, PyObject *tag)
 {
     if (!keys.size && tag == NULL) {
@@ -473,7 +473,7 @@ static PyObject *keys_of(Span unique, Span keys, PyObject *tag)
     return tuple;
 }
 
-/* Tag code and keys, once it is known where they stand; 0: nowhere. */
+/* Read tag code and keys at their known places; 0: absent. */
 static Outcome find_tag_and_keys(
     Call *call, Message *message, Py_ssize_t tag_at, Py_ssize_t keys_at)
 {
@@ -506,7 +506,7 @@ static Outcome read_properties(Call *call, Message *message)
     if (outcome != TAKEN)
         return outcome;
     if (call->names_shape_ref == Py_None)
-        return LEFT; /* it asks for more than plain care */
+        return LEFT; /* not plain */
     if (!PyArg_ParseTuple(call->names_shape_ref, "nnnnnnS", &unique_at, &tag_at, &keys_at,
                           &wait_at, &wanted_ends, &wanted, &suffix))
         return FAILED;
@@ -597,7 +597,7 @@ static char *put_binary_answer(
     return to;
 }
 
-/* The general way: the form's own function. */
+/* Build an answer with the form's own function. */
 static PyObject *answer_by_form(
     const Call *call, const Message *message, PyObject *position, PyObject *queue_offset)
 {
@@ -616,7 +616,7 @@ static PyObject *answer_by_form(
     return made;
 }
 
-/* Bytes that the fixed parts of an answer may take. */
+/* Most bytes of the fixed parts of an answer. */
 static Py_ssize_t answer_room(const Call *call, const Message *message)
 {
     Py_ssize_t room = 64 + call->host_text.size + message->unique.size + message->opaque.size;
@@ -669,7 +669,7 @@ static Outcome add_entry(Call *call, const Message *message, long long size,
     return append_entry(call->entries_ref, row);
 }
 
-/* The queue's next offset, which goes up by one; a new number, NULL: FAILED. */
+/* Return the queue's next offset, and raise it by one; a new number, NULL: FAILED. */
 static PyObject *next_offset(Call *call, PyObject *queue, long long *offset)
 {
     PyObject *found = PyDict_GetItemWithError(call->offsets, queue);
@@ -728,7 +728,7 @@ static Outcome take_message(Call *call, Message *message)
     return outcome;
 }
 
-/* The frame at `at`, if a whole one with a body stands there; where it ends, or -1. */
+/* Return the end of the frame at `at`, if there is a whole one with a body, or -1. */
 static Py_ssize_t cut_frame(Span data, Py_ssize_t at, Message *message)
 {
     if (data.size - at < 8)
@@ -765,7 +765,7 @@ static Outcome take_all(Call *call, Span data, Py_ssize_t *at)
     }
 }
 
-/* A tuple like `EndOfLog`, and who sends. */
+/* Unpack a tuple like `EndOfLog`, and the sender. */
 static int open_call(Call *call, PyObject *born_host, PyObject *end_of_log)
 {
     PyObject *store_host, *host_text;
@@ -823,7 +823,7 @@ static PyObject *take(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* --- the module */
 
-/* The parts of an answer between what differs; they are kept for ever. */
+/* Fixed parts of an answer; they live for ever. */
 static int import_parts(const char *name, Span *parts, Py_ssize_t count)
 {
     PyObject *tuple = import("rocketbed.wire.send_headers", name);

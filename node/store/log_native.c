@@ -1,9 +1,9 @@
-/* The second bodies of the two loops that run once for every record: `RecordScanner.scan` (scan.py)
-   and `IndexFile.put_entries` (indexfile.py), which are the references: read those first.
+/* C versions of the two loops over all records: `RecordScanner.scan` (scan.py) and
+   `IndexFile.put_entries` (indexfile.py), which are the references: read those first.
 
    `scan` takes plain records, whose entries follow from tables that Python has filled, and stops
-   at the first one that is not: Python reads it, or says what is wrong with it. `put_keys` stops
-   where slots have to be read. tests/property/test_log_native.py compares the two bodies. */
+   at the first other one: Python reads it, or reports what is wrong with it. `put_keys` stops when
+   slots have to be read. tests/property/test_log_native.py compares both versions. */
 
 #include "native.h"
 
@@ -32,13 +32,13 @@ static uint32_t short_at(const char *at)
 
 /* --- scan */
 
-typedef struct { /* what is fixed for one call, and what the record before had */
+typedef struct { /* constant during one call, and data of the previous record */
     Span data;
     long long base, segment_end;
     int check_crc;
     PyObject *topics, *shapes, *read_properties, *entries;
-    Span topic, front, back; /* back and front: properties but for the unique key */
-    PyObject *topic_object, *code, *others; /* borrowed of the tables */
+    Span topic, front, back; /* back and front: properties without the unique key */
+    PyObject *topic_object, *code, *others; /* borrowed from the tables */
 } Scan;
 
 typedef struct {
@@ -47,8 +47,8 @@ typedef struct {
     Span topic, properties;
 } Fields;
 
-/* The record at a place, if it is plain so far: whole, of a message, its lengths adding up to its
-   size, its checksum right, and without a zero where one may stand for what was never written. */
+/* Read the record at a position, if it is plain so far: whole, of a message, its lengths adding
+   up to its size, its checksum correct, and without a zero that may mean it was never written. */
 static Outcome read_fields(const Scan *scan, Py_ssize_t position, Fields *fields)
 {
     Py_ssize_t left = scan->data.size - position;
@@ -91,7 +91,8 @@ static Outcome read_fields(const Scan *scan, Py_ssize_t position, Fields *fields
     return has_crc || !is_right ? LEFT : TAKEN;
 }
 
-/* The topic's text; LEFT for one that no record had, that no queue has, or that has delays. */
+/* Find the topic's text; LEFT for one that no record had, that no queue can have, or that has
+   delays. */
 static Outcome find_topic(Scan *scan, Span topic)
 {
     if (scan->topic_object != NULL && is_same(scan->topic, topic))
@@ -107,7 +108,7 @@ static Outcome find_topic(Scan *scan, Span topic)
     return TAKEN;
 }
 
-/* Where the last unique key's name begins in properties; -1 without one. */
+/* Position of the last unique key's name in properties; -1 without one. */
 static Py_ssize_t find_unique(Span properties)
 {
     Py_ssize_t size = sizeof(unique_name) - 1;
@@ -117,8 +118,8 @@ static Py_ssize_t find_unique(Span properties)
     return -1;
 }
 
-/* Tag code and further keys of properties that are, but for the unique key, those of one before.
-   LEFT: Python has to read them. */
+/* Find tag code and further keys of properties that equal earlier ones, except for the unique
+   key. LEFT: Python has to read them. */
 static Outcome find_shape(Scan *scan, Span properties, Span *unique)
 {
     Py_ssize_t at = find_unique(properties), key_at = at + (Py_ssize_t)sizeof(unique_name) - 1;
@@ -148,7 +149,7 @@ static Outcome find_shape(Scan *scan, Span properties, Span *unique)
     return TAKEN;
 }
 
-/* A new tuple; NULL: FAILED. */
+/* Return a new tuple; NULL: FAILED. */
 static PyObject *keys_of(Span unique, PyObject *others)
 {
     Py_ssize_t count = PyTuple_Size(others);
@@ -164,7 +165,7 @@ static PyObject *keys_of(Span unique, PyObject *others)
     return keys;
 }
 
-/* `_tag_and_keys` itself. */
+/* Call `_tag_and_keys` itself. */
 static Outcome read_by_python(const Scan *scan, Span properties, PyObject **made_ref)
 {
     PyObject *bytes = bytes_of(properties);
@@ -189,7 +190,7 @@ static Outcome take_record(Scan *scan, Py_ssize_t *position)
         code = scan->code;
         keys = keys_of(unique, scan->others);
     } else if (outcome == LEFT) {
-        scan->code = NULL; /* Python may drop what it stands in */
+        scan->code = NULL; /* Python may drop their owner */
         if (read_by_python(scan, fields.properties, &made) == TAKEN
             && PyArg_ParseTuple(made, "OO!", &code, &PyTuple_Type, &keys))
             Py_INCREF(keys);
@@ -234,20 +235,20 @@ static PyObject *scan_records(PyObject *Py_UNUSED(module), PyObject *args)
 typedef struct {
     PyObject *pages, *dirty, *buffer;
     long long slots, room, number, begin_ms;
-    PyObject *topic; /* of the key before, borrowed of its entry */
+    PyObject *topic; /* of the previous key, borrowed from its entry */
     uint32_t topic_state; /* of the topic and `#` */
     int is_topic_plain;
     Buffer made;
     long long used, missing, end_offset, end_ms;
 } Keys;
 
-/* Continue a hash with a text; false if it is no ASCII. */
+/* Continue a hash with a text; false if it is not ASCII. */
 static int extend_state(PyObject *text, uint32_t *state)
 {
     Py_ssize_t size;
     const char *at = PyUnicode_AsUTF8AndSize(text, &size);
     if (at == NULL) {
-        PyErr_Clear(); /* half of a pair of surrogates: Python's way takes it */
+        PyErr_Clear(); /* half of a surrogate pair: handled by Python */
         return 0;
     }
     uint32_t hash = *state;
@@ -287,7 +288,8 @@ static int32_t seconds_since(long long begin_ms, long long store_ms)
     return seconds > SECONDS_MAX ? SECONDS_MAX : (int32_t)seconds;
 }
 
-/* Put the entry's number into its slot; what stood there. LEFT: the slot's page is not at hand. */
+/* Put the entry's number into its slot; return the slot's former content. LEFT: the slot's page
+   is not loaded. */
 static Outcome change_slot(Keys *keys, long long slot, int32_t *previous)
 {
     PyObject *number = PyLong_FromLongLong(slot >> PAGE_BITS);
@@ -344,7 +346,7 @@ static Outcome put_key(Keys *keys, PyObject *topic, PyObject *key, long long off
     return TAKEN;
 }
 
-/* All keys of one entry, from number `done` on, which counts them. */
+/* Put all keys of one entry, from number `done` on, which counts them. */
 static Outcome put_entry(Keys *keys, PyObject *entry, Py_ssize_t *done)
 {
     PyObject *topic = PyTuple_GetItem(entry, 0), *texts = PyTuple_GetItem(entry, 7);

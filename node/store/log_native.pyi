@@ -17,7 +17,7 @@ def scan(
     entries: list[Entry],
     /,
 ) -> int:
-    """Append the entries of plain records of `buffer` from `position` on; where they end."""
+    """Append the entries of plain records of `buffer` from `position` on; return their end."""
 
 def put_keys(
     waiting: list[Entry],
@@ -34,5 +34,5 @@ def put_keys(
     end_ms: int,
     /,
 ) -> tuple[int, int, int, int, int, int, int]:
-    """Put keys until the file is full or a page is missing: `first`, `done` and `number` as they
-    are then, slots newly used, offset and time of the last record, and the page, -1 if none."""
+    """Put keys until the file is full or a page is missing. Return `first`, `done` and `number` of
+    that moment, slots newly used, offset and time of the last record, and the page or -1."""

@@ -1,12 +1,11 @@
-/* What the native bodies have in common: bytes and checksums, Python objects, and the check that
-   a build and the modules beside it are of one state.
+/* Common code of the C modules: bytes and checksums, Python objects, and the check that a build
+   matches the Python modules next to it.
 
-   A function that can fail returns one of three: TAKEN, LEFT (not for this body: Python's does it,
-   and nothing is raised) or FAILED (a Python exception is set). Fields and parameters whose names
-   end in _ref are owned by who holds them and are given up on every way out; all other fields are
-   borrowed of something that outlives their use. What a function makes it gives up itself. Spans
-   point into objects that are held. Only the limited API is used, so that one build serves every
-   CPython from 3.11 on. */
+   A function that can fail returns TAKEN, LEFT (left to Python's version, nothing is raised) or
+   FAILED (a Python exception is set). Fields and parameters whose names end in _ref are owned
+   references, released on every path; all other fields are borrowed from something that outlives
+   their use. A function releases what it creates. Spans point into objects that stay referenced.
+   Only the limited API is used, so that one build serves every CPython from 3.11 on. */
 
 #define _GNU_SOURCE /* memmem */
 #define PY_SSIZE_T_CLEAN
@@ -49,7 +48,7 @@ static inline int is_same(Span one, Span other)
     return one.size == other.size && memcmp(one.at, other.at, (size_t)one.size) == 0;
 }
 
-/* Room for `size` more bytes, to be filled by the caller; NULL with MemoryError. */
+/* Return room for `size` more bytes, to be filled by the caller; NULL with MemoryError. */
 static inline char *extend(Buffer *buffer, Py_ssize_t size)
 {
     if (size > buffer->room - buffer->size) {
@@ -142,7 +141,7 @@ static inline PyObject *text_of(Span span)
     return PyUnicode_DecodeUTF8(span.at, span.size, "strict");
 }
 
-/* Put an object that is owned into a tuple, which owns it then; false if there is none. */
+/* Put an owned object into a tuple, which then owns it; false if there is none. */
 static inline int give(PyObject *tuple, Py_ssize_t index, PyObject *item)
 {
     return item != NULL && PyTuple_SetItem(tuple, index, item) == 0;
@@ -173,7 +172,8 @@ static inline PyObject *import(const char *module, const char *name)
     return value;
 }
 
-/* Whether a named tuple has just these fields: a build may be older than the modules beside it. */
+/* True if a named tuple has exactly these fields: a build may be older than the modules beside
+   it. */
 static inline int check_fields(PyObject *type, const char *name, const char *wanted)
 {
     PyObject *fields = PyObject_GetAttrString(type, "_fields");
@@ -188,7 +188,7 @@ static inline int check_fields(PyObject *type, const char *name, const char *wan
     return is_same;
 }
 
-/* `tuple.__new__(Entry, row)` at the end of a list; gives up the row. */
+/* Append `tuple.__new__(Entry, row)` to a list; gives up the row. */
 static inline Outcome append_entry(PyObject *list, PyObject *row_ref)
 {
     static newfunc new_tuple = NULL;
@@ -203,7 +203,7 @@ static inline Outcome append_entry(PyObject *list, PyObject *row_ref)
     return done == 0 ? TAKEN : FAILED;
 }
 
-/* What both modules need when they are imported; false with an exception. */
+/* Import what both modules need; false with an exception. */
 static inline int import_common(void)
 {
     fill_crc_table();
