@@ -70,7 +70,7 @@ def test_a_build_of_another_state_is_not_used(what: str, module: ModuleType) -> 
         "from rocketbed.node.store import entry\n"
         "from rocketbed.node.broker import plain_body, plain_run as run\n"
         f"{change}\n"
-        "body, which = plain_body.choose(wanted=True)\n"
+        "body, which = plain_body.choose(native=True)\n"
         "assert body is run.take, which\n"
         "print(which)\n"
     )
