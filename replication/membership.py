@@ -74,13 +74,13 @@ class Membership:
     def _is_lost(self, number: int, end: int, now: float) -> bool:
         """True if a member has had no link within the grace time, or lags with its acknowledgements
         (R4)."""
-        follower, known = self._followers.get(number), self._view.entry
-        if follower is None or follower.hello.incarnation != known.in_sync[number]:
+        follower, entry = self._followers.get(number), self._view.entry
+        if follower is None or follower.hello.incarnation != entry.in_sync[number]:
             return now - self._absent_since.setdefault(number, now) > GRACE_S
         self._absent_since.pop(number, None)
         # Without it nothing could be confirmed either: slow disks are no reason to refuse
         # everything.
-        is_spare = len(known.in_sync) > known.min_in_sync
+        is_spare = len(entry.in_sync) > entry.min_in_sync
         return self._is_behind(number, follower, end, now) and is_spare
 
     def _is_behind(self, number: int, follower: Served, end: int, now: float) -> bool:

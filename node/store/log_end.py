@@ -133,7 +133,7 @@ class LogEnd:
                 self._find(f"by rbAcceptCut={end} {self._loss(end, messages)}")
                 # A start that was killed meanwhile is repeated, and cuts the same again.
                 if (end, self.durable_end) not in [
-                    (cut.offset, cut.known) for cut in self.accepted
+                    (cut.offset, cut.flushed) for cut in self.accepted
                 ]:
                     self.accepted = (*self.accepted, order)
                 self.resend_to = UNKNOWN

@@ -40,7 +40,7 @@ class AcceptedCut:
 
     offset: int
     """New end of the log."""
-    known: int
+    flushed: int
     """F before the cut: the log had been on disk up to there."""
     messages: int
     """Most acknowledged messages that may have been lost."""

@@ -526,7 +526,7 @@ class MessageStore:
             "queuesUnmade": ", ".join(sorted(self.removal.topics_to_rebuild())),
             "scrubbedTo": str(self.scrubber.position),
             "acceptedCuts": ";".join(
-                f"{cut.offset}:{cut.known}:{cut.messages}:{cut.time_ms}"
+                f"{cut.offset}:{cut.flushed}:{cut.messages}:{cut.time_ms}"
                 for cut in parts.marks.mark.accepted
             ),
             "keptCutBytes": str(kept_bytes(self._world, self.config.root)),
