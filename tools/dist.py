@@ -43,7 +43,7 @@ NATIVE_BYTES_MIN: Final = 10_000
 """Less is an empty library; the smallest has 16,000."""
 SEND_BODY: Final = """
 from rocketbed.node.broker.plain_body import choose
-print(choose(wanted=True)[1])
+print(choose(native=True)[1])
 """
 """A program that prints which body of the send path is installed."""
 EXAMPLE_ADDRESS: Final = "127.0.0.1:9876"
