@@ -24,7 +24,6 @@ from rocketbed.wire.message import StoredMessage
 from rocketbed.world.api import World
 from tests.model.broker import Peer
 from tests.model.mending import edited
-from tests.model.model import ensure
 from tests.model.reading import all_of
 from tests.model.script import Script
 from tests.model.stage import PORT, SEGMENT, Stage
@@ -80,7 +79,6 @@ class Model:
 
 
 def run_again(seed: int) -> str:
-    """Raises `Wrong`."""
     with Stage(f"again/{seed}") as stage:
         random, model = Random(f"again/{seed}"), Model()
         script = Script(stage.simulation)
@@ -243,7 +241,7 @@ class Life:
             message = (await all_of(self._peer, "T", 0, at))[0]
             disk.sync_seconds = seconds
             told = (await self._sends_back(message, 1)).remark
-            ensure(told == remark, "sent back", f"{told!r} for {remark!r}")
+            assert told == remark, f"sent back: {told!r} for {remark!r}"
             await trio.sleep(2)
             disk.sync_seconds = (0.0, 0.0)
 
@@ -269,7 +267,7 @@ class Life:
         ):  # fmt: skip
             header = SendBackRequest(offset=offset, group=group, delayLevel=0)
             answer = await self._peer.ask(Code.CONSUMER_SEND_MSG_BACK, header.encode(), code)
-            ensure(says in (answer.remark or ""), "sent back", f"{answer.remark!r} for {says!r}")
+            assert says in (answer.remark or ""), f"sent back: {answer.remark!r} for {says!r}"
 
     async def _delete(self) -> None:
         """What waits for a topic goes with it; what is sent to the new one comes."""
@@ -305,26 +303,26 @@ class Life:
             for queue in range(count + 1):
                 for one in await all_of(self._peer, topic, queue):
                     place = topic, one.body, one.reconsume_times
-                    ensure(one.queue_id == queue < count, "place", f"{one.queue_id} of {topic}")
+                    assert one.queue_id == queue < count, f"place: {one.queue_id} of {topic}"
                     known = [
                         wait for wait in self._model.waits
                         if (wait.topic, wait.body, wait.times) == place
                     ]  # fmt: skip
-                    ensure(bool(known), "came", f"{place}, which nobody waits for")
+                    assert bool(known), f"came: {place}, which nobody waits for"
                     self._judge(one, known[0])
                     known[0].physical = -1  # it waits no more
                     came[place] = one
         for wait in self._model.waits:
             place = wait.topic, wait.body, wait.times
             is_due = wait.latest_ms < now_ms and not wait.is_lost
-            ensure(place in came or not is_due, "lost", f"{place}, due at {wait.due_ms}: {now_ms}")
+            assert place in came or not is_due, f"lost: {place}, due at {wait.due_ms}: {now_ms}"
 
     def _judge(self, one: StoredMessage, wait: Waits) -> None:
         what = f"{one.body!r} of {one.topic}/{one.queue_id}"
         early_ms = wait.due_ms - one.store_timestamp
-        ensure(early_ms <= 0, "early", f"{what}: {early_ms} ms")
-        ensure(not wait.is_lost or wait.physical < 0, "damage", f"{what} was given")
+        assert early_ms <= 0, f"early: {what}: {early_ms} ms"
+        assert not wait.is_lost or wait.physical < 0, f"damage: {what} was given"
         is_right = wait.queue is None or one.queue_id == wait.queue
-        ensure(is_right, "place", f"{what}, not in {wait.queue}")
+        assert is_right, f"place: {what}, not in {wait.queue}"
         told = {name: one.properties.get(name) for name in wait.properties}
-        ensure(told == wait.properties, "properties", f"{what}: {told} for {wait.properties}")
+        assert told == wait.properties, f"properties: {what}: {told} for {wait.properties}"

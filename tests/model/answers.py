@@ -12,7 +12,7 @@ from rocketbed.node.store.picker import GetResult
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.javahash import tag_code
-from tests.model.model import Kept, Model, ensure
+from tests.model.model import Kept, Model
 
 ALL: Final = 1 << 50
 PULL_MAX: Final = 32
@@ -25,12 +25,12 @@ by what no message came for; longer than any rest of a life."""
 
 
 async def ask(store: MessageStore, model: Model, random: Random, batches: Sequence[str]) -> None:
-    """Everything, with offsets and times in part drawn. Raises `Wrong`."""
+    """Everything, with offsets and times in part drawn."""
     await store.dispatched.wait_for(store.max_offset)
     low, queues = store.min_offset, model.queues()
-    ensure(store.max_offset == model.written, "end", f"{store.max_offset} for {model.written}")
+    assert store.max_offset == model.written, f"end: {store.max_offset} for {model.written}"
     first = min((one.physical for one in model.kept), default=low)
-    ensure(low <= first, "beginning", f"the log begins at {low}, behind {first}")
+    assert low <= first, f"beginning: the log begins at {low}, behind {first}"
     for (topic, queue), kept in sorted(queues.items()):
         await _ask_queue(store, topic, queue, kept)
         if topic in batches:
@@ -40,28 +40,28 @@ async def ask(store: MessageStore, model: Model, random: Random, batches: Sequen
             _ask_beyond(store, topic, queue, kept)
             await _search(store, topic, queue, kept, random)
     told = {(topic, queue) for topic, queue, _ in store.queue_keys()}
-    ensure(told >= queues.keys(), "queues", f"{sorted(queues.keys() - told)} are not told")
+    assert told >= queues.keys(), f"queues: {sorted(queues.keys() - told)} are not told"
     for topic, queue, is_batch in store.queue_keys():
-        ensure(is_batch == (topic in batches), "queues", f"{topic}/{queue} is of the other kind")
+        assert is_batch == (topic in batches), f"queues: {topic}/{queue} is of the other kind"
     missing = store.get_messages("no such topic", 0, 3, 1)
-    ensure(_told(missing) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0), "pull", "of no queue")
+    assert _told(missing) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0), "pull: of no queue"
     await _ask_keys(store, model, random)
     for one in random.sample(model.kept, min(len(model.kept), 6)):
-        ensure(await store.record_at(one.physical) == one.data, "record", f"at {one.physical}")
+        assert await store.record_at(one.physical) == one.data, f"record: at {one.physical}"
         inside = await store.record_at(one.physical + 8)
-        ensure(inside is None, "record", f"at {one.physical + 8}, where none begins")
-    ensure(await store.record_at(model.written) is None, "record", "behind the end")
+        assert inside is None, f"record: at {one.physical + 8}, where none begins"
+    assert await store.record_at(model.written) is None, "record: behind the end"
 
 
 async def _ask_queue(store: MessageStore, topic: str, queue: int, kept: list[Kept]) -> None:
     first, end = kept[0].offset, kept[-1].offset + kept[-1].put.count
     name = f"{topic}/{queue}"
-    ensure(store.queue_min(topic, queue) == first, "bounds", f"{name} begins at {first}")
+    assert store.queue_min(topic, queue) == first, f"bounds: {name} begins at {first}"
     for committed in (True, False):
         at = store.queue_max(topic, queue, committed=committed)
-        ensure(at == end, "bounds", f"{name} ends at {end}, not {at}")
+        assert at == end, f"bounds: {name} ends at {end}, not {at}"
     at_ms = await store.stored_ms(topic, queue)
-    ensure(at_ms == kept[0].stored_ms, "time", f"{name} begins at {kept[0].stored_ms}, not {at_ms}")
+    assert at_ms == kept[0].stored_ms, f"time: {name} begins at {kept[0].stored_ms}, not {at_ms}"
 
 
 def _told(result: GetResult) -> tuple[GetStatus, int, int, int]:
@@ -79,7 +79,7 @@ def _ask_beyond(store: MessageStore, topic: str, queue: int, kept: list[Kept]) -
     for offset, status, then in answers:
         told = _told(store.get_messages(topic, queue, offset, 8))
         wanted = (status, then, low, high)
-        ensure(told == wanted, "pull", f"{topic}/{queue} from {offset}: {told} for {wanted}")
+        assert told == wanted, f"pull: {topic}/{queue} from {offset}: {told} for {wanted}"
 
 
 async def _pull_all(
@@ -109,7 +109,7 @@ async def _pull_all(
             await _compare(store, found, some[:count], kept, last)
         none = store.get_messages(topic, queue, offset, 8, tag_codes={12345})
         wanted = (GetStatus.NO_MATCHED_MESSAGE, high, low, high)
-        ensure(_told(none) == wanted, "pull", f"{topic}/{queue} of an unknown tag: {_told(none)}")
+        assert _told(none) == wanted, f"pull: {topic}/{queue} of an unknown tag: {_told(none)}"
 
 
 async def _compare(
@@ -122,15 +122,15 @@ async def _compare(
     """Whether a pull gave these records, and says to go on behind the last (or at `last`)."""
     where = f"{kept[0].put.topic}/{kept[0].put.queue} from {want[0].offset}"
     places = [(one.physical, one.size) for one in want]
-    ensure(found.ranges == places, "pull", f"{where}: {found.ranges} for {places}")
+    assert found.ranges == places, f"pull: {where}: {found.ranges} for {places}"
     then = want[-1].offset + 1 if last is None else last
     wanted = (GetStatus.FOUND, then, kept[0].offset, kept[-1].offset + 1)
-    ensure(_told(found) == wanted, "pull", f"{where}: {_told(found)} for {wanted}")
+    assert _told(found) == wanted, f"pull: {where}: {_told(found)} for {wanted}"
     data = b"".join(one.data for one in want)
     cached = store.read_cached(found.ranges)
-    ensure(cached is None or cached == data, "pull", f"{where}: other bytes")
+    assert cached is None or cached == data, f"pull: {where}: other bytes"
     read = await store.read(found.ranges)
-    ensure(read == data, "pull", f"{where}: other bytes from the disk")
+    assert read == data, f"pull: {where}: other bytes from the disk"
 
 
 async def _pull_batches(store: MessageStore, topic: str, queue: int, kept: list[Kept]) -> None:
@@ -140,28 +140,28 @@ async def _pull_batches(store: MessageStore, topic: str, queue: int, kept: list[
         offset, places = kept[0].offset, []
         while offset < end:
             found = store.get_messages(topic, queue, offset, count)
-            ensure(found.status is GetStatus.FOUND, "pull", f"{topic}/{queue} from {offset}")
-            ensure(found.next_offset > offset, "pull", f"{topic}/{queue} stays at {offset}")
+            assert found.status is GetStatus.FOUND, f"pull: {topic}/{queue} from {offset}"
+            assert found.next_offset > offset, f"pull: {topic}/{queue} stays at {offset}"
             bounds = (found.min_offset, found.max_offset)
-            ensure(bounds == (kept[0].offset, end), "bounds", f"{topic}/{queue}: {bounds}")
-            ensure(count > 1 or len(found.ranges) == 1, "pull", f"{topic}/{queue}: too many")
+            assert bounds == (kept[0].offset, end), f"bounds: {topic}/{queue}: {bounds}"
+            assert count > 1 or len(found.ranges) == 1, f"pull: {topic}/{queue}: too many"
             places += found.ranges
             offset = found.next_offset
         wanted = [(one.physical, one.size) for one in kept]
-        ensure(places == wanted, "pull", f"{topic}/{queue}: {places} for {wanted}")
-        ensure(offset == end, "pull", f"{topic}/{queue} goes on at {offset} behind {end}")
+        assert places == wanted, f"pull: {topic}/{queue}: {places} for {wanted}"
+        assert offset == end, f"pull: {topic}/{queue} goes on at {offset} behind {end}"
     for one in kept:
         for offset in {one.offset, one.offset + one.put.count - 1}:
             found = store.get_messages(topic, queue, offset, 1)
             wanted = [(one.physical, one.size)]
-            ensure(found.ranges == wanted, "pull", f"{topic}/{queue} from {offset}, in a batch")
+            assert found.ranges == wanted, f"pull: {topic}/{queue} from {offset}, in a batch"
     beyond = store.get_messages(topic, queue, end, 1)
-    ensure(beyond.status is GetStatus.OFFSET_OVERFLOW_ONE, "pull", f"{topic}/{queue} at its end")
+    assert beyond.status is GetStatus.OFFSET_OVERFLOW_ONE, f"pull: {topic}/{queue} at its end"
     for one in kept[:: max(len(kept) // 3, 1)]:
         at = await store.offset_by_time(topic, queue, one.stored_ms, upper=False)
         same = next(other for other in kept if other.stored_ms >= one.stored_ms)
         inside = range(same.offset, same.offset + same.put.count)
-        ensure(at in inside, "time", f"{topic}/{queue} at {one.stored_ms}: {at}")
+        assert at in inside, f"time: {topic}/{queue} at {one.stored_ms}: {at}"
 
 
 async def _search(
@@ -176,7 +176,7 @@ async def _search(
         for upper, want in ((False, late), (True, early)):
             at = await store.offset_by_time(topic, queue, time_ms, upper=upper)
             want += kept[0].offset
-            ensure(at == want, "time", f"{topic}/{queue} at {time_ms} {upper}: {at} for {want}")
+            assert at == want, f"time: {topic}/{queue} at {time_ms} {upper}: {at} for {want}"
 
 
 async def _ask_keys(store: MessageStore, model: Model, random: Random) -> None:
@@ -200,11 +200,11 @@ async def _ask_keys(store: MessageStore, model: Model, random: Random) -> None:
         for begin_ms, end_ms, is_in in windows:
             records = (await store.query(topic, key, 64, begin_ms, end_ms)).records
             what = f"{topic} {key} from {begin_ms} to {end_ms}"
-            ensure((one.data in records) == is_in, "query", what)
+            assert (one.data in records) == is_in, f"query: {what}"
     nothing = await store.query("no such topic", "no such key", 64, 0, ALL)
-    ensure(not nothing.records, "query", "a key that nobody sent was found")
+    assert not nothing.records, "query: a key that nobody sent was found"
 
 
 def _same(records: Iterable[bytes], kept: list[Kept], what: str) -> None:
     data = [one.data for one in kept]
-    ensure([*records] == data, "query", f"{what}: not the {len(data)} records that have it")
+    assert [*records] == data, f"query: {what}: not the {len(data)} records that have it"

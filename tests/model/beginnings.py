@@ -19,7 +19,7 @@ from rocketbed.node.store.store import MessageStore
 from tests.model.alone import run_alone
 from tests.model.damage import Filled
 from tests.model.mending import answers_of, edited, place_of, serve
-from tests.model.model import Kept, Model, Wrong, ensure
+from tests.model.model import Kept, Model
 from tests.model.store import ROOT, Life, Topics, look_at, settings
 
 MARK, FLUSHED = f"{ROOT}/rocketbed.ckpt", f"{ROOT}/rocketbed.flushed"
@@ -40,7 +40,6 @@ Change = Callable[[SimDisk], None]
 
 
 def run_beginnings(seed: int) -> str:
-    """Raises `Wrong`."""
     full, older = filled_twice(seed)
     digest = _of_others(full, older)
     digest += _in_the_way(full, Random(f"beginnings/{seed}"))
@@ -75,22 +74,22 @@ def starts(full: Filled, what: str, change: Change, *, again: bool, says: str = 
     look = partial(_found, model=full.model)
     run = run_alone(partial(serve, stops=True), full.config, look, image=image)
     report, wrong = run.value
-    ensure(not wrong, "answers", f"{what}: {wrong}")
+    assert not wrong, f"answers: {what}: {wrong}"
     named = {str(line.fields["path"]) for line in run.log if line.event == "store.stray"}
     strays = {f"{ROOT}/{stray}" for stray in QUEUE_STRAYS} if what == STRAYS else set()
     strays -= {one for one in strays if not _is_seen(full.image, one)}
-    ensure(named == strays, "strays", f"{named} for {strays}")
+    assert named == strays, f"strays: {named} for {strays}"
     end, low = full.model.written, full.model.kept[0].physical
     want = low // full.size * full.size if again else end
-    ensure(report.scanned_from == want, "start", f"{what}: read from {report.scanned_from}")
+    assert report.scanned_from == want, f"start: {what}: read from {report.scanned_from}"
     lines = " ".join([*told, *report.findings, report.reason])
-    ensure(says in lines, "start", f"{what}: {lines!r} does not say {says!r}")
+    assert says in lines, f"start: {what}: {lines!r} does not say {says!r}"
     others = struct.unpack_from(">6q", run.image.contents(CHECKPOINT))[3:]
     last = full.model.kept[-1].physical
-    ensure(others == (0, last, 0), "checkpoint", f"{what}: {others}, the last record is at {last}")
+    assert others == (0, last, 0), f"checkpoint: {what}: {others}, the last record is at {last}"
     count = sum(one.physical >= want for one in full.model.kept)
     previewed = f"{count} records would be dispatched again, from offset {want}" in lines
-    ensure(previewed, "preview", f"{what}: {told} for {want}")
+    assert previewed, f"preview: {what}: {told} for {want}"
     look_at(run.image, but=("sizes",) if what == STRAYS else ())
     return run.digest
 
@@ -175,10 +174,10 @@ def _in_the_way(full: Filled, random: Random) -> str:
         return await answers_of(store, model)
 
     run = run_alone(partial(serve, stops=True), full.config, look, image=edited(full.image, change))
-    ensure(not run.value, "answers", f"in the way of a queue: {run.value}")
+    assert not run.value, f"answers: in the way of a queue: {run.value}"
     kept = [path for path in run.image.paths() if "/rocketbed.cut/" in path]
     mine = [path for path in kept if run.image.contents(path) == b"mine"]
-    ensure(len(mine) == 2, "aside", f"{kept}: what stood in the way")
+    assert len(mine) == 2, f"aside: {kept}: what stood in the way"
     return run.digest
 
 
@@ -201,8 +200,8 @@ def _orders(full: Filled, random: Random) -> str:
     look = partial(_found, model=model)
     found = run_alone(partial(serve, stops=True), full.config, look, image=run.image)
     report, wrong = found.value
-    ensure(not wrong, "answers", f"the index was off: {wrong}")
-    ensure(report.took_over, "start", "the index was off, and is taken as it is")
+    assert not wrong, f"answers: the index was off: {wrong}"
+    assert report.took_over, "start: the index was off, and is taken as it is"
     look_at(found.image)
     ordered = replace(full.config, topics_deleted=(("D", model.written),))
     model.deleting = "D"
@@ -211,9 +210,9 @@ def _orders(full: Filled, random: Random) -> str:
     for number in range(2):
         run = run_alone(partial(serve, stops=True), ordered, look, image=image)
         report, wrong = run.value
-        ensure(not wrong, "answers", f"a deletion that was ordered: {wrong}")
+        assert not wrong, f"answers: a deletion that was ordered: {wrong}"
         again = f"{number}: {report.reason!r}"
-        ensure(report.took_over == (not number), "start", f"a deletion that was ordered, {again}")
+        assert report.took_over == (not number), f"start: a deletion that was ordered, {again}"
         image = run.image
     return found.digest + run.digest
 
@@ -236,17 +235,19 @@ def _headless(full: Filled) -> str:
             run_alone(serve, replace(full.config, accept_start_at=order), image=image)
         except BadStoreDirectory as exc:
             says = f"at offset {low}, but retention had kept everything from {first}: {size} bytes"
-            ensure(says in str(exc), "refusal", f"{exc}: not {says!r}")
+            assert says in str(exc), f"refusal: {exc}: not {says!r}"
         else:
-            raise Wrong(f"silence: the log begins at {low} for {first}, ordered at {order}")
+            raise AssertionError(
+                f"silence: the log begins at {low} for {first}, ordered at {order}"
+            )
     digest = ""
     for order in (low, -1):
         config, look = replace(full.config, accept_start_at=order), partial(_found, model=model)
         run = run_alone(partial(serve, stops=True), config, look, image=image)
         report, wrong = run.value
-        ensure(not wrong, "answers", f"without the first file, ordered at {order}: {wrong}")
+        assert not wrong, f"answers: without the first file, ordered at {order}: {wrong}"
         said = f"rbAcceptStart={low} is set" in " ".join(report.findings)
-        ensure(said == (order == low), "start", f"{report.findings}, ordered at {order}")
+        assert said == (order == low), f"start: {report.findings}, ordered at {order}"
         image, digest = run.image, digest + run.digest
     return digest
 
@@ -272,7 +273,7 @@ def _torn(seed: int) -> str:
         whole = run_alone(partial(power.main, stops=True), config, image=run.image, boots=2)
         if power.wrong is not None:
             raise power.wrong
-        ensure(power.model.written == model.written, "loss", "zeros in properties, all is there")
+        assert power.model.written == model.written, "loss: zeros in properties, all is there"
         digest += whole.digest
         crossing = [one for one in model.kept if _crosses(one)]
         if not crossing:
@@ -285,7 +286,7 @@ def _torn(seed: int) -> str:
         if again.wrong is not None:
             raise again.wrong
         gone = [o for o in model.kept if o.physical >= one.physical]
-        ensure(not gone, "log", f"a record at {one.physical} with a lost sector is given")
+        assert not gone, f"log: a record at {one.physical} with a lost sector is given"
         digest += found.digest
     return digest
 
@@ -323,12 +324,12 @@ def _missing(seed: int) -> str:
     found = run_alone(partial(serve, stops=True), config, partial(_found, model=model),
                       image=bad, boots=2)  # fmt: skip
     report, wrong = found.value
-    ensure(not wrong, "answers", f"a file of the log was lost with the power: {wrong}")
+    assert not wrong, f"answers: a file of the log was lost with the power: {wrong}"
     kept = {found.image.contents(path) for path in found.image.paths() if "/rocketbed.cut/" in path}
     behind = {bad.contents(place_of(at, size)[0]) for at in files if at > lost}
-    ensure(kept == behind, "aside", f"{len(kept)} files for {len(behind)} behind the one lost")
+    assert kept == behind, f"aside: {len(kept)} files for {len(behind)} behind the one lost"
     told = "does not reach the messages" in " ".join(report.findings)
-    ensure(told == bool(behind), "start", f"{report.findings}")
+    assert told == bool(behind), f"start: {report.findings}"
     return found.digest
 
 

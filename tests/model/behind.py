@@ -20,7 +20,6 @@ from tests.model.leading_stage import (
     PEERS,
     LeadingStage,
 )
-from tests.model.model import ensure
 from tests.model.script import Script
 from tests.model.stage import Stage, read_log
 from tests.model.store import HOST
@@ -40,7 +39,7 @@ SENDS: Final = 4
 
 
 def run_behind(seed: int) -> str:
-    """Without a limit, and with one. Raises `Wrong`."""
+    """Without a limit, and with one."""
     digest = ""
     for rate in RATES:
         name = f"behind/{seed}/{rate}"
@@ -108,18 +107,18 @@ class Behind(LeadingStage):
             took_s = trio.current_time() - began
             most = self.rate * took_s + 2 * PIECE
             is_right = not self.rate or self.end - len(two.log) <= FAR or len(two.log) <= most
-            ensure(is_right, "rate", f"{len(two.log)} for {most}")
+            assert is_right, f"rate: {len(two.log)} for {most}"
             if sent < SENDS:
                 sent += 1
                 number = len(self.sent)
                 self.sends()
                 await self.until(partial(lambda n: len(self.sent) > n, number), "a send", 0.15)
-            ensure(took_s < 20, "rate", f"{len(two.log)} bytes in {took_s} s")
+            assert took_s < 20, f"rate: {len(two.log)} bytes in {took_s} s"
         took_s = trio.current_time() - began
         want_s = (before - FAR) / self.rate if self.rate else 0.0
-        ensure(want_s - 1 <= took_s <= want_s + 2, "rate", f"{took_s} s for {want_s}")
+        assert want_s - 1 <= took_s <= want_s + 2, f"rate: {took_s} s for {want_s}"
         await self.until(lambda: len(two.log) == self.end, "it hears the rest", 3)
-        ensure(two.log == read_log(self.node.store.log)[1], "log", "other bytes")
+        assert two.log == read_log(self.node.store.log)[1], "log: other bytes"
         await self.until(lambda: 3 in self.controller.entry.in_sync, "a member", 2)
 
     async def joins(self) -> None:
@@ -140,7 +139,7 @@ class Behind(LeadingStage):
         most_s = CAUGHT_UP_S + 2 * LAG_S + LATE_S
         await self.until(lambda: 3 in self.controller.entry.in_sync, "a member, under load", most_s)
         took_s = trio.current_time() - began
-        ensure(took_s > CAUGHT_UP_S - 0.1, "early", f"complete for {took_s} s")
+        assert took_s > CAUGHT_UP_S - 0.1, f"early: complete for {took_s} s"
         await trio.sleep(0.2)
         self.is_loaded = False
         await self.until(lambda: len(self.sent) == self.number, "all are answered", 1)

@@ -48,7 +48,6 @@ from rocketbed.wire.message import BatchItem, decode_messages, encode_batch
 from rocketbed.wire.properties import encode_properties
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
-from tests.model.model import ensure
 from tests.model.store import ensure_closed
 
 HOST, PORT = "10.0.0.1", 10911
@@ -72,7 +71,7 @@ Code, Answer = RequestCode, ResponseCode
 
 
 def run_broker(seed: int) -> str:
-    """Ask, end, and ask again; a digest of what happened. Raises `Wrong`."""
+    """Ask, end, and ask again; a digest of what happened."""
     digest = ""
     for end in ENDS:
         image: DiskImage | None = None
@@ -137,7 +136,7 @@ class Peer:
             request(code, dict(fields or {}), body), timeout_s=60
         )
         what = f"{RequestCode(code).name} {dict(fields or {})}"
-        ensure(answer.code == want, "code", f"{answer.code} for {want}: {what}: {answer.remark}")
+        assert answer.code == want, f"code: {answer.code} for {want}: {what}: {answer.remark}"
         return answer
 
     async def send(
@@ -188,7 +187,7 @@ class Peer:
         code = Answer.QUERY_NOT_FOUND if want is None else Answer.SUCCESS
         answer = await self.ask(Code.QUERY_CONSUMER_OFFSET, header.encode(), code)
         at = answer.fields.get("offset")
-        ensure(want is None or at == str(want), "position", f"{at} for {want}: {values}")
+        assert want is None or at == str(want), f"position: {at} for {want}: {values}"
 
     async def create(self, want: int = Answer.SUCCESS, **changes: Any) -> None:
         values: dict[str, Any] = {
@@ -217,7 +216,7 @@ class Peer:
         data = HeartbeatData(client_id=client, consumer_data_set=[consumer])
         answer = await self.ask(Code.HEART_BEAT, {}, want, data.encode())
         if not want:  # whoever tells no fingerprint is not told that nothing changed
-            ensure(answer.fields["IS_SUB_CHANGE"] == "true", "heartbeat", f"{answer.fields}")
+            assert answer.fields["IS_SUB_CHANGE"] == "true", f"heartbeat: {answer.fields}"
 
 
 async def _first(peer: Peer, world: World) -> None:
@@ -235,8 +234,8 @@ async def _first(peer: Peer, world: World) -> None:
 async def _again(peer: Peer, world: World) -> None:
     """After the end, whichever it was."""
     topic = await peer.topic("T")
-    ensure(topic.read_queue_nums == QUEUES, "tables", f"{topic}")
-    ensure((await peer.topic("wide")).topic_filter_type == "MULTI_TAG", "tables", "wide")
+    assert topic.read_queue_nums == QUEUES, f"tables: {topic}"
+    assert (await peer.topic("wide")).topic_filter_type == "MULTI_TAG", "tables: wide"
     await peer.ask(Code.GET_TOPIC_CONFIG, TopicRequest(topic="gone").encode(), 17)
     await peer.stands(3)
     await peer.stands(0, queueId=1)
@@ -245,15 +244,15 @@ async def _again(peer: Peer, world: World) -> None:
     answer = await peer.ask(
         Code.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequest(group="off").encode(), 0
     )
-    ensure(not SubscriptionGroupConfig.decode(answer.body).consume_enable, "tables", "group off")
+    assert not SubscriptionGroupConfig.decode(answer.body).consume_enable, "tables: group off"
     await peer.ask(
         Code.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequest(group="left").encode(),
         Answer.SUBSCRIPTION_GROUP_NOT_EXIST,
     )  # fmt: skip
     answer = await peer.pull(Answer.SUCCESS)
-    ensure(len(decode_messages(answer.body)) >= 3, "tables", "the messages")
+    assert len(decode_messages(answer.body)) >= 3, "tables: the messages"
     body = (await peer.ask(Code.GET_ALL_MESSAGE_REQUEST_MODE, {}, 0)).body
-    ensure(b'"T":{"g":{' in body, "tables", f"modes: {body!r}")
+    assert b'"T":{"g":{' in body, f"tables: modes: {body!r}"
 
 
 async def _topics(peer: Peer) -> None:
@@ -267,7 +266,7 @@ async def _topics(peer: Peer) -> None:
     await peer.create(topic="none", readQueueNums=0, writeQueueNums=0)
     await peer.create(topic="n" * 127)
     await peer.create(topic="ordered", order=True, topicSysFlag=2)
-    ensure((await peer.topic("ordered")).topic_sys_flag == 2, "topics", "its flag")
+    assert (await peer.topic("ordered")).topic_sys_flag == 2, "topics: its flag"
     for changes in (
         {"topic": "n" * 128}, {"topic": ""}, {"topic": "a b"}, {"topic": "TBW102"},
         {"readQueueNums": -1}, {"writeQueueNums": -1}, {"readQueueNums": 1 << 20},
@@ -275,27 +274,27 @@ async def _topics(peer: Peer) -> None:
     ):  # fmt: skip
         await peer.create(bad, **changes)
     first = await peer.topic("none")
-    ensure(first.write_queue_nums == 0, "topics", f"{first}")
+    assert first.write_queue_nums == 0, f"topics: {first}"
     await peer.ask(Code.DELETE_TOPIC_IN_BROKER, TopicRequest(topic="TBW102").encode(), bad)
     await peer.ask(Code.DELETE_TOPIC_IN_BROKER, TopicRequest(topic="a b").encode(), bad)
     fields = AllTopicConfigRequest(topicSeq=0, maxTopicNum=2).encode()
     page = await peer.ask(Code.GET_ALL_TOPIC_CONFIG, fields, 0)
     whole = await peer.ask(Code.GET_ALL_TOPIC_CONFIG, {}, 0)
-    ensure(int(page.fields["totalTopicNum"]) >= 6, "topics", f"{page.fields}")
-    ensure(len(page.body) < len(whole.body), "topics", "a page is all of it")
+    assert int(page.fields["totalTopicNum"]) >= 6, f"topics: {page.fields}"
+    assert len(page.body) < len(whole.body), "topics: a page is all of it"
 
 
 async def _sends(peer: Peer) -> None:
     ill, bad = Answer.MESSAGE_ILLEGAL, Answer.INVALID_PARAMETER
     for number in range(3):
         answer = await peer.send(properties={"TAGS": "red"}, body=b"%d" % number)
-        ensure(answer.fields["queueOffset"] == str(number), "send", f"{answer.fields}")
+        assert answer.fields["queueOffset"] == str(number), f"send: {answer.fields}"
     await peer.send(e=QUEUES - 1)
     await peer.send(b="ordered")
     answer = await peer.send(b="any", e=-1)
-    ensure(0 <= int(answer.fields["queueId"]) < QUEUES, "send", f"{answer.fields}")
+    assert 0 <= int(answer.fields["queueId"]) < QUEUES, f"send: {answer.fields}"
     answer = await peer.send(b="one", e=-1)
-    ensure(answer.fields["queueId"] == "0", "send", f"{answer.fields}")
+    assert answer.fields["queueId"] == "0", f"send: {answer.fields}"
     await peer.send(bad, e=QUEUES)
     await peer.send(Answer.TOPIC_NOT_EXIST, b="unknown")
     await peer.send(bad, b="a b")
@@ -320,32 +319,32 @@ async def _sends(peer: Peer) -> None:
     often: tuple[dict[str, Any], ...] = ({"j": 17}, {"j": 3, "l": 2})
     dead = [await peer.send(b="%RETRY%g2", e=0, **fields) for fields in often]
     places = [answer.fields["queueOffset"] for answer in dead]
-    ensure(places == ["0", "1"], "dead", f"{places} in their own queue")
+    assert places == ["0", "1"], f"dead: {places} in their own queue"
     for version, place in ((OLD_VERSION + 1, "2"), (OLD_VERSION, "1")):
         asked = peer.send_request(b="%RETRY%g2", e=0, j=3, l=2)
         asked.version = version
         assert peer.connection is not None
         told = (await peer.connection.request(asked)).fields["queueOffset"]
-        ensure(told == place, "dead", f"{told} for {place} of version {version}")
+        assert told == place, f"dead: {told} for {place} of version {version}"
 
 
 async def _pulls(peer: Peer, world: World) -> None:
     found = await peer.pull(Answer.SUCCESS, maxMsgNums=2)
     bodies = [message.body for message in decode_messages(found.body)]
-    ensure(bodies == [b"0", b"1"], "pull", f"{bodies}")
+    assert bodies == [b"0", b"1"], f"pull: {bodies}"
     where = {key: found.fields.get(key) for key in ("nextBeginOffset", "minOffset")}
-    ensure(where == {"nextBeginOffset": "2", "minOffset": "0"}, "pull", f"{where}")
+    assert where == {"nextBeginOffset": "2", "minOffset": "0"}, f"pull: {where}"
     for tags, want in (
         ("red", Answer.SUCCESS), ("  ", Answer.SUCCESS), ("", Answer.SUCCESS), (None, 0),
         (" * ", Answer.SUCCESS), ("blue||red", Answer.SUCCESS), ("||", 23),
     ):  # fmt: skip
         await peer.pull(want, tags=tags)
     none = await peer.pull(Answer.PULL_RETRY_IMMEDIATELY, tags="blue")
-    ensure(int(none.fields["nextBeginOffset"]) >= 3, "pull", f"{none.fields}")
+    assert int(none.fields["nextBeginOffset"]) >= 3, f"pull: {none.fields}"
     some = await peer.pull(Answer.SUCCESS, maxMsgBytes=0)
-    ensure(len(decode_messages(some.body)) >= 3, "pull", "a limit of 0 bytes is none")
+    assert len(decode_messages(some.body)) >= 3, "pull: a limit of 0 bytes is none"
     one = await peer.pull(Answer.SUCCESS, maxMsgBytes=1)
-    ensure(len(decode_messages(one.body)) == 1, "pull", "one comes, however long it is")
+    assert len(decode_messages(one.body)) == 1, "pull: one comes, however long it is"
     await peer.pull(Answer.INVALID_PARAMETER, queueId=QUEUES)
     await peer.pull(Answer.INVALID_PARAMETER, queueId=-1)
     await peer.pull(Answer.PULL_NOT_FOUND, queueId=QUEUES - 1, queueOffset=1)
@@ -360,12 +359,12 @@ async def _pulls(peer: Peer, world: World) -> None:
     held: dict[str, Any] = {"queueId": 2, "sysFlag": 4 | 2, "suspendTimeoutMillis": 6000}
     await peer.pull(Answer.PULL_NOT_FOUND, **held)
     waited = trio.current_time() - began
-    ensure(5.9 < waited < 13, "hold", f"a pull was held for {waited} s, not for 6")
+    assert 5.9 < waited < 13, f"hold: a pull was held for {waited} s, not for 6"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send_later, peer)
         await peer.pull(Answer.SUCCESS, **held)
     soon = trio.current_time() - began - waited
-    ensure(1 <= soon < 2, "hold", f"a held pull was answered after {soon} s, not after 1")
+    assert 1 <= soon < 2, f"hold: a held pull was answered after {soon} s, not after 1"
     for code, header, key, told in (
         (Code.GET_MAX_OFFSET, MaxOffsetRequest(topic="T", queueId=2), "offset", "1"),
         (Code.GET_MIN_OFFSET, QueueRequest(topic="T", queueId=2), "offset", "0"),
@@ -373,11 +372,11 @@ async def _pulls(peer: Peer, world: World) -> None:
         (Code.GET_EARLIEST_MSG_STORETIME, QueueRequest(topic="wide", queueId=0), "timestamp", "-1"),
     ):
         answer = await peer.ask(code, header.encode(), 0)
-        ensure(answer.fields[key] == told, "bounds", f"{answer.fields} for {told}")
+        assert answer.fields[key] == told, f"bounds: {answer.fields} for {told}"
     first = decode_messages(found.body)[0]
     search = SearchOffsetRequest(topic="T", queueId=0, timestamp=first.store_timestamp + 1)
     answer = await peer.ask(Code.SEARCH_OFFSET_BY_TIMESTAMP, search.encode(), 0)
-    ensure(int(answer.fields["offset"]) >= 1, "time", f"{answer.fields}")
+    assert int(answer.fields["offset"]) >= 1, f"time: {answer.fields}"
 
 
 async def _send_later(peer: Peer) -> None:
@@ -391,7 +390,7 @@ async def _groups(peer: Peer) -> None:
     await peer.pull(Answer.NO_PERMISSION, consumerGroup="off")
     fields = AllGroupConfigRequest(groupSeq=0, maxGroupNum=2).encode()
     page = await peer.ask(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, fields, 0)
-    ensure(int(page.fields["totalGroupNum"]) >= 3, "groups", f"{page.fields}")
+    assert int(page.fields["totalGroupNum"]) >= 3, f"groups: {page.fields}"
     await peer.commit(Answer.SUCCESS, 1, consumerGroup="left")
     header = DeleteGroupRequest(groupName="left", cleanOffset=True)
     await peer.ask(Code.DELETE_SUBSCRIPTIONGROUP, header.encode(), 0)
@@ -424,10 +423,10 @@ async def _heartbeats(peer: Peer) -> None:
     before = peer.notices
     await peer.heartbeat(6, {"T": "blue"})
     await trio.sleep(1)
-    ensure(peer.notices == before, "notices", "of a heartbeat that changes nothing")
+    assert peer.notices == before, "notices: of a heartbeat that changes nothing"
     await peer.heartbeat(7, {"T": "blue", "wide": "*"})
     await trio.sleep(1)
-    ensure(peer.notices > before, "notices", "none of another topic")
+    assert peer.notices > before, "notices: none of another topic"
 
 
 async def _positions(peer: Peer) -> None:

@@ -1,6 +1,6 @@
-"""The sessions there are, by name: each does what it does, raises what is wrong, tells a digest."""
+"""Models by name: each runs a part of the node beside a model of it, drawn from a seed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -49,71 +49,95 @@ from tests.model.unread import run_unread
 from tests.model.waiting import run_waiting
 
 Session = Callable[[], str]
-LIVES: Final = 3
-"""Sessions of lives, of `SEEDS` seeds each."""
-MENDINGS: Final = 1
+Run = Callable[[int], str]
+"""Runs a model with a seed, raises `AssertionError` where they differ, and returns a digest."""
 SEEDS: Final = 4
-
-
-def sessions(seed: int) -> Mapping[str, Session]:
-    """Some seconds of processor time each; other seeds for another `seed`."""
-    found: dict[str, Session] = {
-        f"broker/{seed}": partial(run_broker, seed),
-        f"broker-again/{seed}": partial(_each, run_again, seed * 1000),
-        f"broker-figures/{seed}": partial(run_figures, seed),
-        f"broker-groups/{seed}": partial(run_groups, seed),
-        f"broker-members/{seed}": partial(run_members, seed),
-        f"broker-questions/{seed}": partial(run_questions, seed),
-        f"broker-registered/{seed}": partial(run_registered, seed),
-        f"broker-rules/{seed}": partial(run_rules, seed),
-        f"broker-sends/{seed}": partial(_each, run_sends, seed * 1000),
-        f"broker-spoilt/{seed}": partial(_each, run_spoilt, seed * 1000),
-        f"broker-table-files/{seed}": partial(run_table_files, seed),
-        f"broker-tables/{seed}": partial(run_tables, seed),
-        f"broker-tools/{seed}": partial(run_tools, seed),
-        f"broker-waiting/{seed}": partial(run_waiting, seed),
-        f"copies/{seed}": partial(run_copies, seed),
-        f"edges/{seed}": partial(run_edges, seed),
-        f"failover-behind/{seed}": partial(run_behind, seed),
-        f"failover-leaders/{seed}": partial(run_leaders, seed),
-        f"failover-leading/{seed}": partial(run_leading, seed),
-        f"failover-led/{seed}": partial(run_led, seed),
-        f"failover-lives/{seed}": partial(run_replica_lives, seed),
-        f"failover-register/{seed}": partial(_each, run_register, seed * 1000),
-        f"nameserver/{seed}": partial(run_nameserver, seed),
-        f"nameserver-routes/{seed}": partial(_each, run_routes, seed * 1000),
-        f"replication-feeding/{seed}": partial(run_feeding, seed),
-        f"replication-following/{seed}": partial(run_following, seed),
-        f"replication-parting/{seed}": partial(run_parting, seed),
-        f"replication-reads/{seed}": partial(run_slave_reads, seed),
-        f"store-beginnings/{seed}": partial(run_beginnings, seed),
-        f"store-taken-over/{seed}": partial(run_taken_over, seed),
-        f"store-cuts/{seed}": partial(_each, run_cuts, seed * 1000),
-        f"store-damage/{seed}": partial(_each, run_damage, seed * 1000),
-        f"store-limits/{seed}": partial(run_limits, seed),
-        f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),
-        f"store-pieces/{seed}": partial(run_pieces, seed),
-        f"store-own-files/{seed}": partial(run_own_files, seed),
-        f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),
-        f"store-scattered/{seed}": partial(run_scattered, seed),
-        f"store-steps/{seed}": partial(run_steps, seed),
-        f"store-trouble/{seed}": partial(run_trouble, seed),
-        f"store-unread/{seed}": partial(run_unread, seed),
-        f"store-moments/{seed}": partial(_each, run_moments, seed * 1000),
-        f"store-room/{seed}": partial(run_room, seed),
-    }
-    for number in range(LIVES):
-        first = seed * 1000 + number * SEEDS
-        found[f"store-lives/{first}"] = partial(_each, _lives, first)
-    for number in range(MENDINGS):
-        first = seed * 1000 + number * SEEDS
-        found[f"store-mending/{first}"] = partial(_each, run_mending, first)
-    return found
+"""Seeds of one session of a model that takes little time."""
+LIVES: Final = 3
+"""Sessions of a store's lives."""
 
 
 def _lives(seed: int) -> str:
     return run_lives(seed)[2]
 
 
-def _each(run: Callable[[int], str], first: int) -> str:
-    return " ".join(run(seed) for seed in range(first, first + SEEDS))
+MODELS: Final[Mapping[str, Run]] = {
+    "broker": run_broker,
+    "broker-again": run_again,
+    "broker-figures": run_figures,
+    "broker-groups": run_groups,
+    "broker-members": run_members,
+    "broker-questions": run_questions,
+    "broker-registered": run_registered,
+    "broker-rules": run_rules,
+    "broker-sends": run_sends,
+    "broker-spoilt": run_spoilt,
+    "broker-table-files": run_table_files,
+    "broker-tables": run_tables,
+    "broker-tools": run_tools,
+    "broker-waiting": run_waiting,
+    "copies": run_copies,
+    "edges": run_edges,
+    "failover-behind": run_behind,
+    "failover-leaders": run_leaders,
+    "failover-leading": run_leading,
+    "failover-led": run_led,
+    "failover-lives": run_replica_lives,
+    "failover-register": run_register,
+    "nameserver": run_nameserver,
+    "nameserver-routes": run_routes,
+    "replication-feeding": run_feeding,
+    "replication-following": run_following,
+    "replication-parting": run_parting,
+    "replication-reads": run_slave_reads,
+    "store-beginnings": run_beginnings,
+    "store-cuts": run_cuts,
+    "store-damage": run_damage,
+    "store-holes": run_holes,
+    "store-limits": run_limits,
+    "store-lives": _lives,
+    "store-mending": run_mending,
+    "store-moments": run_moments,
+    "store-own-files": run_own_files,
+    "store-pieces": run_pieces,
+    "store-remade": run_remade,
+    "store-room": run_room,
+    "store-scattered": run_scattered,
+    "store-steps": run_steps,
+    "store-taken-over": run_taken_over,
+    "store-trouble": run_trouble,
+    "store-unread": run_unread,
+}
+SHORT: Final = (
+    "broker-again",
+    "broker-sends",
+    "broker-spoilt",
+    "failover-register",
+    "nameserver-routes",
+    "store-cuts",
+    "store-damage",
+    "store-holes",
+    "store-lives",
+    "store-mending",
+    "store-moments",
+    "store-remade",
+)
+"""Models whose sessions take several seeds."""
+
+
+def sessions(seed: int) -> Mapping[str, Session]:
+    """Sessions of some seconds of processor time each; another `seed` has others."""
+    result: dict[str, Session] = {}
+    for name, run in MODELS.items():
+        if name not in SHORT:
+            result[f"{name}/{seed}"] = partial(run, seed)
+            continue
+        for number in range(LIVES if name == "store-lives" else 1):
+            first = seed * 1000 + number * SEEDS
+            key = first if name in ("store-lives", "store-mending") else seed
+            result[f"{name}/{key}"] = partial(_each, run, range(first, first + SEEDS))
+    return result
+
+
+def _each(run: Run, seeds: Iterable[int]) -> str:
+    return " ".join(map(run, seeds))

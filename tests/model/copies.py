@@ -24,7 +24,6 @@ from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.copies_asked import ask_searches
 from tests.model.copies_members import EPOCH, ME, START, STEPS, ask_lives, ask_members
-from tests.model.model import Wrong, ensure
 
 HISTORIES: Final = 60
 Life = tuple[int, int]
@@ -34,7 +33,6 @@ was in use, and what it acknowledged."""
 
 
 def run_copies(seed: int) -> str:
-    """Raises `Wrong`."""
     random = Random(f"copies/{seed}")
     for _ in range(HISTORIES):
         _boards(random)
@@ -85,10 +83,10 @@ def _boards(random: Random) -> None:
             del links[at]
         told = [(one.number, one.in_use_until) for one in board.links]
         want = [(first, last) for _, _, (first, last, _) in links]
-        ensure(told == want, "links", f"in use from and until {told}, not {want}")
-        ensure(confirmed.value == value, "confirmed", f"{confirmed.value} for {value}, {want}")
+        assert told == want, f"links: in use from and until {told}, not {want}"
+        assert confirmed.value == value, f"confirmed: {confirmed.value} for {value}, {want}"
         every = [link for link, _, _ in links]
-        ensure(certain_slaves(every) == _slaves(links, 0), "links", f"slaves of {want}")
+        assert certain_slaves(every) == _slaves(links, 0), f"links: slaves of {want}"
 
 
 def _slaves(links: Sequence[Known], offset: int) -> int:
@@ -119,24 +117,24 @@ def _in_sync() -> None:
         link = Link(host, offered=5)
         board.join(link)
         board.acknowledge(link, 5)
-    ensure(alone.value == 0, "confirmed", "by a slave, where none is waited for")
+    assert alone.value == 0, "confirmed: by a slave, where none is waited for"
     try:
         AckBoard(0)
     except ValueError:
         pass
     else:
-        raise Wrong("confirmed: by no replica")
+        raise AssertionError("confirmed: by no replica")
     for behind, is_there in ((0, True), (GAP_MAX - 1, True), (GAP_MAX, False)):
         found = is_in_sync(GAP_MAX + 5, GAP_MAX + 5 - behind)
-        ensure(found == is_there, "sync", f"{behind} bytes behind: {found}")
+        assert found == is_there, f"sync: {behind} bytes behind: {found}"
     found_all = count_in_sync(9, [9, 8, 7, 6, 5], 3)
-    ensure(found_all == 3, "sync", f"{found_all} of five are in sync")
+    assert found_all == 3, f"sync: {found_all} of five are in sync"
     for policy, stopped, same in product(Policy, (False, True), (False, True)):
         kept = lost_nothing(policy, stopped=stopped, same_kernel=same)
         want = any((policy == Policy.FSYNC, stopped, same))
-        ensure(kept == want, "lost", f"{policy}, stopped {stopped}, same {same}: {kept}")
+        assert kept == want, f"lost: {policy}, stopped {stopped}, same {same}: {kept}"
         held = policy.held(written=7, flushed=5)
-        ensure(held == (5 if policy == Policy.FSYNC else 7), "lost", f"{policy} holds {held}")
+        assert held == (5 if policy == Policy.FSYNC else 7), f"lost: {policy} holds {held}"
 
 
 # --- members of a set
@@ -182,16 +180,16 @@ def _views(random: Random) -> None:
             else:
                 continue
             told = asked.leader, asked.epoch, asked.version, asked.in_sync
-            ensure(told == (ME, EPOCH, *pending), "view", f"{asked} is asked, not {pending}")
+            assert told == (ME, EPOCH, *pending), f"view: {asked} is asked, not {pending}"
         elif draw < 0.75:
             entry = _entry(random, version=known.version + random.randrange(-1, 2))
             if random.random() < 0.3:
                 epoch, leads = random.choice(((EPOCH + 1, ME), (EPOCH, 0), (EPOCH - 1, ME)))
                 in_sync = {one or ME: kept for one, kept in entry.in_sync.items()} | {leads: 1}
                 entry = replace(entry, epoch=epoch, leader=leads, in_sync=in_sync, eligible={})
-                ensure(not view.read(entry), "view", "another one leads")
+                assert not view.read(entry), "view: another one leads"
             else:
-                ensure(view.read(entry), "view", "it leads no more")
+                assert view.read(entry), "view: it leads no more"
                 known = entry if entry.version > known.version else known
                 pending = None if pending and known.version > pending[0] else pending
         elif draw < 0.8 and asked is not None:
@@ -202,18 +200,18 @@ def _views(random: Random) -> None:
         own = START + random.randrange(8)
         need = {*known.in_sync.items(), *(pending[1].items() if pending else ())}
         need |= {joining} if joining else set()
-        ensure(view.need() == need, "view", f"{view.need()} are needed for {need}")
+        assert view.need() == need, f"view: {view.need()} are needed for {need}"
         if len(known.in_sync) >= known.min_in_sync:
             have = [ends[one][1] if ends.get(one, (0,))[0] == kept else 0 for one, kept in
                     sorted(need - {(ME, known.in_sync[ME])})]  # fmt: skip
             confirm = max(confirm, min([own, *have]))
-        ensure(view.has_enough() == (len(known.in_sync) >= known.min_in_sync), "view", "enough")
+        assert view.has_enough() == (len(known.in_sync) >= known.min_in_sync), "view: enough"
         found = view.raise_confirm(own), view.confirm
-        ensure(found == (confirm, confirm), "confirmed", f"{found} of {need}, {ends}: {confirm}")
+        assert found == (confirm, confirm), f"confirmed: {found} of {need}, {ends}: {confirm}"
         for one in range(2, 5):
             kept, end = ends.get(one, (0, 0))
             fits = one not in known.in_sync and known.replicas[one].incarnation == kept
             has = fits and end >= START + 1
-            ensure(view.has_marker(one) == has, "view", f"marker of {one}: {has}")
+            assert view.has_marker(one) == has, f"view: marker of {one}: {has}"
             joins = has and not end < confirm
-            ensure(view.may_join(one) == joins, "view", f"{one} may join: {joins}")
+            assert view.may_join(one) == joins, f"view: {one} may join: {joins}"

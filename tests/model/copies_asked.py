@@ -8,7 +8,6 @@ from rocketbed.replication.errors import CutRefused, NothingInCommon
 from rocketbed.replication.fresh import LogBounds
 from rocketbed.replication.prefix import EMPTY_IT, STEP_SIZE, Divergence, PrefixSearch
 from rocketbed.replication.watermark import Watermark
-from tests.model.model import ensure
 
 SEARCHES: Final = 100
 QUESTIONS: Final = 12
@@ -52,7 +51,7 @@ async def _searched(random: Random) -> None:
             search.bounds = LogBounds(first, max(first, last), random.random() < 0.3)
         bounds = search.bounds
         floor = max(log.min_offset, bounds.first if bounds else 0, 1)
-        ensure(search.floor == floor, "search", f"{search.floor} is the lowest, not {floor}")
+        assert search.floor == floor, f"search: {search.floor} is the lowest, not {floor}"
         usual = random.choice((1, floor, end - end % STEP_SIZE, end))
         want: int | str = usual
         says = search.advice or EMPTY_IT
@@ -71,8 +70,8 @@ async def _searched(random: Random) -> None:
             found = (
                 "ends" if f"log ends at {bounds.end if bounds else 0}," in str(exc) else "begins"
             )
-            ensure(str(exc).endswith(says), "search", f"{exc} for {says!r}")
-        ensure(found == want, "search", f"{found} is asked, not {want}: {bounds}, {known}, {step}")
+            assert str(exc).endswith(says), f"search: {exc} for {says!r}"
+        assert found == want, f"search: {found} is asked, not {want}: {bounds}, {known}, {step}"
         first = random.choice((floor, floor + 1, floor + 99, usual, 1, 0))
         draw = random.random()
         if draw < 0.4:
@@ -89,7 +88,7 @@ async def _searched(random: Random) -> None:
                 was := await _judged(search, log, Divergence(first, differs, "why"), floor)
             ) == "lower":
                 known, step, unserved = first, 2 * step, 0
-            ensure(was != "" or bounds is not None, "search", "refused by nobody")
+            assert was != "" or bounds is not None, "search: refused by nobody"
 
 
 async def _judged(search: PrefixSearch, log: Any, parted: Divergence, floor: int) -> str:
@@ -107,9 +106,9 @@ async def _judged(search: PrefixSearch, log: Any, parted: Divergence, floor: int
     except NothingInCommon as exc:
         found = "nothing"
         said = str(exc).startswith("why; ") and str(exc).endswith(search.advice or EMPTY_IT)
-        ensure(said and f"from {begin}, " in str(exc), "search", str(exc))
+        assert said and f"from {begin}, " in str(exc), f"search: {exc!s}"
     except CutRefused as exc:
         found = "slave"
-        ensure(str(exc).startswith("why; "), "search", str(exc))
-    ensure(found == want, "search", f"{parted} is judged {found}, not {want}, from {floor}")
+        assert str(exc).startswith("why; "), f"search: {exc!s}"
+    assert found == want, f"search: {parted} is judged {found}, not {want}, from {floor}"
     return found if isinstance(found, str) else "found"

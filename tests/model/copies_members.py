@@ -10,7 +10,6 @@ from rocketbed.replication.identity import ReplicaFile, ReplicaFileDamaged
 from rocketbed.replication.insync import InSyncView
 from rocketbed.replication.membership import CAUGHT_UP_S, GRACE_S, LAG_S, Membership, Served
 from rocketbed.world.api import World
-from tests.model.model import Wrong, ensure
 
 STEPS: Final = 40
 ME: Final = 1
@@ -99,12 +98,12 @@ def _member(random: Random, view: InSyncView, number: int, *, learner: bool) -> 
                         complete = joining = None
         asked = members.next_change(end, now)
         found = "" if asked is None else "leave" if number not in asked.in_sync else "join"
-        ensure(found == want, "member", f"{found!r} is due for {want!r}")
+        assert found == want, f"member: {found!r} is due for {want!r}"
         if asked is not None:
             view.refused(asked)
             joining = None if found == "join" else joining
         waits = joining is not None
-        ensure((view.joining == (number, 1)) == waits, "member", f"it joins: {view.joining}")
+        assert (view.joining == (number, 1)) == waits, f"member: it joins: {view.joining}"
 
 
 # --- lives of one
@@ -135,11 +134,11 @@ async def ask_lives(world: World, random: Random) -> None:
                 await file.begin(**(asked | other))
             except ReplicaFileDamaged:
                 continue
-            raise Wrong(f"life: of {other} after {lives}")
+            raise AssertionError(f"life: of {other} after {lives}")
         same = trusts and kernel == boot
         want = (stopped or same or policy is Policy.FSYNC) and not lost and not untold
-        ensure(whole == want, "life", f"life {number} is whole: {whole}")
-        ensure(file.state.incarnation == number, "life", f"{file.state} is number {number}")
+        assert whole == want, f"life: life {number} is whole: {whole}"
+        assert file.state.incarnation == number, f"life: {file.state} is number {number}"
         kernel = boot if stopped or same else -1
         untold, stopped = untold or lost, False
         if random.random() < 0.3:
@@ -152,7 +151,7 @@ async def ask_lives(world: World, random: Random) -> None:
             await file.stopped()
             stopped = kernel == boot
         told = file.state.boot_id == f"boot{boot}", file.state.lost, file.state.stopped
-        ensure(told == (kernel == boot, untold, stopped), "life", f"{file.state}")
+        assert told == (kernel == boot, untold, stopped), f"life: {file.state}"
 
 
 def _booted(world: World, boot_id: str) -> World:

@@ -21,7 +21,7 @@ from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.damage import Filled, filled, spoil_byte, stretches_of
 from tests.model.mending import ALARMS, LOG, answers_of, edited, place_of, serve
-from tests.model.model import Kept, Model, ensure
+from tests.model.model import Kept, Model
 from tests.model.store import MARKED_S, ROOT, Life, Topics, settings
 
 PUTS: Final = 6
@@ -39,7 +39,6 @@ Place = tuple[str, int, int]
 
 
 def run_cuts(seed: int) -> str:
-    """Raises `Wrong`."""
     random = Random(f"cuts/{seed}")
     full = filled(seed, append_property_crc=False)
     digest = _damage(full, random)
@@ -85,17 +84,17 @@ async def _is_cut(
     wrong: set[int],
 ) -> None:
     found = [(one.start, one.end) for one in store.scrubber.damage]
-    ensure(found == told, "scrub", f"{found} for {told}")
+    assert found == told, f"scrub: {found} for {told}"
     at = model.cut(count)
     await store.removal.cut(at)
     model.was_cut()
     found = [(one.start, one.end) for one in store.scrubber.damage]
-    ensure(found == left, "cut", f"{found} are damaged, for {left}, behind a cut at {at}")
+    assert found == left, f"cut: {found} are damaged, for {left}, behind a cut at {at}"
     life = Life(model, Random(at), 0, power=False)
     for _ in range(PUTS):
         await life.put_any(store)
     await store.dispatched.wait_for(store.max_offset)
-    ensure(store.max_offset == model.written, "cut", f"the log ends at {store.max_offset}")
+    assert store.max_offset == model.written, f"cut: the log ends at {store.max_offset}"
     for kept in model.kept:
         if kept.physical < at and (kept.physical in wrong or kept.put.topic in model.doubtful):
             continue
@@ -105,7 +104,7 @@ async def _is_cut(
         if kept.physical >= at or not is_near:
             ranges = store.get_messages(*kept.place, kept.offset, 1).ranges
             data = await store.read(ranges)
-            ensure(data == kept.data, "pull", f"{kept.place} at {kept.offset} behind a cut at {at}")
+            assert data == kept.data, f"pull: {kept.place} at {kept.offset} behind a cut at {at}"
 
 
 # --- a cut that a crash ends
@@ -127,7 +126,7 @@ def _crashes(full: Filled, random: Random) -> str:
         crashed = run_solo(
             cut.main, full.config, image=full.image, crash_at=at, kind=kind, mode=mode
         )
-        ensure(crashed.outcome != "ended", "load", f"no crash at event {at}")
+        assert crashed.outcome != "ended", f"load: no crash at event {at}"
         image, boots = crashed.image, 2
         for stops in (False, True):
             power = kind == "power" and not stops
@@ -210,10 +209,10 @@ def _index_bits(full: Filled, random: Random) -> str:
         run = run_alone(partial(serve, stops=True), full.config, _index_damage,
                         image=edited(full.image, change))  # fmt: skip
         told = bool(run.value) or any(line.level in ALARMS for line in run.log)
-        ensure(told, "index", f"{path}: a bit of byte {where}, part of {size} at {at}: not a word")
+        assert told, f"index: {path}: a bit of byte {where}, part of {size} at {at}: not a word"
         look = partial(answers_of, model=full.model)
         again = run_alone(serve, full.config, look, image=run.image)
-        ensure(not again.value, "index", f"{path}, made again: {again.value}")
+        assert not again.value, f"index: {path}, made again: {again.value}"
         digest += run.digest + again.digest
     return digest
 
@@ -270,19 +269,19 @@ def _owes(seed: int, random: Random) -> str:
 
 
 async def _lacks(store: MessageStore, end: int) -> None:
-    ensure(store.max_offset == end, "slave", f"its log ends at {store.max_offset}, not {end}")
+    assert store.max_offset == end, f"slave: its log ends at {store.max_offset}, not {end}"
     await trio.sleep(2 * MARKED_S)
-    ensure(store.lost_bytes, "slave", "it owes nothing")
+    assert store.lost_bytes, "slave: it owes nothing"
 
 
 async def _settles(
     store: MessageStore, end: int, whole: DiskImage, size: int, cut: Kept | None, model: Model
 ) -> None:
     """Its log is ended lower, or it is sent what it lacks, in pieces: it owes that to the end."""
-    ensure(store.lost_bytes, "slave", "it owes nothing after a start")
+    assert store.lost_bytes, "slave: it owes nothing after a start"
     if cut is not None:
         await store.removal.cut(cut.end)
-        ensure(not store.lost_bytes, "slave", f"it owes what a cut at {cut.end} took")
+        assert not store.lost_bytes, f"slave: it owes what a cut at {cut.end} took"
         return
     at = end
     while at < model.written:
@@ -293,14 +292,14 @@ async def _settles(
         await trio.sleep(0.05)
     await store.dispatched.wait_for(model.written)
     await trio.sleep(3)
-    ensure(not store.lost_bytes, "slave", "it owes what has come")
+    assert not store.lost_bytes, "slave: it owes what has come"
 
 
 async def _owes_nothing(store: MessageStore, model: Model, cut: Kept | None) -> None:
-    ensure(not store.lost_bytes, "slave", "it owes what has come, or was cut, after a start")
+    assert not store.lost_bytes, "slave: it owes what has come, or was cut, after a start"
     known = model.copy()
     if cut is not None:
         known.kept = [one for one in known.kept if one.end <= cut.end]
         known.written = cut.end
     wrong = await answers_of(store, known)
-    ensure(not wrong, "slave", f"with its log up to {known.written}: {wrong}")
+    assert not wrong, f"slave: with its log up to {known.written}: {wrong}"

@@ -19,7 +19,7 @@ from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.store import MessageStore
 from tests.model.alone import run_alone
 from tests.model.mending import UNIT, answers_of, edited, healed, place_of, serve
-from tests.model.model import Kept, Model, ensure, longer_by
+from tests.model.model import Kept, Model, longer_by
 from tests.model.store import BATCHES, ROOT, Life, look_at, settings
 
 STEPS: Final = 30
@@ -51,7 +51,6 @@ class Filled:
 
 
 def run_damage(seed: int) -> str:
-    """Raises `Wrong`."""
     random = Random(f"damage/{seed}")
     full = filled(seed, append_property_crc=bool(seed % 2))
     if len(full.model.kept) < FEWEST:
@@ -65,7 +64,7 @@ def run_damage(seed: int) -> str:
 
 
 def filled(seed: int, **changes: object) -> Filled:
-    """A store that lived once. Raises `Wrong`."""
+    """A store that lived once."""
     config = settings(Random(f"damage/{seed}"), **changes)
     model = Model(segment=config.segment_size)
     life = Life(model, Random(f"damage/{seed}"), STEPS, power=False)
@@ -151,11 +150,11 @@ def stretches_of(model: Model, bad: Iterable[int]) -> Stretches:
 async def _sees(store: MessageStore, told: Stretches, bad: set[int], full: Filled) -> None:
     """The scrub names just these; nobody gets what lies there, and everybody the rest."""
     found = [(one.start, one.end) for one in store.scrubber.damage]
-    ensure(found == told, "scrub", f"{found} for {told}")
+    assert found == told, f"scrub: {found} for {told}"
     shown = ";".join(f"{start}-{end}" for start, end in told)
-    ensure(store.damaged_ranges == shown, "scrub", f"{store.damaged_ranges!r} for {shown!r}")
+    assert store.damaged_ranges == shown, f"scrub: {store.damaged_ranges!r} for {shown!r}"
     others = (store.scrubber.healed, store.scrubber.unqueued, store.scrubber.index_damage)
-    ensure(others == (0, {}, ""), "scrub", f"of what is good: {others}")
+    assert others == (0, {}, ""), f"scrub: of what is good: {others}"
     for (topic, queue), kept in sorted(full.model.queues().items()):
         for one in kept:
             what = f"{topic}/{queue} at {one.offset}"
@@ -163,11 +162,11 @@ async def _sees(store: MessageStore, told: Stretches, bad: set[int], full: Fille
                 found_ = store.get_messages(topic, queue, one.offset, 1)
                 data = await store.read(found_.ranges)
             except CorruptRecord as exc:
-                ensure(one.physical in bad, "pull", f"{what} is refused: {exc}")
-                ensure(exc.offset in dict(told), "pull", f"{exc.offset} is named for {what}")
+                assert one.physical in bad, f"pull: {what} is refused: {exc}"
+                assert exc.offset in dict(told), f"pull: {exc.offset} is named for {what}"
             else:
-                ensure(one.physical not in bad, "pull", f"{what} is damaged, and was given")
-                ensure(data == one.data, "pull", f"{what}: another record")
+                assert one.physical not in bad, f"pull: {what} is damaged, and was given"
+                assert data == one.data, f"pull: {what}: another record"
 
 
 # --- the log alone
@@ -192,7 +191,7 @@ def _bare(full: Filled, random: Random) -> str:
     for _ in range(2):
         look = partial(answers_of, model=full.model)
         run = run_alone(partial(serve, stops=True), full.config, look, image=image)
-        ensure(not run.value, "bare", f"without {lost}: {run.value}")
+        assert not run.value, f"bare: without {lost}: {run.value}"
         image, digest = run.image, digest + run.digest
     look_at(image)
     return digest
@@ -243,9 +242,9 @@ def _units(full: Filled, random: Random) -> str:
 
 async def _mends(store: MessageStore, count: int, told: Stretches) -> None:
     scrubber = store.scrubber
-    ensure(scrubber.healed == count, "mending", f"{scrubber.healed} units for {count}")
+    assert scrubber.healed == count, f"mending: {scrubber.healed} units for {count}"
     found = [(one.start, one.end) for one in scrubber.damage]
-    ensure(found == told, "scrub", f"{found} for {told}")
+    assert found == told, f"scrub: {found} for {told}"
 
 
 # --- records that say another queue offset
@@ -279,7 +278,7 @@ def _renumbered(full: Filled, random: Random) -> str:
 
     look = partial(answers_of, model=other)
     run = run_alone(serve, full.config, look, image=edited(full.image, renumber))
-    ensure(not run.value, "renumbered", str(run.value))
+    assert not run.value, f"renumbered: {run.value!s}"
     return run.digest
 
 
@@ -308,7 +307,7 @@ def _outside(full: Filled) -> str:
 
     look = partial(answers_of, model=model)
     run = run_alone(serve, full.config, look, image=edited(full.image, change))
-    ensure(not run.value, "outside", str(run.value))
+    assert not run.value, f"outside: {run.value!s}"
     return run.digest
 
 
@@ -355,7 +354,7 @@ def _misplaced(full: Filled, random: Random) -> str:
 async def _names(store: MessageStore, one: Kept) -> None:
     found = [(damage.start, damage.end, damage.is_readable) for damage in store.scrubber.damage]
     want = [(one.physical, one.end, True)]
-    ensure(found == want, "scrub", f"{found} for {want}")
+    assert found == want, f"scrub: {found} for {want}"
     ranges = store.get_messages(*one.place, one.offset, 1).ranges
     data = await store.read(ranges)
-    ensure(data == one.data, "pull", f"{one.place} {one.offset}: what is readable is not given")
+    assert data == one.data, f"pull: {one.place} {one.offset}: what is readable is not given"

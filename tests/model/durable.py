@@ -6,7 +6,6 @@ from typing import Any, Final
 from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.world.api import World
-from tests.model.model import ensure
 
 PASSING: Final = ("/lock", "/rocketbed.tmp/")
 """Of no use to a next start."""
@@ -36,13 +35,11 @@ class Loss:
 def ensure_durable(world: World, what: str, *places: str, since: "Loss | None" = None) -> None:
     """All that was written and made is on disk, of all files or those in these places, but for what
     was not `since` then.
-
-    Raises `Wrong`.
     """
     old = since.behind if since is not None else []
     behind = [path for path in Loss(world.disk).behind if path.startswith(places or "/")]
     behind = [path for path in behind if path not in old]
-    ensure(not behind, "durable", f"{what}: {behind} are not on disk")
+    assert not behind, f"durable: {what}: {behind} are not on disk"
 
 
 def _differs(before: bytes, after: bytes | None) -> bool:

@@ -37,7 +37,6 @@ from tests.model.alone import run_alone
 from tests.model.edges_asked import ask_admission, ask_answers, ask_logs
 from tests.model.edges_names import ask_checksums, ask_tags, ask_targets
 from tests.model.edges_waits import ask_limits, ask_paces, ask_watermarks
-from tests.model.model import ensure
 
 SAYS: Final = {
     "epoch": f"{{!r}} is not a number from 0 to {EPOCH_MAX}.",
@@ -55,7 +54,6 @@ FILE: Final = 8
 
 
 def run_edges(seed: int) -> str:
-    """Raises `Wrong`."""
     random = Random(f"edges/{seed}")
     _histories(random)
     _filled()
@@ -97,7 +95,7 @@ def _histories(random: Random) -> None:
             is_taken = check(history, end) == history
         except HistoryRefused:
             is_taken = False
-        ensure(is_taken == (rises and fits), "history", f"{history} of {end} bytes: {is_taken}")
+        assert is_taken == (rises and fits), f"history: {history} of {end} bytes: {is_taken}"
     for _ in range(HISTORIES):
         one, other = (_drawn(random) for _ in range(2))
         if shared := random.randrange(3):
@@ -109,12 +107,12 @@ def _histories(random: Random) -> None:
         same = [min(end, whole[epoch]) for epoch, end in _ends(*one) if epoch in whole]
         want = same[-1] if same else None
         found = common_end(*one, *other)
-        ensure(found == want, "history", f"{one} and {other} are the same up to {found}")
+        assert found == want, f"history: {one} and {other} are the same up to {found}"
         told = [(span.epoch, span.end) for span in spans(*one)]
-        ensure(told == _ends(*one), "history", f"{one}: {told}")
+        assert told == _ends(*one), f"history: {one}: {told}"
         at = random.randrange(14)
         left = tuple(epoch for epoch in one[0] if epoch.start not in range(at, 99))
-        ensure(cut_to(one[0], at) == left, "history", f"{one} cut at {at}: {cut_to(one[0], at)}")
+        assert cut_to(one[0], at) == left, f"history: {one} cut at {at}: {cut_to(one[0], at)}"
 
 
 def _drawn(random: Random) -> tuple[History, int]:
@@ -138,7 +136,7 @@ def _filled() -> None:
         marker = next((at for at in (0, start) if at >= common and at in {0, start}), None)
         want = marker is not None and marker % FILE == 0 and marker - FILE < cut <= common
         found = may_be_filled(history, cut, common, FILE)
-        ensure(found == want, "filler", f"{history} from {cut} to {common}: {found}")
+        assert found == want, f"filler: {history} from {cut} to {common}: {found}"
 
 
 # --- entries of the register
@@ -148,7 +146,7 @@ def _entries() -> None:
     """The least and the greatest of each number, and one beyond."""
     entry = new_group("g", replicas=3, uid="u")
     kept = orjson.loads(dumped(entry))
-    ensure(loaded(dumped(entry), name="g", version=0) == entry, "entry", "another one came back")
+    assert loaded(dumped(entry), name="g", version=0) == entry, "entry: another one came back"
     for change, is_taken in (
         ({"epoch": EPOCH_MAX}, True), ({"epoch": EPOCH_MAX + 1}, False), ({"epoch": -1}, False),
         ({"min_in_sync": 1}, True), ({"min_in_sync": 0}, False), ({"leader": -1}, False),
@@ -163,8 +161,8 @@ def _entries() -> None:
             was_taken = False
             what, found = next(iter(change.items()))
             says = SAYS.get(what, "").format(found)
-            ensure(f"cannot be read: {says}" in str(exc), "entry", str(exc))
-        ensure(was_taken == is_taken, "entry", f"{change}: taken {was_taken}")
+            assert f"cannot be read: {says}" in str(exc), f"entry: {exc!s}"
+        assert was_taken == is_taken, f"entry: {change}: taken {was_taken}"
 
 
 async def _unreadable() -> None:
@@ -184,10 +182,10 @@ async def _unreadable() -> None:
         alive = {1: Candidate(incarnation=REPLICA.incarnation)}
         try:
             await Register(store).force("g", 1, alive, op="x")
-            ensure(epoch < EPOCH_MAX, "entry", "an epoch that nobody can read was stored")
+            assert epoch < EPOCH_MAX, "entry: an epoch that nobody can read was stored"
         except ChangeRefused as exc:
-            ensure("could read" in str(exc) and epoch == EPOCH_MAX, "entry", str(exc))
-    ensure(len(swapped) == 1, "entry", f"{len(swapped)} were stored")
+            assert "could read" in str(exc) and epoch == EPOCH_MAX, f"entry: {exc!s}"
+    assert len(swapped) == 1, f"entry: {len(swapped)} were stored"
 
 
 def _founded() -> None:
@@ -195,10 +193,10 @@ def _founded() -> None:
     for replicas in range(1, 6):
         found = new_group("g", replicas=replicas)
         want = (Policy.MEMORY, 2) if replicas > 2 else (Policy.FSYNC, 1)
-        ensure((found.policy, found.min_in_sync) == want, "group", f"{replicas}: {found}")
+        assert (found.policy, found.min_in_sync) == want, f"group: {replicas}: {found}"
         for policy in Policy:
             told = new_group("g", replicas=replicas, policy=policy)
-            ensure(told.policy == policy, "group", f"{policy} for {replicas}: {told.policy}")
+            assert told.policy == policy, f"group: {policy} for {replicas}: {told.policy}"
 
 
 def _asked(number: int, **changes: Any) -> RegisterReplicaRequest:
@@ -222,18 +220,18 @@ def _lost_groups() -> None:
     )
     for number, changes in enumerate(knows):
         groups.refusal(_asked(number, **changes))
-    ensure(sorted(groups.of("g")) == [1, 2], "lost", f"{sorted(groups.of('g'))} wait")
-    ensure(sorted(groups.of("g", but=1)) == [2], "lost", "one waits beside itself")
-    ensure(sorted(groups.of("h")) == [3], "lost", f"{sorted(groups.of('h'))} of another group wait")
-    ensure(sorted(groups.reasons()) == ["g", "h"], "lost", f"{groups.reasons()}")
+    assert sorted(groups.of("g")) == [1, 2], f"lost: {sorted(groups.of('g'))} wait"
+    assert sorted(groups.of("g", but=1)) == [2], "lost: one waits beside itself"
+    assert sorted(groups.of("h")) == [3], f"lost: {sorted(groups.of('h'))} of another group wait"
+    assert sorted(groups.reasons()) == ["g", "h"], f"lost: {groups.reasons()}"
     now[0] += WAITING_S - 0.5
     groups.refusal(_asked(1, epoch=1))
     now[0] += 1
-    ensure(sorted(groups.of("g")) == [1], "lost", f"{sorted(groups.of('g'))} wait still")
+    assert sorted(groups.of("g")) == [1], f"lost: {sorted(groups.of('g'))} wait still"
     found = groups.refounding("g", 1)
-    ensure(found.epoch == 1001, "lost", f"epoch {found.epoch} after 1")
+    assert found.epoch == 1001, f"lost: epoch {found.epoch} after 1"
     groups.clear()
-    ensure(not groups.of("g"), "lost", "somebody waits where nobody does")
+    assert not groups.of("g"), "lost: somebody waits where nobody does"
     cases: tuple[tuple[tuple[Any, Any], int, type[Exception] | None], ...] = (
         (({"epoch": 2, "end": 10}, {"epoch": 2, "end": 20}), 0, ChangeRefused),
         (({"epoch": 2, "end": 10}, {"epoch": 2, "end": 20}), 1, None),
@@ -258,24 +256,24 @@ def _refounds(
     try:
         found: Any = groups.refounding("g", named)
     except (ChangeRefused, GroupUnknown) as exc:
-        ensure(error is not None and isinstance(exc, error), "lost", f"{named} of {waiting}: {exc}")
+        assert error is not None and isinstance(exc, error), f"lost: {named} of {waiting}: {exc}"
         return
-    ensure(error is None, "lost", f"{named} of {waiting} may lead")
+    assert error is None, f"lost: {named} of {waiting} may lead"
     newest = max(max(one.get("promised", 0), one["epoch"]) for one in waiting)
     told = found.epoch, found.new.policy, found.new.min_in_sync, found.new.uid, found.replica.uuid
     want = 1000 + newest, Policy.FSYNC, 2, "own" if named else "u0.1", f"u{named}"
-    ensure(told == want, "lost", f"{told} for {want}")
+    assert told == want, f"lost: {told} for {want}"
 
 
 def _waits() -> None:
     """Whether a send waits for anybody; a pull, where as many wait as may."""
     for copies in range(1, 4):
         told = AckBoard(copies).waits
-        ensure(told == (copies > 1), "waits", f"for {copies} copies: {told}")
+        assert told == (copies > 1), f"waits: for {copies} copies: {told}"
     polls = LongPolls(limit=2, queue_max=lambda topic, queue: 0, execute=lambda pull: None)
     pull: Any = None
     taken = [polls.add("T", number % 2, pull) for number in range(4)]
-    ensure((taken, len(polls)) == ([True, True, False, False], 2), "waits", f"{taken}")
+    assert (taken, len(polls)) == ([True, True, False, False], 2), f"waits: {taken}"
 
 
 # --- who was heard when
@@ -288,24 +286,24 @@ def _rolls(random: Random) -> None:
     for late, waits in ((0.0, True), (LEASE_S - 0.001, True), (LEASE_S, False), (9.0, False)):
         found = roll.next(entry, since + late)
         want: Fence | Wait = Wait(since + LEASE_S) if waits else Wait(None)
-        ensure(found == want, "lease", f"{late} s after its beginning: {found}")
-    ensure(roll.last_heard(1, since) is None, "lease", "one that was never heard was")
+        assert found == want, f"lease: {late} s after its beginning: {found}"
+    assert roll.last_heard(1, since) is None, "lease: one that was never heard was"
     at, ends = since + 1, (2, 50)
     roll.record_beat(1, Candidate(4, epoch=2, end=50), at)
     led = replace(entry, replicas={1: REPLICA}, leader=1, in_sync={1: 4})
     other = replace(led, in_sync={1: 5})
     for late, is_alive in ((0.0, True), (LEASE_S - 0.001, True), (LEASE_S, False)):
         now = at + late
-        ensure((1 in roll.alive(now)) == is_alive, "lease", f"{late} s after it was heard")
+        assert (1 in roll.alive(now)) == is_alive, f"lease: {late} s after it was heard"
         want = Wait(at + LEASE_S) if is_alive else Fence(1, 4)
-        ensure(roll.next(led, now) == want, "lease", f"{late} s after its leader was heard")
+        assert roll.next(led, now) == want, f"lease: {late} s after its leader was heard"
         want = Wait(since + LEASE_S) if now < since + LEASE_S else Fence(1, 5)
-        ensure(roll.next(other, now) == want, "lease", f"{late} s: of another life")
+        assert roll.next(other, now) == want, f"lease: {late} s: of another life"
     roll.since = at + 1
-    ensure(roll.next(led, at + 1) == Wait(at + 1 + LEASE_S), "lease", "of a new controller")
+    assert roll.next(led, at + 1) == Wait(at + 1 + LEASE_S), "lease: of a new controller"
     roll.record_death(1, 3)
-    ensure(roll.last_heard(1, at + 2) == 2, "lease", "another life is gone")
+    assert roll.last_heard(1, at + 2) == 2, "lease: another life is gone"
     roll.record_death(1, 4)
     told = roll.last_heard(1, at), roll.alive(at), roll.next(led, at), roll.last_end(1)
-    ensure(told == (None, {}, Fence(1, 4), ends), "lease", f"one that is gone: {told}")
-    ensure(roll.last_end(2) is None, "lease", "the end of one that was never heard")
+    assert told == (None, {}, Fence(1, 4), ends), f"lease: one that is gone: {told}"
+    assert roll.last_end(2) is None, "lease: the end of one that was never heard"

@@ -42,7 +42,6 @@ from rocketbed.replication.member import Member
 from rocketbed.wire.bodies import DataVersion
 from rocketbed.wire.command import Command, answer
 from rocketbed.world.api import World
-from tests.model.model import ensure
 
 ASKED: Final[dict[str, Any]] = {
     "group": "g", "replica": 1, "uuid": "u", "incarnation": 4, "address": "a", "haAddress": "h",
@@ -84,19 +83,17 @@ def ask_admission(random: Random) -> None:
     ]  # fmt: skip
     for changes, is_taken in cases:
         found = _outcome(check_words, _asked(**changes))
-        ensure(found == (None if is_taken else ChangeRefused), "admission", f"{changes}: {found}")
+        assert found == (None if is_taken else ChangeRefused), f"admission: {changes}: {found}"
     known = GroupEntry("g", Policy.MEMORY, 2, {1: Replica("u", 3, "a")}, uid="own")
     for uid, founds, entry in product(("", "own", "x"), (True, False), (known, None)):
         refused = (entry is not None and uid == "x") or (entry is None and not founds)
         found = _outcome(refuse_stranger, _asked(groupUid=uid, founds=founds), entry)
-        ensure(
-            found == (GroupUnknown if refused else None), "admission", f"{uid} {founds}: {found}"
-        )
+        assert found == (GroupUnknown if refused else None), f"admission: {uid} {founds}: {found}"
     for number, replicas, policy in product((1, 2), (1, 2, 3), ("memory", "fsync")):
         refused = policy == "fsync" or (number == 2 and replicas < 3)
         asked = _asked(replica=number, replicas=replicas, policy=policy)
         found = _outcome(refuse_other_promise, asked, known)
-        ensure(found == (ChangeRefused if refused else None), "admission", f"{asked}: {found}")
+        assert found == (ChangeRefused if refused else None), f"admission: {asked}: {found}"
     for address, uuid, life, linked, late in product(
         "ab", "uv", (2, 3, 4), ((), (1,)), (0, LEASE_S - 0.01, LEASE_S, None)
     ):
@@ -107,9 +104,9 @@ def ask_admission(random: Random) -> None:
         runs = bool(linked) and late is not None and 9.0 - (9.0 - late) < LEASE_S
         refused = address != "a" and uuid == "u" and life > 3 and runs
         found = _outcome(refuse_copy, asked, known, roll, linked, 9.0)
-        ensure(found == (ChangeRefused if refused else None), "admission", f"{asked}: {found}")
+        assert found == (ChangeRefused if refused else None), f"admission: {asked}: {found}"
     found = _outcome(refuse_copy, _asked(replica=2, address="b"), known, Roll(0.0), (2,), 9.0)
-    ensure(found is None, "admission", f"a copy of nobody: {found}")
+    assert found is None, f"admission: a copy of nobody: {found}"
     _seconds(random)
     _fallen()
 
@@ -139,7 +136,7 @@ def _seconds(random: Random) -> None:
             refuse_second, _asked(**said), known, Replica("v", 3), roll, since=since, now=now
         )
         what = f"{said}, {sets}, begun {begun}, heard {heard}, since {since}, now {now}"
-        ensure(found == want, "admission", f"{found} for {want}: {what}")
+        assert found == want, f"admission: {found} for {want}: {what}"
 
 
 def _fallen() -> None:
@@ -155,7 +152,7 @@ def _fallen() -> None:
         asked = _asked(group=group, replica=number, policy=policy, epoch=place[0], end=place[1])
         want = (group, number, policy) == ("g", 1, Policy.MEMORY) and place < (2, 50)
         found = Controller._fell_back(fake, asked)
-        ensure(found == want, "admission", f"{asked} fell back: {found}")
+        assert found == want, f"admission: {asked} fell back: {found}"
 
 
 async def ask_logs(world: World, random: Random) -> None:
@@ -200,9 +197,9 @@ async def ask_logs(world: World, random: Random) -> None:
             want = (Epoch(0, 0), *want)
         told = file.state.history, file.state.confirm, file.state.cut_to, cuts
         begin = noted[-1].start + 1 if noted else low
-        ensure(asked == [begin], "epochs", f"looked for from {asked}, not {begin}")
+        assert asked == [begin], f"epochs: looked for from {asked}, not {begin}"
         wanted = want, min(confirm, end), None, [end] if cut == end else []
-        ensure(told == wanted, "epochs", f"{told} for {wanted} of {noted}, from {low} to {end}")
+        assert told == wanted, f"epochs: {told} for {wanted} of {noted}, from {low} to {end}"
     _compared()
     for data, at, end in ((bytes(9), 2, 2), (b"\0" * 7 + b"ab" + bytes(9), 2, 9), (b"a", 0, 1)):
         segments = SimpleNamespace(
@@ -211,7 +208,7 @@ async def ask_logs(world: World, random: Random) -> None:
         )
         parts: Any = SimpleNamespace(log=SimpleNamespace(segments=segments))
         found = last_nonzero(parts, at)
-        ensure(found == end, "zeros", f"{data!r} ends at {found} from {at}")
+        assert found == end, f"zeros: {data!r} ends at {found} from {at}"
 
 
 def _compared() -> None:
@@ -225,7 +222,7 @@ def _compared() -> None:
         welcome: Any = SimpleNamespace(compared=start, cut=cut, crc=wrong)
         found = _outcome(lambda one: Follower._compare(fake, one), welcome)
         want = RecordRefused if is_read and crc else None
-        ensure(found == want, "compared", f"{start} to {cut}: {found}")
+        assert found == want, f"compared: {start} to {cut}: {found}"
 
     def fails(*_: int) -> bytes:
         raise OSError(errno.EIO, "it fails")
@@ -233,7 +230,7 @@ def _compared() -> None:
     log.read = fails
     welcome = SimpleNamespace(compared=3, cut=8, crc=0)
     found = _outcome(lambda one: Follower._compare(fake, one), welcome)
-    ensure(found == LinkRefused, "compared", f"of a disk that fails: {found}")
+    assert found == LinkRefused, f"compared: of a disk that fails: {found}"
 
 
 class _Store:
@@ -243,7 +240,7 @@ class _Store:
         self.result, self.max_offset, self.is_damaged = result, 100, False
 
     def get_messages(self, *asked: object) -> SimpleNamespace:
-        ensure(asked == ("T", 3, 0, 1), "page", f"{asked} is asked for")
+        assert asked == ("T", 3, 0, 1), f"page: {asked} is asked for"
         if self.is_damaged:
             raise CorruptRecord("bad", offset=0)
         return self.result
@@ -253,25 +250,25 @@ def ask_answers() -> None:
     """Where pages and new groups begin, and whom a slave follows."""
     for asked, rows in ((None, PAGE_MAX), (0, PAGE_MAX), (-1, PAGE_MAX), (1, 1), (2, 2),
                         (PAGE_MAX, PAGE_MAX), (PAGE_MAX + 1, PAGE_MAX)):  # fmt: skip
-        ensure(_page(asked) == rows, "page", f"of {asked}: {_page(asked)}")
+        assert _page(asked) == rows, f"page: of {asked}: {_page(asked)}"
     version, other = DataVersion(timestamp=5), DataVersion(timestamp=6)
     for at, text, first in (
         (3, None, 3), (3, "", 3), (0, None, 0), (-1, None, 0), (1, version.encode().decode(), 1),
         (3, other.encode().decode(), 0),
     ):  # fmt: skip
         found = _first_row(at, text, version)
-        ensure(found == first, "page", f"{at} of {text}: {found}")
+        assert found == first, f"page: {at} of {text}: {found}"
     for near, at, low, status in product((0, 10), (89, 90, 91), (0, 1), (GetStatus.FOUND, None)):
         result = SimpleNamespace(status=status, min_offset=low, ranges=[(at, 1)])
         store = _Store(result)
         config = SimpleNamespace(store=SimpleNamespace(memory_bytes=near))
         fake: Any = SimpleNamespace(_store=store, _config=config)
         store.is_damaged = True
-        ensure(not Queries._starts_in_memory(fake, "T", 3), "page", "what is damaged is near")
+        assert not Queries._starts_in_memory(fake, "T", 3), "page: what is damaged is near"
         store.is_damaged = False
         is_near = status is not None and low == 0 and (at >= 90 or not near)
         was_near = Queries._starts_in_memory(fake, "T", 3)
-        ensure(was_near == is_near, "page", f"{at} of 100 is near by {near}: {was_near}")
+        assert was_near == is_near, f"page: {at} of 100 is near by {near}: {was_near}"
     address = "n", 1
     for is_slave, replica, ha, master in product((True, False), (None, 1), ("h", ""), ("m", "")):
         follows = list[tuple[str, str]]()
@@ -286,6 +283,4 @@ def ask_answers() -> None:
         for _ in range(2):
             Registration._accept(fake, address, told)
         want = [(ha, master)] if is_slave and replica is None and ha and master else []
-        ensure(
-            (follows, fake.registered) == (want, {address: True}), "named", f"{follows}: {fields}"
-        )
+        assert (follows, fake.registered) == (want, {address: True}), f"named: {follows}: {fields}"

@@ -10,7 +10,6 @@ from rocketbed.node.store.run import without_checksum
 from rocketbed.wire.bodies import SubscriptionData
 from rocketbed.wire.message import StoredMessage
 from rocketbed.wire.properties import REAL_QUEUE, REAL_TOPIC
-from tests.model.model import ensure
 
 
 def ask_targets() -> None:
@@ -24,7 +23,7 @@ def ask_targets() -> None:
         except ValueError:
             found = None
         want = (topic, int(queue)) if is_place else None
-        ensure(found == want, "place", f"{topic[:3]!r} {queue!r}: {found}")
+        assert found == want, f"place: {topic[:3]!r} {queue!r}: {found}"
 
 
 def _stored(properties: dict[str, str]) -> StoredMessage:
@@ -44,9 +43,9 @@ def ask_checksums() -> None:
             text = "".join(row).encode()
             want = "".join(one for one in row if one != ours).encode()
             found = without_checksum(text)
-            ensure(found == want, "checksum", f"{text!r}: {found!r}")
+            assert found == want, f"checksum: {text!r}: {found!r}"
     found = without_checksum(f"K\x01v\x02{ours[:-1]}".encode())
-    ensure(found == b"K\x01v\x02", "checksum", f"{found!r}")
+    assert found == b"K\x01v\x02", f"checksum: {found!r}"
 
 
 def ask_tags() -> None:
@@ -58,7 +57,7 @@ def ask_tags() -> None:
         except BadExpression:
             passes = "refused"
         wanted = "refused" if words == "" else words and frozenset(map(ord, words))
-        ensure(passes == wanted, "tags", f"{text!r}: {passes}")
+        assert passes == wanted, f"tags: {text!r}: {passes}"
     for by_class, text, codes, tags in product(
         (False, True), ("*", "", " * ", "a || b", "||"), ([], [5, -7]), ([], ["a"])
     ):
@@ -75,4 +74,4 @@ def ask_tags() -> None:
         elif text == "a || b":
             want = frozenset({97, 98})
         found = tag_codes(asked)
-        ensure(found == want, "tags", f"{asked}: {found}")
+        assert found == want, f"tags: {asked}: {found}"

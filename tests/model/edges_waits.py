@@ -12,7 +12,6 @@ from rocketbed.node.store.dispatch import Dispatcher
 from rocketbed.node.store.flush import Flusher
 from rocketbed.replication.pace import Pace, Seldom
 from rocketbed.replication.watermark import Watermark
-from tests.model.model import ensure
 
 
 async def ask_paces(random: Random) -> None:
@@ -22,16 +21,16 @@ async def ask_paces(random: Random) -> None:
     for size in (rate, rate // 2, 0, 3 * rate):
         await pace.wait(size)
         took = trio.current_time() - begin
-        ensure(abs(took - sent / rate) < 0.005, "rate", f"{size} bytes after {took} s, {sent} sent")
+        assert abs(took - sent / rate) < 0.005, f"rate: {size} bytes after {took} s, {sent} sent"
         sent += size
     free = Pace(0)
     await free.wait(1 << 40)
-    ensure(abs(trio.current_time() - begin - took) < 0.005, "rate", "without one it waits")
+    assert abs(trio.current_time() - begin - took) < 0.005, "rate: without one it waits"
     seldom, every = Seldom(5.0), []
     for _ in range(22):
         every.append(seldom.is_due())
         await trio.sleep(0.5)
-    ensure([n for n, due in enumerate(every) if due] == [0, 10, 20], "rate", f"said at {every}")
+    assert [n for n, due in enumerate(every) if due] == [0, 10, 20], f"rate: said at {every}"
 
 
 async def ask_watermarks() -> None:
@@ -44,7 +43,7 @@ async def ask_watermarks() -> None:
     ):  # fmt: skip
         with trio.move_on_after(0.5) as scope:
             await wait(value)
-        ensure(scope.cancelled_caught != is_there, "watermark", f"{wait.__name__} {value} at 4")
+        assert scope.cancelled_caught != is_there, f"watermark: {wait.__name__} {value} at 4"
     found = list[tuple[int, float]]()
 
     async def note(value: int) -> None:
@@ -58,10 +57,10 @@ async def ask_watermarks() -> None:
             await trio.sleep(1)
             mark.advance(value)
     told = sorted((value, round(at - begin)) for value, at in found)
-    ensure(told == [(6, 2), (8, 4), (8, 4)], "watermark", f"{told}")
-    ensure((rises, mark.value) == ([6, 8], 8), "watermark", f"{rises}, {mark.value}")
+    assert told == [(6, 2), (8, 4), (8, 4)], f"watermark: {told}"
+    assert (rises, mark.value) == ([6, 8], 8), f"watermark: {rises}, {mark.value}"
     mark.reset(2)
-    ensure((rises, mark.value) == ([6, 8], 2), "watermark", f"{rises}, {mark.value} after a cut")
+    assert (rises, mark.value) == ([6, 8], 2), f"watermark: {rises}, {mark.value} after a cut"
 
 
 def ask_limits() -> None:
@@ -75,7 +74,7 @@ def ask_limits() -> None:
             limit = Dispatcher._limit.fget(fake)  # type: ignore[attr-defined]
             fake._limit = limit
             lag = Dispatcher.lag.fget(fake)  # type: ignore[attr-defined]
-            ensure((limit, lag) == (most, max(most - done, 0)), "limit", f"{limit}, {lag} behind")
+            assert (limit, lag) == (most, max(most - done, 0)), f"limit: {limit}, {lag} behind"
     for is_sync, dirty in product((True, False), (0, 5, 6, 7)):
         config = SimpleNamespace(sync_flush=is_sync, dirty_max=12)
         log = SimpleNamespace(flushed=SimpleNamespace(value=100))
@@ -83,11 +82,9 @@ def ask_limits() -> None:
         wake = SimpleNamespace(set=lambda woken=woken: woken.append(True))
         fake = SimpleNamespace(_parts=SimpleNamespace(config=config, log=log), _wake=wake)
         Flusher._on_written(fake, 100 + dirty)
-        ensure(bool(woken) == (is_sync or dirty == 7), "flush", f"{dirty} bytes: {woken}")
+        assert bool(woken) == (is_sync or dirty == 7), f"flush: {dirty} bytes: {woken}"
     for group, topics in (("g", ()), ("g", ("A",)), ("g", ("B",)), ("h", ())):
         online = {"g": SimpleNamespace(subscriptions=dict.fromkeys(topics))}
         fake = SimpleNamespace(_clients=SimpleNamespace(consumers=online))
         found = Inquiries._may_read(fake, group, "A")
-        ensure(
-            found == (group == "h" or topics != ("B",)), "reads", f"{group} of {topics}: {found}"
-        )
+        assert found == (group == "h" or topics != ("B",)), f"reads: {group} of {topics}: {found}"

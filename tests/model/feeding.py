@@ -14,7 +14,6 @@ from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.ha import Transfer, TransferReader, encode_report
 from rocketbed.world.api import Stream, World
 from tests.model.master import HandMaster
-from tests.model.model import ensure
 from tests.model.stage import HA_PORT, PORT, SEGMENT, Stage
 
 BATCH: Final = 1000
@@ -46,21 +45,20 @@ class Heard:
         """The log from `start` to its end, in frames that follow each other within files, then
         heartbeats that say the end."""
         end, at = low + len(log), start
-        ensure(self.closed_s < 0, "served", f"from {start}: closed after {self.closed_s} s")
+        assert self.closed_s < 0, f"served: from {start}: closed after {self.closed_s} s"
         for frame in self.frames:
-            ensure(frame.offset == at, "frames", f"from {start}: {frame.offset} for {at}")
-            ensure(len(frame.data) <= BATCH, "frames", f"{len(frame.data)} bytes at {at}")
+            assert frame.offset == at, f"frames: from {start}: {frame.offset} for {at}"
+            assert len(frame.data) <= BATCH, f"frames: {len(frame.data)} bytes at {at}"
             last = at + max(len(frame.data) - 1, 0)
-            ensure(at // SEGMENT == last // SEGMENT or not frame.data, "frames", f"two files: {at}")
-            ensure(bool(frame.data) == (at < end), "frames", f"a heartbeat at {at} of {end}")
+            assert at // SEGMENT == last // SEGMENT or not frame.data, f"frames: two files: {at}"
+            assert bool(frame.data) == (at < end), f"frames: a heartbeat at {at} of {end}"
             at += len(frame.data)
-        ensure(at == end, "frames", f"from {start}: to {at}, the log ends at {end}")
-        ensure(self.data == log[start - low :], "frames", f"from {start}: other bytes")
-        ensure(not self.frames[-1].data, "frames", f"from {start}: no heartbeat")
+        assert at == end, f"frames: from {start}: to {at}, the log ends at {end}"
+        assert self.data == log[start - low :], f"frames: from {start}: other bytes"
+        assert not self.frames[-1].data, f"frames: from {start}: no heartbeat"
 
 
 def run_feeding(seed: int) -> str:
-    """Raises `Wrong`."""
     digest = ""
     for fresh in ("first", "last_file"):
         with Stage(f"{seed}/{fresh}") as stage:
@@ -101,14 +99,14 @@ def _reports(stage: Stage, fresh: str, random: Random) -> None:
         _refuses(stage, first)
     silent = stage.peer(lambda world: _hear(world, b"", HOUSEKEEPING_S + 1))
     late = HOUSEKEEPING_S <= silent.closed_s < HOUSEKEEPING_S + 0.5
-    ensure(late, "refused", f"one that says nothing, after {silent.closed_s} s")
+    assert late, f"refused: one that says nothing, after {silent.closed_s} s"
     _acknowledges(stage, end)
     for start, stop in ((1, end), (SEGMENT, SEGMENT + 3 * BATCH), (1, SEGMENT + 1)):
         pieces = stage.peer(partial(_fetched, start=start, end=stop))
-        ensure(pieces == log[start:stop], "fetched", f"other bytes from {start} to {stop}")
+        assert pieces == log[start:stop], f"fetched: other bytes from {start} to {stop}"
     stage.simulation.process("master").call(node.store.log.segments.remove, 0)
     low, log = stage.log("master")
-    ensure(low == SEGMENT, "load", f"the log begins at {low}")
+    assert low == SEGMENT, f"load: the log begins at {low}"
     _serves(stage, low, log, 0, low if fresh == "first" else last_file)
     _serves(stage, low, log, low, low)
     _refuses(stage, encode_report(low - 1))
@@ -122,8 +120,8 @@ def _serves(stage: Stage, low: int, log: bytes, reported: int, start: int) -> No
 def _refuses(stage: Stage, first: bytes) -> None:
     """At once, and without a byte of the log."""
     heard: Heard = stage.peer(lambda world: _hear(world, first, 1.6))
-    ensure(0 <= heard.closed_s < 0.5, "refused", f"{first!r} after {heard.closed_s} s")
-    ensure(not heard.frames, "refused", f"{first!r} was sent something first")
+    assert 0 <= heard.closed_s < 0.5, f"refused: {first!r} after {heard.closed_s} s"
+    assert not heard.frames, f"refused: {first!r} was sent something first"
 
 
 async def _hear(world: World, first: bytes, seconds: float) -> Heard:
@@ -157,9 +155,9 @@ def _acknowledges(stage: Stage, end: int) -> None:
         return await _is_closed(stream)
 
     was_closed = stage.peer(main)
-    ensure(told == [0, end - 5, end, end - 7], "acknowledged", f"{told}, the log ends at {end}")
-    ensure(was_closed, "refused", "one that acknowledges what is not there is served")
-    ensure(not master.slaves, "refused", "its connection counts")
+    assert told == [0, end - 5, end, end - 7], f"acknowledged: {told}, the log ends at {end}"
+    assert was_closed, "refused: one that acknowledges what is not there is served"
+    assert not master.slaves, "refused: its connection counts"
 
 
 def _claims(stage: Stage, random: Random) -> None:
@@ -176,10 +174,10 @@ def _claims(stage: Stage, random: Random) -> None:
         await stream.send_all(encode_report(end))
         return await _is_closed(stream)
 
-    ensure(stage.peer(main), "refused", "one that acknowledges what it was not sent is served")
+    assert stage.peer(main), "refused: one that acknowledges what it was not sent is served"
     refused = [str(one["reason"]) for one in stage.told("master", "replication.slave_refused")]
     right = len(refused) == 1 and f"it acknowledges {end}, but only what lies" in refused[0]
-    ensure(right, "told", f"{refused}")
+    assert right, f"told: {refused}"
 
 
 def _confirms(stage: Stage) -> None:
@@ -196,13 +194,13 @@ def _confirms(stage: Stage) -> None:
         began = trio.current_time()
         await peer.send()
         waited = trio.current_time() - began
-        ensure(0.3 <= waited < 0.9, "confirmed", f"after {waited} s, the second copy takes 0.3")
+        assert 0.3 <= waited < 0.9, f"confirmed: after {waited} s, the second copy takes 0.3"
         answer = await peer.ask(RequestCode.GET_BROKER_HA_STATUS, {}, 0)
         info = HaRuntimeInfo.decode(answer.body)
         end = node.store.max_offset
         acks = [one.slave_ack_offset for one in info.ha_connection_info]
         told = (info.master, info.master_commit_log_max_offset, info.in_sync_slave_nums, acks)
-        ensure(told == (True, end, 1, [end]), "told", f"{told}, the log ends at {end}")
+        assert told == (True, end, 1, [end]), f"told: {told}, the log ends at {end}"
 
     async def follows(world: World) -> None:
         stream, reader = await world.network.connect("master", HA_PORT), TransferReader()
@@ -246,7 +244,7 @@ def _fetches_in_vain(seed: int) -> str:
         ):
             master.serves = serves
             told = stage.peer(partial(_fetched, start=start, end=master.end + 1))
-            ensure(says in told.decode(), "fetched", f"{told!r} for {says!r}")
+            assert says in told.decode(), f"fetched: {told!r} for {says!r}"
         return stage.simulation.digest()
 
 
@@ -255,16 +253,16 @@ async def _fill_port(world: World, port: int, limit: int) -> None:
     streams = [await world.network.connect("master", port) for _ in range(limit)]
     await trio.sleep(0.2)
     shut = [number for number, one in enumerate(streams) if await _is_closed(one, 0.001)]
-    ensure(not shut, "limit", f"{port}: numbers {shut} of {limit} were closed")
+    assert not shut, f"limit: {port}: numbers {shut} of {limit} were closed"
     streams.append(await world.network.connect("master", port))
     await trio.sleep(0.2)
     shut = [number for number, one in enumerate(streams) if await _is_closed(one, 0.001)]
     # The last to come, or the one that was silent for longest.
-    ensure(shut in ([limit], [0]), "limit", f"{port}: numbers {shut} of {limit + 1} were closed")
+    assert shut in ([limit], [0]), f"limit: {port}: numbers {shut} of {limit + 1} were closed"
     await trio.aclose_forcefully(streams[1])
     await trio.sleep(0.2)
     streams.append(await world.network.connect("master", port))
-    ensure(not await _is_closed(streams[-1]), "limit", f"{port}: none in the place of another")
+    assert not await _is_closed(streams[-1]), f"limit: {port}: none in the place of another"
     for stream in streams:
         await trio.aclose_forcefully(stream)
     await trio.sleep(0.2)

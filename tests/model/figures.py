@@ -19,7 +19,6 @@ from rocketbed.wire.message import StoredMessage, decode_messages
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.broker import SETTINGS, Peer
-from tests.model.model import ensure
 
 Code, Answer = RequestCode, ResponseCode
 QUEUES: Final = 3
@@ -36,7 +35,6 @@ TOPIC, GROUP = "T", "g"
 
 
 def run_figures(seed: int) -> str:
-    """Raises `Wrong`."""
     return run_alone(_serve, seed, seed=f"figures/{seed}").digest
 
 
@@ -124,7 +122,7 @@ class Figures:
         saves = ConsumerOffsetTable.decode(body).data_version.counter
         busy_s = sum(seconds for seconds, most in PHASES if most)
         most = busy_s // SAVED_S + 2 * QUEUES
-        ensure(busy_s // SAVED_S // 2 <= saves <= most, "saves", f"{saves} in {busy_s} s")
+        assert busy_s // SAVED_S // 2 <= saves <= most, f"saves: {saves} in {busy_s} s"
 
     # --- what is shown
 
@@ -155,9 +153,9 @@ class Figures:
         }  # fmt: skip
         got = {key: told.get(key) for key in want}
         wrong = {key: (got[key], want[key]) for key in want if got[key] != want[key]}
-        ensure(not wrong, "figures", f"after {now} s: {wrong}")
+        assert not wrong, f"figures: after {now} s: {wrong}"
         late_ms = int(told["bootTimestamp"]) - self.boot_ms
-        ensure(0 <= late_ms < 300, "figures", f"began {late_ms} ms late")
+        assert 0 <= late_ms < 300, f"figures: began {late_ms} ms late"
         elapsed = trio.current_time() - self.began
         for key, number in (
             ("putTps", len(self._sent)), ("getFoundTps", self._served),
@@ -166,9 +164,9 @@ class Figures:
             rate = number / max(elapsed, 0.001)
             figures = list(map(float, told[key].split()))
             right = len(figures) == 3 and all(abs(one - rate) < 0.06 + rate / 20 for one in figures)
-            ensure(right, "figures", f"{key} {figures} for {rate} after {elapsed} s")
+            assert right, f"figures: {key} {figures} for {rate} after {elapsed} s"
         seconds = int(told["runtime"].split()[1])
-        ensure(seconds == int(elapsed), "figures", f"{told['runtime']} after {elapsed} s")
+        assert seconds == int(elapsed), f"figures: {told['runtime']} after {elapsed} s"
 
     def _rate(self, totals: list[int]) -> float:
         """Growth a second in the last minute, of totals by second; 0 where one sample knows it."""
@@ -180,7 +178,7 @@ class Figures:
         return max(high - low, 0) / (end - begin)
 
     def _told(self, told: float, want: float, what: str) -> None:
-        ensure(abs(told - want) < 0.001 + want / 200, "figures", f"{what}: {told} for {want}")
+        assert abs(told - want) < 0.001 + want / 200, f"figures: {what}: {told} for {want}"
 
     async def _topic(self, now: int) -> None:
         body = (await self._peer.ask(Code.GET_TOPIC_STATS_INFO, _topic_fields(), 0)).body
@@ -189,8 +187,8 @@ class Figures:
             sent = self._of(one.queue_id)
             last_ms = sent[-1].store_timestamp if sent else 0
             told = (row.min_offset, row.max_offset, row.last_update_timestamp)
-            ensure(told == (0, len(sent), last_ms), "figures", f"{one}: {told}, {last_ms}")
-        ensure(len(table.offset_table) == QUEUES, "figures", f"{table.offset_table}")
+            assert told == (0, len(sent), last_ms), f"figures: {one}: {told}, {last_ms}"
+        assert len(table.offset_table) == QUEUES, f"figures: {table.offset_table}"
         totals = [sum(at <= second for at in self._sent_s) for second in range(now + 1)]
         self._told(table.topic_put_tps, self._rate(totals), f"sends after {now} s")
 
@@ -204,7 +202,7 @@ class Figures:
             last_ms = sent[stands - 1].store_timestamp if stands else 0
             told = (row.broker_offset, row.consumer_offset, row.pull_offset, row.last_timestamp)
             pulled = max(stands, self._pulled.get(one.queue_id, 0))
-            ensure(told == (len(sent), stands, pulled, last_ms), "figures", f"{one}: {told}")
+            assert told == (len(sent), stands, pulled, last_ms), f"figures: {one}: {told}"
         totals = [sum(stood.values()) for stood in self._stood]
         self._told(stats.consume_tps, self._rate(totals), f"{GROUP} after {now} s")
 

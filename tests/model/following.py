@@ -11,7 +11,6 @@ from rocketbed.replication.slave import Slave
 from rocketbed.wire.command import ResponseCode
 from tests.model.following_tables import copies_tables, learns_deletions
 from tests.model.master import HandMaster, a_record_end, catches_up
-from tests.model.model import ensure
 from tests.model.stage import AS_SLAVE, SEGMENT, Stage, ends_of
 
 SYNC: Final = {"flushDiskType": "SYNC_FLUSH"}
@@ -23,7 +22,6 @@ REFUSED: Final = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 def run_following(seed: int) -> str:
-    """Raises `Wrong`."""
     random, digest = Random(f"following/{seed}"), ""
     with Stage(seed) as stage:
         stage.node("source", {})
@@ -72,7 +70,7 @@ def _begins(
         start = {**AS_SLAVE, **settings}
         master.node = stage.node("slave", start)
         stage.until(lambda: bool(master.reports), "a first report")
-        ensure(master.reports[0][0] == first, "asked", f"{master.reports[0]} for {first}")
+        assert master.reports[0][0] == first, f"asked: {master.reports[0]} for {first}"
         catches_up(stage, master)
         end = master.end
         inside = a_record_end(whole, random.randrange(end, len(whole) - 1)) - 3
@@ -93,12 +91,12 @@ def _begins(
         stage.until(lambda: len(master.reports) > seen, "a first report after the kill")
         catches_up(stage, master)
         stage.ready("slave", ResponseCode.SUCCESS, "")
-        ensure(not master.wrong, "reported", "; ".join(master.wrong[:3]))
+        assert not master.wrong, "reported: " + "; ".join(master.wrong[:3])
         unknown = [str(one["reason"]) for one in stage.told("slave", "replication.start_unknown")]
         is_told = any("does not give its first message" in one for one in unknown)
-        ensure(is_told == (not master.gives_first), "told", f"{unknown}")
+        assert is_told == (not master.gives_first), f"told: {unknown}"
         low, held = stage.log("slave")
-        ensure((low, held) == (master.low, master.log), "log", f"from {low}: other bytes")
+        assert (low, held) == (master.low, master.log), f"log: from {low}: other bytes"
         return stage.simulation.digest()
 
 
@@ -121,13 +119,13 @@ def _compares_for_long(seed: int, random: Random) -> str:
         began = stage.simulation.timeline.now / SECOND
         catches_up(stage, master)
         took = stage.simulation.timeline.now / SECOND - began
-        ensure(took > 2, "load", f"compared within {took} s")
+        assert took > 2, f"load: compared within {took} s"
         seen = len(master.reports)
         master.drop()
         stage.until(lambda: len(master.reports) > seen, "another first report")
         catches_up(stage, master)
-        ensure(not master.wrong, "reported", "; ".join(master.wrong[:3]))
-        ensure(len(set(master.reports[-1])) > 2, "load", "it reported nothing while it compared")
+        assert not master.wrong, "reported: " + "; ".join(master.wrong[:3])
+        assert len(set(master.reports[-1])) > 2, "load: it reported nothing while it compared"
         return stage.simulation.digest()
 
 
@@ -145,9 +143,9 @@ def _compares_the_last_byte(seed: int, random: Random) -> str:
         slave = stage.node("slave", AS_SLAVE, image=image).replication.slave
         assert slave is not None
         stage.until(lambda: bool(master.reports), "a first report")
-        ensure(master.reports[0][0] == 1, "asked", f"{master.reports[0]}")
+        assert master.reports[0][0] == 1, f"asked: {master.reports[0]}"
         stage.until(lambda: slave.state == "refused", "a master with another last byte is refused")
-        ensure(stage.log("slave")[1] == log, "log", "changed for a master that is refused")
+        assert stage.log("slave")[1] == log, "log: changed for a master that is refused"
         return stage.simulation.digest()
 
 
@@ -170,7 +168,7 @@ def _asks_again(stage: Stage, master: HandMaster) -> None:
     end = node.store.log.written.value
     last_file = (end - 1) - (end - 1) % SEGMENT
     want = max(last_file, node.store.min_offset, 1)
-    ensure(master.reports[seen][0] == want, "asked", f"{master.reports[seen]} for {want} of {end}")
+    assert master.reports[seen][0] == want, f"asked: {master.reports[seen]} for {want} of {end}"
 
 
 def _pauses(seed: int, log: bytes) -> str:
@@ -186,7 +184,7 @@ def _pauses(seed: int, log: bytes) -> str:
             master.drop()
             stage.until(partial(_is_above, master.began, seen), "dialling again")
             waited = master.began[-1] - master.dropped_s
-            ensure(FIRST_PAUSE_S <= waited < 0.19, "pause", f"{waited} s after it followed")
+            assert FIRST_PAUSE_S <= waited < 0.19, f"pause: {waited} s after it followed"
         stage.simulation.run(0.7)
         master.serves = False
         master.drop()
@@ -195,7 +193,7 @@ def _pauses(seed: int, log: bytes) -> str:
         told = [later - one for one, later in pairwise(master.began[seen : seen + 6])]
         wanted = [2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S, *[LAST_PAUSE_S] * 3]
         right = all(0 <= one - want < 0.09 for one, want in zip(told, wanted, strict=True))
-        ensure(right, "pause", f"{told} for {wanted}")
+        assert right, f"pause: {told} for {wanted}"
         stage.ready("slave", REFUSED, "it follows no master: connecting")
         master.serves = master.is_silent = True
         stage.simulation.run(LAST_PAUSE_S + 0.5)
@@ -216,7 +214,7 @@ def _begins_again(seed: int, log: bytes) -> str:
         master.low, master.log, master.serves = SEGMENT, log[SEGMENT:], True
         catches_up(stage, master)
         held = stage.log("slave")
-        ensure(held == (SEGMENT, log[SEGMENT:]), "log", f"from {held[0]}: other bytes")
+        assert held == (SEGMENT, log[SEGMENT:]), f"log: from {held[0]}: other bytes"
         return stage.simulation.digest()
 
 
@@ -229,7 +227,7 @@ def _asks_no_port_0(seed: int) -> str:
         stage.simulation.run(3)
         told = [str(one["reason"]) for one in stage.told("slave", "replication.metadata_failed")]
         right = len(told) == 1 and "does not hand out its topics" in told[0]
-        ensure(right, "tables", f"{told}: not what its only port answers")
+        assert right, f"tables: {told}: not what its only port answers"
         return stage.simulation.digest()
 
 
@@ -253,9 +251,9 @@ def _below_all(seed: int, log: bytes) -> str:
             assert slave is not None
             wanted = "refused" if reason else "following"
             stage.until(partial(_is_in, slave, wanted), wanted)
-            ensure(reason in str(slave.refusal or ""), "refused", f"{slave.refusal}")
+            assert reason in str(slave.refusal or ""), f"refused: {slave.refusal}"
             held = stage.log("slave")
             want = (low, log[low:] if reason else log[low:end])
-            ensure(held == want, "log", f"{len(held[1])} bytes for {len(want[1])}")
+            assert held == want, f"log: {len(held[1])} bytes for {len(want[1])}"
             digest += stage.simulation.digest()
     return digest

@@ -16,7 +16,6 @@ from rocketbed.wire.bodies_admin import RequestMode, RequestModeTable
 from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.headers_admin import TopicRequest
 from tests.model.master import HandMaster, catches_up
-from tests.model.model import ensure
 from tests.model.stage import AS_SLAVE, Stage, ends_of
 
 
@@ -71,11 +70,11 @@ def copies_tables(seed: int, log: bytes) -> str:
             _has_tables(node, number)
             stage.simulation.run(2)
             again = [path for path in writes[before:] if "delayOffset" in path]
-            ensure(not again, "tables", f"what was copied is written again: {again}")
+            assert not again, f"tables: what was copied is written again: {again}"
         sync = node.replication.metadata
         assert sync is not None
-        ensure(not sync.last_error, "tables", sync.last_error)
-        ensure(sync.rounds >= 8, "tables", f"{sync.rounds} copies in 7 s, one each 0.5 s")
+        assert not sync.last_error, f"tables: {sync.last_error}"
+        assert sync.rounds >= 8, f"tables: {sync.rounds} copies in 7 s, one each 0.5 s"
         master.log = b"\0" * 7 + master.log[7:-20] + bytes(20)
         master.drop()
         slave = node.replication.slave
@@ -85,10 +84,10 @@ def copies_tables(seed: int, log: bytes) -> str:
         before = master.asked.count(21)
         master.bodies = tables_of(3)
         stage.simulation.run(3)
-        ensure(master.asked.count(21) == before, "tables", "copied from a master that is refused")
+        assert master.asked.count(21) == before, "tables: copied from a master that is refused"
         _has_tables(node, 2)
         stage.ready("slave", ResponseCode.SERVICE_NOT_AVAILABLE, "refused")
-        ensure(stage.log("slave")[1] == log, "log", "changed for a master that is refused")
+        assert stage.log("slave")[1] == log, "log: changed for a master that is refused"
         return stage.simulation.digest()
 
 
@@ -96,13 +95,13 @@ def _has_tables(node: Any, number: int) -> None:
     topics = node.tables.topics.body().topic_config_table
     queues = {name: topic.read_queue_nums for name, topic in topics.items()}
     want = {"T": 2 + number, f"only-{number}": 2 + number}
-    ensure(queues == want, "tables", f"topics {queues} for {want}")
+    assert queues == want, f"tables: topics {queues} for {want}"
     offsets = node.tables.offsets.body().offset_table
-    ensure(offsets == _positions(number), "tables", f"positions {offsets}")
+    assert offsets == _positions(number), f"tables: positions {offsets}"
     groups = set(node.tables.groups.body().subscription_group_table)
-    ensure(groups == {f"g-{number}"}, "tables", f"groups {groups}")
+    assert groups == {f"g-{number}"}, f"tables: groups {groups}"
     modes = node.tables.modes.body().message_request_mode_map
-    ensure(modes == _modes(number), "tables", f"modes {modes}")
+    assert modes == _modes(number), f"tables: modes {modes}"
 
 
 def learns_deletions(seed: int, random: Random) -> str:
@@ -118,7 +117,7 @@ def learns_deletions(seed: int, random: Random) -> str:
         _, log = stage.log("source")
         stage.until(lambda: node.store.dispatched.value == len(log), "queues up to the end")
         want = stage.simulation.process("source").call(_ranges, node.store)
-        ensure(bool(want), "load", "nothing was sent since")
+        assert bool(want), "load: nothing was sent since"
     with Stage(seed) as stage:
         master = HandMaster(log[: ends_of(log)[3]])
         master.bodies = tables_of(1, {"T": deleted_at})
@@ -129,10 +128,10 @@ def learns_deletions(seed: int, random: Random) -> str:
             catches_up(stage, master)
             stage.simulation.run(1.5)
             told = node.store.removal.deletions()
-            ensure(told == {"T": min(deleted_at, end)}, "deleted", f"{told}, the log to {end}")
+            assert told == {"T": min(deleted_at, end)}, f"deleted: {told}, the log to {end}"
             held = stage.simulation.process("slave").call(_ranges, node.store)
             right = [] if end < len(log) else want
-            ensure(held == right, "deleted", f"{held[:5]}... for {right[:5]}...")
+            assert held == right, f"deleted: {held[:5]}... for {right[:5]}..."
             stage.simulation.kill("slave")
         digest = stage.simulation.digest()
     with Stage(seed) as stage:
@@ -147,11 +146,11 @@ def learns_deletions(seed: int, random: Random) -> str:
             master.bodies = tables_of(2, {"T": deleted_at})
             stage.simulation.run(1.5)
             told = node.store.removal.deletions()
-            ensure(told == {"T": deleted_at}, "deleted", f"{told}, heard late ({deleted})")
+            assert told == {"T": deleted_at}, f"deleted: {told}, heard late ({deleted})"
             held = stage.simulation.process("slave").call(_ranges, node.store)
-            ensure(held == want, "deleted", f"late: {held[:5]}... for {want[:5]}...")
+            assert held == want, f"deleted: late: {held[:5]}... for {want[:5]}..."
             odd = sum(count for _, count, _ in node.store.unqueued().values())
-            ensure(not odd, "deleted", f"{odd} records stand in no queue")
+            assert not odd, f"deleted: {odd} records stand in no queue"
             stage.simulation.kill("slave")
         return digest + stage.simulation.digest()
 

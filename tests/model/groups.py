@@ -32,7 +32,6 @@ from tests.model.alone import run_alone
 from tests.model.broker import SETTINGS
 from tests.model.groups_model import GROUPS, QUEUES, Code, Model, Place
 from tests.model.groups_readers import Readers
-from tests.model.model import ensure
 
 STEPS: Final = 120
 SAVED_S: Final = 12.0
@@ -40,12 +39,12 @@ LOCK_S: Final = 60.0
 
 
 def run_groups(seed: int) -> str:
-    """Three lives of a node; they end by a stop or a kill. Raises `Wrong`."""
+    """Three lives of a node; they end by a stop or a kill."""
     digest, image, model = "", DiskImage(), Model()
     for life in range(3):
         run = run_alone(_serve, model, f"{seed}/{life}", image=image, seed=f"groups/{seed}/{life}")
         remarks = [line.fields for line in run.log if line.event == "topics.remark"]
-        ensure(not remarks, "topics", f"{remarks} at a start")
+        assert not remarks, f"topics: {remarks} at a start"
         digest += run.digest
         image = run.image
         model.started_again()
@@ -122,7 +121,7 @@ class Acts(Readers):
             mine = {group for group in groups if (group, other) in self.model.members}
             told = self.peers[other].notices > before[other]
             is_due = any(is_new[one] for one in mine)
-            ensure(told == is_due, "notices", f"{other} of {name}: {told}, {topics}")
+            assert told == is_due, f"notices: {other} of {name}: {told}, {topics}"
 
     async def _leave(self) -> None:
         """One group by a word, or all by the end of the connection; who stays hears of it."""
@@ -142,7 +141,7 @@ class Acts(Readers):
         await trio.sleep(0.5)
         for group, other in self.model.members:
             told = group not in mine or self.peers[other].notices > before[other]
-            ensure(told, "notices", f"{other} of {name}, who left {group}")
+            assert told, f"notices: {other} of {name}, who left {group}"
 
     async def _lock(self) -> None:
         name, peer = await self.somebody()
@@ -158,7 +157,7 @@ class Acts(Readers):
         answer = await peer.ask(Code.LOCK_BATCH_MQ, {}, 0, queues_of(name, group, places))
         got = LockedQueues.decode(answer.body).lock_ok_mq_set
         told = {(group, one.topic, one.queue_id) for one in got}
-        ensure(told == want, "locks", f"{name} of {group} got {told} for {want}")
+        assert told == want, f"locks: {name} of {group} got {told} for {want}"
         self.model.locks |= dict.fromkeys(want, (name, now + LOCK_S))
 
     async def _unlock(self) -> None:
@@ -201,7 +200,7 @@ class Acts(Readers):
         if want:
             table = QueueOffsets.decode(answer.body).offset_table
             told = {one.queue_id: offset for one, offset in table.items()}
-            ensure(told == want, "reset", f"{topic}: {told} for {want}")
+            assert told == want, f"reset: {topic}: {told} for {want}"
         for one, offset in want.items():
             self.model.stands[group, topic, one] = offset
             self.model.resets[group, topic, one] = (offset, float("inf"))
@@ -241,7 +240,7 @@ class Acts(Readers):
         for answer in answers:
             told = answer.code, answer.fields.get("nextBeginOffset")
             want = ResponseCode.PULL_OFFSET_MOVED, "0"
-            ensure(told == want, "deleted", f"a pull that was held is sent to {told}")
+            assert told == want, f"deleted: a pull that was held is sent to {told}"
         for queue in range(QUEUES["U"]):
             self.model.sent.pop(("U", queue), None)
         self.model.sent["U", last] = [(b"first", "red")]

@@ -13,7 +13,6 @@ from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.headers_admin import TopicRequest
 from rocketbed.world.api import World
 from tests.model.broker import Peer
-from tests.model.model import ensure
 
 Code: Final = RequestCode
 QUEUES: Final = {"T": 3, "U": 2}
@@ -110,7 +109,7 @@ class Clients:
             fields = {"consumerGroup": group}
             answer = await operator.ask(Code.GET_CONSUMER_LIST_BY_GROUP, fields, code)
             told = ConsumerIdList.decode(answer.body).consumer_id_list if want else []
-            ensure(sorted(told) == want, "members", f"{act}: {group}: {told} for {want}")
+            assert sorted(told) == want, f"members: {act}: {group}: {told} for {want}"
             for topic, count in QUEUES.items():
                 for queue in range(count):
                     # A new group begins at 0 where the first message is there still.
@@ -127,7 +126,7 @@ class Clients:
         rows = TopicStatsTable.decode(answer.body).offset_table
         told = {one.queue_id: (row.min_offset, row.max_offset) for one, row in rows.items()}
         want = {one: (0, self.model.end(topic, one)) for one in range(QUEUES[topic])}
-        ensure(told == want, "statistics", f"{act}: {topic}: {told} for {want}")
+        assert told == want, f"statistics: {act}: {topic}: {told} for {want}"
         if not any(place[:2] == (group, topic) for place in self.model.stands):
             return
         answer = await operator.ask(
@@ -139,6 +138,6 @@ class Clients:
             pulled = max(stands, self.model.pulled.get(place, 0))
             told_of = row.broker_offset, row.consumer_offset, row.pull_offset
             wanted = self.model.end(topic, one.queue_id), stands, pulled
-            ensure(told_of == wanted, "statistics", f"{act}: {place}: {told_of} for {wanted}")
+            assert told_of == wanted, f"statistics: {act}: {place}: {told_of} for {wanted}"
             has_last = 0 < stands <= wanted[0]
-            ensure((row.last_timestamp > 0) == has_last, "statistics", f"{act}: {place}: {row}")
+            assert (row.last_timestamp > 0) == has_last, f"statistics: {act}: {place}: {row}"

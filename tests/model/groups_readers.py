@@ -11,7 +11,6 @@ from rocketbed.wire.headers_admin import ResetOffsetRequest
 from rocketbed.wire.message import decode_messages
 from tests.model.broker import Peer
 from tests.model.groups_model import GROUPS, Clients, Code, Place
-from tests.model.model import ensure
 
 TOLD_S: Final = 30.0
 """How long a group's pulls are told of a reset."""
@@ -32,7 +31,7 @@ class Readers(Clients):
 
         async def one(topic: str, queue: int, body: bytes, tag: str) -> None:
             answer = await peer.send(b=topic, e=queue, body=body, properties={"TAGS": tag})
-            ensure(answer.fields["queueId"] == str(queue), "sent", f"{answer.fields} for {queue}")
+            assert answer.fields["queueId"] == str(queue), f"sent: {answer.fields} for {queue}"
             offset = int(answer.fields["queueOffset"])
             given.setdefault((topic, queue), {})[offset] = (body, tag)
 
@@ -44,7 +43,7 @@ class Readers(Clients):
         for queue, by_offset in given.items():
             known = self.model.sent.setdefault(queue, [])
             want = list(range(len(known), len(known) + len(by_offset)))
-            ensure(sorted(by_offset) == want, "sent", f"{queue}: {by_offset} for {want}")
+            assert sorted(by_offset) == want, f"sent: {queue}: {by_offset} for {want}"
             known += [by_offset[offset] for offset in want]
 
     async def pull(self) -> None:
@@ -59,7 +58,7 @@ class Readers(Clients):
         if target is not None:
             answer = await peer.pull(ResponseCode.PULL_OFFSET_MOVED, queueOffset=offset, **where)
             told = answer.fields["nextBeginOffset"]
-            ensure(told == str(target), "reset", f"{place}: {told} for {target}")
+            assert told == str(target), f"reset: {place}: {told} for {target}"
             return
         tag = self.random.choice((*TAGS, "*"))
         some = self.model.sent.get((topic, queue), [])[offset:]
@@ -73,7 +72,7 @@ class Readers(Clients):
         if commits and at >= 0:
             self.model.stands[place] = at
         bodies = [one.body for one in decode_messages(answer.body)] if fits else []
-        ensure(bodies == fits, "pull", f"{place} from {offset}: {len(bodies)} for {len(fits)}")
+        assert bodies == fits, f"pull: {place} from {offset}: {len(bodies)} for {len(fits)}"
 
     def _told(self, place: Place, offset: int) -> int | None:
         """Where a pull is sent; None once it comes from there."""
@@ -93,7 +92,7 @@ class Readers(Clients):
         not wake it, but for the node's look at all of them each 5 s: not twice within two."""
         place = self.place()
         if place not in self.model.resets and not await self._holds(place):
-            ensure(await self._holds(place), "hold", f"{place}: woken by another tag")
+            assert await self._holds(place), f"hold: {place}: woken by another tag"
 
     async def _holds(self, place: Place) -> bool:
         _, peer = await self.somebody()
@@ -130,7 +129,7 @@ class Readers(Clients):
                 if end:
                     self.model.resets[place] = (0, trio.current_time() + TOLD_S)
             await trio.sleep(0.5)
-            ensure(bool(answers), "hold", f"{place} waits on")
+            assert bool(answers), f"hold: {place} waits on"
         return True
 
     @asynccontextmanager
@@ -154,9 +153,9 @@ class Readers(Clients):
             if is_held:
                 nursery.start_soon(pull)
                 await trio.sleep(0.1)
-                ensure(not answers, "hold", f"{answers} at the end of {topic}/{queue}")
+                assert not answers, f"hold: {answers} at the end of {topic}/{queue}"
             yield answers
-            ensure(len(answers) == is_held, "hold", f"{topic}/{queue} is answered {answers}")
+            assert len(answers) == is_held, f"hold: {topic}/{queue} is answered {answers}"
             nursery.cancel_scope.cancel()
 
     async def _put(self, peer: Peer, topic: str, queue: int, tag: str) -> None:

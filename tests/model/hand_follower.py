@@ -19,7 +19,6 @@ from rocketbed.wire.ha_native import (
     encode,
 )
 from rocketbed.world.api import Address, World
-from tests.model.model import ensure
 
 BEAT_S: Final = 0.1
 ANSWER_S: Final = 3.0
@@ -77,7 +76,7 @@ class HandFollower:
         """That there is no link, and why."""
         found = await self.dial(world, place, epoch, first)
         is_right = isinstance(found, Reject) and why in found.why
-        ensure(is_right, "refusal", f"{found} for {why!r}")
+        assert is_right, f"refusal: {found} for {why!r}"
         await trio.aclose_forcefully(self._stream)
 
     async def joined(
@@ -86,9 +85,9 @@ class HandFollower:
         """The leader takes it; from now on it hears the log, and beats."""
         found = await self.dial(world, place, epoch, self.hello(promised=epoch))
         assert_welcome = isinstance(found, Welcome)
-        ensure(assert_welcome, "welcome", f"{found}")
+        assert assert_welcome, f"welcome: {found}"
         assert isinstance(found, Welcome)
-        ensure(found.cut <= len(self.log), "welcome", f"cut at {found.cut} of {len(self.log)}")
+        assert found.cut <= len(self.log), f"welcome: cut at {found.cut} of {len(self.log)}"
         self.log, self.history = self.log[: found.cut], found.history
         self.confirms.append(found.confirm)
         self._scope = trio.CancelScope()
@@ -133,25 +132,27 @@ class HandFollower:
     async def _hear(self, history: tuple[tuple[int, int], ...]) -> None:
         starts = [start for _, start in history]
         while (frame := await self._next()) is not None:
-            ensure(frame.epoch == self._epoch, "frames", f"epoch {frame.epoch}")
+            assert frame.epoch == self._epoch, f"frames: epoch {frame.epoch}"
             match frame.content:
                 case Data(offset, confirm, body):
                     end = len(self.log)
-                    ensure(offset == end, "frames", f"{offset} for {end}")
+                    assert offset == end, f"frames: {offset} for {end}"
                     last = offset + len(body) - 1
-                    ensure(offset // self._segment == last // self._segment, "frames",
-                           f"two files: {offset} to {last}")  # fmt: skip
-                    ensure(not any(offset < one <= last for one in starts), "frames",
-                           f"two epochs: {offset} to {last}")  # fmt: skip
+                    assert offset // self._segment == last // self._segment, (
+                        f"frames: two files: {offset} to {last}"
+                    )
+                    assert not any(offset < one <= last for one in starts), (
+                        f"frames: two epochs: {offset} to {last}"
+                    )
                     self.log += body
                 case Beat(_, confirm, _):
                     pass
                 case other:
-                    ensure(False, "frames", f"{other}")
+                    raise AssertionError(f"frames: {other}")
             self._heard(confirm)
 
     def _heard(self, confirm: int) -> None:
-        ensure(confirm >= self.confirms[-1], "confirm", f"{confirm} behind {self.confirms[-1]}")
+        assert confirm >= self.confirms[-1], f"confirm: {confirm} behind {self.confirms[-1]}"
         self.confirms.append(confirm)
 
     async def _next(self) -> Frame | None:

@@ -25,7 +25,6 @@ from rocketbed.wire.ha_native import (
 )
 from rocketbed.wire.message import MAGIC_BLANK
 from rocketbed.world.api import Stream, World
-from tests.model.model import ensure
 from tests.model.stage import SEGMENT, ends_of
 
 PIECE: Final = 2500
@@ -90,8 +89,8 @@ class HandLeader:
                 return
             frames = reader.feed(data)
         hello = frames[0].content
-        ensure(isinstance(hello, Hello), "hello", f"{hello}")
-        ensure(frames[0].epoch == self.epoch, "hello", f"epoch {frames[0].epoch} of {self.epoch}")
+        assert isinstance(hello, Hello), f"hello: {hello}"
+        assert frames[0].epoch == self.epoch, f"hello: epoch {frames[0].epoch} of {self.epoch}"
         assert isinstance(hello, Hello)
         self.hellos.append(hello)
         await self.say(self.instead or self._welcome(hello))

@@ -25,7 +25,6 @@ from tests.model.groups import Acts, queues_of
 from tests.model.groups_model import GROUPS, QUEUES, Code, Model
 from tests.model.hand_controller import HandController
 from tests.model.led import GROUP, PEERS, settings_of
-from tests.model.model import ensure
 from tests.model.reading import all_of
 from tests.model.script import Script, wait_until
 from tests.model.stage import PORT, Stage
@@ -45,7 +44,7 @@ ENDS: Final = ("kill", "stop", "hand over", "all", "unconfirmed", "unconfirmed")
 
 def run_leaders(seed: int) -> str:
     """Followers that hear of tables by the log alone, and those that copy them too. Raises
-    `Wrong`."""
+    `AssertionError`."""
     digest = ""
     for copies in (False, True):
         name = f"leaders/{seed}/{copies}"
@@ -107,7 +106,7 @@ class Led(Acts):
         await trio.sleep(LOCK_S + SCAN_S)
         for number in NUMBERS:
             told = self._tables(number)["locks"]
-            ensure(not told, "locks", f"{number} has {told}, which have ended")
+            assert not told, f"locks: {number} has {told}, which have ended"
 
     # --- the nodes
 
@@ -166,7 +165,7 @@ class Led(Acts):
             await self._until(lambda: process.done, f"{old} stops")
         entry = self.controller.entry
         if end == "stop":
-            ensure(entry.leader not in (None, old), "handed over", f"to {entry.leader} by {old}")
+            assert entry.leader not in (None, old), f"handed over: to {entry.leader} by {old}"
             new = entry.leader or new
         else:
             self.controller.lead(new)
@@ -180,7 +179,7 @@ class Led(Acts):
         for group, locks in sorted(node.broker.locks._groups.items()):
             for queue, lock in locks.items():
                 late_s = began - (lock.until - LOCK_S)
-                ensure(late_s <= 0, "locks", f"{queue} of {group} is {late_s} s too short")
+                assert late_s <= 0, f"locks: {queue} of {group} is {late_s} s too short"
         model, now = self.model, trio.current_time()
         model.lock_slack_s = now - began + 1
         model.members.clear()
@@ -226,11 +225,11 @@ class Led(Acts):
                 }
                 for message in await all_of(peer, topic, queue, len(known)):
                     body = message.body
-                    ensure(body in left, "sent", f"{topic}/{queue} has {body!r} at its end")
+                    assert body in left, f"sent: {topic}/{queue} has {body!r} at its end"
                     del left[body]
                     known.append((body, TAG))
                 lost = [body for body, one in left.items() if one.is_answered]
-                ensure(not lost, "lost", f"{topic}/{queue}: {lost}")
+                assert not lost, f"lost: {topic}/{queue}: {lost}"
 
     # --- the tables
 
@@ -251,7 +250,7 @@ class Led(Acts):
             for kind, rows in tables.items():
                 want = told[self.leader][kind]
                 what = f"{kind} of {number}, led by {self.leader}"
-                ensure(rows == want, "tables", f"{what}: {rows} for {want}")
+                assert rows == want, f"tables: {what}: {rows} for {want}"
 
     def _tables(self, number: int) -> dict[str, Any]:
         node = self._node(number)

@@ -31,13 +31,12 @@ from tests.model.leading_stage import (
     SOON_S,
     LeadingStage,
 )
-from tests.model.model import ensure
 from tests.model.script import Script
 from tests.model.stage import SEGMENT, Stage
 
 
 def run_leading(seed: int) -> str:
-    """In memory and on disk; a digest. Raises `Wrong`."""
+    """In memory and on disk; a digest."""
     digest = ""
     for policy in Policy:
         name = f"leading/{seed}/{policy}"
@@ -97,7 +96,7 @@ class Leading(LeadingStage):
         """Nothing is confirmed before there are two, so that nobody is made to wait."""
         since, welcome = len(self.controller.changes), await self._join(self.one)
         told = (welcome.leader, welcome.history, welcome.cut, welcome.first, welcome.confirm)
-        ensure(told == (1, ((1, 0),), 0, 0, 0), "welcome", f"{welcome}")
+        assert told == (1, ((1, 0),), 0, 0, 0), f"welcome: {welcome}"
         await self.hears(self.one)
         await self.one.ack(0)
         await self.quiet(since, SOON_S, "one that has nothing of the epoch")
@@ -118,17 +117,17 @@ class Leading(LeadingStage):
         for number, end in enumerate(ends[-4:], 1):
             await one.ack(end - 1)  # of a record that is not whole nothing is answered
             await trio.sleep(0.02)
-            ensure(len(self.sent) == before + number - 1, "acknowledged", f"up to {end - 1}")
+            assert len(self.sent) == before + number - 1, f"acknowledged: up to {end - 1}"
             if self.policy is Policy.FSYNC:
                 await one.ack(end, durable=end - 1)
                 await trio.sleep(0.02)
-                ensure(len(self.sent) == before + number - 1, "acknowledged", f"{end} in memory")
+                assert len(self.sent) == before + number - 1, f"acknowledged: {end} in memory"
             await one.ack(end, durable=end + 7)
             await self.until(lambda end=end: self.confirmed == end, f"{end} is confirmed")  # type: ignore[misc]
             await self.answered(before + number)
         await one.ack(ends[-3])
         await trio.sleep(0.02)
-        ensure(self.confirmed == ends[-1], "confirm", f"falls to {self.confirmed}")
+        assert self.confirmed == ends[-1], f"confirm: falls to {self.confirmed}"
         await self.until(lambda: one.confirms[-1] == ends[-1], "a follower hears what is confirmed")
         twin = HandFollower(2, GROUP, CLUSTER, SEGMENT)
         twin.log, twin.history, twin.acknowledged = one.log, one.history, one.acknowledged
@@ -156,7 +155,7 @@ class Leading(LeadingStage):
         since = len(self.controller.changes)
         epoch = self.controller.entry.epoch
         found = await two.dial(self.world, self.place, epoch, two.hello(learner=True))
-        ensure(found is not None and not isinstance(found, Reject), "welcome", f"{found}")
+        assert found is not None and not isinstance(found, Reject), f"welcome: {found}"
         await two.say(Ack(0, 0, 1))
         await self._follow(one, CAUGHT_UP_S + LATE_S)
         await self.quiet(since, 0, "a learner")
@@ -167,15 +166,15 @@ class Leading(LeadingStage):
         await self._follow(one, two, CAUGHT_UP_S + LATE_S)
         (asked,) = self.changes(since)
         took_s = asked.at_s - began
-        ensure(asked.members == {1: self.life, 2: 1, 3: 1}, "asked", f"{asked.members}")
-        ensure(took_s > CAUGHT_UP_S - 0.1, "early", f"complete for {took_s} s")
+        assert asked.members == {1: self.life, 2: 1, 3: 1}, f"asked: {asked.members}"
+        assert took_s > CAUGHT_UP_S - 0.1, f"early: complete for {took_s} s"
         ends = await self.written(2)
         await self._gives({self.confirmed: False, ends[-2]: False})
         await self.hears(one)
         await self.hears(two)
         await one.ack(ends[-1])
         await trio.sleep(0.05)
-        ensure(self.confirmed < ends[-2], "confirm", "without the second member")
+        assert self.confirmed < ends[-2], "confirm: without the second member"
         await two.ack(ends[-2])
         await self.until(lambda: self.confirmed == ends[-2], "both have it")
         await trio.sleep(0.05)
@@ -200,8 +199,8 @@ class Leading(LeadingStage):
         await self._follow(one, LAG_S + LATE_S)
         (asked,) = self.changes(since)
         took_s = asked.at_s - began
-        ensure(asked.members == {1: self.life, 2: 1}, "asked", f"{asked.members}")
-        ensure(took_s > LAG_S - 0.1, "early", f"behind for {took_s} s")
+        assert asked.members == {1: self.life, 2: 1}, f"asked: {asked.members}"
+        assert took_s > LAG_S - 0.1, f"early: behind for {took_s} s"
         await self.answered(-1)
         await two.ack(len(two.log))
         since = len(self.controller.changes)
@@ -210,7 +209,7 @@ class Leading(LeadingStage):
         await self._follow(one, 0.1)
         await self.answered(-1)
         await self._follow(one, two, CAUGHT_UP_S + LAG_S + LATE_S)
-        ensure(3 in self.controller.entry.in_sync, "asked", "it keeps up again")
+        assert 3 in self.controller.entry.in_sync, "asked: it keeps up again"
 
     async def expires(self) -> None:
         """Files go that are old: who ends below the log's beginning has to begin with nothing, and
@@ -227,7 +226,7 @@ class Leading(LeadingStage):
             if store.min_offset:
                 break
         low, epoch = store.min_offset, self.controller.entry.epoch
-        ensure(low >= SEGMENT and early < low, "load", f"the log begins at {low}")
+        assert low >= SEGMENT and early < low, f"load: the log begins at {low}"
         await self.answered(-1)
         twin = HandFollower(3, GROUP, CLUSTER, SEGMENT)
         behind = twin.hello(promised=epoch, end=early, history=((1, 0),))
@@ -236,11 +235,11 @@ class Leading(LeadingStage):
         found = await twin.dial(self.world, self.place, epoch, twin.hello(promised=epoch))
         assert isinstance(found, Welcome), found
         told = (found.history, found.first, found.cut, found.crc)
-        ensure(told == (((1, 0),), low, low, 0), "welcome", f"{told} of a log from {low}")
+        assert told == (((1, 0),), low, low, 0), f"welcome: {told} of a log from {low}"
         await self.until(lambda: not two.is_linked, "an older connection ends")
         await self._join(two)
         await self._follow(one, two, CAUGHT_UP_S + LAG_S + LATE_S)
-        ensure(3 in self.controller.entry.in_sync, "asked", "it is there again")
+        assert 3 in self.controller.entry.in_sync, "asked: it is there again"
 
     async def loses_links(self) -> None:
         """A member that comes back at once stays; one that stays away is left out."""
@@ -255,17 +254,17 @@ class Leading(LeadingStage):
         began = trio.current_time()
         await self._follow(one, GRACE_S + LATE_S)
         (asked,) = self.changes(since)
-        ensure(asked.members == {1: self.life, 2: 1}, "asked", f"{asked.members}")
-        ensure(asked.at_s - began > GRACE_S - 0.1, "early", f"{asked.at_s - began} s away")
+        assert asked.members == {1: self.life, 2: 1}, f"asked: {asked.members}"
+        assert asked.at_s - began > GRACE_S - 0.1, f"early: {asked.at_s - began} s away"
         one.hang_up()
         since = len(self.controller.changes)
         await self.until(lambda: len(self.changes(since)) > 0, "nobody follows", GRACE_S + LATE_S)
         await trio.sleep(0.05)
-        ensure(self.controller.entry.in_sync.keys() == {1}, "asked", "alone")
+        assert self.controller.entry.in_sync.keys() == {1}, "asked: alone"
         await self._refuses(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough: 1 of 2")
         await self._join(one)
         await self._follow(one, 0.2)
-        ensure(2 in self.controller.entry.in_sync, "asked", "nobody waits for who is needed")
+        assert 2 in self.controller.entry.in_sync, "asked: nobody waits for who is needed"
 
     async def lost_answer(self) -> None:
         """While nobody says whether a set was made, both have to have it; it is asked for again."""
@@ -274,12 +273,12 @@ class Leading(LeadingStage):
         self.controller.answers = False
         since = len(self.controller.changes)
         await self._follow(one, two, CAUGHT_UP_S + LATE_S)
-        ensure(len(self.changes(since)) == 1, "asked", f"{self.changes(since)}")
+        assert len(self.changes(since)) == 1, f"asked: {self.changes(since)}"
         ends = await self.written(1)
         await self.hears(one)
         await one.ack(ends[-1])
         await trio.sleep(0.1)
-        ensure(self.confirmed < ends[-1], "confirm", "by the old set alone")
+        assert self.confirmed < ends[-1], "confirm: by the old set alone"
         await self.hears(two)
         await two.ack(ends[-1])
         await self.answered(-1)
@@ -287,7 +286,7 @@ class Leading(LeadingStage):
         self.controller.publish()
         await self._follow(one, two, 0.2)
         ops = {asked.header.op for asked in self.changes(since)}
-        ensure(len(ops) == 1 and "" not in ops, "asked", f"{ops}")
+        assert len(ops) == 1 and "" not in ops, f"asked: {ops}"
 
     async def lease(self) -> None:
         """Without a lease it takes messages as long as all members follow, who would follow no
@@ -296,7 +295,7 @@ class Leading(LeadingStage):
         shown = await self.peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}, 0)
         told = KvTable.decode(shown.body).table["rbGroup"]
         found = re.fullmatch(r"epoch 1: leads, lease (0\.\d) s, 2 of 3 in sync: 1, 2", told)
-        ensure(found is not None and 0 < float(found[1]) <= LEASE_S, "lease", told)
+        assert found is not None and 0 < float(found[1]) <= LEASE_S, f"lease: {told}"
         self.controller.answers_beats = False
         await self._follow(one, two, 2 * LEASE_S)
         number = len(self.sent)
@@ -306,7 +305,7 @@ class Leading(LeadingStage):
         two.hang_up()
         await self._follow(one, 0.05)
         answer = await self.peer.send(ResponseCode.SERVICE_NOT_AVAILABLE, c="TBW102", d=2)
-        ensure('"leader"' in (answer.remark or ""), "refusal", f"{answer.remark}")
+        assert '"leader"' in (answer.remark or ""), f"refusal: {answer.remark}"
         self.controller.answers_beats = True
         await self._join(two)
         await self._follow(one, two, 4.0)
@@ -338,13 +337,13 @@ class Leading(LeadingStage):
 
         self.nursery.start_soon(ask)
         await trio.sleep(0.1)
-        ensure(not done, "handed over", "to one that lacks a message")
+        assert not done, "handed over: to one that lacks a message"
         refused = await self.peer.send(ResponseCode.SERVICE_NOT_AVAILABLE, c="TBW102", d=2)
-        ensure('"leader"' in (refused.remark or ""), "refusal", f"{refused.remark}")
+        assert '"leader"' in (refused.remark or ""), f"refusal: {refused.remark}"
         await self._follow(one, two, 0.2)
         (asked,) = self.changes(since)
         told = (asked.code, asked.header.to, asked.header.epoch, asked.header.leader)
-        ensure(told == (RequestCode.RB_HAND_OVER, 2, epoch, 1), "handed over", f"{asked}")
+        assert told == (RequestCode.RB_HAND_OVER, 2, epoch, 1), f"handed over: {asked}"
         await self.until(lambda: self.leader is None, "it leads no more")
         two.is_unfit = False
 
@@ -361,7 +360,7 @@ class Leading(LeadingStage):
         for follower in (one, two):
             had = len(follower.log)
             welcome = await self._join(follower)
-            ensure(welcome.cut == min(had, welcome.history[-1][1]), "welcome", f"{welcome}")
+            assert welcome.cut == min(had, welcome.history[-1][1]), f"welcome: {welcome}"
             await self.hears(follower)
         await self._follow(one, two, 0.2)
         await one.say(Fenced(epoch))
@@ -382,10 +381,10 @@ class Leading(LeadingStage):
         await one.say(Fenced(epoch + 1))
         await self.until(lambda: len(self.changes(since)) > 0, "it asks for another epoch", 1)
         await self.until(lambda: bool(under_way), "an answer, now that it leads no more")
-        ensure(under_way[0].code != ResponseCode.SUCCESS, "acknowledged", f"{under_way}")
+        assert under_way[0].code != ResponseCode.SUCCESS, f"acknowledged: {under_way}"
         (asked,) = self.changes(since)
         told = (asked.code, asked.header.to, asked.header.epoch)
-        ensure(told == (RequestCode.RB_HAND_OVER, 1, epoch), "fenced", f"{asked}")
+        assert told == (RequestCode.RB_HAND_OVER, 1, epoch), f"fenced: {asked}"
 
     async def is_in_the_way(self) -> None:
         """Nobody follows, and its log may be why: it leaves where others could lead; not before it
@@ -409,7 +408,7 @@ class Leading(LeadingStage):
             await one.say(doubt)
         await trio.sleep(0.02)
         told = [line["offset"] for line in self.stage.told(NODE, "leader.doubted")]
-        ensure(told == [doubt.first], "doubted", f"{told} for {doubt}")
+        assert told == [doubt.first], f"doubted: {told} for {doubt}"
         await self.until(lambda: looked == [doubt.first], "it looks there itself", 1.5)
         await self.written(1)
         await self._follow(one, two, 0.1)  # what it doubted it has now
@@ -418,17 +417,17 @@ class Leading(LeadingStage):
         two.hang_up()
         await trio.sleep(2.0)
         asked = [one.code for one in self.changes(since)]
-        ensure(set(asked) == {RequestCode.RB_ALTER_IN_SYNC}, "in the way", f"{asked}")
+        assert set(asked) == {RequestCode.RB_ALTER_IN_SYNC}, f"in the way: {asked}"
         members = self.controller.entry.in_sync.keys()
-        ensure(members == {1}, "asked", f"{members}")
-        ensure(not self._left(), "in the way", "it left soon after it was alone")
+        assert members == {1}, f"asked: {members}"
+        assert not self._left(), "in the way: it left soon after it was alone"
         await self._join(two)
         await two.say(Reject(why="no good", first=two.acknowledged))
         await trio.sleep(0.02)
         two.hang_up()
         await self.until(lambda: len(self._left()) > 0, "it leaves", 0.8)
         told_ = [(found.header.replica, found.header.incarnation) for found in self._left()]
-        ensure(told_ == [(1, self.life)], "in the way", f"{told_}")
+        assert told_ == [(1, self.life)], f"in the way: {told_}"
 
     async def is_outdone(self) -> None:
         """Its disk has no room for another file: a member that has room is to lead, soon; not while
@@ -445,7 +444,7 @@ class Leading(LeadingStage):
         await self._follow(one, two, 2 * CAUGHT_UP_S)
         await trio.sleep(GIVE_UP_S)
         members = self.controller.entry.in_sync.keys()
-        ensure(members == {1, 2, 3}, "asked", f"{members}")
+        assert members == {1, 2, 3}, f"asked: {members}"
         one.is_unfit = two.is_unfit = True
         await self._follow(one, two, 0.3)
         since = len(self.controller.changes)
@@ -456,5 +455,5 @@ class Leading(LeadingStage):
         two.is_unfit = False
         await self._follow(one, two, 1.5)
         told = [(found.code, found.header.to) for found in self.changes(since)]
-        ensure(told == [(RequestCode.RB_HAND_OVER, 3)], "outdone", f"{told}")
+        assert told == [(RequestCode.RB_HAND_OVER, 3)], f"outdone: {told}"
         disk.quota = None

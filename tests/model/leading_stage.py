@@ -19,7 +19,6 @@ from tests.model.broker import Peer
 from tests.model.hand_controller import PORT as CONTROLLER_PORT
 from tests.model.hand_controller import Asked, HandController
 from tests.model.hand_follower import HandFollower
-from tests.model.model import ensure
 from tests.model.script import Script, wait_until
 from tests.model.stage import HA_PORT, PORT, SEGMENT, Stage, ends_of, read_log
 
@@ -68,7 +67,7 @@ class LeadingStage:
         asked = self.controller.registrations[-1]
         told = (asked.group, asked.replica, asked.replicas, asked.policy, asked.lossless,
                 asked.founds, asked.epoch, asked.end, asked.promised)  # fmt: skip
-        ensure(told == (GROUP, 1, 3, self.policy, True, True, 0, 0, 0), "registered", f"{told}")
+        assert told == (GROUP, 1, 3, self.policy, True, True, 0, 0, 0), f"registered: {told}"
         for one in (self.one, self.two):
             self.controller.add(one.number, one.uuid, "10.0.9.9:1")
         self.controller.lead(1)
@@ -116,12 +115,12 @@ class LeadingStage:
             self._wrong.append(f"{end} is confirmed, {least} is held by {members}")
 
     def judge(self) -> None:
-        """Raises `Wrong` if more was confirmed, at any time, than was held."""
-        ensure(not self._wrong, "confirm", "; ".join(self._wrong[:2]))
+        """Raises `AssertionError` if more was confirmed, at any time, than was held."""
+        assert not self._wrong, "confirm: " + "; ".join(self._wrong[:2])
 
     async def _refuses(self, code: int, remark: str) -> None:
         answer = await self.peer.send(code, c="TBW102", d=2)
-        ensure(remark in (answer.remark or ""), "refusal", f"{answer.remark!r} for {remark!r}")
+        assert remark in (answer.remark or ""), f"refusal: {answer.remark!r} for {remark!r}"
 
     def sends(self) -> int:
         """Begin to send a message; its number."""
@@ -148,7 +147,7 @@ class LeadingStage:
             self.sends()
             await self.until(lambda end=end: self.end > end, "a record")  # type: ignore[misc]
         await trio.sleep(0.05)
-        ensure(len(self.sent) == answered, "acknowledged", "before anybody has it")
+        assert len(self.sent) == answered, "acknowledged: before anybody has it"
         return self.ends()
 
     def ends(self) -> list[int]:
@@ -159,14 +158,14 @@ class LeadingStage:
         """A follower is sent all of the log; its end."""
         await self.until(lambda: len(one.log) == self.end, f"{one.number} hears {self.end}")
         low, data = read_log(self.node.store.log)
-        ensure(one.log[low:] == data, "log", f"{one.number}: other bytes")
+        assert one.log[low:] == data, f"log: {one.number}: other bytes"
         return self.end
 
     async def answered(self, count: int) -> None:
         """So many sends more, at once; all with success."""
         want = self.number if count < 0 else count
         await self.until(lambda: len(self.sent) >= want, f"{want} answers for {len(self.sent)}")
-        ensure(len(self.sent) == want, "acknowledged", f"{len(self.sent)} for {want}")
+        assert len(self.sent) == want, f"acknowledged: {len(self.sent)} for {want}"
 
     def changes(self, since: int) -> list[Asked]:
         return self.controller.changes[since:]
@@ -177,16 +176,16 @@ class LeadingStage:
         wait_s = after_s + LATE_S
         await self.until(lambda: len(self.controller.changes) > since, what, wait_s)
         one = self.controller.changes[since]
-        ensure(one.code == RequestCode.RB_ALTER_IN_SYNC, "asked", f"{one} for {what}")
-        ensure(one.members == members, "asked", f"{one.members} for {members}: {what}")
+        assert one.code == RequestCode.RB_ALTER_IN_SYNC, f"asked: {one} for {what}"
+        assert one.members == members, f"asked: {one.members} for {members}: {what}"
         took_s = one.at_s - began
-        ensure(took_s >= after_s - 0.06, "early", f"{what}: after {took_s:.3f} s, not {after_s}")
+        assert took_s >= after_s - 0.06, f"early: {what}: after {took_s:.3f} s, not {after_s}"
         return one
 
     async def quiet(self, since: int, seconds: float, what: str) -> None:
         await trio.sleep(seconds)
         found = self.changes(since)
-        ensure(not found, "asked", f"{what}: {found}")
+        assert not found, f"asked: {what}: {found}"
 
     @property
     def life(self) -> int:
@@ -199,7 +198,7 @@ class LeadingStage:
         size = self.segment
         start = max(0, (cut - 1) // size * size, cut - COMPARED_MAX) if cut else 0
         want = (start, zlib.crc32(one.log[start:cut]) if cut else 0)
-        ensure((found.compared, found.crc) == want, "welcome", f"{found} for {want}")
+        assert (found.compared, found.crc) == want, f"welcome: {found} for {want}"
         return found
 
     async def _follow(self, *ones: HandFollower | float) -> None:

@@ -20,7 +20,6 @@ from rocketbed.world.api import World
 from tests.model.hand_controller import PORT as CONTROLLER_PORT
 from tests.model.hand_controller import HandController
 from tests.model.hand_leader import Epochs, HandLeader
-from tests.model.model import ensure
 from tests.model.script import Script, wait_until
 from tests.model.stage import PORT, SEGMENT, Stage, ends_of, read_log
 
@@ -52,12 +51,12 @@ ONLY_LEADERS: Final = (
 
 
 def run_led(seed: int) -> str:
-    """In memory, killed, and on disk, without power; a digest. Raises `Wrong`."""
+    """In memory, killed, and on disk, without power; a digest."""
     digest, random = "", Random(f"led/{seed}")
     base, first, epochs = made_log(f"led/{seed}/1", None, (1,), 20, random)
     _, second, epochs_2 = made_log(f"led/{seed}/2", base, (*epochs, 2), 60, random)
     _, third, epochs_3 = made_log(f"led/{seed}/3", base, (*epochs, 3), 30, random)
-    ensure(first == second[: len(first)] == third[: len(first)], "load", "no common beginning")
+    assert first == second[: len(first)] == third[: len(first)], "load: no common beginning"
     for policy, end in ((Policy.MEMORY, "kill"), (Policy.FSYNC, "power")):
         name = f"led/{seed}/{policy}"
         with Stage(name) as stage:
@@ -208,8 +207,8 @@ class Led:
             self._wrong.append(f"{ack} of another life")
 
     def judge(self) -> None:
-        """Raises `Wrong` for what was acknowledged and is not there."""
-        ensure(not self._wrong, "acknowledged", "; ".join(self._wrong[:2]))
+        """Raises `AssertionError` for what was acknowledged and is not there."""
+        assert not self._wrong, "acknowledged: " + "; ".join(self._wrong[:2])
 
     async def until(self, holds: Callable[[], bool], what: str, seconds: float = SOON_S) -> None:
         await wait_until(holds, what, seconds, 0.008, self.judge)
@@ -219,9 +218,9 @@ class Led:
         told = (hello.cluster, hello.group, hello.replica, hello.incarnation, hello.promised,
                 hello.history, hello.end, hello.first, hello.segment, hello.learner)  # fmt: skip
         want = (CLUSTER, GROUP, 1, life, self.leader.epoch, history, end, 0, SEGMENT, False)
-        ensure(told == want, "hello", f"{told} for {want}")
+        assert told == want, f"hello: {told} for {want}"
         uuid = self.controller.entry.replicas[1].uuid
-        ensure(hello.uuid == uuid and hello.durable <= end, "hello", f"{hello}")
+        assert hello.uuid == uuid and hello.durable <= end, f"hello: {hello}"
 
     def noted(self, end: int) -> Epochs:
         """The epochs of a log of this leader that ends there."""
@@ -246,11 +245,11 @@ class Led:
             f"all is acknowledged: {what}",
             4,
         )
-        ensure(self.log() == leader.log[: leader.upto], "log", f"{what}: other bytes")
+        assert self.log() == leader.log[: leader.upto], f"log: {what}: other bytes"
         if self.policy is Policy.FSYNC:
             end = leader.whole(leader.upto)
             await self.until(lambda: leader.acks[-1].durable == end, f"on disk: {what}", 4)
-        ensure(self.follower.is_linked and not self.follower.refusal, "following", what)
+        assert self.follower.is_linked and not self.follower.refusal, f"following: {what}"
         await self.until(self._beats_as_it_is, f"its beats say what it has: {what}")
 
     def _beats_as_it_is(self) -> bool:
@@ -277,7 +276,7 @@ class Led:
             leader.instead, leader.changes = instead, changes
             await self.again(why)
             await self.until(lambda why=why: why in self.follower.refusal, why)  # type: ignore[misc]
-            ensure(self.store.log.written.value == 0, "log", "bytes of a leader that is refused")
+            assert self.store.log.written.value == 0, "log: bytes of a leader that is refused"
         leader.instead, leader.changes = None, {}
 
     async def copies(self) -> None:
@@ -288,11 +287,11 @@ class Led:
         for at in (self.parts_at - 3, self.parts_at, self.parts_at + 40):
             leader.send_upto(at)
             await self.follows(f"up to {at}")
-            ensure(self.follower.is_linked, "following", "no link")
+            assert self.follower.is_linked, "following: no link"
         leader.confirm = ends[3]
         mark = confirmed.member.confirm  # type: ignore[union-attr]
         await self.until(lambda: mark.value == ends[3], "what is confirmed is known")
-        ensure(self.parts_at > ends[3], "load", "the logs part too early")
+        assert self.parts_at > ends[3], "load: the logs part too early"
 
     async def changes_nothing(self) -> None:
         """What a group has in common is not changed at one that follows, which says who leads."""
@@ -301,7 +300,7 @@ class Led:
             for code in ONLY_LEADERS:
                 found = await connection.request(request(code, {}))
                 right = found.code == ResponseCode.SERVICE_NOT_AVAILABLE
-                ensure(right and ":1" in (found.remark or ""), "changed", f"{code.name}: {found}")
+                assert right and ":1" in (found.remark or ""), f"changed: {code.name}: {found}"
 
     async def faulty_frames(self) -> None:
         """Each ends the link, and nothing of it stays; a rotten record is named to the leader."""
@@ -319,7 +318,7 @@ class Led:
             await self.until(lambda: bool(leader.acks), "an acknowledgement")
             await self.follows("after a faulty frame")
         start = leader.whole(leader.upto)
-        ensure(leader.upto < start + BODY_AT, "load", "the body was sent already")
+        assert leader.upto < start + BODY_AT, "load: the body was sent already"
         right = leader.log
         after = next(one for one in ends_of(right) if one > start)
         rotten = bytearray(right)
@@ -327,7 +326,7 @@ class Led:
         leader.log, leader.upto = bytes(rotten), after
         seen = len(leader.rejects())
         await self.until(lambda: len(leader.rejects()) > seen, "it doubts the record")
-        ensure(leader.rejects()[-1].first == start, "doubt", f"{leader.rejects()[-1]} for {start}")
+        assert leader.rejects()[-1].first == start, f"doubt: {leader.rejects()[-1]} for {start}"
         leader.log = right
         hello = await self.again("after a rotten record")
         self.hello(hello, end=start, history=self.noted(start), life=1)
@@ -337,7 +336,7 @@ class Led:
         seen = len(leader.rejects())
         await self.again("before another log of the same epochs")
         await self.until(lambda: len(leader.rejects()) > seen, "it doubts the log")
-        ensure(self.log() == leader.log[: leader.upto], "log", "changed for another log")
+        assert self.log() == leader.log[: leader.upto], "log: changed for another log"
         leader.changes, leader.speaks = {}, True
         await self.again("after another log of the same epochs")
 
@@ -382,13 +381,13 @@ class Led:
         await self.script.outside(end_it)
         await self.until(lambda: len(leader.hellos) > seen, "a HELLO after the end", 10)
         hello = leader.hellos[-1]
-        ensure(hello.end >= least, "loss", f"{hello.end}, and {least} was acknowledged")
-        ensure(leader.whole(hello.end) == hello.end, "hello", f"half a record: {hello.end}")
+        assert hello.end >= least, f"loss: {hello.end}, and {least} was acknowledged"
+        assert leader.whole(hello.end) == hello.end, f"hello: half a record: {hello.end}"
         self.hello(hello, end=hello.end, history=self.noted(hello.end), life=life)
         asked = self.controller.registrations[-1]
         told = (asked.incarnation, asked.promised, asked.groupUid, asked.end, asked.lossless)
         want = (life, leader.epoch, "uid", hello.end, not loses)
-        ensure(told == want, "registered", f"{told} for {want}")
+        assert told == want, f"registered: {told} for {want}"
         await self.follows(f"in life {life}")
 
     async def silence(self) -> None:
@@ -404,7 +403,7 @@ class Led:
             began = trio.current_time()
             await self.until(lambda: leader.stream is None, "it gives up", most_s)
             took_s = trio.current_time() - began
-            ensure(took_s >= least_s, "early", f"given up after {took_s} s")
+            assert took_s >= least_s, f"early: given up after {took_s} s"
             leader.speaks = True
             await self.follows("it speaks again")
 
@@ -419,7 +418,7 @@ class Led:
         await self.until(lambda: bool(leader.hellos), "it comes to the next leader", 3)
         self.hello(leader.hellos[0], end=leader.hellos[0].end, history=old.history[:2], life=4)
         fences = old.fences()
-        ensure([one.promised for one in fences] == [3], "fenced", f"{fences}")
+        assert [one.promised for one in fences] == [3], f"fenced: {fences}"
         await self.until(lambda: bool(leader.acks), "an acknowledgement", 3)
         await self.follows("of the next epoch")
         leader.upto = len(leader.log)
@@ -442,7 +441,7 @@ class Led:
             self.hello(hello, end=len(held), history=leader.history, life=4)
             if not unclean:
                 await self.until(lambda: "was confirmed" in self.follower.refusal, "it refuses")
-                ensure(self.log() == held, "log", "what was confirmed is cut off")
+                assert self.log() == held, "log: what was confirmed is cut off"
         await self.follows("by the word of an operator")
 
     async def older_register(self) -> None:
@@ -456,5 +455,5 @@ class Led:
         self.leaders[3].epoch = 4
         await trio.sleep(3)
         told = len(self.leader.hellos) + len(self.leaders[3].hellos)
-        ensure(told == seen, "hello", "to the leader of an older epoch")
-        ensure(self.follower is None, "following", "in an older epoch")
+        assert told == seen, "hello: to the leader of an older epoch"
+        assert self.follower is None, "following: in an older epoch"

@@ -13,7 +13,6 @@ from rocketbed.node.store.status import PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
 from rocketbed.world.api import World
-from tests.model.model import Wrong, ensure
 from tests.model.store import HOST, Topics, settings
 
 TAKEN: Final = (
@@ -37,7 +36,7 @@ END_MARK: Final = 8
 
 
 def run_limits(seed: int) -> str:
-    """Each on both of its sides. Raises `Wrong`."""
+    """Each on both of its sides."""
     config = settings(Random(seed))
     for changes in TAKEN:
         settings(Random(seed), **changes)
@@ -46,7 +45,7 @@ def run_limits(seed: int) -> str:
             settings(Random(seed), **changes)
         except BadStoreDirectory:
             continue
-        raise Wrong(f"settings: {changes} was taken")
+        raise AssertionError(f"settings: {changes} was taken")
     for levels, wanted in (
         ("1s 2m", [1000, 120_000]),
         ("3h 4d", [10_800_000, 345_600_000]),
@@ -54,25 +53,25 @@ def run_limits(seed: int) -> str:
         ("\u0663s", None),
         ("s", None),
     ):
-        ensure(_delays(levels) == wanted, "settings", f"{levels}: {_delays(levels)}")
+        assert _delays(levels) == wanted, f"settings: {levels}: {_delays(levels)}"
     odd = replace(config, queue_segment_size=61, batch_queue_segment_size=100)
     sizes = (odd.queue_segment_size, odd.batch_queue_segment_size)
-    ensure(sizes == (80, 92), "settings", f"{sizes}: not whole units")
+    assert sizes == (80, 92), f"settings: {sizes}: not whole units"
     run = run_solo(_main, replace(config, max_message_size=LARGEST, segment_size=4096), seed=seed)
     for said in run.value:
-        raise Wrong(said)
+        raise AssertionError(said)
     digest = run.digest
     for has_crc in (False, True):
         wide = replace(config, segment_size=1 << 18, append_property_crc=has_crc)
         long = run_solo(_properties, wide, seed=seed)
         for said in long.value:
-            raise Wrong(said)
+            raise AssertionError(said)
         digest += long.digest
     small = replace(config, segment_size=4096)
     plain = replace(small, append_property_crc=False)
     for filling in (run_solo(_fills, small, seed=seed), run_solo(_batches, plain, seed=seed)):
         for said in filling.value:
-            raise Wrong(said)
+            raise AssertionError(said)
         digest += filling.digest
     return digest
 

@@ -37,7 +37,6 @@ from rocketbed.wire.headers_admin import DeleteGroupRequest
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.broker import SETTINGS, Peer
-from tests.model.model import ensure
 
 Code, Answer = RequestCode, ResponseCode
 STEPS: Final = 40
@@ -53,7 +52,6 @@ OFF: Final = {"autoCreateSubscriptionGroup": "false", "autoCreateTopicEnable": "
 
 
 def run_members(seed: int) -> str:
-    """Raises `Wrong`."""
     return run_alone(_serve, seed, seed=f"members/{seed}", prepare=_forbids).digest
 
 
@@ -139,12 +137,12 @@ class Members:
             body = SubscriptionGroupConfig(**changes).encode()
             make = Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
             found = await ask(make, {}, Answer.SYSTEM_ERROR, body)
-            ensure(says in (found.remark or ""), "groups", f"{found.remark!r} for {says!r}")
+            assert says in (found.remark or ""), f"groups: {found.remark!r} for {says!r}"
         body = (await ask(Code.GET_TIMER_CHECK_POINT, {}, 0)).body
         now_ms, *rest = struct.unpack(">7q", body)
         late_ms = self._world.clock.wall_ms() - now_ms
-        ensure(0 <= late_ms < 1100 and now_ms % 1000 == 0, "timer", f"{now_ms}")
-        ensure(rest == [0] * 6, "timer", f"{rest}, where nothing waits")
+        assert 0 <= late_ms < 1100 and now_ms % 1000 == 0, f"timer: {now_ms}"
+        assert rest == [0] * 6, f"timer: {rest}, where nothing waits"
 
     async def _modes(self) -> None:
         for changes, code in (
@@ -156,7 +154,7 @@ class Members:
             mode = RequestMode(**{"topic": "T", "consumer_group": "g", **changes})  # type: ignore[arg-type]
             await self._operator.ask(Code.SET_MESSAGE_REQUEST_MODE, {}, code, mode.encode())
         body = (await self._operator.ask(Code.GET_ALL_MESSAGE_REQUEST_MODE, {}, 0)).body
-        ensure(b"{}" in body, "modes", f"{body!r} of refused ones")
+        assert b"{}" in body, f"modes: {body!r} of refused ones"
 
     # --- what clients say
 
@@ -182,10 +180,10 @@ class Members:
         await trio.sleep(0.3)
         if self._said.message_model == "BROADCASTING":  # each has all, whoever comes
             told = [one for one, count in before.items() if self._peers[one].notices > count]
-            ensure(not told, "notices", f"{told} of {name}, who hears all")
+            assert not told, f"notices: {told} of {name}, who hears all"
         elif is_new:
             told = [one for one in self._consumers if self._peers[one].notices > before.get(one, 0)]
-            ensure(len(told) == len(self._consumers), "notices", f"{told} of {name}, a new one")
+            assert len(told) == len(self._consumers), f"notices: {told} of {name}, a new one"
 
     async def _produce(self) -> None:
         name = self._random.choice(NAMES)
@@ -216,9 +214,9 @@ class Members:
         fields = {"consumerGroup": "g", "clientId": name}
         found = await self._operator.ask(Code.GET_CONSUMER_RUNNING_INFO, fields, code)
         if code == Answer.SUCCESS:
-            ensure(found.body == b'{"of":"%s"}' % name.encode(), "running", f"{found.body!r}")
+            assert found.body == b'{"of":"%s"}' % name.encode(), f"running: {found.body!r}"
             before.append(name)
-        ensure(self._asked == before, "running", f"{self._asked} were asked, for {name}")
+        assert self._asked == before, f"running: {self._asked} were asked, for {name}"
 
     # --- what is told of them
 
@@ -230,12 +228,12 @@ class Members:
             body, said = ConsumerConnection.decode(found.body), self._said
             assert said is not None
             ids = sorted(one.client_id for one in body.connection_set)
-            ensure(ids == sorted(self._consumers), "consumers", f"{ids} for {self._consumers}")
+            assert ids == sorted(self._consumers), f"consumers: {ids} for {self._consumers}"
             topics = {one.topic for one in said.subscription_data_set}
             told = (body.consume_type, body.message_model, body.consume_from_where,
                     set(body.subscription_table))  # fmt: skip
             want = (said.consume_type, said.message_model, said.consume_from_where, topics)
-            ensure(told == want, "consumers", f"{told} for {want}")
+            assert told == want, f"consumers: {told} for {want}"
         await ask(Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "nobody made it"},
                   Answer.CONSUMER_NOT_ONLINE)  # fmt: skip
         code = Answer.SUCCESS if self._producers else Answer.SYSTEM_ERROR
@@ -243,17 +241,17 @@ class Members:
         if self._producers:
             rows = ProducerConnection.decode(found.body).connection_set
             ids = sorted(one.client_id for one in rows)
-            ensure(ids == sorted(self._producers), "producers", f"{ids} for {self._producers}")
+            assert ids == sorted(self._producers), f"producers: {ids} for {self._producers}"
         topics = {one.topic for one in self._said.subscription_data_set} if (
             self._consumers and self._said
         ) else set()  # fmt: skip
         for topic in TOPICS:
             found = await ask(Code.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic}, 0)
             groups = GroupList.decode(found.body).group_list
-            ensure(groups == ["g"] * (topic in topics), "reads", f"{topic}: {groups}")
+            assert groups == ["g"] * (topic in topics), f"reads: {topic}: {groups}"
         found = await ask(Code.QUERY_TOPICS_BY_CONSUMER, {"group": "g"}, 0)
         told_topics = TopicList.decode(found.body).topic_list
-        ensure(sorted(told_topics) == sorted(topics), "reads", f"{told_topics} for {topics}")
+        assert sorted(told_topics) == sorted(topics), f"reads: {told_topics} for {topics}"
 
     # --- what is forbidden, and what ends
 
@@ -323,7 +321,7 @@ class Members:
             found = await self._operator.ask(code, {"consumerGroup": "g"}, 0)
             ids = {one.client_id for one in ConsumerConnection.decode(found.body).connection_set}
             silent_s = trio.current_time() - began
-            ensure("b" in ids, "silence", f"{ids} after {silent_s} s")
-            ensure("a" in ids or silent_s > EXPIRY_S, "silence", f"forgotten after {silent_s} s")
+            assert "b" in ids, f"silence: {ids} after {silent_s} s"
+            assert "a" in ids or silent_s > EXPIRY_S, f"silence: forgotten after {silent_s} s"
             is_late = silent_s > EXPIRY_S + SCAN_S + 1
-            ensure("a" not in ids or not is_late, "silence", f"known after {silent_s} s")
+            assert "a" not in ids or not is_late, f"silence: known after {silent_s} s"

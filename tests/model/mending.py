@@ -27,7 +27,7 @@ from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.answers import ask
 from tests.model.durable import Loss, ensure_durable
-from tests.model.model import Kept, Model, Wrong, ensure
+from tests.model.model import Kept, Model
 from tests.model.store import (
     BATCHES,
     ROOT,
@@ -48,7 +48,7 @@ UNIT: Final = 20
 
 
 def run_mending(seed: int) -> str:
-    """All of it for a store of this seed; a digest of what happened. Raises `Wrong`."""
+    """All of it for a store of this seed; a digest of what happened."""
     random = Random(f"mending/{seed}")
     image, model, digest = run_lives(seed, lives=2)
     config = settings(Random(f"lives/{seed}"))
@@ -90,7 +90,7 @@ async def answers_of(store: MessageStore, model: Model) -> str:
     """What is wrong with the answers; empty: nothing."""
     try:
         await ask(store, model, Random(1), BATCHES)
-    except (Wrong, CorruptRecord) as exc:
+    except (AssertionError, CorruptRecord) as exc:
         return str(exc)
     return ""
 
@@ -132,10 +132,10 @@ def _derived(image: DiskImage, model: Model, config: StoreConfig, random: Random
 
     run = run_alone(serve, config, partial(answers_of, model=model), image=edited(image, change))
     told = any(line.level in ALARMS for line in run.log)
-    ensure(not run.value or told or is_gone, "silence", f"{path}, {kind}: {run.value}")
+    assert not run.value or told or is_gone, f"silence: {path}, {kind}: {run.value}"
     if kind == "lost":
         again = run_alone(serve, config, partial(answers_of, model=model), image=run.image)
-        ensure(not again.value, "mending", f"{path} was lost: {again.value}")
+        assert not again.value, f"mending: {path} was lost: {again.value}"
     return run.digest
 
 
@@ -160,8 +160,8 @@ def _wrong_unit(image: DiskImage, model: Model, config: StoreConfig, random: Ran
     again = run_alone(serve, config, partial(answers_of, model=model), image=run.image)
     told = any(line.level in ALARMS for line in run.log)
     mended, wrong = run.value
-    ensure(mended > 0 or told or not wrong, "silence", f"{path} at {at}: {wrong}")
-    ensure(not again.value, "mending", f"{path} at {at}: {again.value}")
+    assert mended > 0 or told or not wrong, f"silence: {path} at {at}: {wrong}"
+    assert not again.value, f"mending: {path} at {at}: {again.value}"
     return run.digest
 
 
@@ -183,8 +183,8 @@ async def _refused(store: MessageStore, one: Kept, model: Model) -> None:
     ranges = [(damage.start, damage.end) for damage in store.scrubber.damage]
     after = min(kept.physical for kept in model.kept if kept.physical > one.physical)
     is_named = len(ranges) == 1 and ranges[0][0] == one.physical
-    ensure(is_named and one.end <= ranges[0][1] <= after, "scrub", f"{ranges} for {one.physical}")
-    ensure(str(one.physical) in store.damaged_ranges, "scrub", "the ranges do not say it")
+    assert is_named and one.end <= ranges[0][1] <= after, f"scrub: {ranges} for {one.physical}"
+    assert str(one.physical) in store.damaged_ranges, "scrub: the ranges do not say it"
     for kept in model.kept:
         if kept.physical in model.hidden or kept.put.topic in model.doubtful:
             continue
@@ -194,10 +194,10 @@ async def _refused(store: MessageStore, one: Kept, model: Model) -> None:
         except CorruptRecord as exc:
             # A batch behind it cannot show that it is the next one.
             is_beside = kept.place == one.place and kept.put.topic in BATCHES
-            ensure(kept is one or is_beside, "pull", f"{kept.physical} is refused: {exc}")
+            assert kept is one or is_beside, f"pull: {kept.physical} is refused: {exc}"
         else:
-            ensure(kept is not one, "pull", f"the damaged {one.physical} was given")
-            ensure(data == kept.data, "pull", f"another record for {kept.physical}")
+            assert kept is not one, f"pull: the damaged {one.physical} was given"
+            assert data == kept.data, f"pull: another record for {kept.physical}"
 
 
 def _flip(disk: SimDisk, one: Kept, size: int) -> None:
@@ -220,9 +220,9 @@ def _short(image: DiskImage, model: Model, config: StoreConfig) -> str:
     except (DamagedLog, BadStoreDirectory) as exc:
         begins = {str(model.written), str(int(last.removeprefix(LOG)))}
         is_named = getattr(exc, "offset", None) is not None or any(at in str(exc) for at in begins)
-        ensure(is_named, "refusal", str(exc))
+        assert is_named, f"refusal: {exc!s}"
     else:
-        ensure(last == f"{LOG}{0:020d}", "silence", f"{last} is gone, and the store started")
+        assert last == f"{LOG}{0:020d}", f"silence: {last} is gone, and the store started"
     _is_no_part(bad, model, config, image)
     return healed(bad, image, model, config).digest
 
@@ -237,10 +237,10 @@ def _is_no_part(bad: DiskImage, model: Model, config: StoreConfig, good: DiskIma
     try:
         run_alone(heal, config, _replica(good, size), image=with_it, prepare=disks.append)
     except NotHealed as exc:
-        ensure(path in str(exc), "heal", f"{exc} does not name {path}")
+        assert path in str(exc), f"heal: {exc} does not name {path}"
     else:
-        raise Wrong(f"heal: {path} was taken for a part of the log")
-    ensure(_files(disks[0].image()) == _files(with_it), "heal", "it changed something")
+        raise AssertionError(f"heal: {path} was taken for a part of the log")
+    assert _files(disks[0].image()) == _files(with_it), "heal: it changed something"
 
 
 def _several(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
@@ -278,7 +278,7 @@ def healed(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -
     _same_log(mended.image, good)
     _kept(mended.image, bad, good, config.segment_size)
     after = run_alone(serve, config, partial(answers_of, model=model), image=mended.image)
-    ensure(not after.value, "heal", str(after.value))
+    assert not after.value, f"heal: {after.value!s}"
     return after
 
 
@@ -307,14 +307,14 @@ def _kept(mended: DiskImage, bad: DiskImage, good: DiskImage, size: int) -> None
             both = zip(bad.contents(path), good.contents(path), strict=False)
             lost = [start + at for at, (old, new) in enumerate(both)
                     if old not in (0, new) and kept.get(start + at) != old]  # fmt: skip
-            ensure(not lost, "heal", f"bytes at {lost[:3]} were replaced, and are kept nowhere")
+            assert not lost, f"heal: bytes at {lost[:3]} were replaced, and are kept nowhere"
 
 
 def _same_log(mended: DiskImage, good: DiskImage) -> None:
     for path in good.paths():
         if path.startswith(LOG):
             same = mended.contents(path) == good.contents(path)
-            ensure(same, "heal", f"{path} is not what the replica has")
+            assert same, f"heal: {path} is not what the replica has"
 
 
 def _replica(image: DiskImage, size: int) -> Fetch:
@@ -332,7 +332,7 @@ def _replica(image: DiskImage, size: int) -> Fetch:
 
 
 def run_holes(seed: int) -> str:
-    """Holes that end with a file of the log, and some above what is known. Raises `Wrong`."""
+    """Holes that end with a file of the log, and some above what is known."""
     random = Random(f"holes/{seed}")
     return _hole(seed, random, to_the_end=True) + _torn(seed, random)
 
@@ -358,7 +358,7 @@ def _torn(seed: int, random: Random) -> str:
         ordered = replace(config, fill_hole_at=order)
         look = partial(_ends, model=model)
         ended = run_alone(partial(serve, stops=True), ordered, look, image=bad, boots=2)
-        ensure(ended.value == (behind, ""), "torn", f"ordered at {order}: {ended.value}, {behind}")
+        assert ended.value == (behind, ""), f"torn: ordered at {order}: {ended.value}, {behind}"
         look_at(ended.image)
     return run.digest + ended.digest
 
@@ -390,8 +390,8 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     for spoilt in (bad, end):
         healed(spoilt, run.image, model, config)
     orders = run_alone(MessageStore.check, replace(config, fill_hole_at=one.physical), image=bad)
-    ensure(bool(orders.value), "preview", "an order is not told")
-    ensure(_files(orders.image) == _files(bad), "preview", "it changed something")
+    assert bool(orders.value), "preview: an order is not told"
+    assert _files(orders.image) == _files(bad), "preview: it changed something"
     filled = replace(config, fill_hole_at=one.physical)
     look = partial(_all_but, one=one, model=model)
     run = run_alone(partial(serve, stops=True), filled, look, image=bad)
@@ -404,18 +404,18 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     model.written = one.physical
     ended = run_alone(partial(serve, stops=True), cut, partial(_cut, model=model), image=bad)
     answers, told = ended.value
-    ensure(not answers, "cut", answers)
+    assert not answers, f"cut: {answers}"
     offset, was_known, most, _ = map(int, told.split(":"))
     most_ever = (known - one.physical) // RECORD_MIN
     right = (offset, was_known) == (one.physical, known) and gone <= most <= most_ever
-    ensure(right, "cut", f"{told}: {gone} messages from {one.physical} to {known}")
+    assert right, f"cut: {told}: {gone} messages from {one.physical} to {known}"
     kept = any("rocketbed.cut" in path for path in ended.image.paths())
-    ensure(kept, "cut", "what was cut is not kept")
+    assert kept, "cut: what was cut is not kept"
     look_at(ended.image)
     # The order was for one start; what it did is known to the next, whatever came between.
     killed = run_alone(serve, cut, image=bad)
     after = run_alone(serve, config, partial(answers_of, model=model), image=killed.image)
-    ensure(not after.value, "cut", f"after a kill: {after.value}")
+    assert not after.value, f"cut: after a kill: {after.value}"
     return run.digest + ended.digest + after.digest
 
 
@@ -424,22 +424,22 @@ def _is_filler(image: DiskImage, one: Kept, size: int) -> None:
     path, at = place_of(one.physical, size)
     data = image.contents(path)[at:]
     data = data[: int.from_bytes(data[:4])]
-    ensure(len(data) >= one.size, "filler", f"{len(data)} bytes for {one.size}")
+    assert len(data) >= one.size, f"filler: {len(data)} bytes for {one.size}"
     found = decode_message(data)
     told = (found.topic, found.queue_id, found.queue_offset, found.flag, found.reconsume_times,
             found.sys_flag, found.physical_offset)  # fmt: skip
     want = ("!", 0, 0, 0, 0, TRANSACTION_ROLLBACK, one.physical)
-    ensure(told == want, "filler", f"{told} for {want}")
-    ensure(one.put.body[:2] in data, "filler", "what was there is not kept")
+    assert told == want, f"filler: {told} for {want}"
+    assert one.put.body[:2] in data, "filler: what was there is not kept"
 
 
 def _refuses(bad: DiskImage, config: StoreConfig, one: Kept) -> None:
     try:
         run_alone(serve, config, image=bad)
     except DamagedLog as exc:
-        ensure(exc.offset == one.physical, "refusal", f"{exc.offset} for {one.physical}")
+        assert exc.offset == one.physical, f"refusal: {exc.offset} for {one.physical}"
     else:
-        raise Wrong(f"silence: a hole at {one.physical}, and the store started")
+        raise AssertionError(f"silence: a hole at {one.physical}, and the store started")
 
 
 def _files(image: DiskImage) -> dict[str, bytes]:
@@ -447,9 +447,9 @@ def _files(image: DiskImage) -> dict[str, bytes]:
 
 
 async def _all_but(store: MessageStore, one: Kept, model: Model) -> None:
-    ensure(store.max_offset == model.written, "filler", f"the log ends at {store.max_offset}")
+    assert store.max_offset == model.written, f"filler: the log ends at {store.max_offset}"
     for kept in model.kept:
         found = store.get_messages(*kept.place, kept.offset, 1)
         data = await store.read(found.ranges)
         same = (data == kept.data) == (kept is not one)
-        ensure(same, "filler", f"{kept.place} {kept.offset} of {one.physical}: {found}")
+        assert same, f"filler: {kept.place} {kept.offset} of {one.physical}: {found}"

@@ -21,16 +21,6 @@ _PLACE_AT, _FLAG_AT, _TIME_AT, _HEAD_SIZE = 20, 36, 56, 91
 _LONGER = 12
 
 
-class Wrong(Exception):
-    """A store did, or answered, what it must not; begins with the name of what it broke."""
-
-
-def ensure(holds: bool, name: str, what: str) -> None:
-    """Raises `Wrong` unless it holds."""
-    if not holds:
-        raise Wrong(f"{name}: {what}")
-
-
 @dataclass(frozen=True, slots=True)
 class Put:
     """A message, or an inner batch of `count`, as it was handed to the store."""
@@ -105,25 +95,23 @@ class Model:
         return copy.deepcopy(self)
 
     def expect(self, puts: Sequence[Put], chunks: Sequence[tuple[int, bytes]]) -> list[Kept]:
-        """The records of a run that is about to be written. Raises `Wrong`."""
+        """The records of a run that is about to be written."""
         found = [at for start, data in chunks for at in _records(start, data)]
-        ensure(len(found) == len(puts), "append", f"{len(found)} records of {len(puts)} messages")
+        assert len(found) == len(puts), f"append: {len(found)} records of {len(puts)} messages"
         position, kept = self.written, []
         ends = dict(self.ends)
         for put, (at, data) in zip(puts, found, strict=True):
             at_start = at % self.segment == 0 and position <= at < position + self.segment
-            ensure(at == position or at_start, "append", f"a record at {at} behind {position}")
+            assert at == position or at_start, f"append: a record at {at} behind {position}"
             offset, physical = _PLACE.unpack_from(data, _PLACE_AT)
             want = ends.get((put.topic, put.queue), 0)
             want = offset if put.topic in self.doubtful else want
             begins_anew = offset == 0 and (put.topic, put.queue) in self.emptied
             want = 0 if begins_anew and put.topic in self.batches else want
-            ensure(
-                offset == want, "append", f"{put.topic}/{put.queue} {offset} where {want} is next"
-            )
-            ensure(physical == at, "append", f"a record at {at} says {physical}")
+            assert offset == want, f"append: {put.topic}/{put.queue} {offset} where {want} is next"
+            assert physical == at, f"append: a record at {at} says {physical}"
             for part in (put.body, put.topic.encode(), put.properties):
-                ensure(part in data, "append", f"the record at {at} lacks {part[:20]!r}")
+                assert part in data, f"append: the record at {at} lacks {part[:20]!r}"
             ends[put.topic, put.queue] = offset + put.count
             time_at = _TIME_AT + longer_by(data, BORN_IPV6)
             kept.append(Kept(put, offset, at, data, _TIME.unpack_from(data, time_at)[0]))
@@ -169,24 +157,24 @@ class Model:
     def recovered(self, low: int, end: int, log: bytes, *, power: bool) -> None:
         """Compare what a start found with what had to be there, and go on from it.
 
-        `log` are the bytes of all files, from `low` on; `power`: it was no kill. Raises `Wrong`.
+        `log` are the bytes of all files, from `low` on; `power`: it was no kill.
         """
         floor = self.flushed if power else self.written
         if self.cutting is not None:
             floor = min(floor, self.cutting)
-        ensure(end >= floor, "loss", f"the log ends at {end}, {floor} was promised")
-        ensure(not log[end - low :].strip(b"\0"), "log", "bytes behind the end")
+        assert end >= floor, f"loss: the log ends at {end}, {floor} was promised"
+        assert not log[end - low :].strip(b"\0"), "log: bytes behind the end"
         possible = {one.physical: one for one in (*self.retired, *self.kept, *self.pending)}
         found = []
         for at, data in _records(low, log[: end - low]):
             one = possible.get(at)
-            ensure(one is not None and one.data == data, "log", f"another record at {at}")
+            assert one is not None and one.data == data, f"log: another record at {at}"
             assert one is not None
             found.append(one)
         have = {one.physical for one in found}
         for one in self.kept:
             if low <= one.physical and one.end <= min(floor, end):
-                ensure(one.physical in have, "loss", f"the record at {one.physical} is gone")
+                assert one.physical in have, f"loss: the record at {one.physical} is gone"
         # A file whose name was lost with the power, with what nobody had flushed: its queues may go
         # on behind that, or begin anew.
         gone = [one for one in self.kept if one.physical < low]
@@ -228,15 +216,13 @@ def longer_by(data: bytes, hosts: int = BORN_IPV6 | STORE_IPV6) -> int:
 
 
 def _records(start: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Physical offset and bytes of each record from `start` on. Raises `Wrong`."""
+    """Physical offset and bytes of each record from `start` on."""
     at = 0
     while at + 8 <= len(data):
         size, magic = _SIZE.unpack_from(data, at)[0], _HEAD.unpack_from(data, at)[0]
         is_blank = magic == MAGIC_BLANK
-        ensure(
-            size >= 8 and (is_blank or (size >= _HEAD_SIZE and at + size <= len(data))),
-            "log",
-            f"no record at {start + at}",
+        assert size >= 8 and (is_blank or (size >= _HEAD_SIZE and at + size <= len(data))), (
+            f"log: no record at {start + at}"
         )
         if not is_blank:
             yield start + at, data[at : at + size]

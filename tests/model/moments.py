@@ -17,7 +17,7 @@ from rocketbed.node.store.config import StoreConfig
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.durable import Loss, ensure_durable
-from tests.model.model import Model, ensure
+from tests.model.model import Model
 from tests.model.store import ROOT, Life, settings
 
 STEPS: Final = (25, 25, 0)
@@ -52,7 +52,6 @@ RAISED: Final = "store.mark_raised"
 
 
 def run_moments(seed: int) -> str:
-    """Raises `Wrong`."""
     random, power = Random(f"moments/{seed}"), False
     config = settings(random)
     model, digest = Model(segment=config.segment_size), ""
@@ -87,10 +86,7 @@ async def _main(
 
 
 def _look(disk: Any, mark: str, model: Model, *, killed: bool) -> None:
-    """At a mark; `killed`: what the life before had not brought to disk is in the cache still.
-
-    Raises `Wrong`.
-    """
+    """At a mark; `killed`: what the life before had not brought to disk is in the cache still."""
     on_disk, gone = ON_DISK.get(mark), GONE.get(mark)
     if mark == RAISED and _raised_to(disk) == model.written:
         on_disk = ALL  # nothing came meanwhile
@@ -104,11 +100,11 @@ def _look(disk: Any, mark: str, model: Model, *, killed: bool) -> None:
     if mark == RENAMED:
         path = f"{ROOT}/rocketbed.flushed"
         known = int.from_bytes(loss.left.contents(path)[:8]) if path in loss.left.paths() else 0
-        ensure(known >= _raised_to(disk), "durable", f"{mark}: F is {known} on disk")
+        assert known >= _raised_to(disk), f"durable: {mark}: F is {known} on disk"
     behind = [path for path in loss.behind if on_disk and path.startswith(_below(on_disk))]
-    ensure(not behind, "durable", f"{mark}: {behind} are not on disk")
+    assert not behind, f"durable: {mark}: {behind} are not on disk"
     back = [path for path in loss.back if gone and path.startswith(_below(gone))]
-    ensure(not back, "durable", f"{mark}: {back} would be back")
+    assert not back, f"durable: {mark}: {back} would be back"
 
 
 def _below(places: tuple[str, ...]) -> tuple[str, ...]:

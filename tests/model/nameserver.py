@@ -30,7 +30,6 @@ from rocketbed.wire.headers_admin import (
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.broker import Peer
-from tests.model.model import Wrong, ensure
 
 SETTINGS: Final = {"kvConfigPath": "/kv/table.json", "bindAddress": "0.0.0.0", "listenPort": "9876"}
 PLACE: Final = ("10.0.0.1", 9876)
@@ -41,7 +40,7 @@ Ask = Callable[[Peer], Awaitable[None]]
 
 
 def run_nameserver(seed: int) -> str:
-    """Registrations of each form and a table through a power cut. Raises `Wrong`."""
+    """Registrations of each form and a table through a power cut."""
     _settings()
     first = run_alone(_serve, _first, seed=f"{seed}/1")
     disk = SimDisk(first.image)
@@ -54,8 +53,8 @@ def _settings() -> None:
     config, warnings = read_settings(
         {**SETTINGS, "rocketmqHome": "/x", "orderMessageEnable": "True"}
     )
-    ensure(config.order_messages and config.kv_path == SETTINGS["kvConfigPath"], "settings", "")
-    ensure(len(warnings) == 1, "settings", f"{warnings}")
+    assert config.order_messages and config.kv_path == SETTINGS["kvConfigPath"], "settings: "
+    assert len(warnings) == 1, f"settings: {warnings}"
     for key, text, said in (
         ("listenPort", "65536", "ports end at 65535"),
         ("listenPort", "x", "must be a number"),
@@ -68,9 +67,9 @@ def _settings() -> None:
         try:
             read_settings({key: text})
         except BadSetting as exc:
-            ensure(said in str(exc), "settings", str(exc))
+            assert said in str(exc), f"settings: {exc!s}"
         else:
-            raise Wrong(f"settings: {key}={text} was taken")
+            raise AssertionError(f"settings: {key}={text} was taken")
     read_settings({"listenPort": "65535", "scanNotActiveBrokerInterval": "100000"})
 
 
@@ -99,7 +98,7 @@ async def _first(peer: Peer) -> None:
         await peer.ask(Code.DELETE_KV_CONFIG, fields, 0)
     told = (await peer.ask(Code.GET_NAMESRV_CONFIG, {}, 0)).body.decode().splitlines()
     want = {f"{key}={value}" for key, value in SETTINGS.items()} | {"orderMessageEnable=false"}
-    ensure(want <= {*told}, "settings", f"{told}")
+    assert want <= {*told}, f"settings: {told}"
     await _registrations(peer)
 
 
@@ -109,10 +108,10 @@ async def _again(peer: Peer) -> None:
         fields = KvKeyRequest(namespace=namespace, key=key).encode()
         want = Answer.SUCCESS if value else Answer.QUERY_NOT_FOUND
         answer = await peer.ask(Code.GET_KV_CONFIG, fields, want)
-        ensure(value is None or answer.fields.get("value") == value, "table", f"{answer.fields}")
+        assert value is None or answer.fields.get("value") == value, f"table: {answer.fields}"
     fields = NamespaceRequest(namespace="n").encode()
     listed = await peer.ask(Code.GET_KVLIST_BY_NAMESPACE, fields, 0)
-    ensure(b'"4"' in listed.body and b'"2"' not in listed.body, "table", f"{listed.body!r}")
+    assert b'"4"' in listed.body and b'"2"' not in listed.body, f"table: {listed.body!r}"
     fields = NamespaceRequest(namespace="other").encode()
     await peer.ask(Code.GET_KVLIST_BY_NAMESPACE, fields, Answer.QUERY_NOT_FOUND)
 
@@ -120,7 +119,7 @@ async def _again(peer: Peer) -> None:
 async def _registrations(peer: Peer) -> None:
     """Plain and compressed; wrong in each way; then silence."""
     nobody = await peer.ask(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}, 0)
-    ensure(not TopicList.decode(nobody.body).topic_list, "topics", "of nobody")
+    assert not TopicList.decode(nobody.body).topic_list, "topics: of nobody"
     topics = {"T": TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=2, perm=6)}
     topics["U"] = TopicConfig(topic_name="U")  # one alone is an addition to a table
     table = TopicConfigTable(data_version=DataVersion(counter=1), topic_config_table=topics)
@@ -146,8 +145,8 @@ async def _registrations(peer: Peer) -> None:
     await _register(peer, plain, *refused, bodyCrc32=zlib.crc32(plain) % 1000 + 1)
     await _route(peer, "T", 5, 4)
     told = TopicList.decode((await peer.ask(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}, 0)).body)
-    ensure(told.topic_list == ["c", "broker-a"], "topics", f"{told}")
-    ensure(told.broker_addr == "10.0.0.9:10911", "topics", f"{told}")
+    assert told.topic_list == ["c", "broker-a"], f"topics: {told}"
+    assert told.broker_addr == "10.0.0.9:10911", f"topics: {told}"
     fields = GetRouteRequest(topic="unknown").encode()
     await peer.ask(Code.GET_ROUTEINFO_BY_TOPIC, fields, Answer.TOPIC_NOT_EXIST)
     for _ in range(2):  # a connection that is idle for two minutes would be closed
@@ -179,4 +178,4 @@ async def _route(peer: Peer, topic: str, reads: int, writes: int) -> None:
     answer = await peer.ask(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteRequest(topic=topic).encode(), 0)
     (queues,) = TopicRouteData.decode(answer.body).queue_datas
     got = (queues.read_queue_nums, queues.write_queue_nums)
-    ensure(got == (reads, writes), "route", f"{got} for {(reads, writes)}")
+    assert got == (reads, writes), f"route: {got} for {(reads, writes)}"

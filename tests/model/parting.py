@@ -6,7 +6,6 @@ from typing import Final
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.wire.command import ResponseCode
 from tests.model.master import HandMaster
-from tests.model.model import ensure
 from tests.model.stage import AS_SLAVE, SEGMENT, Stage, ends_of
 
 CASES: Final = (
@@ -33,7 +32,7 @@ Disk = tuple[DiskImage, bytes]
 
 
 def run_parting(seed: int) -> str:
-    """Each, of a slave that may not be cut, may be, or may in one place only. Raises `Wrong`."""
+    """Each, of a slave that may not be cut, may be, or may in one place only."""
     random, digest = Random(f"parting/{seed}"), ""
     for common, ours, theirs in CASES:
         both, _ = _filled(seed, None, common, random)
@@ -68,28 +67,28 @@ def _part(stage: Stage, has_master: Disk, has_slave: Disk, diverged: str, random
     may_cut = text not in ("refuse", "0") and common > 0
     if common < end and not may_cut:
         stage.simulation.run(REFUSED_S)
-        ensure(slave.state != "following", "refused", f"{case}: it follows")
-        ensure(stage.log("slave") == (0, ours), "log", f"{case}: changed for another log")
-        ensure(not stage.told("slave", "replication.cut"), "cut", f"{case}: it is cut")
+        assert slave.state != "following", f"refused: {case}: it follows"
+        assert stage.log("slave") == (0, ours), f"log: {case}: changed for another log"
+        assert not stage.told("slave", "replication.cut"), f"cut: {case}: it is cut"
         stage.ready("slave", ResponseCode.SERVICE_NOT_AVAILABLE, "it follows no master")
         acks = [link.acknowledged for link in stage.nodes["master"].replication.master.slaves]
-        ensure(not any(acks), "acknowledged", f"{case}: {acks}")
+        assert not any(acks), f"acknowledged: {case}: {acks}"
         return
     stage.until(lambda: slave.state == "following", f"{case}: it follows")
     stage.fill("master", 3, random)
     log = stage.nodes["slave"].store.log
     goal = stage.nodes["master"].store.max_offset
     stage.until(lambda: log.written.value == goal, f"{case}: the log up to {goal}")
-    ensure(stage.log("slave") == stage.log("master"), "log", f"{case}: other bytes")
+    assert stage.log("slave") == stage.log("master"), f"log: {case}: other bytes"
     stage.ready("slave", ResponseCode.SUCCESS, "")
     told = [(one["start"], one["end"], one["bytes"]) for one in
             stage.told("slave", "replication.cut")]  # fmt: skip
     want = [(common, end, end - common)] if common < end else []
-    ensure(told == want, "cut", f"{case}: {told} for {want}")
+    assert told == want, f"cut: {case}: {told} for {want}"
     disk = stage.simulation.process("slave").disk
     for one in stage.told("slave", "replication.cut"):
         kept = disk.contents(str(one["kept"]))
-        ensure(ours[common:] in kept, "cut", f"{case}: {len(kept)} bytes kept")
+        assert ours[common:] in kept, f"cut: {case}: {len(kept)} bytes kept"
 
 
 def _came_back(seed: int, before: str, after: str, random: Random) -> str:
@@ -113,9 +112,9 @@ def _came_back(seed: int, before: str, after: str, random: Random) -> str:
         if after == before:
             stage.until(lambda: slave.state == "refused", f"{case}: it is refused")
             stage.simulation.run(REFUSED_S)
-            ensure(stage.log("slave") == (0, ours), "log", f"{case}: changed")
+            assert stage.log("slave") == (0, ours), f"log: {case}: changed"
             why = str(stage.told("slave", "replication.refused")[-1]["reason"])
-            ensure("this slave followed master:" in why, "refused", f"{case}: {why}")
+            assert "this slave followed master:" in why, f"refused: {case}: {why}"
         else:
             stage.until(
                 lambda: stage.log("slave") == (0, theirs), f"{case}: it is cut, and follows"
@@ -148,6 +147,6 @@ def _expired_meanwhile(seed: int, random: Random) -> str:
         stage.until(lambda: len(master.began) >= 4, "a search for what is common")
         master.low, master.log, master.serves = own_end, log[own_end:], True
         stage.simulation.run(REFUSED_S)
-        ensure(slave.state != "following", "refused", "it follows a log that begins at its end")
-        ensure(stage.log("slave") == (0, log[:own_end]), "log", "changed where nothing is common")
+        assert slave.state != "following", "refused: it follows a log that begins at its end"
+        assert stage.log("slave") == (0, log[:own_end]), "log: changed where nothing is common"
         return stage.simulation.digest()

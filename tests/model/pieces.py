@@ -16,7 +16,6 @@ from rocketbed.node.store.view import LogView, Staged
 from rocketbed.wire.message import RECORD_MIN
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
-from tests.model.model import ensure
 from tests.model.pieces_cut import ask_cuts, ask_far, ask_known_damage
 from tests.model.pieces_expiry import ask_expiry
 from tests.model.pieces_files import (
@@ -40,7 +39,6 @@ GONE: Final = GetStatus.MESSAGE_WAS_REMOVING
 
 
 def run_pieces(seed: int) -> str:
-    """Raises `Wrong`."""
     random = Random(f"pieces/{seed}")
     for _ in range(DRAWN):
         _picked(random)
@@ -129,9 +127,9 @@ def _picked(random: Random) -> None:
     ranges, offset, is_full, last, is_gone, refused = want
     found: list[object] = [result.ranges, result.next_offset, picker.full, picker.last_physical]
     found += [result.status is GONE, None if error is None else error.offset]
-    ensure(found == [ranges, offset, is_full, last, is_gone, refused], "pick", f"{found}: {want}")
+    assert found == [ranges, offset, is_full, last, is_gone, refused], f"pick: {found}: {want}"
     if error is not None and "queue offset" in str(error):
-        ensure(f"queue offset {offset} is" in str(error), "pick", str(error))
+        assert f"queue offset {offset} is" in str(error), f"pick: {error!s}"
 
 
 def _pick(
@@ -197,21 +195,21 @@ def _damaged(random: Random) -> None:
         known = [one for one in known if one[0] < cut]
     bad, fair = _merged(known), _merged(known, readable=True)
     found = [(one.start, one.end) for one in damaged.ranges]
-    ensure(found == sorted(bad + fair, key=lambda one: one[0]), "damage", f"{found} of {known}")
+    assert found == sorted(bad + fair, key=lambda one: one[0]), f"damage: {found} of {known}"
     readable = [(one.start, one.end) for one in damaged.ranges if one.is_readable]
-    ensure(readable == fair, "damage", f"{readable} can be read, of {known}")
+    assert readable == fair, f"damage: {readable} can be read, of {known}"
     for _ in range(9):
         at, size = random.randrange(420), random.randrange(1, 60)
         hit = damaged.hit(at, size)
         want = [one for one in bad if one[0] < at + size and at < one[1]][:1]
         told = [] if hit is None else [(hit.start, hit.end)]
-        ensure(told == want, "damage", f"{at} of {size} bytes hits {told}, not {want}")
+        assert told == want, f"damage: {at} of {size} bytes hits {told}, not {want}"
         try:
             damaged.refuse(at, size)
-            ensure(not want, "damage", f"{at} is not refused")
+            assert not want, f"damage: {at} is not refused"
         except CorruptRecord as exc:
-            ensure([exc.offset] == [start for start, _ in want], "damage", f"{at}: {exc}")
-            ensure("bytes {} to {} of".format(*want[0]) in str(exc), "damage", str(exc))
+            assert [exc.offset] == [start for start, _ in want], f"damage: {at}: {exc}"
+            assert "bytes {} to {} of".format(*want[0]) in str(exc), f"damage: {exc!s}"
 
 
 def _joined(random: Random, least: int) -> None:
@@ -223,10 +221,10 @@ def _joined(random: Random, least: int) -> None:
         damaged.add(Damage(*spans[-1], "bad"))
         first = ";".join(f"{start}-{end}" for start, end in spans[:SHOWN])
         want = first + (f" and {number + 1 - SHOWN} more" if number >= SHOWN else "")
-        ensure(damaged.summary() == want, "damage", f"{damaged.summary()} for {want}")
+        assert damaged.summary() == want, f"damage: {damaged.summary()} for {want}"
         gaps.append(least if number < 3 or random.random() < 0.05 else JOIN_GAP * 9)
         at += 10 + gaps[-1]
-    ensure(len(damaged.ranges) == damaged.count == RANGES_MAX, "damage", f"{len(damaged.ranges)}")
+    assert len(damaged.ranges) == damaged.count == RANGES_MAX, f"damage: {len(damaged.ranges)}"
     damaged.add(Damage(at, at + 10, "bad"))
     spans.append((at, at + 10))
     gap = next(gap for gap in (JOIN_GAP << by for by in range(9)) if least <= gap)
@@ -237,8 +235,8 @@ def _joined(random: Random, least: int) -> None:
         else:
             joined.append((start, end, "bad"))
     found = [(one.start, one.end, one.reason) for one in damaged.ranges]
-    ensure(found == joined, "damage", f"{len(found)} stretches are left of {RANGES_MAX + 1}")
-    ensure(damaged.count == RANGES_MAX + 1, "damage", f"{damaged.count} were found")
+    assert found == joined, f"damage: {len(found)} stretches are left of {RANGES_MAX + 1}"
+    assert damaged.count == RANGES_MAX + 1, f"damage: {damaged.count} were found"
 
 
 # --- what is laid over a log
@@ -269,23 +267,19 @@ def _staged(world: World, random: Random, store: MessageStore) -> None:
         at, length = random.randrange(end + 9), random.randrange(size + 9)
         held = bytes(want[at : min(at + length, at - at % size + size)])
         held = held if starts[0] <= at < end else b""
-        ensure(view.read(at, length) == held, "view", f"{length} bytes at {at}")
+        assert view.read(at, length) == held, f"view: {length} bytes at {at}"
     begin = random.randrange(starts[0], end)
     until = random.randrange(begin, end)
-    ensure(view.read_all(begin, until) == want[begin:until], "view", f"{begin} to {until}")
+    assert view.read_all(begin, until) == want[begin:until], f"view: {begin} to {until}"
     found = [
         piece for start, length in staged.pieces(size) for piece in range(start, start + length)
     ]
-    ensure(
-        found == [one for at, length in pieces for one in range(at, at + length)], "view", "pieces"
-    )
+    assert found == [one for at, length in pieces for one in range(at, at + length)], "view: pieces"
     for start, length in staged.pieces(size):
-        ensure(start // size == (start + length - 1) // size, "view", f"{start} of {length} bytes")
-    ensure(view.incomplete == starts, "view", f"{view.incomplete} have no file")
+        assert start // size == (start + length - 1) // size, f"view: {start} of {length} bytes"
+    assert view.incomplete == starts, f"view: {view.incomplete} have no file"
     view.lengths = {starts[0]: size, starts[-1] + size: 1, starts[-1]: size - 1}
-    ensure(
-        view.incomplete == starts[1:] or len(starts) == 1, "view", f"{view.incomplete} are short"
-    )
+    assert view.incomplete == starts[1:] or len(starts) == 1, f"view: {view.incomplete} are short"
     staged.close()
     staged.close()
-    ensure(not disk.exists(path), "view", "it is left")
+    assert not disk.exists(path), "view: it is left"

@@ -17,7 +17,7 @@ from rocketbed.node.store.tail import Tail, good_records_after, next_good
 from rocketbed.world.api import World
 from tests.model.durable import ensure_durable
 from tests.model.mending import serve
-from tests.model.model import Kept, Model, Wrong, ensure
+from tests.model.model import Kept, Model
 from tests.model.store import ROOT, Life, Topics
 
 WRITES: Final = 14
@@ -30,7 +30,6 @@ KEPT: Final = f"{ROOT}/rocketbed.cut"
 
 
 async def ask_cuts(world: World, random: Random, config: StoreConfig) -> None:
-    """Raises `Wrong`."""
     log = await _Log.made(world, random, config)
     await log.boundaries(random)
     await log.behind(random)
@@ -40,13 +39,13 @@ async def ask_cuts(world: World, random: Random, config: StoreConfig) -> None:
     log.release()
     for size in (CHUNK - 1, CHUNK, CHUNK + 1):
         some = bytes(size - 1)
-        ensure(cut.is_zero(some + b"\0"), "cut", f"{size} zeros are none")
-        ensure(not cut.is_zero(some + b"\1"), "cut", f"{size} bytes are zeros, and one is not")
+        assert cut.is_zero(some + b"\0"), f"cut: {size} zeros are none"
+        assert not cut.is_zero(some + b"\1"), f"cut: {size} bytes are zeros, and one is not"
 
 
 async def ask_far(world: World, random: Random, config: StoreConfig) -> None:
     """The next record that is good, with its head on both sides of where a read ends. Raises
-    `Wrong`."""
+    `AssertionError`."""
     life = Life(Model(segment=LARGE), random, 0, power=False)
     store = await MessageStore.open(world, replace(config, segment_size=LARGE), Topics())
     life.put_in(store, "A", 0)
@@ -61,16 +60,16 @@ async def ask_far(world: World, random: Random, config: StoreConfig) -> None:
         for before in (*range(-2, 100), READ // 2):
             at = good.physical + before - read
             found = await next_good(world, cursor, at)
-            ensure(found == good.physical, "tail", f"{found} behind {at}, not {good.physical}")
+            assert found == good.physical, f"tail: {found} behind {at}, not {good.physical}"
     for limit, want in ((good.physical, -1), (good.physical + 1, good.physical)):
         found = await next_good(world, cursor, bad.physical, limit)
-        ensure(found == want, "tail", f"{found} below {limit}")
+        assert found == want, f"tail: {found} below {limit}"
     store._release()
 
 
 async def ask_known_damage(world: World, random: Random, config: StoreConfig) -> None:
     """What an earlier scrub found is damage still, though this one goes on behind it; not what was
-    mended since. Raises `Wrong`."""
+    mended since."""
     life = Life(Model(segment=config.segment_size), random, 0, power=False)
     store = await MessageStore.open(world, config, Topics())
     await life.filled(store, WRITES)
@@ -88,9 +87,9 @@ async def ask_known_damage(world: World, random: Random, config: StoreConfig) ->
 
     async def look(store: MessageStore) -> None:
         found = [(one.start, one.end) for one in store.scrubber.damage]
-        ensure(found == [(bad.physical, bad.end)], "scrub", f"{found} is damage, of {known}")
+        assert found == [(bad.physical, bad.end)], f"scrub: {found} is damage, of {known}"
         noted = store._parts.marks.mark.damage
-        ensure(noted == known[:1], "scrub", f"{noted} is on record, of {known}")
+        assert noted == known[:1], f"scrub: {noted} is on record, of {known}"
 
     await serve(world, config, look)
 
@@ -146,7 +145,7 @@ class _Log:
                 found = await cut.boundary_below(self._parts, at, scanner)
                 told = None if found is None else (found.last.physical_offset, found.end)
                 want = self._boundary(at, None if scanner is None else bad)
-                ensure(told == want, "cut", f"below {at} is {told}, not {want}")
+                assert told == want, f"cut: below {at} is {told}, not {want}"
         self._flip(bad)
 
     def _boundary(self, at: int, bad: Kept | None) -> tuple[int, int] | None:
@@ -177,12 +176,12 @@ class _Log:
                 rest = [one for one in good if one > at]
                 tail = await good_records_after(self._parts, at)
                 want = Tail(len(rest), rest[0] if rest else -1)
-                ensure(tail == want, "tail", f"behind {at}: {tail}, not {want}")
+                assert tail == want, f"tail: behind {at}: {tail}, not {want}"
         at = random.choice(good)
         for limit, is_there in ((at, False), (at + 1, True)):
             tail = await good_records_after(self._parts, at - 1, limit)
             told = tail.first_good == at, tail.good_records > 0
-            ensure(told == (is_there, is_there), "tail", f"{at} below {limit}: {tail}")
+            assert told == (is_there, is_there), f"tail: {at} below {limit}: {tail}"
         for record in bad:
             self._flip(record)
 
@@ -194,7 +193,7 @@ class _Log:
         start = random.randrange(self._end)
         for end in (start - 1, start):
             none = await cut.keep_cut_bytes(self._parts, start, end=end)
-            ensure(none == ("", 0), "cut", f"{none} of nothing")
+            assert none == ("", 0), f"cut: {none} of nothing"
         for number in range(8):
             start = random.choice((0, self._size, random.randrange(self._end)))
             ends = (start + 1, self._size, 2 * self._size, self._end)
@@ -205,7 +204,7 @@ class _Log:
                 self._disk.replace_contents(leftover, bytes(self._end + 9))
             if number % 3:
                 path, size = await cut.keep_cut_bytes(self._parts, start, end=end)
-                ensure(size == end - start, "cut", f"{size} of {end - start} bytes")
+                assert size == end - start, f"cut: {size} of {end - start} bytes"
             else:
                 path, name = await cut.keep_bytes(self._parts, start, end, "why"), f"{name}.why"
             self._is_new(kept, path, name, self._bytes(start, end))
@@ -213,16 +212,16 @@ class _Log:
             of = self._segments.path(start)
             path = await cut.keep_file(self._parts, of)
             self._is_new(kept, path, f"{start:020d}.segment", self._disk.contents(of))
-        ensure(self._disk.open_files == opened, "cut", f"{self._disk.open_files} are open")
+        assert self._disk.open_files == opened, f"cut: {self._disk.open_files} are open"
 
     def _is_new(self, kept: dict[str, bytes], path: str, name: str, data: bytes) -> None:
         first = f"{KEPT}/{name}"
         is_named = path.startswith(f"{first}.") if first in kept else path == first
-        ensure(is_named and path not in kept, "cut", f"{name} is kept as {path}")
+        assert is_named and path not in kept, f"cut: {name} is kept as {path}"
         kept[path] = data
         held = {one: self._disk.contents(one) for one in self._disk.paths() if KEPT in one}
         held = {one: data for one, data in held.items() if not one.endswith(".new")}
-        ensure(held == kept, "cut", f"{sorted(held)} are kept, not {sorted(kept)}")
+        assert held == kept, f"cut: {sorted(held)} are kept, not {sorted(kept)}"
         ensure_durable(self._world, "what is kept of a log", f"{KEPT}/")
 
     async def no_copies(self, random: Random) -> None:
@@ -236,12 +235,14 @@ class _Log:
             try:
                 await cut.keep_bytes(self._parts, self._size, end, "not")
             except OSError as exc:
-                ensure(exc.errno == errno.EIO, "cut", f"{operation}: {exc!r}")
+                assert exc.errno == errno.EIO, f"cut: {operation}: {exc!r}"
             else:
-                raise Wrong(f"cut: nobody is told of a disk that fails ({operation or 'no file'})")
+                raise AssertionError(
+                    f"cut: nobody is told of a disk that fails ({operation or 'no file'})"
+                )
             self._disk.faults.clear()
             left = [one for one in self._disk.paths() if one not in before]
-            ensure(not left or operation == "rename", "cut", f"{operation}: {left} is left")
+            assert not left or operation == "rename", f"cut: {operation}: {left} is left"
         for path in self._disk.paths():
             if path not in before:
                 self._disk.remove_name(path)
@@ -262,5 +263,5 @@ class _Log:
             for offset in (0, random.randrange(self._end), self._end, start + at, start + at + 1):
                 end = max(len(now.rstrip(b"\0")), offset)
                 found = cut.last_nonzero(self._parts, offset)
-                ensure(found == end, "cut", f"{found} is the last behind {offset}, not {end}")
+                assert found == end, f"cut: {found} is the last behind {offset}, not {end}"
         self._disk.replace_contents(path, whole[start:])

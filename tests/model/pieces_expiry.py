@@ -16,7 +16,6 @@ from rocketbed.node.store.errors import StoreFailed
 from rocketbed.node.store.retention import HOUR_MS, Retention
 from rocketbed.wire.message import HEAD
 from rocketbed.world.api import DiskUsage, World
-from tests.model.model import Wrong, ensure
 
 SIZE: Final = 256
 FOLDER: Final = "/l"
@@ -34,7 +33,6 @@ LEVELS: Final = (
 
 
 async def ask_expiry(world: World, random: Random, config: StoreConfig) -> None:
-    """Raises `Wrong`."""
     config = replace(
         config, reserved_ms=10_000, delete_when=tuple(range(24)), hanged_file_ms=2000,
         disk_max_used_percent=75, disk_clean_forcibly_percent=85, disk_warning_percent=90,
@@ -114,8 +112,8 @@ class _Stage:
             self.starts.clear()
 
     def _remove(self, start: int) -> None:
-        ensure(self.starts[:1] == [start], "expiry", f"{start} goes, of {self.starts}")
-        ensure(start not in self.pinned, "expiry", f"{start} goes, which somebody reads")
+        assert self.starts[:1] == [start], f"expiry: {start} goes, of {self.starts}"
+        assert start not in self.pinned, f"expiry: {start} goes, which somebody reads"
         self.starts.remove(start)
         self.done.append(("remove", start))
 
@@ -151,18 +149,18 @@ async def _one_round(stage: _Stage, random: Random) -> None:
     while goes < len(may) and not comes[goes]:
         goes += 1
     removed = [start for name, start in stage.done if name == "remove"]
-    ensure(removed == may[:goes], "expiry", f"{removed} went of {starts}, {comes[:goes]}")
-    ensure(stage.retention.deleted == goes, "expiry", f"{stage.retention.deleted} are counted")
+    assert removed == may[:goes], f"expiry: {removed} went of {starts}, {comes[:goes]}"
+    assert stage.retention.deleted == goes, f"expiry: {stage.retention.deleted} are counted"
     _judge(stage.done, [*may[-1:]])
     ends_early = goes < len(may) and comes[goes] != "fails"
     is_failed = bool(may) and "fails" in comes[goes : goes + 1 + ends_early]
     said = [fields["error"] for event, fields in stage.said if event == "store.retention_failed"]
-    ensure(said == ["no names"] * is_failed, "expiry", f"{said} is said")
+    assert said == ["no names"] * is_failed, f"expiry: {said} is said"
     low = stage.parts.log.min_offset
     if may and not is_failed:
         ends = stage.done[-3:]
         want = [("names", None), ("queues", low), ("index", low)]
-        ensure(ends == want, "expiry", f"{ends} behind the last, for {want}")
+        assert ends == want, f"expiry: {ends} behind the last, for {want}"
     # What failed, or was read, is nobody's secret: later rounds do the rest.
     stage.comes, stage.pinned = {}, set()
     stage.parts.log.written.value = stage.parts.marks.mark.offset = stage.end
@@ -171,7 +169,7 @@ async def _one_round(stage: _Stage, random: Random) -> None:
         left = [*stage.starts[:-1]][:most]
         await stage.retention.round()
         _judge(stage.done, left[-1:])
-    ensure(stage.starts == starts[-1:] * bool(stage.starts), "expiry", f"{stage.starts} are left")
+    assert stage.starts == starts[-1:] * bool(stage.starts), f"expiry: {stage.starts} are left"
     if len(starts) > 1 and not stage.starts:
         return
     stage.starts.insert(0, last - SIZE)
@@ -180,7 +178,7 @@ async def _one_round(stage: _Stage, random: Random) -> None:
         await stage.retention.round()
     except StoreFailed:
         return
-    raise Wrong("expiry: a sync that failed ends nothing")
+    raise AssertionError("expiry: a sync that failed ends nothing")
 
 
 def _judge(done: list[tuple[str, Any]], last: list[int]) -> None:
@@ -188,12 +186,12 @@ def _judge(done: list[tuple[str, Any]], last: list[int]) -> None:
     next one; and nobody is given what lies behind a file that has gone for what was in it."""
     noted = [(number, what) for number, (name, what) in enumerate(done) if name == "note"]
     want = [(0, {"first": one + SIZE, "queue_first": -1}) for one in last]
-    ensure(noted == want, "expiry", f"{noted} is on record, for {want}")
+    assert noted == want, f"expiry: {noted} is on record, for {want}"
     for number, (name, start) in enumerate(done):
         if name == "remove":
-            ensure(done[number - 1] == ("names", FOLDER), "expiry", f"{start} goes too early")
+            assert done[number - 1] == ("names", FOLDER), f"expiry: {start} goes too early"
             told = done[number + 1]
-            ensure(told == ("told", start + SIZE), "expiry", f"{told} when {start} was gone")
+            assert told == ("told", start + SIZE), f"expiry: {told} when {start} was gone"
 
 
 async def _ordered(stage: _Stage, rounds: int) -> None:
@@ -204,11 +202,11 @@ async def _ordered(stage: _Stage, rounds: int) -> None:
     stage.retention.delete_now()
     for _ in range(rounds):
         await stage.retention.round()
-    ensure(stage.starts[0] == low, "expiry", "an order makes nothing old")
+    assert stage.starts[0] == low, "expiry: an order makes nothing old"
     stage.parts.config = replace(kept, delete_when=())
     await stage.retention.round()
     goes = rounds < ORDERED
-    ensure((stage.starts[0] > low) == goes, "expiry", f"in round {rounds + 1}: {stage.starts}")
+    assert (stage.starts[0] > low) == goes, f"expiry: in round {rounds + 1}: {stage.starts}"
 
 
 async def _pressed(stage: _Stage, used: int, is_set: int, *, is_old: bool) -> None:
@@ -223,7 +221,7 @@ async def _pressed(stage: _Stage, used: int, is_set: int, *, is_old: bool) -> No
         stage.used = used + more
         await stage.retention.round()
         went = stage.starts[0] > low
-        ensure(went == bool(more), "expiry", f"{used + more} %, {is_set} set: {went}")
+        assert went == bool(more), f"expiry: {used + more} %, {is_set} set: {went}"
 
 
 async def _hanged(stage: _Stage) -> None:
@@ -238,7 +236,7 @@ async def _hanged(stage: _Stage) -> None:
         (0, 1.5), (0, 0.25), (0, 0.25), (1, 0.25), (1, 1.75), (1, 0.25), (2, 0),
     ):  # fmt: skip
         await stage.retention.round()
-        ensure(reads.gone == goes, "expiry", f"{reads.gone} went, not {goes}")
+        assert reads.gone == goes, f"expiry: {reads.gone} went, not {goes}"
         await trio.sleep(pause_s)
 
 
@@ -280,16 +278,16 @@ async def _times(stage: _Stage, random: Random) -> None:
         ms = stage.stored[at] if at == starts[-1] else behind[starts.index(at)]
         if at in due and abs(want[at] - (ms or 0)) > HOUR_MS:
             want[at] = ms or 0
-        ensure(stage.modified == want, "expiry", f"times of files: {stage.modified} for {want}")
+        assert stage.modified == want, f"expiry: times of files: {stage.modified} for {want}"
     blind = [fields["path"] for event, fields in stage.said if event == "store.retention_blind"]
     none = [str(at) for at, ms in zip(starts, behind, strict=False) if ms is None]
-    ensure(blind == none, "expiry", f"{blind} tell no time, not {none}")
+    assert blind == none, f"expiry: {blind} tell no time, not {none}"
     again = starts.pop(1)
     await stage.retention.round()
     starts.insert(1, again)
     stage.modified[again] = 0
     await stage.retention.round()
-    ensure(stage.modified[again] == behind[1], "expiry", "a file that is made again is passed over")
+    assert stage.modified[again] == behind[1], "expiry: a file that is made again is passed over"
 
 
 def _head(start: int, stored_ms: int) -> bytes:

@@ -15,7 +15,6 @@ from rocketbed.node.store.scan import SECTOR, _late_damage
 from rocketbed.node.store.view import is_segment_name
 from rocketbed.wire.message import HEAD
 from rocketbed.world.api import DiskUsage, World
-from tests.model.model import Wrong, ensure
 
 
 def ask_lengths(world: World) -> None:
@@ -23,19 +22,17 @@ def ask_lengths(world: World) -> None:
     disk: Any = world.disk
     names = ("00000000000000000000", "00000000000000000512", "0000000000000000512", "x" * 20)
     disk.makedirs("/files")
-    ensure(
-        [is_segment_name(name) for name in names] == [True, True, False, False], "files", "names"
-    )
-    ensure(not is_segment_name("\u0663" * 20), "files", "digits of another script")
+    assert [is_segment_name(name) for name in names] == [True, True, False, False], "files: names"
+    assert not is_segment_name("\u0663" * 20), "files: digits of another script"
     for number, name in enumerate(reversed(names)):
         disk.replace_contents(f"/files/{name}", bytes(number))
-    ensure([*file_lengths(world, "/files").items()] == [(0, 3), (512, 2)], "files", "lengths")
+    assert [*file_lengths(world, "/files").items()] == [(0, 3), (512, 2)], "files: lengths"
     disk.makedirs("/files/00000000000000001024")
     try:
         file_lengths(world, "/files")
     except NotHealed:
         return
-    raise Wrong("files: a folder is one")
+    raise AssertionError("files: a folder is one")
 
 
 def ask_times() -> None:
@@ -48,7 +45,7 @@ def ask_times() -> None:
         parts: Any = SimpleNamespace(log=SimpleNamespace(segments=read))
         found = store_ms_at(parts, 704)
         want = 5_000_000_000 if magic and start == 704 and size > 75 else 0
-        ensure(found == want, "times", f"{found} of a record: {magic}, {start}, {size} bytes")
+        assert found == want, f"times: {found} of a record: {magic}, {start}, {size} bytes"
 
 
 def ask_sectors(random: Random) -> None:
@@ -69,7 +66,7 @@ def ask_sectors(random: Random) -> None:
             properties = bytes(buffer[end - size :])
             told = _late_damage(bytes(buffer), 0, base, topic_at, properties, end, asks)
             is_lost = asks and {0} in parts.values()
-            ensure(bool(told) == is_lost, "sectors", f"{told!r}: {parts}, asked {asks}")
+            assert bool(told) == is_lost, f"sectors: {told!r}: {parts}, asked {asks}"
     for pair, is_checksum in (
         ("__CRC32#", True),
         ("x__CRC32#", False),
@@ -77,7 +74,7 @@ def ask_sectors(random: Random) -> None:
     ):
         wrong = f"{pair}\x010123456789\x02".encode()
         told = _late_damage(wrong, 0, 0, 0, wrong, len(wrong), False)
-        ensure(("checksum" in told) == is_checksum, "checksum", f"{told!r} of {wrong!r}")
+        assert ("checksum" in told) == is_checksum, f"checksum: {told!r} of {wrong!r}"
 
 
 def ask_sizes() -> None:
@@ -96,9 +93,9 @@ def ask_sizes() -> None:
             found: int | None = segment_size(config, mark, lengths)
         except NotHealed:
             found = None
-        ensure(found == want, "files", f"{lengths}, marked {noted}, set {is_set}: {found}")
+        assert found == want, f"files: {lengths}, marked {noted}, set {is_set}: {found}"
     empty: Any = SimpleNamespace(sizes=())
-    ensure(segment_size(StoreConfig(root="/s"), empty, {0: 300}) == 300, "files", "an old mark")
+    assert segment_size(StoreConfig(root="/s"), empty, {0: 300}) == 300, "files: an old mark"
     limits: tuple[tuple[dict[str, Any], bool], ...] = (
         ({"segment_size": 256}, True), ({"segment_size": 255}, False),
         ({"index_entries": 2, "index_slots": 1}, True), ({"index_entries": 1}, False),
@@ -111,11 +108,11 @@ def ask_sizes() -> None:
             was_taken = StoreConfig(**values) is not None
         except BadStoreDirectory:
             was_taken = False
-        ensure(was_taken == is_taken, "sizes", f"{changes}: taken {was_taken}")
+        assert was_taken == is_taken, f"sizes: {changes}: taken {was_taken}"
     for asked, queue, batch in ((1, 20, 46), (20, 20, 46), (21, 40, 46), (92, 100, 92)):
         one = StoreConfig(root="/s", queue_segment_size=asked, batch_queue_segment_size=asked)
         told = one.queue_segment_size, one.batch_queue_segment_size
-        ensure(told == (queue, batch), "sizes", f"{asked}: {told}")
+        assert told == (queue, batch), f"sizes: {asked}: {told}"
     heal = "rocketbed store heal /s --from HOST:PORT"
     texts: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, ""), ({"commitlog_dir": "/s/commitlog"}, ""), ({"segment_size": SEGMENT_SIZE}, ""),
@@ -124,19 +121,19 @@ def ask_sizes() -> None:
     )  # fmt: skip
     for changes, more in texts:
         values = {"root": "/s", **changes}
-        ensure(StoreConfig(**values).heal_command == heal + more, "sizes", f"{changes}")
+        assert StoreConfig(**values).heal_command == heal + more, f"sizes: {changes}"
     for allowed, segment, most in ((0, 1 << 20, 65_536), (99, 1 << 20, 65_635), (99, 300, 292)):
         one = StoreConfig(root="/s", max_message_size=allowed, segment_size=segment)
-        ensure(one.record_max == most, "sizes", f"a record of {one.record_max}, not {most}")
+        assert one.record_max == most, f"sizes: a record of {one.record_max}, not {most}"
     levels = [1000, 120_000, 3 * HOUR_MS, 4 * 24 * HOUR_MS, 0]
     found_ms = parse_delay_levels(" 1s 2m\t3h 4d 0s")
-    ensure(found_ms == levels, "sizes", f"levels of {found_ms} ms")
+    assert found_ms == levels, f"sizes: levels of {found_ms} ms"
     for text in ("1", "s", "1.5s", "-1s", "1s 2x", "\u0663s"):
         try:
             parse_delay_levels(text)
         except ValueError:
             continue
-        raise Wrong(f"sizes: {text!r} is a delay")
+        raise AssertionError(f"sizes: {text!r} is a delay")
 
 
 # --- when a file of the log goes
@@ -182,10 +179,10 @@ def ask_retention(world: World, random: Random, config: StoreConfig) -> None:
         retention.delete_now()
     used = random.choice((9, 10, 11, 30, 31, 35, 36, 50, 51, 60, 61, 70, 71, 85, 86, 90, 91, 96))
     usage = DiskUsage(total=100, free=100 - used)
-    ensure(usage.used_percent == used, "load", f"{usage} is {used} percent")
+    assert usage.used_percent == used, f"load: {usage} is {used} percent"
     retention._watch(usage)
     is_full = used > sorted((35, config.disk_warning_percent, 90))[1]
-    ensure(retention.disk_full == is_full, "retention", f"full at {used}: {retention.disk_full}")
+    assert retention.disk_full == is_full, f"retention: full at {used}: {retention.disk_full}"
     forced = config.clean_forcibly_enabled
     forced = forced and used > sorted((30, config.disk_clean_forcibly_percent, 85))[1]
     tight = used > sorted((10, config.disk_max_used_percent, 95))[1]
@@ -202,7 +199,7 @@ def ask_retention(world: World, random: Random, config: StoreConfig) -> None:
         want.append(start)
     want = want[: config.delete_batch_max]
     found = retention._doomed(usage)
-    ensure(found == want, "retention", f"{found} go, not {want} of {times} at {used} percent")
+    assert found == want, f"retention: {found} go, not {want} of {times} at {used} percent"
 
 
 def _hour(world: World) -> int:

@@ -15,7 +15,6 @@ from rocketbed.node.store.failure import Failure
 from rocketbed.node.store.flush import LOOK_S, PAGE, Flusher
 from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import World
-from tests.model.model import ensure
 
 SIZE: Final = 1 << 15
 FOLDER: Final = "/l"
@@ -106,13 +105,13 @@ class _Stage:
         return self.lost
 
     def _warn(self, event: str, **fields: object) -> None:
-        ensure((event, fields) == ("store.flushed_mark_not_written", {"error": "not written"}),
-               "flush", f"{event}: {fields}")  # fmt: skip
+        assert (event, fields) == ("store.flushed_mark_not_written", {"error": "not written"}), (
+            f"flush: {event}: {fields}"
+        )
         self.warned += 1
 
 
 async def ask_flush(world: World, random: Random) -> None:
-    """Raises `Wrong`."""
     for _ in range(30):
         await _rounds(_Stage(random), random)
     for _ in range(6):
@@ -160,36 +159,34 @@ async def _rounds(stage: _Stage, random: Random) -> None:
             found = await flusher.flush()
         except StoreFailed as exc:
             is_due = is_first and stage.fails == errno.EIO and (is_dirty or end > before)
-            ensure(bool(is_due) and exc is stage.failure.reason, "flush", f"it failed: {exc}")
-            ensure(stage.flushed.value == before, "flush", "what failed is on disk")
+            assert bool(is_due) and exc is stage.failure.reason, f"flush: it failed: {exc}"
+            assert stage.flushed.value == before, "flush: what failed is on disk"
             return
-        ensure(found == end, "flush", f"{found} is its end, not {end}")
+        assert found == end, f"flush: {found} is its end, not {end}"
         if not is_dirty and end <= before:
-            ensure(not stage.done, "flush", f"{stage.done} for nothing")
+            assert not stage.done, f"flush: {stage.done} for nothing"
             continue
         rounds += 1
-        ensure(flusher.count == rounds, "flush", f"{flusher.count} rounds of {rounds}")
+        assert flusher.count == rounds, f"flush: {flusher.count} rounds of {rounds}"
         value = max(known, flusher.floor, begin)
         want: list[tuple[Any, ...]] = [*(("sync", at) for at in is_dirty), ("names", FOLDER)]
         want += [] if stage.fails else [("F", value, is_first)]
-        ensure(stage.done == want, "flush", f"{stage.done} for {want}")
-        ensure(stage.warned - warned == bool(stage.fails), "flush", "of F nothing is said")
-        ensure(not (is_first and stage.fails == errno.EIO), "flush", "F may be missing")
+        assert stage.done == want, f"flush: {stage.done} for {want}"
+        assert stage.warned - warned == bool(stage.fails), "flush: of F nothing is said"
+        assert not (is_first and stage.fails == errno.EIO), "flush: F may be missing"
         is_late = is_first and bool(stage.fails)
         want_end = before if is_late else max(before, end)
-        ensure(stage.flushed.value == want_end, "flush", f"{stage.flushed.value} for {want_end}")
+        assert stage.flushed.value == want_end, f"flush: {stage.flushed.value} for {want_end}"
         noted = noted if stage.fails else begin
-        ensure(
-            flusher.flushed_mark(end) == max(known, flusher.floor),
-            "flush",
-            f"{end}, {more} more came",
+        assert flusher.flushed_mark(end) == max(known, flusher.floor), (
+            f"flush: {end}, {more} more came"
         )
         other = flusher.flushed_mark(end - 1)
         if whole is not None:
             want_end = min(end - 1, stage.written.value - whole)
         else:
             want_end = min(end - 1, stage.dispatched.value) if config.is_slave else end - 1
-        ensure(other == max(want_end, flusher.floor), "flush", f"{other} below {end - 1}")
+        assert other == max(want_end, flusher.floor), f"flush: {other} below {end - 1}"
 
 
 async def _times(stage: _Stage, random: Random) -> None:
@@ -212,13 +209,13 @@ async def _times(stage: _Stage, random: Random) -> None:
             await trio.sleep_until(begin + at * TICK_S)
             stage.write(count)
         await trio.sleep_until(math.ceil(trio.current_time()) + 2 * THOROUGH_S)
-        ensure(stage.flushed.value == stage.written.value, "flush", "the rest is not on disk")
+        assert stage.flushed.value == stage.written.value, "flush: the rest is not on disk"
         nursery.cancel_scope.cancel()
     model = _at_once if config.sync_flush else _now_and_then
     want, told = model(writes, stage), [(at / TICK_S, end) for at, end in found]
-    ensure([end for _, end in told] == [end for _, end in want], "flush", f"{told} for {want}")
+    assert [end for _, end in told] == [end for _, end in want], f"flush: {told} for {want}"
     for (came, end), (due, _) in zip(told, want, strict=True):
-        ensure(abs(came - due) < 0.5, "flush", f"{end} at {came}, not at {due}")
+        assert abs(came - due) < 0.5, f"flush: {end} at {came}, not at {due}"
 
 
 def _at_once(writes: list[tuple[int, int]], stage: _Stage) -> list[tuple[float, int]]:
@@ -280,7 +277,7 @@ async def _taken(random: Random) -> None:
             stage.now = late_s
             stage.write(1)
             await stage.flusher.flush()
-            ensure(stage.looks == looks, "flush", f"{stage.looks} looks until {late_s}")
+            assert stage.looks == looks, f"flush: {stage.looks} looks until {late_s}"
         end = stage.flushed.value
         stage.write(1)
         stage.now += LOOK_S
@@ -293,11 +290,11 @@ async def _taken(random: Random) -> None:
         del stage.done[:]
         try:
             await stage.flusher.flush()
-            ensure(kind == "unheard", "flush", f"{kind}: it goes on")
+            assert kind == "unheard", f"flush: {kind}: it goes on"
         except StoreFailed as exc:
             path = {"lost": "/x", "failed": "first"}.get(kind, str(start))
-            ensure(str(exc).startswith(path), "flush", f"{kind}: {exc}")
-            ensure(stage.failure.reason is exc, "flush", f"{kind}: the store goes on")
-            ensure(stage.flushed.value == end, "flush", f"{kind}: it is on disk")
-            ensure(not stage.done or kind == "failed", "flush", f"{kind}: {stage.done}")
-            ensure(("F", end + 1, False) not in stage.done, "flush", f"{kind}: F is written")
+            assert str(exc).startswith(path), f"flush: {kind}: {exc}"
+            assert stage.failure.reason is exc, f"flush: {kind}: the store goes on"
+            assert stage.flushed.value == end, f"flush: {kind}: it is on disk"
+            assert not stage.done or kind == "failed", f"flush: {kind}: {stage.done}"
+            assert ("F", end + 1, False) not in stage.done, f"flush: {kind}: F is written"

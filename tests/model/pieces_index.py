@@ -12,7 +12,6 @@ from rocketbed.node.store.index_check import IndexCheck
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.javahash import index_hash, key_state
 from rocketbed.world.api import World
-from tests.model.model import Wrong, ensure
 from tests.model.store import ROOT
 
 KEYS: Final = ("a", "b", "c", "d")
@@ -38,14 +37,13 @@ class _Pool:
 
 
 async def ask_index(world: World, random: Random, store: MessageStore) -> None:
-    """Raises `Wrong`."""
     root, disk = f"{ROOT}/pieces{random.getrandbits(32)}", world.disk
     config = replace(store._parts.config, root=root, index_slots=3, index_entries=5)
     pool: Any = _Pool(store._parts.pool)
     index = Index(world, pool, config, f"{root}/tmp")
     disk.makedirs(index.directory)
     told = IndexCheck(index).compare(Entry("T", 0, 0, 0, 9, 0, 0, ("a",), 1))
-    ensure(bool(told), "index", "nothing has a key")
+    assert bool(told), "index: nothing has a key"
     entries, files, at_ms = list[Entry](), list[list[Row]](), 5_000
     for number in range(random.randrange(1, 14)):
         at_ms += 1000 * random.randrange(3)
@@ -67,7 +65,7 @@ async def ask_index(world: World, random: Random, store: MessageStore) -> None:
     _found(random, index, files)
     check = IndexCheck(index)
     for entry in entries:
-        ensure(not check.compare(entry), "index", f"of {entry}: {check.compare(entry)}")
+        assert not check.compare(entry), f"index: of {entry}: {check.compare(entry)}"
     index.write()
     await _synced(index, pool)
     other = Index(world, pool, config, f"{root}/tmp")
@@ -75,10 +73,8 @@ async def ask_index(world: World, random: Random, store: MessageStore) -> None:
     for name in ("1" * 16, "x" * 17, "\u0663" * 17):
         disk.open(f"{other.directory}/{name}", create=True).close()
     other.load()
-    ensure(
-        [one.header for one in other.files] == [one.header for one in index.files],
-        "index",
-        f"{[one.path for one in other.files]} are found",
+    assert [one.header for one in other.files] == [one.header for one in index.files], (
+        f"index: {[one.path for one in other.files]} are found"
     )
     _found(random, other, files)
     for low in range(0, 1500, 50):
@@ -86,17 +82,15 @@ async def ask_index(world: World, random: Random, store: MessageStore) -> None:
         rows = [[row for row in rows if row[0].physical_offset < low] for rows in files]
         some = [number for number, found in enumerate(rows) if found]
         if not some:
-            ensure(mark is None, "index", f"{mark} below {low}")
+            assert mark is None, f"index: {mark} below {low}"
             continue
         assert mark is not None
         newest = rows[some[-1]][-1][0]
         want = newest.physical_offset, newest.store_ms, len(rows[some[-1]]) + 1
         found = mark[1].end_offset, mark[1].end_ms, mark[1].next_entry
-        ensure(found == want and other.has_marked(mark), "index", f"{mark} below {low}: {want}")
-        ensure(other.files[some[-1]].path.endswith(mark[0]), "index", f"{mark} below {low}")
-    ensure(
-        not other.has_marked(("x", other.files[0].header)) if files else True, "index", "of none"
-    )
+        assert found == want and other.has_marked(mark), f"index: {mark} below {low}: {want}"
+        assert other.files[some[-1]].path.endswith(mark[0]), f"index: {mark} below {low}"
+    assert not other.has_marked(("x", other.files[0].header)) if files else True, "index: of none"
     _expired(random, other, entries, files)
     store._parts.pool.close()
 
@@ -124,7 +118,7 @@ def _found(random: Random, index: Index, files: list[list[Row]]) -> None:
             if len(want) >= count or first < begin:
                 break
         found = index.query("T", key, count, begin, end)
-        ensure(found == want[:count], "index", f"{key} from {begin} to {end}: {found}, not {want}")
+        assert found == want[:count], f"index: {key} from {begin} to {end}: {found}, not {want}"
 
 
 async def _synced(index: Index, pool: Any) -> None:
@@ -139,12 +133,12 @@ async def _synced(index: Index, pool: Any) -> None:
         except OSError:
             pool.fails = ""
         else:
-            raise Wrong(f"index: {path} is not brought to disk")
-        ensure(pool.synced == paths[:number], "index", f"{pool.synced} before {path}")
+            raise AssertionError(f"index: {path} is not brought to disk")
+        assert pool.synced == paths[:number], f"index: {pool.synced} before {path}"
         await index.sync()
-        ensure(pool.synced == paths, "index", f"{pool.synced} are brought to disk")
+        assert pool.synced == paths, f"index: {pool.synced} are brought to disk"
         await index.sync()
-        ensure(pool.synced == paths, "index", f"{pool.synced}, some of them twice")
+        assert pool.synced == paths, f"index: {pool.synced}, some of them twice"
 
 
 def _expired(random: Random, index: Index, entries: list[Entry], files: list[list[Row]]) -> None:
@@ -152,12 +146,12 @@ def _expired(random: Random, index: Index, entries: list[Entry], files: list[lis
     low = random.randrange(0, 1500, 50)
     ends = [rows[-1][0].physical_offset for rows in files[:-1]]
     gone = sum(end < low for end in ends)
-    ensure(index.delete_before(low) == gone, "index", f"{gone} are below {low} of {ends}")
-    ensure(len(index.files) == max(len(files), 1) - gone, "index", f"{len(index.files)} are left")
+    assert index.delete_before(low) == gone, f"index: {gone} are below {low} of {ends}"
+    assert len(index.files) == max(len(files), 1) - gone, f"index: {len(index.files)} are left"
     check, kept = IndexCheck(index), {row[:2] for rows in files[gone:] for row in rows}
     for entry in entries:
         is_whole = all((entry, key) in kept for key in entry.keys)
         is_gone = not any((entry, key) in kept for key in entry.keys)
         if is_whole or is_gone:
             told = check.compare(entry)
-            ensure((not told) == is_whole, "index", f"{entry} of {gone} files less: {told!r}")
+            assert (not told) == is_whole, f"index: {entry} of {gone} files less: {told!r}"

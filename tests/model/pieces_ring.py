@@ -11,14 +11,12 @@ from rocketbed.node.store.dispatch import SLICE, Dispatcher
 from rocketbed.node.store.entry import Entry
 from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import World
-from tests.model.model import ensure
 
 LIMITS: Final = (5, 10, 3000)
 """Entries that a ring has room for."""
 
 
 def ask_ring(world: World, random: Random) -> None:
-    """Raises `Wrong`."""
     for room in LIMITS:
         for _ in range(6):
             _dispatched(world, random, room)
@@ -98,22 +96,22 @@ def _dispatched(world: World, random: Random, room: int) -> None:
         elif draw < 0.75:
             took, reads = min(ring.may() - done, SLICE), ring.reads
             found = ring.one.step()
-            ensure(found == took, "ring", f"{found} of {took} are dispatched")
+            assert found == took, f"ring: {found} of {took} are dispatched"
             had_ring = not is_lost and waits > 0
-            ensure(not had_ring or reads == ring.reads, "ring", "what is there is read again")
+            assert not had_ring or reads == ring.reads, "ring: what is there is read again"
             done, waits = done + took, max(waits - took, 0)
         else:
             for end in (ring.flushed, ring.confirmed):
                 if end is not None and ring.entries:
                     one = random.choice(ring.entries[-9:])
                     end.advance(one.physical_offset + random.choice((0, one.size, one.size - 1)))
-        ensure(ring.came == ring.entries[:done], "ring", f"{len(ring.came)} came, not {done}")
+        assert ring.came == ring.entries[:done], f"ring: {len(ring.came)} came, not {done}"
         place = ring.entries[done - 1] if done else None
         end_at = place.physical_offset + place.size if place else 0
-        ensure(ring.one.last == place, "ring", f"{ring.one.last} is the last one")
+        assert ring.one.last == place, f"ring: {ring.one.last} is the last one"
         lag = max(ring.limit - end_at, 0)
-        ensure(ring.one.lag == lag, "ring", f"{ring.one.lag} bytes are left, not {lag}")
-        ensure(ring.one.backlog == waits, "ring", f"{ring.one.backlog} wait, not {waits}")
-        ensure(ring.one.settled and not ring.one.stuck, "ring", ring.one.stuck)
+        assert ring.one.lag == lag, f"ring: {ring.one.lag} bytes are left, not {lag}"
+        assert ring.one.backlog == waits, f"ring: {ring.one.backlog} wait, not {waits}"
+        assert ring.one.settled and not ring.one.stuck, f"ring: {ring.one.stuck}"
         is_full = lag > READ_SIZE if is_lost else waits > 0.8 * room
-        ensure(ring.one.overloaded == is_full, "ring", f"{waits} of {room}, {lag}: {is_lost}")
+        assert ring.one.overloaded == is_full, f"ring: {waits} of {room}, {lag}: {is_lost}"

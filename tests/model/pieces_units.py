@@ -15,7 +15,6 @@ from rocketbed.node.store.segments import SegmentRow
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.world.api import World
-from tests.model.model import ensure
 from tests.model.store import ROOT
 
 TOPIC: Final = "C"
@@ -26,7 +25,6 @@ BEGIN: Final = 7
 
 
 def ask_batches(world: World, random: Random, store: MessageStore) -> None:
-    """Raises `Wrong`."""
     disk: Any = world.disk
     for path in [one for one in disk.paths() if one.startswith(f"{ROOT}/C/")]:
         disk.unlink(path)
@@ -48,10 +46,10 @@ def ask_batches(world: World, random: Random, store: MessageStore) -> None:
     queue.cut_units(end)
     if spoilt < 0 or spoilt != end - 1:
         want = _end(units[end - 1]) if end else 0
-        ensure(queue.max_offset == want, "units", f"cut at {end}, {queue.max_offset} for {want}")
+        assert queue.max_offset == want, f"units: cut at {end}, {queue.max_offset} for {want}"
     _trusted(random, queue)
     queue.destroy()
-    ensure(queue.max_offset == queue.min_offset == 0, "units", "something is left")
+    assert queue.max_offset == queue.min_offset == 0, "units: something is left"
     _begin_anew(random, BatchConsumeQueue(TOPIC, 0, row))
     store._parts.pool.close()
 
@@ -89,22 +87,22 @@ def _filled(random: Random, queue: BatchConsumeQueue) -> tuple[list[Entry], list
                     says = f"queue offsets {after} to {entry.queue_offset - 1} have no record"
                 units.append(entry)
                 base = after = entry.queue_offset + count
-        ensure(says in problem if says else not problem, "units", f"{problem!r} for {says!r}")
-        ensure(queue.max_offset == after, "units", f"{queue.max_offset} for {after}")
+        assert says in problem if says else not problem, f"units: {problem!r} for {says!r}"
+        assert queue.max_offset == after, f"units: {queue.max_offset} for {after}"
         base = max(base, after)
         low = units[0].queue_offset if units else 0
-        ensure(queue.min_offset == low, "units", f"{queue.min_offset} is the first, not {low}")
+        assert queue.min_offset == low, f"units: {queue.min_offset} is the first, not {low}"
         base += random.choice((0, 0, 2)) if units else 0
         if random.random() < 0.3:
             queue.write_pending()
     if not units:
         entry = Entry(TOPIC, 0, base, at, 99, 9, at, (), 1)
-        ensure(queue.put_batch(entry) == "", "units", "the first one")
+        assert queue.put_batch(entry) == "", "units: the first one"
         units.append(entry)
     queue.write_pending()
     places = [one.physical_offset for one in outside]
     told = queue.outside, queue.first_outside
-    ensure(told == (len(places), first), "units", f"{told}: {places}, {first}")
+    assert told == (len(places), first), f"units: {told}: {places}, {first}"
     return units, outside
 
 
@@ -167,12 +165,12 @@ def _trusted(random: Random, queue: BatchConsumeQueue) -> None:
         for ignores in (True, False):
             found = queue.trusted_unit(first + number, ignore_next=ignores) is not None
             fits_next = ignores or fits(number, number + 1)
-            ensure(found == (want and fits_next), "units", f"{number} of {rows}: {found}")
+            assert found == (want and fits_next), f"units: {number} of {rows}: {found}"
     for end in range(count + 1):
         after = sum(rows[end - 1][4:6]) if end else 0
-        ensure(queue.offset_after(first + end) == after, "units", f"{after} is behind {end}")
+        assert queue.offset_after(first + end) == after, f"units: {after} is behind {end}"
     queue.set_end(first + count)
-    ensure(queue.max_offset == sum(rows[-1][4:6]), "units", f"{queue.max_offset} at its end")
+    assert queue.max_offset == sum(rows[-1][4:6]), f"units: {queue.max_offset} at its end"
 
 
 def _begin_anew(random: Random, queue: BatchConsumeQueue) -> None:
@@ -186,7 +184,7 @@ def _begin_anew(random: Random, queue: BatchConsumeQueue) -> None:
         zero = -1 if offset else at
         queue.keep_outside(offset, at)
         told = queue.outside, queue.first_outside, queue.anew_at
-        ensure(told == (number + 1, first, anew), "units", f"{told} for {first}, {anew}")
+        assert told == (number + 1, first, anew), f"units: {told} for {first}, {anew}"
         at += random.randrange(90, 200)
 
 
@@ -202,13 +200,13 @@ def _asked(
     offsets = [at + more for at in ends for more in (-1, 0, 1) if 0 <= at + more < ends[-1]]
     for number, one in enumerate(units):
         is_true = queue.trusted_unit(number) is not None
-        ensure(is_true == (number != spoilt), "units", f"{number} is believed: {is_true}, {one}")
+        assert is_true == (number != spoilt), f"units: {number} is believed: {is_true}, {one}"
     for offset in offsets:
         want = next(number for number, one in enumerate(units) if _end(one) > offset)
         found, passes = queue.find(offset), {want}
         if spoilt is not None and spoilt <= want <= spoilt + 1:
             passes = {spoilt, spoilt + 1}
-        ensure(found in passes, "units", f"{offset} is in {found}, not {want}, {spoilt} is spoilt")
+        assert found in passes, f"units: {offset} is in {found}, not {want}, {spoilt} is spoilt"
         _picked(random, queue, units, spoilt, offset, min(found, len(units) - 1))
     for entry in units:
         for low in (entry.physical_offset, entry.physical_offset + 1):
@@ -219,7 +217,7 @@ def _asked(
             if spoilt is not None and spoilt <= at <= spoilt + 1:
                 mins -= {units[at].queue_offset} if at == spoilt else set()
                 mins |= {_end(units[spoilt - 1]) if spoilt else 0}
-            ensure(queue.min_offset in mins, "units", f"from {low}: {queue.min_offset} for {mins}")
+            assert queue.min_offset in mins, f"units: from {low}: {queue.min_offset} for {mins}"
 
 
 def _picked(
@@ -267,7 +265,7 @@ def _picked(
     status = GetStatus.FOUND if ranges else status
     found = was_refused, result.ranges, result.next_offset, result.status
     want = refused, ranges, after, status
-    ensure(found == want, "pick", f"{found} for {want} from {offset}, {spoilt} and {bad} are bad")
+    assert found == want, f"pick: {found} for {want} from {offset}, {spoilt} and {bad} are bad"
 
 
 def _parts(room: int, low: int, damaged: DamagedRanges) -> Any:
@@ -297,8 +295,8 @@ def _short(queue: BatchConsumeQueue, units: Sequence[Entry]) -> None:
             was_given = bool(result.ranges)
         except CorruptRecord as exc:
             was_given = False
-            ensure(exc.offset == unit[0], "pick", str(exc))
-        ensure(was_given == is_given, "pick", f"{more} before the end: {was_given}")
+            assert exc.offset == unit[0], f"pick: {exc!s}"
+        assert was_given == is_given, f"pick: {more} before the end: {was_given}"
     row.write(number * SIZE, BATCH_UNIT.pack(*unit))
 
 
@@ -346,4 +344,4 @@ def _compared(
         if number is None and True in behind and behind.index(True) == spoilt:
             continue  # that unit may be its
         found = check.find(queue, entry)
-        ensure(found == number, "units", f"{at} is {found}, not {number}; {bad}, {spoilt} are bad")
+        assert found == number, f"units: {at} is {found}, not {number}; {bad}, {spoilt} are bad"

@@ -26,7 +26,6 @@ from rocketbed.wire.message import BatchItem, StoredMessage, decode_messages, en
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.broker import HOST, PORT, SETTINGS, Peer
-from tests.model.model import ensure
 
 Code, Answer = RequestCode, ResponseCode
 QUEUES: Final = 2
@@ -40,7 +39,6 @@ TOPIC, BATCHES = "T", "C"
 
 
 def run_questions(seed: int) -> str:
-    """Raises `Wrong`."""
     return run_alone(_serve, seed, seed=f"questions/{seed}").digest
 
 
@@ -93,10 +91,10 @@ class Questions:
             (Code.GET_MAX_OFFSET, MaxOffsetRequest(topic=topic, queueId=queue), end),
         ):
             told = (await self._peer.ask(code, header.encode(), 0)).fields["offset"]
-            ensure(told == str(want), "bounds", f"{code.name} of {topic}/{queue}: {told}, {want}")
+            assert told == str(want), f"bounds: {code.name} of {topic}/{queue}: {told}, {want}"
         header = QueueRequest(topic=topic, queueId=queue)
         at = (await self._peer.ask(Code.GET_EARLIEST_MSG_STORETIME, header.encode(), 0)).fields
-        ensure((at["timestamp"] == "-1") == (end == 0), "bounds", f"{topic}/{queue}: {at}")
+        assert (at["timestamp"] == "-1") == (end == 0), f"bounds: {topic}/{queue}: {at}"
 
     async def _new_group(self, *, begins: bool) -> None:
         """It begins at 0 where the first message is there still, if it does not mind."""
@@ -105,7 +103,7 @@ class Questions:
             header = QueryConsumerOffsetRequest(setZeroIfNotFound=zero, **values)
             code = Answer.SUCCESS if is_told else Answer.QUERY_NOT_FOUND
             found = await self._peer.ask(Code.QUERY_CONSUMER_OFFSET, header.encode(), code)
-            ensure(found.fields.get("offset", "0") == "0", "position", f"{found.fields}")
+            assert found.fields.get("offset", "0") == "0", f"position: {found.fields}"
 
     async def _batches(self) -> None:
         """In a batch queue, whole batches."""
@@ -130,9 +128,9 @@ class Questions:
         answer = await self._peer.ask(Code.QUERY_MESSAGE, fields, code)
         found = decode_messages(answer.body)
         offsets = {one.physical_offset for one in found}
-        ensure(len(offsets) == len(found) == want, "query", f"{len(found)} for {want}: {values}")
+        assert len(offsets) == len(found) == want, f"query: {len(found)} for {want}: {values}"
         last = int(answer.fields["indexLastUpdatePhyoffset"])
-        ensure(last >= max(offsets, default=0), "query", f"the index ends at {last}")
+        assert last >= max(offsets, default=0), f"query: the index ends at {last}"
         return found
 
     async def _keys(self) -> None:
@@ -165,7 +163,7 @@ class Questions:
             answer = await self._peer.ask(Code.VIEW_MESSAGE_BY_ID, fields, code)
             if is_there:
                 (found,) = decode_messages(answer.body)
-                ensure(found.physical_offset == at, "by id", f"{found.physical_offset} for {at}")
+                assert found.physical_offset == at, f"by id: {found.physical_offset} for {at}"
 
     async def _just_sent(self) -> None:
         """What was taken is there by its id, though it is in no queue yet."""
@@ -183,7 +181,7 @@ class Questions:
         while len(codes) < len(both):
             answers = reader.feed(bytes(await stream.receive_some(65_536)))
             codes |= {one.opaque: one.code for one in answers}
-        ensure(codes == {0: 0, 1: 0}, "by id", f"{codes} of what was just sent")
+        assert codes == {0: 0, 1: 0}, f"by id: {codes} of what was just sent"
         await trio.aclose_forcefully(stream)
 
     async def _resets(self) -> None:
@@ -197,7 +195,7 @@ class Questions:
             answer = await self._peer.ask(code, header.encode(), 0)
             table = QueueOffsets.decode(answer.body).offset_table
             told = {one.queue_id: offset for one, offset in table.items()}
-            ensure(told == {0: want, 1: 0}, "reset", f"{told} for {want} at {at_ms}")
+            assert told == {0: want, 1: 0}, f"reset: {told} for {want} at {at_ms}"
             await self._peer.stands(want)
 
     async def _times(self) -> None:
@@ -214,7 +212,7 @@ class Questions:
                 )
                 answer = await self._peer.ask(Code.SEARCH_OFFSET_BY_TIMESTAMP, header.encode(), 0)
                 told = answer.fields["offset"]
-                ensure(told == str(want), "time", f"{at_ms} {boundary}: {told} for {want}")
+                assert told == str(want), f"time: {at_ms} {boundary}: {told} for {want}"
 
     async def _large(self) -> None:
         """As many as an answer may have bytes."""

@@ -19,7 +19,6 @@ from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.replication.entry import EPOCH_MAX
 from rocketbed.world.api import World
 from tests.model.hand_replica import GROUP
-from tests.model.model import ensure
 from tests.model.register_group import CONTROLLER, PEERS, control
 from tests.model.register_steps import DrawnGroup
 from tests.model.register_words import forced, forgotten, lost, spoilt, trouble, words
@@ -30,7 +29,7 @@ FAILED: Final = "remoting.handler_failed"
 
 
 def run_register(seed: int) -> str:
-    """The rules at their edges, then drawn work; a digest. Raises `Wrong`."""
+    """The rules at their edges, then drawn work; a digest."""
     digest = ""
     for name in ("drawn", "words", "forced", "trouble", "lost", "forgotten", "spoilt"):
         script = Script(Simulation(f"register/{seed}/{name}"))
@@ -39,7 +38,7 @@ def run_register(seed: int) -> str:
             script.simulation.start(CONTROLLER, control, shelf)
             script.play(PEERS, _asks, name, Random(f"register/{seed}/{name}"), script, shelf)
             failed = [one for one in script.simulation.log if one.event == FAILED]
-            ensure(not failed, "handler", f"{name}: {failed[:1]}")
+            assert not failed, f"handler: {name}: {failed[:1]}"
             digest += script.simulation.digest()
     return digest
 

@@ -13,7 +13,6 @@ from rocketbed.replication.register.form import loaded
 from rocketbed.wire.command import RequestCode
 from rocketbed.world.api import World
 from tests.model.hand_replica import GROUP, HandReplica
-from tests.model.model import ensure
 from tests.model.register_model import DONE, GroupModel, Heard, shown
 from tests.model.script import Script
 
@@ -112,11 +111,11 @@ class Group:
                 continue
             known = 0 if hand.entry is None else hand.entry.version
             found = await hand.beat()
-            ensure(found.code == DONE, "beat", f"{hand.number}: {found.code} {found.remark}")
+            assert found.code == DONE, f"beat: {hand.number}: {found.code} {found.remark}"
             self.heard[hand.number] = (hand.life, hand.is_unfit, hand.epoch, hand.end)
             self.last[hand.number] = hand.epoch, hand.end
             is_news = bool(found.body)
-            ensure(is_news <= (known < self.model.version), "beat", f"{hand.number}: {known} again")
+            assert is_news <= (known < self.model.version), f"beat: {hand.number}: {known} again"
             self.elect()
 
     async def live(self, seconds: float) -> None:
@@ -133,13 +132,13 @@ class Group:
         want = self.model.shown()
         found = self.shelf.values[GROUP][-1]
         entry = shown(loaded(found.value, name=GROUP, version=found.version))
-        ensure(entry == want, "register", f"{what}: {entry} for {want}")
+        assert entry == want, f"register: {what}: {entry} for {want}"
         for hand in self.hands:
             if hand.connection is not None and hand.beats:
                 told = hand.entry and shown(hand.entry)
-                ensure(told == want, "notice", f"{what}: {hand.number} knows {told} for {want}")
+                assert told == want, f"notice: {what}: {hand.number} knows {told} for {want}"
             once = sorted(set(hand.noticed))
-            ensure(hand.noticed == once, "notice", f"{what}: {hand.number}: {hand.noticed}")
+            assert hand.noticed == once, f"notice: {what}: {hand.number}: {hand.noticed}"
         await self._shown(what)
 
     async def _shown(self, what: str) -> None:
@@ -148,20 +147,21 @@ class Group:
             return
         body = orjson.loads((await hand.ask(Code.RB_GROUPS)).body)
         row = body[GROUP]
-        ensure(row["entry"]["version"] == self.model.version, "groups", f"{what}: {row}")
+        assert row["entry"]["version"] == self.model.version, f"groups: {what}: {row}"
         for one in self.hands:
             silent_s = row["silent_s"].get(str(one.number))
             is_heard = one.beats and one.number in self.heard
-            ensure(not is_heard or (silent_s is not None and silent_s < 2 * BEAT_S + SOON_S),
-                   "groups", f"{what}: {one.number} is silent for {silent_s} s")  # fmt: skip
+            assert not is_heard or (silent_s is not None and silent_s < 2 * BEAT_S + SOON_S), (
+                f"groups: {what}: {one.number} is silent for {silent_s} s"
+            )
 
     def same(self, found: Any, want: int, what: str) -> None:
         """An answer is what the model says."""
-        ensure(found.code == want, "answer", f"{what}: {found.code} for {want}: {found.remark}")
+        assert found.code == want, f"answer: {what}: {found.code} for {want}: {found.remark}"
         if want == DONE:
             version = int(found.fields["version"])
             entry = shown(loaded(found.body, name=GROUP, version=version))
-            ensure(entry == self.model.shown(), "answer", f"{what}: {entry}, {self.model.shown()}")
+            assert entry == self.model.shown(), f"answer: {what}: {entry}, {self.model.shown()}"
 
     def op(self) -> str:
         self.ops += 1
@@ -173,7 +173,7 @@ class Group:
     async def unchanged(self, what: str) -> None:
         found = self.shelf.values[GROUP][-1]
         entry = shown(loaded(found.value, name=GROUP, version=found.version))
-        ensure(entry == self.model.shown(), "early", f"{what}: {entry} for {self.model.shown()}")
+        assert entry == self.model.shown(), f"early: {what}: {entry} for {self.model.shown()}"
 
     async def another_controller(self) -> None:
         """In the place of one that was killed; all have to dial again."""

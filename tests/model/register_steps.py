@@ -10,7 +10,6 @@ from rocketbed.replication.register.form import loaded
 from rocketbed.wire.command import RequestCode
 from rocketbed.wire.headers_failover import AlterInSyncRequest, HandOverRequest, ReplicaRequest
 from tests.model.hand_replica import GROUP, HandReplica
-from tests.model.model import ensure
 from tests.model.register_group import (
     AFTER_S,
     BEAT_S,
@@ -116,7 +115,7 @@ class DrawnGroup(Group):
         if newest.op == header.op:
             self.same(found, DONE, f"{header} again")
         else:
-            ensure(found.code == LATE, "answer", f"{found.code} for {header} again")
+            assert found.code == LATE, f"answer: {found.code} for {header} again"
 
     async def hand_over(self) -> None:
         model = self.model
@@ -257,7 +256,7 @@ class DrawnGroup(Group):
                 self.same(found, NO, f"another {hand.number} beside one that runs")
             return
         above = found.fields.get("lifeAbove")
-        ensure(found.code == DONE and above == str(hand.life), "answer", f"{found.fields}")
+        assert found.code == DONE and above == str(hand.life), f"answer: {found.fields}"
         hand.uuid, hand.epoch, hand.end, hand.promised = uuid, 0, 0, 0
         self.last.pop(hand.number, None)
         await self.come(hand)

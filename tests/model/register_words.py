@@ -18,7 +18,6 @@ from rocketbed.wire.headers_failover import (
     ReplicaRequest,
 )
 from tests.model.hand_replica import GROUP, HandReplica
-from tests.model.model import ensure
 from tests.model.register_model import (
     DONE,
     NO,
@@ -54,7 +53,7 @@ async def words(hands: list[HandReplica]) -> None:
         hand.life = 2
         _is(await hand.register(), DONE, "the first two")
     uid = first.uid
-    ensure(uid == f"{first.uuid}.2", "uid", f"{uid!r}")
+    assert uid == f"{first.uuid}.2", f"uid: {uid!r}"
     for refused in REFUSED:
         third.life = 1
         _is(await _asks(third, refused), NO, refused)
@@ -89,9 +88,9 @@ async def words(hands: list[HandReplica]) -> None:
     _is(await _asks(third, {}), DONE, "the same life")
     _is(await _asks(third, {"incarnation": 1, "op": "older"}), NO, "an older life")
     body = orjson.loads((await first.ask(Code.RB_GROUPS)).body)
-    ensure(set(body) == {GROUP, LONG, "founded"}, "groups", f"{sorted(body)}")
+    assert set(body) == {GROUP, LONG, "founded"}, f"groups: {sorted(body)}"
     least = {name: row["entry"]["min_in_sync"] for name, row in body.items()}
-    ensure(least == {GROUP: 2, LONG: 1, "founded": 1}, "groups", f"{least}")
+    assert least == {GROUP: 2, LONG: 1, "founded": 1}, f"groups: {least}"
     await _older(first, second, hands[3])
 
 
@@ -101,7 +100,7 @@ async def _older(first: HandReplica, second: HandReplica, stranger: HandReplica)
     await first.beat()
     await trio.sleep(0.1)
     epoch = first.entry.epoch
-    ensure(epoch == 1, "elected", f"epoch {epoch}, once a member was heard")
+    assert epoch == 1, f"elected: epoch {epoch}, once a member was heard"
     stranger.life = 1
     for who in ({"replica": 7}, {"replica": second.number, "uuid": "another"}):
         found = await _asks(stranger, {"groupUid": first.uid, "promised": epoch + 1, **who})
@@ -114,8 +113,9 @@ async def _older(first: HandReplica, second: HandReplica, stranger: HandReplica)
         _is(await first.beat(), TAKEN, "a beat of a group that stands still")
     _is(await _asks(first, {}), TAKEN, "a group that stands still")
     body = orjson.loads((await first.ask(Code.RB_GROUPS)).body)
-    ensure("older" in body[GROUP]["damaged"] or "as it was" in body[GROUP]["damaged"],
-           "groups", f"{body[GROUP]}")  # fmt: skip
+    assert "older" in body[GROUP]["damaged"] or "as it was" in body[GROUP]["damaged"], (
+        f"groups: {body[GROUP]}"
+    )
 
 
 async def forced(hands: list[HandReplica]) -> None:
@@ -149,7 +149,7 @@ async def forced(hands: list[HandReplica]) -> None:
     _is(await _force(shorter, 2), DONE, "the longest log")
     entry = shorter.entry
     told = (entry.leader, dict(entry.in_sync), dict(entry.eligible), entry.unclean)
-    ensure(told == (2, {2: 2}, {}, (entry.epoch,)), "forced", f"{entry}")
+    assert told == (2, {2: 2}, {}, (entry.epoch,)), f"forced: {entry}"
     _is(await longer.beat(), DONE, "the leader's beat")
 
 
@@ -179,7 +179,7 @@ async def trouble(
     both = replace(both, epoch=first.entry.epoch, version=first.entry.version)
     _is(await first.ask(Code.RB_ALTER_IN_SYNC, both), DONE, "a change whose answer was lost")
     told = (first.entry.op, dict(first.entry.in_sync), first.entry.version)
-    ensure(told == ("both", {0: 1, 1: 1}, both.version + 1), "answer", f"{told}")
+    assert told == ("both", {0: 1, 1: 1}, both.version + 1), f"answer: {told}"
     for text in ("other", ""):
         takes(text)
         await trio.sleep(0.5)
@@ -191,7 +191,7 @@ async def trouble(
     await trio.sleep(0.5)
     for found in (await first.register(), await first.beat(), await _force(first, 1)):
         _is(found, TAKEN, "the register is another one")
-        ensure("register" in (found.remark or ""), "answer", f"{found.remark}")
+        assert "register" in (found.remark or ""), f"answer: {found.remark}"
 
 
 async def lost(hands: list[HandReplica], random: Random, empties: Callable[[], Any]) -> None:
@@ -212,7 +212,7 @@ async def lost(hands: list[HandReplica], random: Random, empties: Callable[[], A
     fresh.life = 1
     _is(await _asks(fresh, {}), UNKNOWN, "an empty one, while others wait for their group")
     body = orjson.loads((await fresh.ask(Code.RB_GROUPS)).body)
-    ensure("[0, 1, 2]" in body[GROUP]["damaged"], "groups", f"{body}")
+    assert "[0, 1, 2]" in body[GROUP]["damaged"], f"groups: {body}"
     _is(await _force(fresh, 3), UNKNOWN, "one that waits for nothing")
     best = max(hands[:3], key=lambda one: (one.epoch, one.end))
     want = leader or best
@@ -224,8 +224,8 @@ async def lost(hands: list[HandReplica], random: Random, empties: Callable[[], A
     _is(found, DONE, f"{want.number} of {[(one.epoch, one.end) for one in hands]}")
     entry = fresh.entry
     least = REFOUNDED + newest
-    ensure(entry.epoch >= least and entry.unclean == (entry.epoch,), "refounded", f"{entry}")
-    ensure((entry.leader, entry.uid) == (want.number, "gone.1"), "refounded", f"{entry}")
+    assert entry.epoch >= least and entry.unclean == (entry.epoch,), f"refounded: {entry}"
+    assert (entry.leader, entry.uid) == (want.number, "gone.1"), f"refounded: {entry}"
     for hand in hands[:3]:
         hand.uid = "gone.1"
         _is(await _asks(hand, {}), DONE, "the group goes on")
@@ -248,8 +248,8 @@ async def spoilt(hands: list[HandReplica], spoils: Callable[[], str]) -> None:
     _is(await _asks(fourth, {"group": "other", "replicas": 1}), DONE, "the other group")
     await trio.sleep(1.5)  # silence longer than a lease: its leader would be fenced
     body = orjson.loads((await first.ask(Code.RB_GROUPS)).body)
-    ensure("cannot be read" in body[GROUP].get("damaged", ""), "groups", f"{body[GROUP]}")
-    ensure("entry" in body["other"], "groups", f"{body['other']}")
+    assert "cannot be read" in body[GROUP].get("damaged", ""), f"groups: {body[GROUP]}"
+    assert "entry" in body["other"], f"groups: {body['other']}"
     _is(await first.beat(), TAKEN, "a beat of a group that cannot be read")
     for _ in range(SPOILT):
         what = spoils()
@@ -285,4 +285,4 @@ async def _force(hand: HandReplica, number: int) -> Command:
 
 
 def _is(found: Command, want: int, what: object) -> None:
-    ensure(found.code == want, "answer", f"{what}: {found.code} for {want}: {found.remark}")
+    assert found.code == want, f"answer: {what}: {found.code} for {want}: {found.remark}"

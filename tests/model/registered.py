@@ -30,7 +30,6 @@ from rocketbed.wire.headers_admin import RegisterBrokerRequest, RegisterBrokerRe
 from rocketbed.wire.message import CRC_MASK
 from rocketbed.world.api import World
 from tests.model.broker import Peer
-from tests.model.model import ensure
 from tests.model.script import Script, wait_until
 from tests.model.stage import HA_PORT, PORT, Stage
 
@@ -131,7 +130,7 @@ class HandNameserver:
 
 
 def run_registered(seed: int) -> str:
-    """A master, one that takes no messages, and a slave. Raises `Wrong`."""
+    """A master, one that takes no messages, and a slave."""
     digest = ""
     for role, permission in (("ASYNC_MASTER", 6), ("ASYNC_MASTER", 4), ("SLAVE", 6)):
         name = f"registered/{seed}/{role}/{permission}"
@@ -198,7 +197,7 @@ class Registered:
             await self._until(lambda: not any(one.is_linked for one in self.names), "it leaves", 1)
             self._told()
             wrong = [said for one in self.names for said in one.wrong]
-            ensure(not wrong, "registered", f"{wrong}")
+            assert not wrong, f"registered: {wrong}"
             nursery.cancel_scope.cancel()
 
     async def _master(self, listener: Any, number: int) -> None:
@@ -237,13 +236,13 @@ class Registered:
                     header.haServerAddr)  # fmt: skip
             me = ("broker-a", "c", int(self.role == "SLAVE"), f"{self.address}:{PORT}",
                   f"{self.address}:{HA_PORT}")  # fmt: skip
-            ensure(told == me, "registered", f"{told} for {me}")
+            assert told == me, f"registered: {told} for {me}"
             found = {
                 name: (row.read_queue_nums, row.write_queue_nums,
                        row.perm if self.permission != 6 else row.perm & 6)
                 for name, row in topics.items()
             }  # fmt: skip
-            ensure(found == want, "registered", f"{found} for {want}")
+            assert found == want, f"registered: {found} for {want}"
 
     def _told(self) -> None:
         """The node logs once for each connection that it is registered there."""
@@ -251,7 +250,7 @@ class Registered:
         for one in self.names:
             said, taken = lines.count(f"{self.host}:{one.port}"), len(one.taken_from)
             is_right = taken - 1 <= said <= taken  # an answer may have been cut off
-            ensure(is_right, "told", f"{said} times that it is registered, of {taken} connections")
+            assert is_right, f"told: {said} times that it is registered, of {taken} connections"
 
     async def _changes(self, peer: Peer) -> None:
         """A topic that comes, goes or has more queues is told at once, to both."""
@@ -275,7 +274,7 @@ class Registered:
         await trio.sleep(2 * PERIOD_S)
         for one, before in zip(self.names, seen, strict=True):
             took = len(one.took) - before
-            ensure(1 <= took <= 2, "period", f"{took} times in {2 * PERIOD_S} s")
+            assert 1 <= took <= 2, f"period: {took} times in {2 * PERIOD_S} s"
 
     async def _troubles(self) -> None:
         """One nameserver is in trouble, which the other one does not feel: it is tried again, soon
@@ -287,10 +286,10 @@ class Registered:
             bad.hang_up()
             began = trio.current_time()
             await trio.sleep(self.random.uniform(9, 12))
-            ensure(links and len(good.dialled) == dialled, "trouble", "of the other one too")
+            assert links and len(good.dialled) == dialled, "trouble: of the other one too"
             pauses = self._pauses(bad.tries[tries:], began)
             if says == "hangs up":
-                ensure(pauses[0] < RETRY_S + 0.2, "trouble", f"again after {pauses[0]} s")
+                assert pauses[0] < RETRY_S + 0.2, f"trouble: again after {pauses[0]} s"
             else:
                 wait_s = TIMEOUT_S if says == "is silent" else 0.0
                 want = [RETRY_S]
@@ -298,7 +297,7 @@ class Registered:
                     want.append(min(2 * want[-1], RETRY_MAX_S))
                 want = [one + (wait_s if at else 0.0) for at, one in enumerate(want)]
                 right = all(abs(p - w) < 0.2 for p, w in zip(pauses, want, strict=True))
-                ensure(right and len(want) > 2, "trouble", f"{says}: {pauses} for {want}")
+                assert right and len(want) > 2, f"trouble: {says}: {pauses} for {want}"
             taken = len(bad.took) - (bad.says == "takes")
             bad.says = "takes"
             is_taken = partial(lambda bad, taken: len(bad.took) > taken, bad, taken)
@@ -319,17 +318,17 @@ class Registered:
         other.knows_groups = False
         seen = len(other.took)
         await trio.sleep(5 * WATCH_S + 0.5)
-        ensure(not self.followed, "follows", f"{self.followed}, whom nobody has named")
+        assert not self.followed, f"follows: {self.followed}, whom nobody has named"
         again = len(other.took) - seen
-        ensure(4 <= again <= 6, "follows", f"asked {again} times in 5 s who the master is")
-        ensure(len(one.took) <= 2, "follows", f"registered {len(one.took)} times")
+        assert 4 <= again <= 6, f"follows: asked {again} times in 5 s who the master is"
+        assert len(one.took) <= 2, f"follows: registered {len(one.took)} times"
         one.master = 0
         await self._until(lambda: self.followed == [0], "it follows who is named", WATCH_S + 1)
         other.master = 1
         await self._until(lambda: self.followed[-1:] == [1], "the newest word", WATCH_S + 1)
         seen = len(self.followed)
         await trio.sleep(2 * PERIOD_S)  # the older word is said again, and is no news
-        ensure(len(self.followed) == seen, "follows", f"{self.followed}")
+        assert len(self.followed) == seen, f"follows: {self.followed}"
         one.master = 1
         await trio.sleep(WATCH_S + 1)
         one.master = 0
@@ -338,7 +337,7 @@ class Registered:
         one.master = None
         seen = len(self.followed)
         await trio.sleep(WATCH_S + 1)
-        ensure(len(self.followed) == seen, "follows", "another, since none is named")
+        assert len(self.followed) == seen, "follows: another, since none is named"
         one.master = 0
 
     async def _mistaken(self) -> None:
@@ -349,12 +348,12 @@ class Registered:
             await self._until(lambda right=right: self.followed[-1:] == [right], "another", 3)  # type: ignore[misc]
             seen = len(self.followed)
             await trio.sleep(WATCH_S)
-            ensure(len(self.followed) == seen, "follows", f"{self.followed[seen:]}")
+            assert len(self.followed) == seen, f"follows: {self.followed[seen:]}"
         self.mistaken = {0, 1}
         await trio.sleep(WATCH_S)
         self.followed.append(-1)  # whoever is dialled from now on is another one
         await trio.sleep(WATCH_S)
-        ensure(self.followed[-1] == -1, "follows", f"{self.followed[-1]}, which is a slave")
+        assert self.followed[-1] == -1, f"follows: {self.followed[-1]}, which is a slave"
         self.mistaken = set()
         await self._until(lambda: self.followed[-1] != -1, "a master again", 3)
         await trio.sleep(WATCH_S)

@@ -18,7 +18,6 @@ from rocketbed.world.api import World
 from tests.model.hand_controller import HandController
 from tests.model.led import GROUP, NODE, PEERS, made_log, settings_of
 from tests.model.mending import edited
-from tests.model.model import ensure
 from tests.model.script import Script, wait_until
 from tests.model.stage import SEGMENT, Stage, ends_of
 
@@ -46,7 +45,6 @@ class Known:
 
 
 def run_replica_lives(seed: int) -> str:
-    """Raises `Wrong`."""
     random, digest = Random(f"replica-lives/{seed}"), ""
     image, log, epochs = made_log(f"replica-lives/{seed}/1", None, (1,), COUNT, random)
     for policy in Policy:
@@ -136,8 +134,8 @@ class ReplicaLives:
         told = (asked.uuid, asked.incarnation, asked.promised, asked.lossless, asked.epoch)
         want = (known.uuid, known.life, known.promised,
                 known.is_whole and not known.owes, self._epoch(asked.end))  # fmt: skip
-        ensure(told == want, "registered", f"{what}: {told} for {want}")
-        ensure(asked.end == self._end_of_log, "registered", f"{what}: {asked.end} of the log")
+        assert told == want, f"registered: {what}: {told} for {want}"
+        assert asked.end == self._end_of_log, f"registered: {what}: {asked.end} of the log"
         await trio.sleep(1)
         if hears:
             known.is_whole = True
@@ -169,7 +167,7 @@ class ReplicaLives:
         kind, text, *_ = self.stage.simulation.host(NODE).image.contents(path).split(b"\n")
         text += b" " * (SIZE_MAX - len(kind) - len(text) - 11)
         data = b"%b\n%b\n%08x\n" % (kind, text, crc32c(text))
-        ensure(len(data) == SIZE_MAX, "load", f"{len(data)} bytes")
+        assert len(data) == SIZE_MAX, f"load: {len(data)} bytes"
         return lambda disk: disk.replace_contents(path, data)
 
     async def _lost_who(self) -> Change:
@@ -251,8 +249,8 @@ class ReplicaLives:
             process.value()
         except Exception as exc:
             text = repr(exc)
-        ensure(says in text, "refused", f"{text[:300]} does not say {says!r}")
-        ensure(len(self.controller.registrations) == seen, "refused", "it registered")
+        assert says in text, f"refused: {text[:300]} does not say {says!r}"
+        assert len(self.controller.registrations) == seen, "refused: it registered"
 
         def lay_back() -> None:
             host.image = image

@@ -15,7 +15,7 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BORN_IPV6
 from rocketbed.world.api import World
 from tests.model.mending import edited
-from tests.model.model import Model, ensure, longer_by
+from tests.model.model import Model, longer_by
 from tests.model.store import Life, Topics, settings
 
 HOUR_MS: Final = 3_600_000
@@ -41,20 +41,20 @@ above 75 what is old goes at any hour, above 85 whatever there is, above 90 noth
 
 
 def run_room(seed: int) -> str:
-    """Every degree of pressure, every hour of a day, a file that is read. Raises `Wrong`."""
+    """Every degree of pressure, every hour of a day, a file that is read."""
     digest = ""
     for percent, is_old, goes, refuses in PRESSURE:
         room = Room(seed, percent)
         config = room.config(reserved_ms=AGES[is_old])
         digest += room.run(config)
-        ensure((room.low > 0) == goes, "retention", f"{percent} %, old {is_old}: {room.low}")
+        assert (room.low > 0) == goes, f"retention: {percent} %, old {is_old}: {room.low}"
         wanted = PutStatus.SERVICE_NOT_AVAILABLE if refuses else None
-        ensure(room.refusal is wanted, "retention", f"{percent} %: {room.refusal}")
-        ensure(room.after is None, "retention", "refused when there was room again")
-        ensure(not goes or room.low <= 2 * config.segment_size, "retention", "more than a round's")
+        assert room.refusal is wanted, f"retention: {percent} %: {room.refusal}"
+        assert room.after is None, "retention: refused when there was room again"
+        assert not goes or room.low <= 2 * config.segment_size, "retention: more than a round's"
     forbidden = Room(seed, 87)
     digest += forbidden.run(forbidden.config(clean_forcibly_enabled=False))
-    ensure(forbidden.low == 0, "retention", "young files went, which is forbidden")
+    assert forbidden.low == 0, "retention: young files went, which is forbidden"
     return digest + _hours(seed) + _pinned(seed) + _ageless(seed)
 
 
@@ -75,7 +75,7 @@ class Room:
     def run(self, config: StoreConfig) -> str:
         image = filled(config, self._seed)
         run = run_solo(self._main, config, image=image, prepare=self._take)
-        ensure(run.outcome == "ended", "hang", run.outcome)
+        assert run.outcome == "ended", f"hang: {run.outcome}"
         return run.digest
 
     def _take(self, disk: SimDisk) -> None:
@@ -103,7 +103,7 @@ def _refusal(store: MessageStore) -> PutStatus | None:
 
 
 def filled(config: StoreConfig, seed: int) -> DiskImage:
-    """A disk with a store of some ten files of the log, as a kill left it. Raises `Wrong`."""
+    """A disk with a store of some ten files of the log, as a kill left it."""
     life = Life(Model(segment=config.segment_size), Random(f"room/{seed}"), 0, power=False)
     image = run_solo(partial(life.fill, count=30), config).image
     if life.wrong is not None:
@@ -135,9 +135,10 @@ def _hours(seed: int) -> str:
     slow |= {"mark_interval_ms": 60_000, "clean_interval_ms": 60_000}
     config = Room(seed).config(reserved_ms=1000, delete_when=(hour,), **slow)
     run = run_solo(main, config, image=filled(config, seed), seconds=200_000)
-    ensure(hour in went, "retention", f"nothing went in hour {hour}")
-    ensure(all(at in (hour, (hour - 1) % 24, (hour + 1) % 24) for at in went), "retention",
-           f"files went at {went}, not in {hour}")  # fmt: skip
+    assert hour in went, f"retention: nothing went in hour {hour}"
+    assert all(at in (hour, (hour - 1) % 24, (hour + 1) % 24) for at in went), (
+        f"retention: files went at {went}, not in {hour}"
+    )
     return run.digest
 
 
@@ -165,9 +166,9 @@ def _pinned(seed: int) -> str:
     config = Room(seed).config(reserved_ms=1000)
     run = run_solo(main, config, image=filled(config, seed))
     early, late, size = run.value
-    ensure(not early, "retention", "a file went that somebody reads")
-    ensure(late, "retention", "a reader keeps a file for ever")
-    ensure(size == 64, "retention", "the reader of a file that went cannot go on")
+    assert not early, "retention: a file went that somebody reads"
+    assert late, "retention: a reader keeps a file for ever"
+    assert size == 64, "retention: the reader of a file that went cannot go on"
     return run.digest
 
 
@@ -196,5 +197,5 @@ def _ageless(seed: int) -> str:
 
     image = filled(config, seed)
     run = run_solo(main, config, image=edited(image, change))
-    ensure(run.value == 0, "retention", f"files below {run.value} went, whose age nobody knows")
+    assert run.value == 0, f"retention: files below {run.value} went, whose age nobody knows"
     return run.digest

@@ -38,7 +38,6 @@ from rocketbed.wire.headers_admin import (
 )
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
-from tests.model.model import ensure
 from tests.model.routes_model import ACTING, CLUSTERS, Live, Model
 
 Code: Final = RequestCode
@@ -60,7 +59,6 @@ STEPS: Final = 150
 
 
 def run_routes(seed: int) -> str:
-    """Raises `Wrong`."""
     return run_alone(_serve, seed, seed=f"routes/{seed}").digest
 
 
@@ -153,16 +151,16 @@ class _Brokers:
         is_new = number not in self._model.numbers.get(name, {})
         answer = await self._ask(Code.REGISTER_BROKER, header.encode(), body, by=address)
         if is_new and len(topics) == 1:
-            ensure(answer.code == ResponseCode.SYSTEM_ERROR, "registered", f"{address}: one topic")
+            assert answer.code == ResponseCode.SYSTEM_ERROR, f"registered: {address}: one topic"
             return
-        ensure(answer.code == 0, "registered", f"{address}: {answer.remark}")
+        assert answer.code == 0, f"registered: {address}: {answer.remark}"
         new = Live(name, number, version, timeout_s, trio.current_time(), self._links[address])
         master = self._model.register(address, new, topics)
         told = (answer.fields.get("masterAddr"), answer.fields.get("haServerAddr"))
-        ensure(told == (master, "ha" if master else None), "registered", f"{told} for {master}")
+        assert told == (master, "ha" if master else None), f"registered: {told} for {master}"
         orders = KvTable.decode(answer.body).table if answer.body else {}
-        ensure(orders == self._model.orders, "registered", f"{orders} for {self._model.orders}")
-        ensure(bool(answer.body) == bool(orders), "registered", f"a body of {orders}")
+        assert orders == self._model.orders, f"registered: {orders} for {self._model.orders}"
+        assert bool(answer.body) == bool(orders), f"registered: a body of {orders}"
 
     async def _unregister(self) -> None:
         address, name, cluster = self._somebody()
@@ -191,7 +189,7 @@ class _Brokers:
             if live is not None and live.number == 0:
                 is_other = is_other or self._model.is_not_own(address, name)
             told = answer.fields["changed"]
-            ensure(told == str(is_other).lower(), "version", f"{address}: {told} for {is_other}")
+            assert told == str(is_other).lower(), f"version: {address}: {told} for {is_other}"
         if address in self._model.live:
             self._model.live[address].heard_s = trio.current_time()
 
@@ -211,7 +209,7 @@ class _Brokers:
         answer = await self._ask(code, BrokerNameRequest(brokerName=name).encode())
         told = answer.fields["addTopicCount" if writes else "wipeTopicCount"]
         count = self._model.allow(name, writes=writes)
-        ensure(told == str(count), "permission", f"of {told} topics for {count}")
+        assert told == str(count), f"permission: of {told} topics for {count}"
 
     async def _delete(self) -> None:
         topic, cluster = self._random.choice(TOPICS), self._random.choice((None, "c1", "c2"))
@@ -259,29 +257,29 @@ class _Brokers:
             answer = await self._ask(code, header.encode(), version=version)
             held, queues = self._model.route(topic)
             if not held:
-                ensure(answer.code == ResponseCode.TOPIC_NOT_EXIST, "route", f"{act}: {topic} is")
+                assert answer.code == ResponseCode.TOPIC_NOT_EXIST, f"route: {act}: {topic} is"
                 continue
-            ensure(answer.code == 0, "route", f"{act}: {topic}: {answer.remark}")
+            assert answer.code == 0, f"route: {act}: {topic}: {answer.remark}"
             is_quoted = b'"brokerAddrs":{"' in answer.body
-            ensure(is_quoted == (strict or version > 400), "route", f"{answer.body!r}")
+            assert is_quoted == (strict or version > 400), f"route: {answer.body!r}"
             data = TopicRouteData.decode(answer.body)
             told: Any = {one.broker_name: one.broker_addrs for one in data.broker_datas}
-            ensure(told == held, "route", f"{act}: {topic} of {told} for {held}")
+            assert told == held, f"route: {act}: {topic} of {told} for {held}"
             told = {one.broker_name: (one.read_queue_nums, one.perm) for one in data.queue_datas}
-            ensure(told == queues, "route", f"{act}: {topic}: {told} for {queues}")
+            assert told == queues, f"route: {act}: {topic}: {told} for {queues}"
             order = self._model.orders.get(topic)
-            ensure(data.order_topic_conf == order, "route", f"{data.order_topic_conf}, {order}")
+            assert data.order_topic_conf == order, f"route: {data.order_topic_conf}, {order}"
         await self._compare_clusters(act)
 
     async def _compare_clusters(self, act: str) -> None:
         numbers = self._model.numbers
         info = ClusterInfo.decode((await self._ask(Code.GET_BROKER_CLUSTER_INFO, {})).body)
         told: Any = {name: one.broker_addrs for name, one in info.broker_addr_table.items()}
-        ensure(told == numbers, "cluster", f"{act}: {told} for {numbers}")
+        assert told == numbers, f"cluster: {act}: {told} for {numbers}"
         for cluster in ("c1", "c2"):
             names = {name for name in numbers if CLUSTERS[name] == cluster}
             told = set(info.cluster_addr_table.get(cluster, []))
-            ensure(told == names, "cluster", f"{act}: {cluster} of {told} for {names}")
+            assert told == names, f"cluster: {act}: {cluster} of {told} for {names}"
             header = ClusterRequest(cluster=cluster)
             want = {topic for topic, at in self._model.topics.items() if names & at.keys()}
             await self._topics(act, Code.GET_TOPICS_BY_CLUSTER, header.encode(), want)
@@ -289,10 +287,10 @@ class _Brokers:
             body = (await self._ask(Code.GET_BROKER_MEMBER_GROUP, group.encode())).body
             told = MemberGroupBody.decode(body).broker_member_group.broker_addrs
             held = numbers.get("a", {}) if cluster == "c1" else {}
-            ensure(told == held, "members", f"{act}: {told} for {held}")
+            assert told == held, f"members: {act}: {told} for {held}"
         code = Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         await self._topics(act, code, {}, set(self._model.topics))
 
     async def _topics(self, act: str, code: int, fields: dict[str, str], want: set[str]) -> None:
         told = set(TopicList.decode((await self._ask(code, fields)).body).topic_list)
-        ensure(told == want, "topics", f"{act}: {told} for {want}")
+        assert told == want, f"topics: {act}: {told} for {want}"

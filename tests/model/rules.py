@@ -25,7 +25,6 @@ from rocketbed.wire.command import RequestCode, request
 from rocketbed.wire.properties import CRC32, KEYS, PAIR_END, TAGS, UNIQUE_KEY, WAIT
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
-from tests.model.model import ensure
 from tests.model.rules_delays import ask_delays
 from tests.model.rules_known import ask_known
 from tests.model.rules_tables import ask_tables
@@ -37,7 +36,6 @@ SUFFIX: Final = b"more"
 
 
 def run_rules(seed: int) -> str:
-    """Raises `Wrong`."""
     random = Random(f"rules/{seed}")
     _names(random)
     _meanings()
@@ -77,7 +75,7 @@ async def _polls(random: Random) -> None:
                 late = trio.current_time() + random.choice((0.5, 2.25, 60))
                 pull = LongPoll(command, connection, ends[key] + random.randrange(2), codes, late)
                 was_held = polls.add(*key, pull)
-                ensure(was_held == (len(held) < limit), "hold", f"{len(held)} of {limit} are held")
+                assert was_held == (len(held) < limit), f"hold: {len(held)} of {limit} are held"
                 held += [(key, pull)] if was_held else []
             elif draw < 0.65:
                 count, code = random.choice((1, -2, 0)), random.choice((5, 7))
@@ -115,16 +113,14 @@ async def _polls(random: Random) -> None:
             held = [(at, one) for at, one in held if one not in due]
             want += [one for one in due if not one.connection.is_closed]
             found = sorted(map(id, answered))
-            ensure(
-                found == sorted(map(id, want)),
-                "hold",
-                f"{len(answered)} are answered of {len(want)}",
+            assert found == sorted(map(id, want)), (
+                f"hold: {len(answered)} are answered of {len(want)}"
             )
-            ensure(len(polls) == len(held), "hold", f"{len(polls)} are held, not {len(held)}")
+            assert len(polls) == len(held), f"hold: {len(polls)} are held, not {len(held)}"
         polls.release_all()
         want += [one for _, one in held if not one.connection.is_closed]
-        ensure(sorted(map(id, answered)) == sorted(map(id, want)), "hold", "some are not answered")
-        ensure(not len(polls), "hold", f"{len(polls)} are held at the end")
+        assert sorted(map(id, answered)) == sorted(map(id, want)), "hold: some are not answered"
+        assert not len(polls), f"hold: {len(polls)} are held at the end"
         nursery.cancel_scope.cancel()
 
 
@@ -167,7 +163,7 @@ async def _locks(random: Random) -> None:
                         changed[group, queue] = None
                     known[group, queue] = client, now + LASTS_S
             found = set(LockedQueues.decode(body).lock_ok_mq_set)
-            ensure(found == want, "lock", f"{client} has {found}, not {want}")
+            assert found == want, f"lock: {client} has {found}, not {want}"
         elif draw < 0.55:
             locks.unlock(request(RequestCode.UNLOCK_BATCH_MQ, {}, asked.encode()), nobody)
             for queue in queues:
@@ -200,10 +196,10 @@ async def _locks(random: Random) -> None:
             holds = {
                 (at, queue.queue_id): known.get((at, queue), ("",))[0] for at, queue in changed
             }
-            ensure(rows == holds, "lock", f"{rows} are told, not {holds}")
+            assert rows == holds, f"lock: {rows} are told, not {holds}"
             changed.clear()
         groups = {at for at, _ in known}
-        ensure(set(locks._groups) == groups, "lock", f"{sorted(locks._groups)} have some")
+        assert set(locks._groups) == groups, f"lock: {sorted(locks._groups)} have some"
 
 
 # --- plain sends
@@ -238,9 +234,9 @@ def _names(random: Random) -> None:
             rest = SUFFIX if is_ended else PAIR_END.encode() + SUFFIX
             want = (*places, pairs, 2 * len(chosen) + is_ended, rest)
         asked = tuple(key)
-        ensure(names[asked] == want, "plain", f"{asked}: {names[asked]}, not {want}")
+        assert names[asked] == want, f"plain: {asked}: {names[asked]}, not {want}"
         is_kept = sum(len(name) for name in key) < NAMES_MAX + 1
-        ensure((asked in names) == is_kept, "plain", f"{asked} is kept: {asked in names}")
+        assert (asked in names) == is_kept, f"plain: {asked} is kept: {asked in names}"
 
 
 def _meanings() -> None:
@@ -261,9 +257,9 @@ def _meanings() -> None:
         except (KeyError, ValueError):
             found = None
         want = tuple(map(int, texts[1:])) if is_plain else None
-        ensure(found == want, "plain", f"{texts}: {found}")
+        assert found == want, f"plain: {texts}: {found}"
     for flag in range(MEANINGS_MAX - len(meanings)):
         meanings["A", "0", "1", str(flag)]
-    ensure(len(meanings) == MEANINGS_MAX, "plain", f"{len(meanings)} are kept")
+    assert len(meanings) == MEANINGS_MAX, f"plain: {len(meanings)} are kept"
     meanings["A", "0", "2", "0"]
-    ensure(len(meanings) == 1, "plain", f"{len(meanings)} are kept when it was full")
+    assert len(meanings) == 1, f"plain: {len(meanings)} are kept when it was full"

@@ -14,7 +14,6 @@ from rocketbed.node.broker.config_file import TableLost
 from rocketbed.node.broker.delays import LOOK_S, ROUND, ROUND_BYTES, DelayOffsets, Delays
 from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import World
-from tests.model.model import ensure
 
 DIRECTORY: Final = "/rules"
 LEVELS: Final = "2s 5s"
@@ -39,7 +38,7 @@ class _Queue:
         return len(self.rows)
 
     def units(self, _topic: str, queue: int, first: int, count: int) -> list[tuple[int, int, int]]:
-        ensure(queue == 1, "delay", f"queue {queue} of level 2 is asked")
+        assert queue == 1, f"delay: queue {queue} of level 2 is asked"
         return self.rows[first : first + count]
 
 
@@ -59,7 +58,6 @@ def _delays(
 
 
 async def ask_delays(world: World, random: Random) -> None:
-    """Raises `Wrong`."""
     for _ in range(6):
         await _due(world, random)
     for number, is_confirmed_first in enumerate((False, True)):
@@ -67,8 +65,8 @@ async def ask_delays(world: World, random: Random) -> None:
     delays, _, _ = _delays(world, lambda: 0, None)
     _table_lost(world)
     levels = [delays.level(asked) for asked in (-1, 0, 1, 2, 3)]
-    ensure(levels == [0, 0, 1, 2, 2], "delay", f"levels {levels}")
-    ensure([delays.delay_ms(1), delays.delay_ms(2)] == [2000, 5000], "delay", "of the levels")
+    assert levels == [0, 0, 1, 2, 2], f"delay: levels {levels}"
+    assert [delays.delay_ms(1), delays.delay_ms(2)] == [2000, 5000], "delay: of the levels"
 
 
 def _table_lost(world: World) -> None:
@@ -92,10 +90,10 @@ def _table_lost(world: World) -> None:
             is_told = told == ["delays.table_lost"]
         except TableLost:
             is_told = not told
-            ensure(not indexed, "delay", "a start is refused for a table that the log has too")
+            assert not indexed, "delay: a start is refused for a table that the log has too"
         else:
-            ensure(indexed, "delay", "a start without positions that only the table had")
-        ensure(is_told, "delay", f"of a lost table: {told}")
+            assert indexed, "delay: a start without positions that only the table had"
+        assert is_told, f"delay: of a lost table: {told}"
 
 
 async def _due(world: World, random: Random) -> None:
@@ -155,20 +153,18 @@ async def _due(world: World, random: Random) -> None:
             wait_s = 0 if after > first and after < high else wait_s
         piece = delays._due_messages(2)
         found = piece.units, piece.after, piece.expired
-        ensure(found == (units, after, expired), "delay", f"{found}: {units}, {after}, {expired}")
-        ensure(
-            abs(piece.wait_s - wait_s) < 1e-6, "delay", f"a pause of {piece.wait_s} for {wait_s}"
-        )
+        assert found == (units, after, expired), f"delay: {found}: {units}, {after}, {expired}"
+        assert abs(piece.wait_s - wait_s) < 1e-6, f"delay: a pause of {piece.wait_s} for {wait_s}"
         delays._tell_expired(2, piece)
         dropped += expired
-        ensure(delays.dropped == dropped == sum(told), "delay", f"{dropped} are gone, {told}")
+        assert delays.dropped == dropped == sum(told), f"delay: {dropped} are gone, {told}"
         owed = sorted(random.sample(range(high), min(high, random.randrange(1, 4))))
         if owed:
             again = delays._read_again(2, owed)
             there = [one for one in owed if queue.rows[one][0] >= queue.min_offset]
             want = [(one, *queue.rows[one][:2]) for one in there]
             told_owed = again.units, again.after, again.expired
-            ensure(told_owed == (want, owed[-1] + 1, 0), "delay", f"{told_owed} for {owed}")
+            assert told_owed == (want, owed[-1] + 1, 0), f"delay: {told_owed} for {owed}"
         at = delays._next[2] = piece.after
         await trio.sleep(random.choice((0, 0.25, 1, piece.wait_s, DELAY_S)))
 
@@ -181,7 +177,7 @@ async def _saved(world: World, folder: str, *, is_confirmed_first: bool) -> None
     delays, queue, _ = _delays(world, lambda: 1000, confirmed, folder)
     path = f"{folder}/delayOffset.json"
     await delays.save()
-    ensure(not disk.exists(path), "delay", "what is not there is saved")
+    assert not disk.exists(path), "delay: what is not there is saved"
     queue.written.advance(100)
     delays._next, delays._unread = {1: 0, 2: 7}, {1: [], 2: [3, 1]}
     delays._damaged = {2: [3, 5]}
@@ -199,13 +195,13 @@ async def _saved(world: World, folder: str, *, is_confirmed_first: bool) -> None
             first, last = last, first
         for mark, value in ((first, 99), (last, 99), (first, 100), (last, 100)):
             await trio.sleep(1)
-            ensure(not ends, "delay", f"saved when {mark.value} were held of 100")
+            assert not ends, f"delay: saved when {mark.value} were held of 100"
             mark.advance(value)
-    ensure(round(ends[0] - begin) == 4, "delay", f"saved after {ends[0] - begin} s")
+    assert round(ends[0] - begin) == 4, f"delay: saved after {ends[0] - begin} s"
     stored = delays._offsets.stored()
     told = stored.offset_table, stored.rb_damaged
-    ensure(told == ({2: 7}, {2: [1, 3, 5]}), "delay", f"{told} is saved")
+    assert told == ({2: 7}, {2: [1, 3, 5]}), f"delay: {told} is saved"
     queue.written.advance(200)
     events = disk.events
     await delays.save()
-    ensure(disk.events == events, "delay", "what is known is saved again")
+    assert disk.events == events, "delay: what is known is saved again"

@@ -13,7 +13,6 @@ from rocketbed.node.broker.offsets import NOT_STORED, Offsets
 from rocketbed.node.broker.topics import Topics
 from rocketbed.wire.bodies import ConsumerOffsetTable, TopicConfig, TopicConfigTable
 from rocketbed.world.api import World
-from tests.model.model import ensure
 
 STEPS: Final = 80
 NAMES: Final = ("A", "B", "C", "%RETRY%g", "SCHEDULE_TOPIC_XXXX")
@@ -24,7 +23,6 @@ NO_SENDS: Final = 4
 
 
 async def ask_known(world: World, random: Random) -> None:
-    """Raises `Wrong`."""
     for number in range(3):
         await _topics(world, random, f"/topics-{number}")
         await _positions(world, random, f"/positions-{number}")
@@ -62,7 +60,7 @@ async def _topics(world: World, random: Random, folder: str) -> None:
             table[name] = row
         elif draw < 0.35:
             changed = [name] * (name in table)
-            ensure(topics.delete(name) == (name in table), "topics", f"{name} was deleted")
+            assert topics.delete(name) == (name in table), f"topics: {name} was deleted"
             table.pop(name, None)
         elif draw < 0.45:
             topics.apply({name: row, other: None})
@@ -79,24 +77,22 @@ async def _topics(world: World, random: Random, folder: str) -> None:
             disk.faults[:] = [SimFault(operation="*", path=f"{folder}/*", times=None)] * fails
             try:
                 await topics.save()
-                ensure(not fails or not dirty, "topics", "a disk that fails takes them")
+                assert not fails or not dirty, "topics: a disk that fails takes them"
                 durable, dirty = set(table), False
                 sendable = {one for one, row in table.items() if _is_plain(row, permission)}
             except ConfigFileError:
-                ensure(fails and dirty, "topics", "a disk that takes them refuses")
+                assert fails and dirty, "topics: a disk that takes them refuses"
             disk.faults.clear()
         dirty |= bool(changed)
         sendable -= set(changed)
         durable &= table.keys()
-        ensure(heard == changed, "topics", f"{heard} have changed, not {changed}")
+        assert heard == changed, f"topics: {heard} have changed, not {changed}"
         heard.clear()
         want = {one: table[one].queue_nums for one in sorted(sendable)}
         told = dict(sorted(topics.sendable.items()))
-        ensure(told == want, "topics", f"{told} may be sent to, not {want}")
+        assert told == want, f"topics: {told} may be sent to, not {want}"
         kept = [one for one in NAMES if topics.is_durable(one)]
-        ensure(
-            kept == [one for one in NAMES if one in durable], "topics", f"{kept} are in the file"
-        )
+        assert kept == [one for one in NAMES if one in durable], f"topics: {kept} are in the file"
     await topics.save()
     again = Topics(world, config)
     again.load()
@@ -104,7 +100,7 @@ async def _topics(world: World, random: Random, folder: str) -> None:
     want_rows = {one: row for one, row in table.items() if one in NAMES}
     if "SCHEDULE_TOPIC_XXXX" not in table:  # the broker's own
         del found["SCHEDULE_TOPIC_XXXX"]
-    ensure(found == want_rows, "topics", f"{found} are in the file, not {want_rows}")
+    assert found == want_rows, f"topics: {found} are in the file, not {want_rows}"
 
 
 def _row(name: str, random: Random) -> TopicConfig:
@@ -160,7 +156,7 @@ async def _positions(world: World, random: Random, folder: str) -> None:
             count = offsets.bring_down(lambda *place, high=ends: high[place])
             table = {(k, n): min(o, ends[k[0], n]) for (k, n), o in table.items()}
             lower = sum(table[place] != before[place] for place in table)
-            ensure(count == lower, "positions", f"{count} were brought down, of {lower}")
+            assert count == lower, f"positions: {count} were brought down, of {lower}"
         elif draw < 0.7:
             offsets.delete_topics({"A"})
             table = {place: o for place, o in table.items() if not place[0].startswith("A@")}
@@ -171,16 +167,16 @@ async def _positions(world: World, random: Random, folder: str) -> None:
             found = offsets.take_changes()
             rows_told = {(k, number): o for k, row in found.items() for number, o in row.items()}
             rows_due = {place: table.get(place, NOT_STORED) for place in told}
-            ensure(rows_told == rows_due, "positions", f"{rows_told} are told, not {rows_due}")
+            assert rows_told == rows_due, f"positions: {rows_told} are told, not {rows_due}"
             told.clear()
         changed = [p for p in {**before, **table} if before.get(p) != table.get(p)]
         told |= dict.fromkeys(changed)
-        ensure(_rows(offsets) == table, "positions", f"{_rows(offsets)}, not {table}")
+        assert _rows(offsets) == table, f"positions: {_rows(offsets)}, not {table}"
         if random.random() < 0.4:
             await offsets.save()
             again = Offsets(world, config)
             again.load()
-            ensure(_rows(again) == table, "positions", f"{_rows(again)} is saved, not {table}")
+            assert _rows(again) == table, f"positions: {_rows(again)} is saved, not {table}"
 
 
 def _rows(offsets: Offsets) -> dict[tuple[str, int], int]:

@@ -16,7 +16,6 @@ from rocketbed.node.store.errors import PutFailed
 from rocketbed.node.store.status import PutStatus
 from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import World
-from tests.model.model import ensure
 
 SIZE: Final = 100
 """Bytes of each record."""
@@ -60,37 +59,34 @@ def _tables(world: World) -> tuple[TableLog, _Store, Any, Watermark]:
 
 
 async def ask_tables(world: World, random: Random) -> None:
-    """Raises `Wrong`."""
     log, store, topics, acknowledged = _tables(world)
     names = [f"t{number}" for number in range(2 * ROWS + random.randrange(2))]
     topics.on_change[0](names)
     store.is_full = True
     log.put()
-    ensure(not store.bodies, "tables", "a full log took some")
+    assert not store.bodies, "tables: a full log took some"
     store.is_full = False
     log.put()
     want = len(names) // ROWS + (len(names) % ROWS > 0)
-    ensure(len(store.bodies) == want, "tables", f"{len(names)} rows in {len(store.bodies)}")
+    assert len(store.bodies) == want, f"tables: {len(names)} rows in {len(store.bodies)}"
     log.put()
-    ensure(len(store.bodies) == want, "tables", "what is put is put again")
-    ensure(not log.is_behind, "tables", "it is behind at once")
+    assert len(store.bodies) == want, "tables: what is put is put again"
+    assert not log.is_behind, "tables: it is behind at once"
     await trio.sleep(BEHIND_S + 0.1)
-    ensure(log.is_behind, "tables", "it is not behind")
+    assert log.is_behind, "tables: it is not behind"
     acknowledged.advance(store.max_offset - 1)
-    ensure(log.is_behind, "tables", "it is not behind by a byte")
+    assert log.is_behind, "tables: it is not behind by a byte"
     acknowledged.advance(store.max_offset)
-    ensure(not log.is_behind, "tables", "it is behind what is confirmed")
+    assert not log.is_behind, "tables: it is behind what is confirmed"
     await _removed(log, store)
     for late, is_told in ((0.0, True), (1.0, True), (WAITS_S + 1, False)):
         topics.on_change[0](["u"])
         took, was_told = await _settled(log.settling(), store, acknowledged, late)
-        ensure(
-            (round(took), was_told) == (min(late, WAITS_S), is_told), "tables", f"{took}, {late}"
-        )
+        assert (round(took), was_told) == (min(late, WAITS_S), is_told), f"tables: {took}, {late}"
     settle = log.settling()
     log.begin_role()
     took, was_told = await _settled(settle, store, acknowledged, 0.0)
-    ensure(not was_told, "tables", "of a former role")
+    assert not was_told, "tables: of a former role"
     _replayed(world, random)
 
 
@@ -119,18 +115,18 @@ async def _removed(log: TableLog, store: _Store) -> None:
     """One that was not put yet may be given up, once; not one that was, nor by a slave."""
     config: Any = log._config
     log.removal("a")
-    ensure(log.give_up_removal("a"), "tables", "a deletion that is not put stays")
-    ensure(not log.give_up_removal("a"), "tables", "it is given up twice")
+    assert log.give_up_removal("a"), "tables: a deletion that is not put stays"
+    assert not log.give_up_removal("a"), "tables: it is given up twice"
     log.removal("b")
     log.put()
-    ensure(f'"removed":{{"b":{store.max_offset - SIZE}}}' in store.bodies[-1], "tables", "no row")
-    ensure(not log.give_up_removal("b"), "tables", "what is put is given up")
+    assert f'"removed":{{"b":{store.max_offset - SIZE}}}' in store.bodies[-1], "tables: no row"
+    assert not log.give_up_removal("b"), "tables: what is put is given up"
     log.removal("c")
     config.is_slave = True
-    ensure(not log.give_up_removal("c"), "tables", "a slave gives up")
+    assert not log.give_up_removal("c"), "tables: a slave gives up"
     config.is_slave = False
     log.begin_role()
-    ensure(not log.give_up_removal("c"), "tables", "a former role's is given up")
+    assert not log.give_up_removal("c"), "tables: a former role's is given up"
 
 
 def _replayed(world: World, random: Random) -> None:
@@ -154,7 +150,7 @@ def _replayed(world: World, random: Random) -> None:
         while begin > 0 and begin >= old:
             begin = max(begin - REPLAYED, 0)
         want = [*range(first + begin, first + count)]
-        ensure(taken == want, "tables", f"from {taken[:1]} of {count}, {old} old: {want[:1]}")
+        assert taken == want, f"tables: from {taken[:1]} of {count}, {old} old: {want[:1]}"
 
 
 def _units(

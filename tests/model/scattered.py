@@ -15,7 +15,7 @@ from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.damage import spoil_byte
 from tests.model.mending import edited, serve
-from tests.model.model import Kept, Model, ensure
+from tests.model.model import Kept, Model
 from tests.model.store import Life, Topics, settings
 
 MOST: Final = 512
@@ -29,7 +29,6 @@ LONG: Final = 9000
 
 
 def run_scattered(seed: int) -> str:
-    """Raises `Wrong`."""
     random = Random(f"scattered/{seed}")
     wide = {"segment_size": SEGMENT, "queue_segment_size": 40_000, "index_enabled": False}
     config = settings(Random(f"scattered/{seed}"), append_property_crc=False, **wide)
@@ -91,19 +90,19 @@ def _stretches(model: Model, bad: list[Kept]) -> list[tuple[int, int]]:
 
 async def _sees(store: MessageStore, want: list[tuple[int, int]], count: int, model: Model) -> None:
     found = [(one.start, one.end) for one in store.scrubber.damage]
-    ensure(found == want, "scrub", f"{found[:3]}.. {len(found)} for {want[:3]}.. {len(want)}")
+    assert found == want, f"scrub: {found[:3]}.. {len(found)} for {want[:3]}.. {len(want)}"
     shown = ";".join(f"{start}-{end}" for start, end in want[:SHOWN])
     shown += f" and {len(want) - SHOWN} more" if len(want) > SHOWN else ""
-    ensure(store.damaged_ranges == shown, "scrub", f"{store.damaged_ranges!r} for {shown!r}")
-    ensure(store._parts.damaged.count == count, "scrub", f"{store._parts.damaged.count} times")
+    assert store.damaged_ranges == shown, f"scrub: {store.damaged_ranges!r} for {shown!r}"
+    assert store._parts.damaged.count == count, f"scrub: {store._parts.damaged.count} times"
     reasons = [one.reason for one in store.scrubber.damage if one.end - one.start > GAP // 2]
     right = all(reason.endswith(", and more behind it") for reason in reasons)
-    ensure(right and all(one.count("and more") == 1 for one in reasons), "scrub", f"{reasons}")
+    assert right and all(one.count("and more") == 1 for one in reasons), f"scrub: {reasons}"
     for one in model.kept:
         is_bad = any(start <= one.physical < end for start, end in want)
         try:
             data = await store.read(store.get_messages(*one.place, one.offset, 1).ranges)
         except CorruptRecord:
-            ensure(is_bad, "pull", f"{one.physical} is refused")
+            assert is_bad, f"pull: {one.physical} is refused"
         else:
-            ensure(not is_bad and data == one.data, "pull", f"{one.physical} is given")
+            assert not is_bad and data == one.data, f"pull: {one.physical} is given"

@@ -7,7 +7,6 @@ import trio
 
 from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.world.api import World
-from tests.model.model import Wrong, ensure
 
 
 class Script:
@@ -20,13 +19,13 @@ class Script:
         self._host = ""
 
     def play(self, host: str, main: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Run it to its end. Raises `Wrong`, the first that it raises."""
-        found: list[Wrong] = []
+        """Run it to its end. Raises `AssertionError`, the first that it raises."""
+        found: list[AssertionError] = []
 
         async def whole(world: World) -> None:
             try:
                 await main(world, *arguments)
-            except* Wrong as group:
+            except* AssertionError as group:
                 found.append(_first(group))
 
         self._host = host
@@ -51,18 +50,18 @@ class Script:
 async def wait_until(
     holds: Callable[[], bool], what: str, seconds: float, pause_s: float, judge: Callable[[], None]
 ) -> None:
-    """Raises `Wrong` when it does not hold in time, or what `judge` raises meanwhile."""
+    """Raises `AssertionError` when it does not hold in time, or what `judge` raises meanwhile."""
     end = trio.current_time() + seconds
     while not holds():
         judge()
-        ensure(trio.current_time() < end, "wait", f"not within {seconds} s: {what}")
+        assert trio.current_time() < end, f"wait: not within {seconds} s: {what}"
         await trio.sleep(pause_s)
 
 
-def _first(group: BaseExceptionGroup[Any]) -> Wrong:
+def _first(group: BaseExceptionGroup[Any]) -> AssertionError:
     """Of what a nursery has gathered."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, Wrong), error
+    assert isinstance(error, AssertionError), error
     return error

@@ -22,7 +22,6 @@ from rocketbed.wire.message import BatchItem, decode_messages, encode_batch
 from rocketbed.wire.properties import decode_properties
 from rocketbed.world.api import Stream, World
 from tests.model.broker import Peer
-from tests.model.model import ensure
 from tests.model.script import Script
 from tests.model.stage import PORT, SEGMENT, Stage
 
@@ -75,7 +74,6 @@ class Asked:
 
 
 def run_sends(seed: int) -> str:
-    """Raises `Wrong`."""
     digest = ""
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         name = f"sends/{seed}/{flush}"
@@ -153,7 +151,7 @@ class Sends:
             _, end = await self._same(stream, reader, BODY_MAX // 2)
         _, end = await self._same(stream, reader, room)
         want = start - END_MARK + more if more <= 0 else start + rest + room
-        ensure(end == want, "roll", f"{more} more: the log ends at {end} for {want}")
+        assert end == want, f"roll: {more} more: the log ends at {end} for {want}"
 
     async def _same(self, stream: Stream, reader: FrameReader, size: int) -> tuple[int, int]:
         """A message with a body of that size, and else as long as any; where the log ended before
@@ -283,7 +281,7 @@ class Sends:
         self, asked: list[Asked], answers: dict[int, Command], *, is_slow: bool, is_full: bool
     ) -> None:
         known = {one.command.opaque for one in asked if not one.is_oneway}
-        ensure(answers.keys() == known, "answers", f"{sorted(answers.keys() ^ known)}")
+        assert answers.keys() == known, f"answers: {sorted(answers.keys() ^ known)}"
         last = -1
         for one in asked:
             number = self._ends.get((one.topic, one.queue), 0)
@@ -306,21 +304,21 @@ class Sends:
             elif want == Answer.SUCCESS and is_slow and one.waits:
                 want = Answer.FLUSH_DISK_TIMEOUT
             what = f"{one.topic}/{one.queue} {one.properties}: {answer.remark}"
-            ensure(answer.code == want, "code", f"{answer.code} for {want}: {what}")
+            assert answer.code == want, f"code: {answer.code} for {want}: {what}"
             if not is_stored:
                 continue
             fields = answer.fields
             told = (fields["queueId"], fields["queueOffset"])
-            ensure(told == (str(one.queue), str(number)), "answer", f"{told}, {number}: {what}")
+            assert told == (str(one.queue), str(number)), f"answer: {told}, {number}: {what}"
             offsets = [int(one_id[-16:], 16) for one_id in fields["msgId"].split(",")]
             count = 1 if one.batch_key else len(one.bodies)
             rising = [last, *offsets] == sorted({last, *offsets})
-            ensure(len(offsets) == count and rising, "answer", f"{offsets} behind {last}: {what}")
+            assert len(offsets) == count and rising, f"answer: {offsets} behind {last}: {what}"
             last = offsets[-1]
             if one.command.code == RequestCode.SEND_MESSAGE_V2:
                 key = decode_properties(one.properties[0])["UNIQ_KEY"]
-                ensure(fields.get("transactionId") == key, "answer", f"{fields} for {key}")
-            ensure(fields.get("batchUniqId") == one.batch_key, "answer", f"{fields}: {what}")
+                assert fields.get("transactionId") == key, f"answer: {fields} for {key}"
+            assert fields.get("batchUniqId") == one.batch_key, f"answer: {fields}: {what}"
 
     async def _read_back(self, peer: Peer) -> None:
         """Every queue from its beginning, by tag, and some by key."""
@@ -336,16 +334,16 @@ class Sends:
                     answer = await peer.connection.request(asked, timeout_s=60)
                     found += decode_messages(answer.body) if answer.code == Answer.SUCCESS else []
                     after = int(answer.fields["nextBeginOffset"])
-                    ensure(after > offset, "pull", f"{topic}/{queue} stays at {offset}")
+                    assert after > offset, f"pull: {topic}/{queue} stays at {offset}"
                     offset = after
                 some = [one for one in wanted if tag == "*" or one[1].get("TAGS") == tag]
                 bodies = [message.body for message in found]
-                ensure(bodies == [body for body, _ in some], "pull", f"{topic}/{queue} {tag}")
+                assert bodies == [body for body, _ in some], f"pull: {topic}/{queue} {tag}"
                 if topic == BATCH_QUEUES:
                     continue
                 for message, (_, want) in zip(found, some, strict=True):
                     got = {name: message.properties.get(name) for name in want}
-                    ensure(got == want, "properties", f"{got} for {want}")
+                    assert got == want, f"properties: {got} for {want}"
         await self._by_keys(peer)
 
     async def _by_keys(self, peer: Peer) -> None:
@@ -359,7 +357,7 @@ class Sends:
             )
             answer = await peer.ask(RequestCode.QUERY_MESSAGE, header.encode(), 0)
             bodies = [message.body for message in decode_messages(answer.body)]
-            ensure(bodies == wanted[key], "query", f"{key}: {len(bodies)} messages")
+            assert bodies == wanted[key], f"query: {key}: {len(bodies)} messages"
 
 
 async def _answers(stream: Stream, reader: FrameReader, asked: list[Asked]) -> dict[int, Command]:
@@ -369,6 +367,6 @@ async def _answers(stream: Stream, reader: FrameReader, asked: list[Asked]) -> d
     with trio.move_on_after(5):
         while len(found) < wanted:
             for command in reader.feed(bytes(await stream.receive_some(65_536))):
-                ensure(command.opaque not in found, "answers", f"{command.opaque} twice")
+                assert command.opaque not in found, f"answers: {command.opaque} twice"
                 found[command.opaque] = command
     return found

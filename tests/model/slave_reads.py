@@ -11,7 +11,6 @@ from rocketbed.wire.message import decode_messages
 from tests.model.broker import Peer
 from tests.model.following_tables import tables_of
 from tests.model.master import HandMaster
-from tests.model.model import ensure
 from tests.model.stage import AS_SLAVE, Stage
 
 Answer = ResponseCode
@@ -24,7 +23,7 @@ COMMIT: Final = 1
 
 
 def run_slave_reads(seed: int) -> str:
-    """With each setting of what a slave may do. Raises `Wrong`."""
+    """With each setting of what a slave may do."""
     digest, random = "", Random(f"slave-reads/{seed}")
     with Stage(seed) as stage:
         stage.node("source", {})
@@ -69,7 +68,7 @@ def _case(stage: Stage, log: bytes, *, reads: bool, checks: bool) -> None:
             what = f"{offset} of {end}, alive: {is_alive}, {reads}, {checks}"
             _pulls(stage, offset, code, suggested, what)
     told = node.tables.offsets.body().offset_table.get(f"T@{GROUP}")
-    ensure(told is None, "position", f"{told}, which only a master keeps")
+    assert told is None, f"position: {told}, which only a master keeps"
 
 
 def _pulls(stage: Stage, offset: int, code: int, suggested: int, what: str) -> None:
@@ -79,8 +78,8 @@ def _pulls(stage: Stage, offset: int, code: int, suggested: int, what: str) -> N
 
     found = stage.ask("slave", ask)
     told = found.fields["suggestWhichBrokerId"]
-    ensure(told == str(suggested), "sent to", f"{told} for {suggested}: {what}")
+    assert told == str(suggested), f"sent to: {told} for {suggested}: {what}"
     after = int(found.fields["nextBeginOffset"])
     if code == Answer.SUCCESS:
         count = len(decode_messages(found.body))
-        ensure(after == offset + count > offset, "pull", f"on to {after}: {what}")
+        assert after == offset + count > offset, f"pull: on to {after}: {what}"

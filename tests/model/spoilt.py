@@ -12,7 +12,6 @@ from rocketbed.wire.headers import QueryMessageRequest, ViewMessageRequest
 from rocketbed.wire.message import StoredMessage, decode_messages
 from tests.model.broker import Peer
 from tests.model.mending import edited
-from tests.model.model import ensure
 from tests.model.stage import SEGMENT, Stage
 
 Code, Answer = RequestCode, ResponseCode
@@ -23,7 +22,6 @@ NODE: Final = "master"
 
 
 def run_spoilt(seed: int) -> str:
-    """Raises `Wrong`."""
     random = Random(f"spoilt/{seed}")
     with Stage(f"spoilt/{seed}") as stage:
         stage.node(NODE, {})
@@ -88,17 +86,17 @@ async def _pull(
     found = await peer.pull(Answer.SUCCESS, queueOffset=offset, maxMsgNums=most)
     count = len(decode_messages(found.body))
     until = min([number for number in bad if number > offset], default=COUNT)
-    ensure(0 < count <= min(most, until - offset), "pull", f"{count} messages: {what}")
+    assert 0 < count <= min(most, until - offset), f"pull: {count} messages: {what}"
     _same(found.body, [sent[number] for number in range(offset, offset + count)], what)
     then = int(found.fields["nextBeginOffset"])
-    ensure(then == offset + count, "pull", f"on from {then}: {what}")
+    assert then == offset + count, f"pull: on from {then}: {what}"
 
 
 def _same(body: bytes, wanted: list[StoredMessage], what: str) -> None:
     found = [(one.queue_offset, one.body) for one in decode_messages(body)]
     right = [(one.queue_offset, one.body) for one in wanted]
-    ensure(found == right, "given", f"{what}: {[at for at, _ in found]}")
+    assert found == right, f"given: {what}: {[at for at, _ in found]}"
 
 
 def _is_named(remark: str | None, one: StoredMessage) -> None:
-    ensure(str(one.physical_offset) in (remark or ""), "refused", f"{remark!r} for {one}")
+    assert str(one.physical_offset) in (remark or ""), f"refused: {remark!r} for {one}"

@@ -18,7 +18,6 @@ from rocketbed.wire.command import RequestCode
 from rocketbed.world.api import World
 from tests.model.alone import ensure_reasons
 from tests.model.broker import Peer
-from tests.model.model import Wrong, ensure
 from tests.model.store import HOST
 
 PORT: Final = 10911
@@ -105,15 +104,15 @@ class Stage:
         process = self.simulation.process(name)
         self.simulation.stop(name)
         self.until(lambda: process.done, f"{name} stops")
-        ensure(not process.disk.open_files, "closed", f"{process.disk.open_files} files are open")
+        assert not process.disk.open_files, f"closed: {process.disk.open_files} files are open"
         return self.simulation.host(name).image
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = 30) -> None:
-        """Go on until it holds. Raises `Wrong`."""
+        """Go on until it holds."""
         try:
             self.simulation.run(seconds, until=holds)
         except SimulationError as exc:
-            raise Wrong(f"wait: not within {seconds} s: {what}") from exc
+            raise AssertionError(f"wait: not within {seconds} s: {what}") from exc
 
     def peer(self, main: Callable[[World], Awaitable[Any]]) -> Any:
         """Run a program on a host of its own to its end; what it returned."""
@@ -130,18 +129,18 @@ class Stage:
                 peer.connection = connection
                 try:
                     return await ask(peer)
-                except Wrong as exc:
+                except AssertionError as exc:
                     return exc  # raised outside, since a nursery would wrap it in a group
 
         found = self.peer(main)
-        if isinstance(found, Wrong):
+        if isinstance(found, AssertionError):
             raise found
         return found
 
     def ready(self, name: str, code: int, says: str) -> None:
         """What a node answers to `rocketbed health`."""
         answer = self.ask(name, lambda peer: peer.ask(RequestCode.RB_READINESS, {}, code))
-        ensure(says in (answer.remark or ""), "readiness", f"{answer.remark!r} for {says!r}")
+        assert says in (answer.remark or ""), f"readiness: {answer.remark!r} for {says!r}"
 
     def fill(self, name: str, count: int, random: Random) -> None:
         """Put messages into a node's store."""

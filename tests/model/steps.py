@@ -31,7 +31,7 @@ from rocketbed.replication.kept_file import (
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.durable import ensure_durable
-from tests.model.model import Model, Wrong, ensure
+from tests.model.model import Model
 from tests.model.store import ROOT, Life, Topics, ensure_closed, settings
 
 RECORD: Final = struct.Struct(">iiIiiqqiq8sq8siqi")
@@ -44,7 +44,6 @@ KIND: Final = "rocketbed-thing 1"
 
 
 def run_steps(seed: int) -> str:
-    """Raises `Wrong`."""
     random = Random(f"steps/{seed}")
     config = settings(random)
     steps = (_holes, _in_the_way, _locks, _failed, _leftovers, _kept_files, _left)
@@ -64,9 +63,9 @@ async def _refuses(
     try:
         await asked()
     except kind as exc:
-        ensure(says in str(exc), "refusal", f"{what}: {exc!r} for {says!r}")
+        assert says in str(exc), f"refusal: {what}: {exc!r} for {says!r}"
         return
-    raise Wrong(f"refusal: {what}")
+    raise AssertionError(f"refusal: {what}")
 
 
 # --- a hole in the log
@@ -91,13 +90,13 @@ async def _holes(world: World, config: StoreConfig, random: Random) -> None:
         data = parts.log.segments.read(at, length)
         rest = length - FILLER_MIN
         body, ends = data[88 : 88 + rest], data[88 + rest :]
-        ensure(before[88 : 88 + rest] == body, "filler", "its body is not what stood there")
+        assert before[88 : 88 + rest] == body, "filler: its body is not what stood there"
         stored_ms = parts.log.last_store_ms
         says = RECORD.unpack_from(data)
         crc = zlib.crc32(body) & 0x7FFFFFFF
         want: tuple[Any, ...] = (length, MAGIC, crc, 0, 0, 0, at, ROLLED_BACK, stored_ms)
         want += (says[9], stored_ms, says[9], 0, 0, rest)
-        ensure(says == want and ends == b"\x01!\0\0", "filler", f"{says} for {want}, {ends!r}")
+        assert says == want and ends == b"\x01!\0\0", f"filler: {says} for {want}, {ends!r}"
         ensure_durable(world, "a hole that was filled")
     asked: tuple[tuple[int, int], ...] = ((start, FILLER_MIN - 1), (start + size - 10, FILLER_MIN))
     if len(parts.log.segments.starts) > 1:
@@ -118,7 +117,7 @@ async def _in_the_way(world: World, config: StoreConfig, random: Random) -> None
     pool, folder = store._parts.pool, f"{ROOT}/consumequeue"
     wanted = f"{folder}/T/0/{0:020d}"
     clear = partial(clear_the_way, world, pool, ROOT, wanted)
-    ensure(not clear(), "aside", "nothing stands in the way")
+    assert not clear(), "aside: nothing stands in the way"
     moved = 0
     for depth, is_folder in ((1, False), (2, False), (3, True), (3, False), (2, True)):
         path = "/".join(wanted.split("/")[: depth + 3])
@@ -126,20 +125,20 @@ async def _in_the_way(world: World, config: StoreConfig, random: Random) -> None
         if not is_folder:
             disk.replace_contents(path, MINE)
         is_in_the_way = is_folder == (path == wanted)
-        ensure(clear() == is_in_the_way, "aside", f"{path}, a folder: {is_folder}")
+        assert clear() == is_in_the_way, f"aside: {path}, a folder: {is_folder}"
         await pool.sync_names()
         ensure_durable(world, "what was moved aside")
-        ensure(disk.exists(path) != is_in_the_way, "aside", f"{path} stands there still")
+        assert disk.exists(path) != is_in_the_way, f"aside: {path} stands there still"
         moved += is_in_the_way
-        ensure(len(disk.listdir(f"{ROOT}/rocketbed.cut")) == moved, "aside", "where is it kept")
-        ensure(not clear(), "aside", f"{path} is in the way twice")
+        assert len(disk.listdir(f"{ROOT}/rocketbed.cut")) == moved, "aside: where is it kept"
+        assert not clear(), f"aside: {path} is in the way twice"
         if disk.is_file(path):
             disk.unlink(path)
     kept = disk.open(f"{ROOT}/rocketbed.cut/piece", create=True)
     kept.write_at(0, MINE)
     kept.close()
     found = kept_bytes(world, ROOT), kept_bytes(world, f"{ROOT}/index")
-    ensure(found == (len(MINE), 0), "aside", f"{found} bytes are kept")
+    assert found == (len(MINE), 0), f"aside: {found} bytes are kept"
     store._release()
 
 
@@ -152,7 +151,7 @@ async def _locks(world: World, config: StoreConfig, random: Random) -> None:
     apart = replace(config, commitlog_dir="/log")
     disk.makedirs(ROOT)
     only = lock_store(world, apart)
-    ensure(len(only) == 1, "lock", f"{len(only)} without a log")
+    assert len(only) == 1, f"lock: {len(only)} without a log"
     only[0].release()
     disk.makedirs("/log")
     other = disk.lock_dir("/log")
@@ -167,7 +166,7 @@ async def _locks(world: World, config: StoreConfig, random: Random) -> None:
     await _refuses("the log's lock fails", OSError, partial(_lock, world, apart))
     disk.lock_dir = lock_dir
     both = lock_store(world, apart)
-    ensure(len(both) == 2, "lock", f"{len(both)} beside a log")
+    assert len(both) == 2, f"lock: {len(both)} beside a log"
     await _refuses("both are taken", StoreLocked, partial(_lock, world, apart))
     for lock in both:
         lock.release()
@@ -187,8 +186,8 @@ async def _failed(world: World, config: StoreConfig, random: Random) -> None:
     life.put_in(store, "A", 0)
     parts = store._parts
     first = StoreFailed("first")
-    ensure(parts.failure.set(first) is first, "failed", "another reason")
-    ensure(parts.failure.set(StoreFailed("second")) is first, "failed", "a later reason")
+    assert parts.failure.set(first) is first, "failed: another reason"
+    assert parts.failure.set(StoreFailed("second")) is first, "failed: a later reason"
     path = parts.log.segments.path(parts.log.segments.starts[0])
     for what, asked in (
         ("a sync", partial(parts.pool.sync, path)),
@@ -197,7 +196,7 @@ async def _failed(world: World, config: StoreConfig, random: Random) -> None:
         ("the mark", store._checkpointer.raise_mark),
     ):
         await _refuses(f"{what} of a store that has failed", StoreFailed, asked)
-    ensure(str(first) in store.trouble(), "failed", f"{store.trouble()!r} is told")
+    assert str(first) in store.trouble(), f"failed: {store.trouble()!r} is told"
     store._release()
 
 
@@ -235,11 +234,11 @@ async def _kept_files(world: World, config: StoreConfig, random: Random) -> None
     disk: Any = world.disk
     disk.makedirs(ROOT)
     path = f"{ROOT}/thing"
-    ensure(read_kept(world, path, KIND) is None, "kept", "there is none")
+    assert read_kept(world, path, KIND) is None, "kept: there is none"
     value = {"n": random.randrange(100), "text": "x" * random.randrange(9)}
     await write_kept(world, ROOT, "thing", KIND, value)
     ensure_durable(world, "a small file")
-    ensure(read_kept(world, path, KIND) == value, "kept", "it is another one")
+    assert read_kept(world, path, KIND) == value, "kept: it is another one"
     good = disk.contents(path)
     spoilt = (good[:-1], good[1:], good + b"\n", good.replace(b'"n"', b'"m"'), bytes(9), b"r")
     for data in (b"", *spoilt):
@@ -270,9 +269,9 @@ async def _kept_files(world: World, config: StoreConfig, random: Random) -> None
     await _refuses("a disk that is read only", KeptFileUnwritable, write)
     disk.read_only = False
     disk.replace_contents(f"{path}.new", bytes(999))  # of a crash
-    ensure(read_kept(world, path, KIND) == value, "kept", "what could not be written came")
+    assert read_kept(world, path, KIND) == value, "kept: what could not be written came"
     await write()
-    ensure(read_kept(world, path, KIND) == {"n": -1}, "kept", "what could be written did not")
+    assert read_kept(world, path, KIND) == {"n": -1}, "kept: what could be written did not"
 
 
 async def _no_room(path: str) -> None:
@@ -295,13 +294,13 @@ async def _left(world: World, config: StoreConfig, random: Random) -> None:
     world.disk.makedirs(ROOT)
     file = ReplicaFile(world, ROOT)
     await file.leave()
-    ensure(not world.disk.exists(file.path), "left", "a file of a directory that was no replica's")
+    assert not world.disk.exists(file.path), "left: a file of a directory that was no replica's"
     for _ in range(2):
         await file.begin(group="g", number=1, policy=Policy.FSYNC, trusts_cache=True)
-        ensure(not file.was_alone(), "left", "it was a replica's")
+        assert not file.was_alone(), "left: it was a replica's"
         await file.leave()
-        ensure(file.was_alone(), "left", "it was no replica's")
+        assert file.was_alone(), "left: it was no replica's"
         disk: Any = world.disk
         events = disk.events
         await file.leave()
-        ensure(disk.events == events, "left", "it is written once more")
+        assert disk.events == events, "left: it is written once more"

@@ -28,7 +28,7 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
 from rocketbed.world.api import World
 from tests.model.answers import ask
-from tests.model.model import Model, Put, Wrong, ensure
+from tests.model.model import Model, Put
 
 ROOT: Final = "/store"
 HOST: Final = b"\x7f\0\0\1\0\0\x2a\x9f"
@@ -96,7 +96,7 @@ class Life:
         self.model, self._random, self._steps = model, random, steps
         self._power = power
         """How the process before it ended."""
-        self.wrong: Wrong | None = None
+        self.wrong: AssertionError | None = None
         self.own = ""
         """Properties that every message has besides."""
         self._number = 0
@@ -120,7 +120,7 @@ class Life:
                 nursery.cancel_scope.cancel()
             if model.closed:
                 ensure_closed(world)
-        except Wrong as exc:
+        except AssertionError as exc:
             self.wrong = exc
 
     async def fill(
@@ -159,7 +159,7 @@ class Life:
                 nursery.cancel_scope.cancel()
             if is_flushed:
                 self._ensure_flushed(store, store.max_offset)
-        except Wrong as exc:
+        except AssertionError as exc:
             self.wrong = exc
 
     async def remake(self, world: World, config: StoreConfig) -> None:
@@ -177,7 +177,7 @@ class Life:
                 await store.removal.cut(at)
                 self.model.was_cut()
                 self._put_one(store, "D")
-            except Wrong as exc:
+            except AssertionError as exc:
                 self.wrong = exc
             nursery.cancel_scope.cancel()
 
@@ -191,9 +191,9 @@ class Life:
         data = b"".join(log.segments.read(start, log.segment_size) for start in starts)
         self.model.recovered(store.min_offset, store.max_offset, data, power=self._power)
         if was_closed is not None:
-            ensure(report.was_clean == was_closed, "start", f"clean: {report.was_clean}")
+            assert report.was_clean == was_closed, f"start: clean: {report.was_clean}"
         if was_closed:
-            ensure(not report.findings, "start", f"behind a clean stop: {report.findings}")
+            assert not report.findings, f"start: behind a clean stop: {report.findings}"
 
     async def _work(self, store: MessageStore) -> None:
         try:
@@ -201,11 +201,11 @@ class Life:
             with trio.fail_after(600):
                 await store.scrubber.finished.wait()
             found = [*store.scrubber.damage, *store.scrubber.unqueued, store.scrubber.index_damage]
-            ensure(not any(found), "scrub", f"of a disk that kept everything: {found}")
+            assert not any(found), f"scrub: of a disk that kept everything: {found}"
             for _ in range(self._steps):
                 await self._step(store)
             await ask(store, self.model, self._random, BATCHES)
-        except Wrong as exc:
+        except AssertionError as exc:
             self.wrong = exc
 
     async def _step(self, store: MessageStore) -> None:
@@ -288,7 +288,7 @@ class Life:
         )  # fmt: skip
         whole = b"".join(piece for _, pieces in run.chunks for piece in pieces)
         want = f"{unique}\x02INNER_NUM\x01{count}\x02".encode()
-        ensure(want in whole, "append", f"properties of a batch: {whole[-90:]!r}")
+        assert want in whole, f"append: properties of a batch: {whole[-90:]!r}"
         put = Put("C", queue, b"inner" * count, text, (unique,), count=count)
         self._commit(store, run, [put])
 
@@ -296,10 +296,10 @@ class Life:
         model = self.model
         chunks = [(at, b"".join(pieces)) for at, pieces in run.chunks]
         model.pending = model.expect(puts, chunks)
-        ensure(all(NOT_OURS not in data for _, data in chunks), "append", "a checksum of others")
+        assert all(NOT_OURS not in data for _, data in chunks), "append: a checksum of others"
         store.commit(run)
         model.wrote()
-        ensure(store.max_offset == model.written, "append", f"the log ends at {store.max_offset}")
+        assert store.max_offset == model.written, f"append: the log ends at {store.max_offset}"
 
     async def _rest(self, store: MessageStore) -> None:
         """Whatever was written has to be on disk soon, even if it is little."""
@@ -307,11 +307,11 @@ class Life:
         await trio.sleep(self._random.choice((MARKED_S, FLUSHED_S)) + FLUSHED_S)
         self._ensure_flushed(store, end)
         ahead = store.log.segments.end - store.max_offset
-        ensure(ahead < 2 * self.model.segment, "ahead", f"{ahead} bytes of files without a record")
+        assert ahead < 2 * self.model.segment, f"ahead: {ahead} bytes of files without a record"
 
     def _ensure_flushed(self, store: MessageStore, end: int) -> None:
         flushed = store.flushed.value
-        ensure(flushed >= end, "flush", f"{end - flushed} bytes are not on disk yet")
+        assert flushed >= end, f"flush: {end - flushed} bytes are not on disk yet"
 
     async def _cut(self, store: MessageStore) -> None:
         count = self._random.randint(1, 3)
@@ -319,12 +319,12 @@ class Life:
             at = self.model.cut(count)
             await store.removal.cut(at)
             self.model.was_cut()
-            ensure(store.max_offset == at, "cut", f"at {at}, the log ends at {store.max_offset}")
+            assert store.max_offset == at, f"cut: at {at}, the log ends at {store.max_offset}"
             disk, place = store._world.disk, f"{ROOT}/{CUT_DIR}"
             files = disk.listdir(place) if disk.is_dir(place) else []
             kept = str(sum(file_size(store._world, f"{place}/{name}") for name in files))
             told = store.runtime_info()["keptCutBytes"]
-            ensure(told == kept, "cut", f"{told} of {kept} bytes are kept")
+            assert told == kept, f"cut: {told} of {kept} bytes are kept"
 
     async def _delete(self, store: MessageStore) -> None:
         await store.dispatched.wait_for(store.max_offset)
@@ -332,7 +332,7 @@ class Life:
         await store.removal.delete_topic("D")
         self.model.was_deleted()
         for queue in range(2):
-            ensure(store.queue_max("D", queue) == 0, "deletion", f"D/{queue} is there still")
+            assert store.queue_max("D", queue) == 0, f"deletion: D/{queue} is there still"
 
     async def _expire(self, store: MessageStore) -> None:
         """An operator's order: files go whose last record is old, and no other."""
@@ -352,11 +352,11 @@ class Life:
             last = [o for o in self.model.kept if start <= o.physical < start + self.model.segment]
             is_young = not last or last[-1].stored_ms + RESERVED_MS > self._now_ms(store)
             if start < low:
-                ensure(not is_young, "retention", f"the file at {start} is gone too early")
+                assert not is_young, f"retention: the file at {start} is gone too early"
             elif first_ms is None or first_ms + RESERVED_MS > now_ms:
                 break
             else:
-                ensure(False, "retention", f"the file at {start} is there still")
+                raise AssertionError(f"retention: the file at {start} is there still")
         self.model.expired(low)
 
     def _now_ms(self, store: MessageStore) -> int:
@@ -367,10 +367,7 @@ class Life:
 
 
 def run_lives(seed: int, *, lives: int = LIVES, **changes: Any) -> tuple[DiskImage, Model, str]:
-    """All lives of a seed; the disk in the end, what is on it, and a digest of what happened.
-
-    Raises `Wrong`.
-    """
+    """All lives of a seed; the disk in the end, what is on it, and a digest of what happened."""
     random = Random(f"lives/{seed}")
     config = settings(random, **changes)
     model = Model(segment=config.segment_size)
@@ -395,7 +392,7 @@ def run_lives(seed: int, *, lives: int = LIVES, **changes: Any) -> tuple[DiskIma
         )
         if life.wrong is not None:
             raise life.wrong
-        ensure(run.outcome != "still running", "hang", f"life {number}")
+        assert run.outcome != "still running", f"hang: life {number}"
         if run.outcome == "ended" and end != "clean":
             end = "kill"  # it came to the end of its work before the event
         if model.closed and not model.opened:
@@ -409,7 +406,7 @@ def run_lives(seed: int, *, lives: int = LIVES, **changes: Any) -> tuple[DiskIma
 
 
 def run_remade(seed: int) -> str:
-    """A topic made again where the log was cut, before and after a kill. Raises `Wrong`."""
+    """A topic made again where the log was cut, before and after a kill."""
     config = settings(Random(f"remade/{seed}"))
     model, image, digest = Model(segment=config.segment_size), None, ""
     for number in range(3):
@@ -424,19 +421,19 @@ def run_remade(seed: int) -> str:
 
 
 def ensure_closed(world: World) -> None:
-    """A store that was closed has no file open. Raises `Wrong`."""
+    """A store that was closed has no file open."""
     disk: Any = world.disk
-    ensure(not disk.open_files, "closed", f"{disk.open_files} files are open")
+    assert not disk.open_files, f"closed: {disk.open_files} files are open"
 
 
 def look_at(image: DiskImage, *, but: Sequence[str] = ()) -> None:
-    """By the independent reader, after a clean stop, `but` for some rules. Raises `Wrong`."""
+    """By the independent reader, after a clean stop, `but` for some rules."""
     with tempfile.TemporaryDirectory(prefix="rocketbed-session-") as place:
         image.export(place)
         directory = open_directory(str(Path(place) / ROOT.lstrip("/")))
         try:
             for finding in check_store(directory).findings:
                 if finding.severity >= Severity.TAIL and finding.rule not in but:
-                    raise Wrong(f"{finding.rule}: {finding.file}: {finding.what}")
+                    raise AssertionError(f"{finding.rule}: {finding.file}: {finding.what}")
         finally:
             directory.close()

@@ -24,7 +24,6 @@ from rocketbed.node.broker.config_file import (
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.durable import Loss, ensure_durable
-from tests.model.model import Wrong, ensure
 from tests.model.store import ensure_closed
 
 PLACE: Final = "/store/config"
@@ -42,12 +41,11 @@ class Told:
         self.told: list[tuple[str, str, object]] = []
 
     def warning(self, event: str, *, path: str, reason: str, kept: object) -> None:
-        ensure(bool(reason), "told", f"{event}: no reason")
+        assert bool(reason), f"told: {event}: no reason"
         self.told.append((event, path, kept))
 
 
 def run_table_files(seed: int) -> str:
-    """Raises `Wrong`."""
     return run_alone(_main, Random(f"table-files/{seed}")).digest
 
 
@@ -84,7 +82,7 @@ async def _refuses(what: str, kind: type[Exception], asked: Callable[[], Awaitab
         await asked()
     except kind:
         return
-    raise Wrong(f"refusal: {what}")
+    raise AssertionError(f"refusal: {what}")
 
 
 async def _load(file: ConfigFile) -> Table | None:
@@ -100,8 +98,8 @@ async def _written(world: World, random: Random) -> None:
     file, tables = ConfigFile(world, PLACE, NAME), list[Table]()
     log: Any = Told()
     first = ConfigFile(replace(world, log=log), PLACE, NAME)
-    ensure(await _load(first) is None and not log.told, "table", f"there is one: {log.told}")
-    ensure(await _load(file) is None, "table", "there is one")
+    assert await _load(first) is None and not log.told, f"table: there is one: {log.told}"
+    assert await _load(file) is None, "table: there is one"
     for number in range(4):
         disk.replace_contents(f"{PATH}.tmp", bytes(5000)) if number else None
         size = random.choice((0, 30, LARGE + 10)) if number else LARGE + 10
@@ -110,11 +108,11 @@ async def _written(world: World, random: Random) -> None:
         ensure_durable(world, "a table")
         found = {name: orjson.loads(data) for name, data in _files(disk).items()}
         want = {NAME: tables[-1]} | ({f"{NAME}.bak": tables[-2]} if number else {})
-        ensure(found == want, "table", f"{found.keys()} behind write {number}")
-        ensure(file.read_bytes() == disk.contents(PATH), "table", "its bytes")
+        assert found == want, f"table: {found.keys()} behind write {number}"
+        assert file.read_bytes() == disk.contents(PATH), "table: its bytes"
         if random.random() < 0.5:
             file = ConfigFile(world, PLACE, NAME)
-            ensure(await _load(file) == tables[-1] and file.is_clean, "table", "it is another one")
+            assert await _load(file) == tables[-1] and file.is_clean, "table: it is another one"
     before = _files(disk)
     disk.quota = disk.allocated()
     await _refuses("a full disk", OSError, partial(file.write, {"n": 9}))
@@ -122,10 +120,10 @@ async def _written(world: World, random: Random) -> None:
     disk.descriptors = disk.open_files
     await _refuses("no descriptor", ConfigFileError, partial(_load, file))
     disk.descriptors = None
-    ensure(file.load(_whole) == tables[-1], "table", "a full disk took it")
-    ensure(_files(disk).items() >= before.items(), "table", "a full disk took a file")
+    assert file.load(_whole) == tables[-1], "table: a full disk took it"
+    assert _files(disk).items() >= before.items(), "table: a full disk took a file"
     await file.write({"n": 9})
-    ensure(orjson.loads(disk.contents(f"{PATH}.bak")) == tables[-1], "table", "its backup")
+    assert orjson.loads(disk.contents(f"{PATH}.bak")) == tables[-1], "table: its backup"
 
 
 # --- what a start finds
@@ -144,22 +142,22 @@ async def _found(world: World, text: bytes, backup: bytes | None) -> None:
         await _refuses(what, TableLost, partial(_load, file))
         return
     want = None if backup is None else {"n": 1}
-    ensure(await _load(file) == want and not file.is_clean, "table", what)
+    assert await _load(file) == want and not file.is_clean, f"table: {what}"
     event = "config.defaults" if backup is None else "config.from_backup"
     kept_as = f"{PATH}.damaged" if text in DAMAGED else None
     told_of = f"{PATH}.bak" if backup else PATH
-    ensure(log.told == [(event, told_of, kept_as)], "told", f"{what}: {log.told}")
-    ensure(file.load(_whole) == want, "table", f"{what}, once more")
+    assert log.told == [(event, told_of, kept_as)], f"told: {what}: {log.told}"
+    assert file.load(_whole) == want, f"table: {what}, once more"
     await file.write({"n": 2})
     kept = {NAME: {"n": 2}} | ({} if backup is None else {f"{NAME}.bak": {"n": 1}})
     found = _files(disk)
     if text in DAMAGED:
-        ensure(found.pop(f"{NAME}.damaged", b"") == text, "table", f"{what}: it is not kept")
+        assert found.pop(f"{NAME}.damaged", b"") == text, f"table: {what}: it is not kept"
     told = {name: orjson.loads(data) for name, data in found.items()}
-    ensure(told == kept, "table", f"{what}: {told} behind a write")
+    assert told == kept, f"table: {what}: {told} behind a write"
     await file.write({"n": 3})
     told = orjson.loads(disk.contents(f"{PATH}.bak"))
-    ensure(told == {"n": 2}, "table", f"{what}: {told} is the backup then")
+    assert told == {"n": 2}, f"table: {what}: {told} is the backup then"
 
 
 async def _in_the_way(world: World) -> None:
@@ -198,12 +196,12 @@ async def _crashed(world: World, random: Random) -> None:
     disk.observer = note
     await file.write(new)
     disk.observer = None
-    ensure(len(images) >= 15, "load", f"{len(images)} images of a write")
+    assert len(images) >= 15, f"load: {len(images)} images of a write"
     note()
     for number, image in enumerate(images):
         found = ConfigFile(replace(world, disk=SimDisk(image)), PLACE, NAME).load(_whole)
         is_behind = number >= len(images) - 3
-        ensure(found == new or (found == old and not is_behind), "table", f"{found} at {number}")
+        assert found == new or (found == old and not is_behind), f"table: {found} at {number}"
 
 
 # --- when it is written
@@ -216,14 +214,14 @@ async def _saved(world: World) -> None:
     table, ends = {"n": 0}, list[tuple[bool, float]]()
     saved = SavedTable(world, ConfigFile(world, PLACE, NAME), lambda: table)
     await saved.save()
-    ensure(not _files(disk) and not saved.is_dirty, "saved", "without a change")
+    assert not _files(disk) and not saved.is_dirty, "saved: without a change"
     saved.touch()
-    ensure(saved.is_dirty, "saved", "a change is none")
+    assert saved.is_dirty, "saved: a change is none"
     await saved.save()
-    ensure(orjson.loads(_files(disk)[NAME]) == table, "saved", "a change is not written")
+    assert orjson.loads(_files(disk)[NAME]) == table, "saved: a change is not written"
     events = disk.events
     await saved.save()
-    ensure(disk.events == events and not saved.is_dirty, "saved", "twice")
+    assert disk.events == events and not saved.is_dirty, "saved: twice"
 
     def ended(exc: ConfigFileError | None) -> None:
         ends.append((exc is None, trio.current_time()))
@@ -231,7 +229,7 @@ async def _saved(world: World) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(saved.run, ended)
         await trio.sleep(1)
-        ensure(not ends, "saved", f"{ends} without a change")
+        assert not ends, f"saved: {ends} without a change"
         begin = trio.current_time()
         disk.read_only = True
         saved.touch()
@@ -240,5 +238,5 @@ async def _saved(world: World) -> None:
         await trio.sleep(RETRY_S)
         nursery.cancel_scope.cancel()
     told = [(is_good, round((at - begin) / RETRY_S)) for is_good, at in ends]
-    ensure(told == [(False, 0), (False, 1), (True, 2)], "saved", f"{told}")
-    ensure(orjson.loads(_files(disk)[NAME]) == table, "saved", "what changed meanwhile")
+    assert told == [(False, 0), (False, 1), (True, 2)], f"saved: {told}"
+    assert orjson.loads(_files(disk)[NAME]) == table, "saved: what changed meanwhile"

@@ -16,7 +16,6 @@ from rocketbed.wire.message import decode_messages
 from rocketbed.world.api import World
 from tests.model.broker import Peer
 from tests.model.durable import Loss
-from tests.model.model import ensure
 from tests.model.script import Script
 from tests.model.stage import PORT, Stage
 
@@ -29,7 +28,6 @@ LATE_S: Final = 30.0
 
 
 def run_tables(seed: int) -> str:
-    """Raises `Wrong`."""
     with Stage(f"tables/{seed}") as stage:
         stage.node(NODE, SETTINGS)
         tables = Tables(stage, Random(f"tables/{seed}"))
@@ -69,12 +67,12 @@ class Tables:
         delete = partial(peer.ask, Code.DELETE_TOPIC_IN_BROKER)
         gone = TopicRequest(topic=old).encode()
         await delete(gone, Answer.SYSTEM_ERROR)
-        ensure((await peer.topic(old)).topic_name == old, "tables", f"{old} is half deleted")
+        assert (await peer.topic(old)).topic_name == old, f"tables: {old} is half deleted"
         await peer.create(Answer.SYSTEM_ERROR, topic=new)
         await peer.send(Answer.SYSTEM_ERROR, b=auto, c="TBW102", d=2)
-        ensure(fault.fired > 2, "load", f"{operation}: {fault.fired} times")
+        assert fault.fired > 2, f"load: {operation}: {fault.fired} times"
         found = decode_messages((await peer.pull(Answer.SUCCESS, topic=old)).body)
-        ensure([one.body for one in found] == [b"before"], "tables", f"{old}: {found}")
+        assert [one.body for one in found] == [b"before"], f"tables: {old}: {found}"
         await peer.send(Answer.SYSTEM_ERROR, b=old, body=b"in vain")  # its topic is not on disk
         disk.faults.clear()
         await trio.sleep(LATE_S)
@@ -82,14 +80,14 @@ class Tables:
         await peer.create(topic=new)
         await peer.send(b=auto, c="TBW102", d=2, body=b"again")
         found = decode_messages((await peer.pull(Answer.SUCCESS, topic=auto)).body)
-        ensure([one.body for one in found] == [b"again"], "tables", f"{auto}: {found}")
+        assert [one.body for one in found] == [b"again"], f"tables: {auto}: {found}"
         self._topics |= {old: number % 2 == 1, new: True, auto: True}
         row = b'"%s@g"' % old.encode()
         if not self._topics[old]:
-            ensure(row in Loss(disk).left.contents(POSITIONS), "load", "no position is on disk")
+            assert row in Loss(disk).left.contents(POSITIONS), "load: no position is on disk"
             await delete(gone, Answer.SUCCESS)
             data = Loss(disk).left.contents(POSITIONS)
-            ensure(row not in data, "tables", f"positions in {old} would be back: {data!r}")
+            assert row not in data, f"tables: positions in {old} would be back: {data!r}"
 
     async def afterwards(self, world: World) -> None:
         async with trio.open_nursery() as nursery:
@@ -100,7 +98,7 @@ class Tables:
                 if topic.startswith("old") and is_there:
                     found = decode_messages((await peer.pull(Answer.SUCCESS, topic=topic)).body)
                     bodies = [one.body for one in found]
-                    ensure(bodies == [b"before", b"meanwhile"], "tables", f"{topic}: {bodies}")
+                    assert bodies == [b"before", b"meanwhile"], f"tables: {topic}: {bodies}"
             nursery.cancel_scope.cancel()
 
 

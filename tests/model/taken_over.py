@@ -25,7 +25,7 @@ from tests.model.beginnings import (
 )
 from tests.model.damage import BATCH_UNIT, Filled
 from tests.model.mending import UNIT, edited, serve
-from tests.model.model import Kept, Model, ensure
+from tests.model.model import Kept, Model
 from tests.model.store import BATCHES, Life, Topics, settings
 
 CLOSED_TOLD: Final = "RocketMQ closed it"
@@ -33,7 +33,6 @@ LAST: Final = "without its last unit"
 
 
 def run_taken_over(seed: int) -> str:
-    """Raises `Wrong`."""
     full, _ = filled_twice(seed)
     return _of_rocketmq(full, Random(f"taken over/{seed}")) + _with_tags(seed)
 
@@ -169,4 +168,4 @@ async def _by_tag(store: MessageStore, model: Model, has: bool) -> None:
     for topic, tag in sorted(tags):
         wanted = [o.data for o in model.kept if (o.put.topic, o.put.tag) == (topic, tag)]
         found = (await store.query(topic, tag_key(tag), 64, 0, 1 << 50)).records
-        ensure(found == (wanted if has else []), "tags", f"{topic} {tag}: {len(found)} records")
+        assert found == (wanted if has else []), f"tags: {topic} {tag}: {len(found)} records"

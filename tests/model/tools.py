@@ -30,7 +30,6 @@ from rocketbed.wire.properties_text import parse_properties
 from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.broker import SETTINGS, Peer
-from tests.model.model import ensure
 
 Code, Answer = RequestCode, ResponseCode
 PLACE: Final = ("10.0.0.1", 9876)
@@ -58,7 +57,6 @@ DEFAULTS: Final = {
 
 
 def run_tools(seed: int) -> str:
-    """Raises `Wrong`."""
     digest = run_alone(_serve, seed, seed=f"tools/{seed}").digest
     return digest + run_alone(_keeps, seed=f"tools/{seed}", prepare=_with_file).digest
 
@@ -79,15 +77,15 @@ async def _keeps(world: World) -> None:
         change = partial(peer.ask, Code.UPDATE_BROKER_CONFIG, {})
         text = b"# mine\nmaxMessageSize=2000\nfileReservedTime=72\nautoCreateTopicEnable=false\n"
         remark = (await change(0, b"autoCreateTopicEnable=false\nmaxMessageSize=2000\n")).remark
-        ensure(not remark, "settings", f"{remark!r} of what is kept")
-        ensure(disk.contents(FILE) == text, "settings", f"{disk.contents(FILE)!r} for {text!r}")
+        assert not remark, f"settings: {remark!r} of what is kept"
+        assert disk.contents(FILE) == text, f"settings: {disk.contents(FILE)!r} for {text!r}"
         pinned = b"mappedFileSizeConsumeQueue=4000\n"
         await change(Answer.NO_PERMISSION, pinned)
-        ensure(disk.contents(FILE) == text, "settings", "a refused one is kept")
+        assert disk.contents(FILE) == text, "settings: a refused one is kept"
         disk.faults.append(SimFault(operation="write", path="/conf/*", error=errno.ENOSPC))
         remark = (await change(0, b"maxMessageSize=3000\n")).remark or ""
-        ensure("No space left" in remark, "settings", f"{remark!r} of what cannot be kept")
-        ensure(disk.contents(FILE) == text, "settings", "changed by what could not be kept")
+        assert "No space left" in remark, f"settings: {remark!r} of what cannot be kept"
+        assert disk.contents(FILE) == text, "settings: changed by what could not be kept"
         await peer.create()
         await peer.send(body=bytes(3000))
         await peer.send(Answer.MESSAGE_ILLEGAL, body=bytes(3001))
@@ -122,17 +120,17 @@ async def _settings(peer: Peer) -> None:
     """Shown as they were set; a change holds at once, one that is refused changes nothing."""
     shown = await _shown(peer)
     told = {key: shown.get(key) for key in OWN}
-    ensure(told == OWN, "settings", f"{told}")
+    assert told == OWN, f"settings: {told}"
     told = {key: shown.get(key) for key in DEFAULTS}
-    ensure(told == DEFAULTS, "settings", f"{told} where nothing is set")
+    assert told == DEFAULTS, f"settings: {told} where nothing is set"
     await peer.send(Answer.TOPIC_NOT_EXIST, b="New")
     change = partial(peer.ask, Code.UPDATE_BROKER_CONFIG, {})
     text = b"autoCreateTopicEnable=true\nfileReservedTime=70\nmaxMessageSize=2000\n"
     remark = (await change(0, text)).remark or ""
-    ensure("until the next start" in remark, "settings", f"{remark!r} without a file")
+    assert "until the next start" in remark, f"settings: {remark!r} without a file"
     shown = await _shown(peer)
     told = {key: shown[key] for key in ("autoCreateTopicEnable", "fileReservedTime")}
-    ensure(list(told.values()) == ["true", "70"], "settings", f"{told}")
+    assert list(told.values()) == ["true", "70"], f"settings: {told}"
     await peer.send(b="New", c="TBW102", d=1)
     await peer.send(Answer.MESSAGE_ILLEGAL, body=bytes(2001))
     for code, text in (
@@ -140,7 +138,7 @@ async def _settings(peer: Peer) -> None:
         (Answer.INVALID_PARAMETER, b"maxMessageSize=much\n"),
     ):
         await change(code, text)
-    ensure((await _shown(peer))["maxMessageSize"] == "2000", "settings", "changed by a refused one")
+    assert (await _shown(peer))["maxMessageSize"] == "2000", "settings: changed by a refused one"
     await peer.send(Answer.MESSAGE_ILLEGAL, body=bytes(2001))
 
 
@@ -149,7 +147,7 @@ async def _pages(peer: Peer) -> None:
     whole = TopicConfigTable.decode((await peer.ask(Code.GET_ALL_TOPIC_CONFIG, {}, 0)).body)
     names = list(whole.topic_config_table)
     found = {name: whole.topic_config_table[name].write_queue_nums for name in BUILT_IN}
-    ensure(found == BUILT_IN, "pages", f"{found} for {BUILT_IN}")
+    assert found == BUILT_IN, f"pages: {found} for {BUILT_IN}"
     for counter, first in ((0, 2), (1, 0)):
         version = whole.data_version
         known = DataVersion(
@@ -162,7 +160,7 @@ async def _pages(peer: Peer) -> None:
         )
         answer = await peer.ask(Code.GET_ALL_TOPIC_CONFIG, header.encode(), 0)
         page = list(TopicConfigTable.decode(answer.body).topic_config_table)
-        ensure(page == names[first : first + 2], "pages", f"{page} of {names} from {first}")
+        assert page == names[first : first + 2], f"pages: {page} of {names} from {first}"
 
 
 async def _forbidden(peer: Peer) -> None:
@@ -189,7 +187,7 @@ async def _shares(peers: list[Peer], random: Random, server: Nameserver) -> None
     asked = partial(QueryAssignment, topic="T", consumer_group="shared")
     for strategy in ("AVG", "NEVER"):
         got = await _assigned(peers[0], asked(client_id=names[0], strategy_name=strategy))
-        ensure(got is None, "shares", f"{got} of a group that is not there")
+        assert got is None, f"shares: {got} of a group that is not there"
     there = random.sample(names, random.choice((1, 2, 3)))
     for name in there:
         await _joins(peers[names.index(name)], name, 7)
@@ -197,18 +195,18 @@ async def _shares(peers: list[Peer], random: Random, server: Nameserver) -> None
         shares = []
         for name in names:
             got = await _assigned(peers[0], asked(client_id=name, strategy_name=strategy))
-            ensure(got is not None and (bool(got) == (name in there)), "shares", f"{name}: {got}")
+            assert got is not None and (bool(got) == (name in there)), f"shares: {name}: {got}"
             shares += got or []
-        ensure(sorted(shares) == list(range(QUEUES)), "shares", f"{strategy}: {shares}")
+        assert sorted(shares) == list(range(QUEUES)), f"shares: {strategy}: {shares}"
     got = await _assigned(peers[0], asked(client_id=there[0], strategy_name="NEVER"))
-    ensure(got is None, "shares", f"{got} by a rule that is not known")
+    assert got is None, f"shares: {got} by a rule that is not known"
     every = asked(client_id="x", strategy_name="AVG", message_model="BROADCASTING")
     got = await _assigned(peers[0], every)
-    ensure(got is not None and len(got) == QUEUES, "shares", f"{got} of a broadcast")
+    assert got is not None and len(got) == QUEUES, f"shares: {got} of a broadcast"
     mode = RequestMode(topic="T", consumer_group="shared").encode()
     await peers[0].ask(Code.SET_MESSAGE_REQUEST_MODE, {}, 0, mode)
     body = (await peers[0].ask(Code.GET_ALL_MESSAGE_REQUEST_MODE, {}, 0)).body
-    ensure(b'"T":{"shared":{' in body, "modes", f"{body!r}")
+    assert b'"T":{"shared":{' in body, f"modes: {body!r}"
 
 
 async def _joins(peer: Peer, name: str, fingerprint: int) -> None:
@@ -226,7 +224,7 @@ async def _joins(peer: Peer, name: str, fingerprint: int) -> None:
         )
         answer = await peer.ask(Code.HEART_BEAT, {}, 0, data.encode())
         told = answer.fields["IS_SUB_CHANGE"]
-        ensure(told == changed, "heartbeat", f"{name}: {told} for {changed}")
+        assert told == changed, f"heartbeat: {name}: {told} for {changed}"
 
 
 async def _assigned(peer: Peer, asked: QueryAssignment) -> list[int] | None:
@@ -239,8 +237,8 @@ async def _is_known_again(server: Nameserver) -> None:
     """A nameserver that has forgotten the broker hears of it within a period."""
     for cluster, address in list(server.table.live):
         server.table.unregister(cluster, address)
-    ensure("T" not in server.table.topics, "registered", "after it was forgotten")
+    assert "T" not in server.table.topics, "registered: after it was forgotten"
     await trio.sleep(11)
     served = server.table.topics.get("T", {}).get("broker-a")
     told = served and served.read_queue_nums
-    ensure(told == QUEUES, "registered", f"{told} queues a period later")
+    assert told == QUEUES, f"registered: {told} queues a period later"

@@ -24,7 +24,7 @@ from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.answers import ask
 from tests.model.mending import answers_of, serve
-from tests.model.model import Model, ensure
+from tests.model.model import Model
 from tests.model.store import BATCHES, FLUSHED_S, Life, Topics, look_at, settings
 
 NO_ROOM, NO_DESCRIPTOR, BROKEN = errno.ENOSPC, errno.EMFILE, errno.EIO
@@ -62,7 +62,6 @@ TROUBLES: Final = (
 
 
 def run_trouble(seed: int) -> str:
-    """Raises `Wrong`."""
     digest = ""
     for number, trouble in enumerate(TROUBLES):
         troubled = Troubled(f"trouble/{seed}/{number}", trouble)
@@ -98,7 +97,7 @@ class Troubled:
         if again.wrong is not None:
             raise again.wrong
         found = run_alone(serve, self._config, look, image=started.image)
-        ensure(not found.value, "answers", f"{self._what}, at the next start: {found.value}")
+        assert not found.value, f"answers: {self._what}, at the next start: {found.value}"
         look_at(started.image)
         return run.digest + started.digest
 
@@ -118,7 +117,7 @@ class Troubled:
                 nursery.cancel_scope.cancel()
         except* StoreFailed as group:
             failed += _leaves(group)
-        ensure(bool(failed) == self._trouble.ends, "ends", f"{self._what}: {failed}")
+        assert bool(failed) == self._trouble.ends, f"ends: {self._what}: {failed}"
 
     async def _work(self, store: MessageStore) -> None:
         disk, trouble = self._disk, self._trouble
@@ -137,9 +136,9 @@ class Troubled:
             if number < DURING or not fault.fired:
                 await self._put(store, fails=True)
         await trio.sleep(PASSES_S)
-        ensure(not trouble.ends, "ends", f"{self._what}: the store goes on")
+        assert not trouble.ends, f"ends: {self._what}: the store goes on"
         disk.faults.clear()
-        ensure(fault.fired > 0, "load", f"{self._what}: it never came to that")
+        assert fault.fired > 0, f"load: {self._what}: it never came to that"
         await trio.sleep(PASSES_S)
         await ask(store, self.model, self._random, BATCHES)
         for _ in range(AFTER):
@@ -163,10 +162,10 @@ class Troubled:
         try:
             await self.life.put_any(store)
         except PutFailed as exc:
-            ensure(fails, "refused", f"{self._what}: {exc}, when it was over")
+            assert fails, f"refused: {self._what}: {exc}, when it was over"
             why = os.strerror(self._trouble.error)
-            ensure(why in str(exc), "refused", f"{self._what}: {exc}, and not for {why!r}")
-            ensure(store.max_offset == end, "refused", f"{self._what}: the log has grown")
+            assert why in str(exc), f"refused: {self._what}: {exc}, and not for {why!r}"
+            assert store.max_offset == end, f"refused: {self._what}: the log has grown"
             self.model.pending = []
         await trio.sleep(0.02)
 

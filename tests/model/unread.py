@@ -21,7 +21,7 @@ from rocketbed.world.api import World
 from tests.model.alone import run_alone
 from tests.model.damage import Filled, filled
 from tests.model.mending import answers_of, serve
-from tests.model.model import Kept, ensure
+from tests.model.model import Kept
 from tests.model.store import (
     FEW_DESCRIPTORS,
     ROOT,
@@ -38,7 +38,6 @@ SCRUBBED_S: Final = 10.0
 
 
 def run_unread(seed: int) -> str:
-    """Raises `Wrong`."""
     random, digest = Random(f"unread/{seed}"), ""
     full = filled(seed, append_property_crc=False)
     for kind in KINDS:
@@ -95,19 +94,20 @@ class Unread:
         """What cannot be read is named as what it is; that it could not be opened is no damage."""
         scrubber, is_broken = store.scrubber, self._error == BROKEN and fault.fired > 0
         damaged = [(one.start, one.end) for one in scrubber.damage]
-        ensure(bool(damaged) == (is_broken and self._kind == LOG), "scrub",
-               f"{self._what}: {damaged}")  # fmt: skip
+        assert bool(damaged) == (is_broken and self._kind == LOG), f"scrub: {self._what}: {damaged}"
         if damaged:
             start = int(self._path.rpartition("/")[2])
             end = min(start + self._full.size, self._full.model.written)
-            ensure(start <= damaged[0][0] and damaged[-1][1] == end, "scrub",
-                   f"{self._what}: {damaged} of {start} to {end}")  # fmt: skip
+            assert start <= damaged[0][0] and damaged[-1][1] == end, (
+                f"scrub: {self._what}: {damaged} of {start} to {end}"
+            )
         told = bool(scrubber.index_damage)
-        ensure(told == (is_broken and self._kind == INDEX), "scrub", f"{self._what}: {told}")
+        assert told == (is_broken and self._kind == INDEX), f"scrub: {self._what}: {told}"
         topic = self._path.split("/")[3]
-        ensure(set(scrubber.unqueued) <= ({topic} if is_broken else set()), "scrub",
-               f"{self._what}: {scrubber.unqueued}")  # fmt: skip
-        ensure(not scrubber.healed, "scrub", f"{self._what}: {scrubber.healed} units")
+        assert set(scrubber.unqueued) <= ({topic} if is_broken else set()), (
+            f"scrub: {self._what}: {scrubber.unqueued}"
+        )
+        assert not scrubber.healed, f"scrub: {self._what}: {scrubber.healed} units"
 
     async def _gives(self, store: MessageStore) -> None:
         """Every message that does not stand there, as it was; of one that does, nothing wrong."""
@@ -118,9 +118,9 @@ class Unread:
                     data = await store.read(ranges)
                 except (CorruptRecord, OSError) as exc:
                     is_there = self._error == BROKEN and self._is_of_it(one)
-                    ensure(is_there, "pull", f"{self._what}: {one.physical} is refused: {exc}")
+                    assert is_there, f"pull: {self._what}: {one.physical} is refused: {exc}"
                 else:
-                    ensure(data == one.data, "pull", f"{self._what}: another record")
+                    assert data == one.data, f"pull: {self._what}: another record"
 
     def _is_of_it(self, one: Kept) -> bool:
         if self._kind == LOG:
@@ -134,6 +134,6 @@ class Unread:
         """When it is given again."""
         scrubber = store.scrubber
         found = [*scrubber.damage, *scrubber.unqueued, scrubber.healed, scrubber.index_damage]
-        ensure(not any(found), "scrub", f"{self._what}, that is given again: {found}")
+        assert not any(found), f"scrub: {self._what}, that is given again: {found}"
         wrong = await answers_of(store, self._full.model)
-        ensure(not wrong, "answers", f"{self._what}, that is given again: {wrong}")
+        assert not wrong, f"answers: {self._what}, that is given again: {wrong}"

@@ -18,7 +18,6 @@ from rocketbed.wire.message import StoredMessage, decode_messages
 from rocketbed.wire.properties import encode_properties
 from rocketbed.world.api import World
 from tests.model.broker import Peer
-from tests.model.model import ensure
 from tests.model.stage import AS_SLAVE, PORT, Stage
 
 TOPIC, GROUP = "T", "g"
@@ -88,7 +87,7 @@ class Sending:
 
 
 def run_waiting(seed: int) -> str:
-    """Each case; a digest. Raises `Wrong`."""
+    """Each case; a digest."""
     random, digest = Random(f"waiting/{seed}"), ""
     for end, server in CASES:
         with Stage(f"waiting/{seed}/{end}/{server}") as stage:
@@ -123,11 +122,11 @@ def _case(stage: Stage, random: Random, end: str, server: str, settings: dict[st
     stage.stop(server)
     stage.node(server, {**settings, "brokerRole": "ASYNC_MASTER"})
     simulation.run(DUE_S)
-    ensure(_judge(stage, server, sending) == came, "waiting", "a start delivers once more")
+    assert _judge(stage, server, sending) == came, "waiting: a start delivers once more"
 
 
 def _judge(stage: Stage, server: str, sending: Sending) -> int:
-    """What came is what waited; how many. Raises `Wrong`."""
+    """What came is what waited; how many."""
     waited = [
         (message, message.properties["REAL_TOPIC"], delay_ms)
         for level, delay_ms in enumerate(DELAYS_MS)
@@ -140,15 +139,15 @@ def _judge(stage: Stage, server: str, sending: Sending) -> int:
     due = {(topic, one.body): one.store_timestamp + ms for one, topic, ms in waited}
     times = Counter((topic, one.body) for topic, found in came.items() for one in found)
     for place, count in times.items():
-        ensure(count == 1, "repeated", f"{place} came {count} times")
-    ensure(set(times) == set(due), "waiting", f"not both: {sorted(set(times) ^ set(due))}")
+        assert count == 1, f"repeated: {place} came {count} times"
+    assert set(times) == set(due), f"waiting: not both: {sorted(set(times) ^ set(due))}"
     for topic, found in came.items():
         for one in found:
             early = due[topic, one.body] - one.store_timestamp
-            ensure(early <= 0, "early", f"{one.body!r} came {early} ms early")
+            assert early <= 0, f"early: {one.body!r} came {early} ms early"
     plain = {(TOPIC, one.body) for one in _all(stage, server, TOPIC, 0)}
     lost = set(sending.safe) - set(times) - plain
-    ensure(not lost, "lost", f"{sorted(lost)}")
+    assert not lost, f"lost: {sorted(lost)}"
     return len(times)
 
 

@@ -216,7 +216,7 @@ def test_what_only_tests_find_is_counted_apart(tmp_path: Path) -> None:
 def test_tests_run_in_a_process_that_has_the_project_loaded_already() -> None:
     """As `planted --tests` has, where pytest takes our plugin for loaded too early, and
     objects that were there before the fork are frozen."""
-    path = Path(__file__).parents[1] / "unit" / "test_ids.py"
+    path = Path(__file__).parents[1] / "unit/client/test_ids.py"
     code = "import gc, sys, pathlib, trio, rocketbed.cli.main\ngc.freeze()\n"
     code += "from tests.mutation.generated.testing import run_tests\n"
     code += "print(run_tests(pathlib.Path(sys.argv[1])))"
