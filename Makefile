@@ -10,7 +10,7 @@ PYTEST = $(BIN)/python -m pytest -q $(HANGS) --durations=40 --durations-min=5
 HANGS := -o faulthandler_exit_on_timeout=true --max-worker-restart=0  # a hang ends the run, named
 INSTALLED := pyproject.toml requirements.lock hatch_build.py rocketbed/__init__.py node/store/native.h node/store/log_native.c node/broker/plain_native.c rocketbed/world/sync_native.c
 
-.PHONY: demo test test-all test-slow test-peer test-ci coverage fuzz mutants check dist bench bench-spark clean
+.PHONY: demo test test-all test-slow test-peer test-slow-ci test-peer-ci coverage fuzz mutants check dist bench bench-spark clean
 
 demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
@@ -26,9 +26,8 @@ test-slow: $(VENV)/.test  ## what takes long, alone
 test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17, Maven, npm, Docker)
 	$(PYTEST) -m peer
 
-test-ci: $(VENV)/.test  ## of those two, the part that .ci/run runs
-	$(PYTEST) -m "ci and not peer"
-	$(PYTEST) -m "ci and peer"
+test-slow-ci test-peer-ci: $(VENV)/.test  ## of those two, the part that .ci/run runs
+	$(PYTEST) -m "ci and $(if $(findstring peer,$@),peer,not peer)"
 
 coverage: $(VENV)/.test  ## lines and branches that `make test` runs, with its child processes
 	rm -rf out/coverage && mkdir -p out/coverage

@@ -54,3 +54,16 @@ def children_can_be_interrupted() -> Iterator[None]:
     signal.signal(signal.SIGINT, lambda *_: None)
     yield
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the mark `ci` of a parametrized test hold for its first parameters alone."""
+    marked: set[str] = set()
+    for item in items:
+        if item.get_closest_marker("ci") is None:
+            continue
+        function = item.nodeid.partition("[")[0]
+        if function in marked:
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "ci"]
+        marked.add(function)
