@@ -41,14 +41,14 @@ def requirement(directory: Path) -> dict[str, Any]:
     try:
         losses = Losses(evidence)
         return _row(
-            [str(value) for value in sorted(losses.gone)],
+            [str(value) for value in sorted(losses.excuses)],
             agreed_ends(evidence, losses),
             [
                 log.name
                 for log in evidence.nodes
                 if evidence.disks.damaged_by(log.name, record.end_ns)
             ],
-            len(losses.turns) + len(evidence.splits),
+            len(losses.loss_points) + len(evidence.splits),
             record.ordered_topics,
         )
     finally:

@@ -12,7 +12,7 @@ from rocketbed.chaos.checks.context import HALF_OPEN_NS, faults
 from rocketbed.chaos.checks.ends import ENDLESS
 from rocketbed.chaos.checks.evidence import Evidence, Rows
 from rocketbed.chaos.checks.keys import OFFSET_BITS, OFFSET_MASK
-from rocketbed.chaos.checks.positions import stored_positions, went_back
+from rocketbed.chaos.checks.positions import rewind_times, stored_positions
 from rocketbed.chaos.checks.reads import example_of, spread
 from rocketbed.chaos.checks.result import Severity
 from rocketbed.chaos.evidence.history import UNKNOWN, Function
@@ -71,7 +71,7 @@ def group_backlog(case: Case, found: Findings) -> int:
                         f"{node.name} keeps {stands} for {group} of {queue.topic}/{queue.queue},"
                         f" which ends at {end}",
                         excuse=evidence.disks.may_differ(node, file="consumerOffset.json")
-                        or case.lost_end(number),
+                        or case.loss_of_last_message(number),
                         node=node.name,
                         topic=queue.topic,
                         queue=queue.queue,
@@ -106,7 +106,7 @@ def follower_skip(case: Case, found: Findings) -> int:
                 # Only what was lost there makes room for what it never asked for.
                 end = int(ends[at])
                 since = min([passed[0], *_sent(case, got, own, queue, offset)])
-                excuse = case.losses.loss_between(place.group, since, ENDLESS, behind=end)
+                excuse = case.losses.loss_between(place.group, since, ENDLESS, below=end)
                 excuse = excuse or case.losses.split_between(place.group, passed[0], passed[0])
             found.add(
                 f"{name} never got value {value} at offset {offset} of {place.topic}/{place.queue}",
@@ -186,7 +186,7 @@ def _delays(sent: Rows, rows: Rows) -> Iterator[tuple[int, int, int]]:
     seen = rows.column("value"), rows.column("returned_ns")
     times = passes.lookup(sent.column("value"), *seen, UNKNOWN)
     acknowledged = sent.column("returned_ns")
-    for at in passes.known(times):
+    for at in passes.non_negative(times):
         yield int(at), int(times[at]), int(times[at]) - int(acknowledged[at])
 
 
@@ -208,7 +208,7 @@ def _read_again(case: Case, who: str, rows: Rows) -> tuple[list[int], list[int]]
     group = case.evidence.record.consumer_groups.get(who)
     if group is None:
         return [], []
-    places = went_back(case.evidence).items()
+    places = rewind_times(case.evidence).items()
     back = sorted(time_ns for (number, _), times in places if number == group for time_ns in times)
     known, again = set[int](), list[int]()
     for value, time_ns in zip(rows.column("value"), rows.column("returned_ns"), strict=True):
@@ -250,11 +250,11 @@ def _last(times: list[int], time_ns: int) -> int:
 def _sent(case: Case, got: Rows, own: Iterable[int], queue: int, offset: int) -> Iterator[int]:
     """When that was sent which a process got at a place: an answer may come long after what it
     holds was lost (seed 869043)."""
-    queues, sent = case.evidence.queue_numbers(got), case.losses.sent
+    queues, sent = case.evidence.queue_numbers(got), case.losses.attempts
     for number in own:
         row = got.row(int(number))
         if int(queues[number]) == queue and row.queue_offset == offset:
-            attempts = (sent[at] for at in passes.found(sent.values, passes.column([row.value])))
+            attempts = (sent[at] for at in passes.included(sent.values, passes.column([row.value])))
             yield from (one.invoked_ns for one in attempts)
 
 

@@ -1,6 +1,6 @@
-"""What was going on around a finding: neighbours in its queue, roles of nodes, active steps.
+"""Context of a finding: neighbours in its queue, roles of nodes, active steps.
 
-Worked out only for the examples that are shown. Source: chaos.md 2.10.
+Computed only for the examples that a report shows. Source: chaos.md 2.10.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,16 +19,17 @@ from rocketbed.chaos.checks.result import CheckResult, Excuse
 from rocketbed.chaos.evidence.history import Event, Function
 
 NEIGHBOURS = 3
-WRITABLE = frozenset({"eio-read", "lost-fsync"})
-"""Faults of a disk that let a node write its tables."""
+HARMLESS_TO_TABLES = frozenset({"eio-read", "lost-fsync"})
+"""Disk faults under which a node can still write its tables."""
 MOMENT_NS = SECOND_NS
-"""A step that is over at once counts as active for so long."""
-TAKEN_IN_NS = 2 * SECOND_NS
-"""What a broker gave is noted as got when its reader polls: so much later, commits come between."""
+"""Time for which an instantaneous step counts as active."""
+POLL_DELAY_NS = 2 * SECOND_NS
+"""A delivery is recorded when its reader polls, up to this long after the broker sent it; commits
+may come in between."""
 PLANNED = frozenset({"handover", "stop", "restart"})
-"""Steps that end a node cleanly, or none, so that it forgets nothing."""
+"""Steps that end a node cleanly or not at all, so that it loses nothing."""
 HALF_OPEN_NS = 25 * SECOND_NS
-"""After the last fault, when all that waited for an answer has given up."""
+"""Time after the last fault in which every pending request has timed out."""
 _DOWN_UNTIL_START = ("kill", "stop", "powercut", "crash", "wipe")
 
 
@@ -39,68 +40,78 @@ class FaultSpan:
     targets: list[str]
     begin_ns: int
     end_ns: int
-    asked_ns: int
-    """When it was begun with; it is noted when it is done, and some take long."""
+    requested_ns: int
+    """When the step was begun. `begin_ns` is when it was done; some steps take long."""
 
 
 def faults(evidence: Evidence) -> list[FaultSpan]:
-    """Every step with the time in which it was in force."""
-    found: list[FaultSpan] = []
+    """Return every step with the time in which it was in force."""
+    spans: list[FaultSpan] = []
     for number, event in enumerate(evidence.history.events):
         if event.function == Function.NEMESIS and event.what not in ("heal", "struck"):
             step, end = step_of(event) or event.what, _end(evidence, number, event)
             asked_ns = int(event.fields.get("began_ns", event.time_ns))
             times = (event.time_ns, end, asked_ns)
-            found.append(FaultSpan(step, event.what, targets_of(event), *times))
-    return found
+            spans.append(FaultSpan(step, event.what, targets_of(event), *times))
+    return spans
 
 
 def planned_changes(evidence: Evidence) -> list[Event]:
-    """The promotions, in groups with failover, that an operator alone has brought about: the former
-    leader was meant, nothing else had struck for so long that nobody waits for it, and another one
-    led before the former one ended. Whoever leads then knows all that the one before knew."""
+    """Return the promotions, in groups with failover, that the operator alone caused.
+
+    A step targeted the former leader, no other fault was in force or had been within
+    `HALF_OPEN_NS`, and the new leader led before the former one ended. The new leader then knows
+    all that the former one knew.
+    """
     if not evidence.elects or evidence.foreign:
         return []
-    struck, ended, found = faults(evidence), set[str](), list[Event]()
+    spans, ended, promotions = faults(evidence), set[str](), list[Event]()
     for event in evidence.events(Function.NODE, "promote", "exit"):
         if event.what == "exit":
             ended.add(event.node)
             continue
         ended.discard(event.node)
         at_ns, former = event.time_ns, str(event.fields.get("former"))
-        near = [one for one in struck if one.asked_ns <= at_ns <= one.end_ns + HALF_OPEN_NS]
-        is_meant = any(former in one.targets for one in near)
-        if former not in ended and is_meant and PLANNED.issuperset(one.verb for one in near):
-            found.append(event)
-    return found
+        nearby = [
+            fault for fault in spans if fault.requested_ns <= at_ns <= fault.end_ns + HALF_OPEN_NS
+        ]
+        is_targeted = any(former in fault.targets for fault in nearby)
+        if (
+            former not in ended
+            and is_targeted
+            and PLANNED.issuperset(fault.verb for fault in nearby)
+        ):
+            promotions.append(event)
+    return promotions
 
 
-def given_since(evidence: Evidence, got_ns: int) -> int:
-    """The earliest time at which a broker may have given what a reader noted as got at `got_ns`.
+def earliest_sending_ns(evidence: Evidence, got_ns: int) -> int:
+    """Return the earliest time at which a broker may have sent what a reader recorded at `got_ns`.
 
-    One that was paused had the answer waiting for it, and asked a broker that was down then for
-    its position before it went on (seed 866436): so faults are gone back over, one by one.
+    A paused reader may have had the answer waiting for it, and may have asked a broker that was
+    down for its position before it continued. So the result goes back over such faults, latest
+    first.
     """
-    since = got_ns - TAKEN_IN_NS
-    for fault in sorted(faults(evidence), key=lambda one: -one.end_ns):
+    since = got_ns - POLL_DELAY_NS
+    for fault in sorted(faults(evidence), key=lambda fault: -fault.end_ns):
         if fault.end_ns >= since and fault.begin_ns <= got_ns:
-            since = min(since, fault.begin_ns - TAKEN_IN_NS)
+            since = min(since, fault.begin_ns - POLL_DELAY_NS)
     return since
 
 
-def no_disk(struck: Iterable[FaultSpan], node: str, begin_ns: int, end_ns: int) -> Excuse | None:
-    """The step that kept a node from writing its tables in a time, at its clean stop too (seed
-    852091)."""
-    for one in struck:
-        is_there = one.verb == "disk" and node in one.targets
-        is_there = is_there and not WRITABLE.intersection(one.step.split())
-        if is_there and one.begin_ns <= end_ns and begin_ns <= one.end_ns:
-            return Excuse(one.step, one.begin_ns, one.end_ns)
+def disk_fault(spans: Iterable[FaultSpan], node: str, begin_ns: int, end_ns: int) -> Excuse | None:
+    """Return the step that kept a node from writing its tables between two times, at a clean stop
+    too."""
+    for fault in spans:
+        is_hit = fault.verb == "disk" and node in fault.targets
+        is_hit = is_hit and not HARMLESS_TO_TABLES.intersection(fault.step.split())
+        if is_hit and fault.begin_ns <= end_ns and begin_ns <= fault.end_ns:
+            return Excuse(fault.step, fault.begin_ns, fault.end_ns)
     return None
 
 
-def outages(evidence: Evidence, struck: Iterable[FaultSpan]) -> list[dict[str, Any]]:
-    """For each step the time until a send that began after it was acknowledged, seconds."""
+def outages(evidence: Evidence, spans: Iterable[FaultSpan]) -> list[dict[str, Any]]:
+    """Return for each step the seconds until a send that began after it was acknowledged."""
     sends = evidence.acknowledged
     times = sorted(
         zip(
@@ -108,10 +119,10 @@ def outages(evidence: Evidence, struck: Iterable[FaultSpan]) -> list[dict[str, A
         )
     )
     ends = [end for _, end in times]
-    # The first end of those that began no earlier.
+    # At each position, the first return among the sends that began no earlier.
     earliest = list(accumulate(reversed(ends), min))[::-1]
     rows: list[dict[str, Any]] = []
-    for fault in struck:
+    for fault in spans:
         at = bisect_left(times, (fault.begin_ns,))
         seconds = None if at >= len(times) else (earliest[at] - fault.begin_ns) / 1e9
         rows.append({"step": fault.step, "time_ns": fault.begin_ns, "rto_s": seconds})
@@ -119,7 +130,7 @@ def outages(evidence: Evidence, struck: Iterable[FaultSpan]) -> list[dict[str, A
 
 
 class Surroundings:
-    """Fills in the examples of one run."""
+    """Adds the surroundings to the examples of one run."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -127,12 +138,14 @@ class Surroundings:
         self._roles = _role_changes(evidence)
 
     def enrich(self, results: Iterable[CheckResult]) -> None:
-        """Add what is known to every example that is shown."""
+        """Add roles, faults and neighbours to every example that is shown."""
         for result in results:
             for example in (*result.examples, *result.allowed):
                 if (time_ns := example.time_ns) is not None:
                     example.faults = [
-                        one.step for one in self.faults if one.begin_ns <= time_ns <= one.end_ns
+                        fault.step
+                        for fault in self.faults
+                        if fault.begin_ns <= time_ns <= fault.end_ns
                     ]
                     for node, changes in self._roles.items():
                         at = bisect_right(changes, time_ns, key=itemgetter(0))
@@ -142,20 +155,20 @@ class Surroundings:
                     example.around = self._around(*place, example.offset)
 
     def _around(self, topic: str, queue: int, offset: int) -> list[str]:
-        found: list[str] = []
+        lines: list[str] = []
         for name, messages in self._stored.items():
             if (name.topic, name.queue) == (topic, queue):
                 first = bisect_left(messages, (offset - NEIGHBOURS,))
                 last = bisect_left(messages, (offset + NEIGHBOURS + 1,))
-                found += [
+                lines += [
                     f"offset {at}: value {value} (log {physical})"
                     for at, value, physical in messages[first:last]
                 ]
-        return found
+        return lines
 
     @cached_property
     def _stored(self) -> dict[QueueName, list[tuple[int, int, int]]]:
-        """Offset, value and log offset of the messages of each queue, rising."""
+        """Offset, value and log offset of each queue's messages, ascending."""
         queues: dict[QueueName, list[tuple[int, int, int]]] = defaultdict(list)
         names = self._evidence.queues.names
         for node in self._evidence.finals():
@@ -169,15 +182,15 @@ class Surroundings:
 
 
 def _end(evidence: Evidence, number: int, event: Event) -> int:
-    lasts = event.fields.get("for_s") is not None
+    has_duration = event.fields.get("for_s") is not None
     down = targets_of(event) if event.what in _DOWN_UNTIL_START else []
-    if not lasts and not down and event.what not in ("partition", "isolate", "link", "disk"):
+    if not has_duration and not down and event.what not in ("partition", "isolate", "link", "disk"):
         return event.time_ns + MOMENT_NS
 
-    def is_over(other: Event) -> bool:
-        if other.what == "heal":
-            return heals(other, step_of(event) or event.what) or not (lasts or down)
-        return other.what == "start" and other.node in down
+    def is_over(later: Event) -> bool:
+        if later.what == "heal":
+            return heals(later, step_of(event) or event.what) or not (has_duration or down)
+        return later.what == "start" and later.node in down
 
     return evidence.first_after(number, is_over)
 

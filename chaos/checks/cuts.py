@@ -1,4 +1,4 @@
-"""Is what a follower cuts off its log gone from its disk? R2c of chaos.md 2.6."""
+"""What a follower cuts off its log is removed from its disk: R2c of chaos.md 2.6."""
 
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.evidence.history import Event, Function
@@ -6,10 +6,11 @@ from rocketbed.chaos.evidence.history import Event, Function
 
 @check("R2c cut on disk", "cuts")
 def cuts_on_disk(case: Case, found: Findings) -> int:
-    """R2c: before a replica follows, what it cuts is gone from its log's files, or reads as zeros.
+    """R2c: before a replica follows, the log files no longer have what it cut, or read as zeros
+    there.
 
-    Else a crash before it is overwritten brings it back. With failover no copy tells what it was,
-    but the disk layer saw how far the log reached.
+    Otherwise a crash before it is overwritten would bring it back. With failover no copy shows what
+    was cut, but the disk layer observed the end of the log.
     """
     evidence = case.evidence
     if not evidence.elects or evidence.foreign:

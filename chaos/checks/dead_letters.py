@@ -2,7 +2,7 @@
 
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checks.context import HALF_OPEN_NS
-from rocketbed.chaos.checks.listening import NOBODY, heard
+from rocketbed.chaos.checks.listening import NOBODY, listener_messages
 from rocketbed.chaos.checks.result import Excuse
 from rocketbed.chaos.evidence.history import Function, Outcome, Row
 
@@ -18,12 +18,12 @@ def retries(case: Case, found: Findings) -> int:
     for row in case.evidence.rows((Function.HEAR, Function.DEAD)).each():
         if row.value not in told:
             found.add(f"{case.evidence.place(row)} has value {row.value}, which nobody told")
-    for one in heard(case):
-        if not one.calls and not one.dead:
+    for one in listener_messages(case):
+        if not one.calls and not one.dead_letters:
             continue
         examined += 1
-        for row in (*one.calls, *one.dead):
-            if (row.body_crc, row.label_crc) != (one.told.body_crc, one.told.label_crc):
+        for row in (*one.calls, *one.dead_letters):
+            if (row.body_crc, row.label_crc) != (one.send.body_crc, one.send.label_crc):
                 text = f"{one.name} came to group {one.group} with another body, tag, key or topic"
                 found.add(text, value=row.value, time_ns=row.invoked_ns)
         seen = {call.attempt for call in one.calls}
@@ -32,39 +32,40 @@ def retries(case: Case, found: Findings) -> int:
         is_ordered = one.group in case.evidence.record.ordered_listeners
         # Who has it in hand in order tries until it is put back, which a fault may hinder.
         calm_ns = case.evidence.record.calm_ns + HALF_OPEN_NS
-        is_calm = one.told.invoked_ns > calm_ns > HALF_OPEN_NS
+        is_calm = one.send.invoked_ns > calm_ns > HALF_OPEN_NS
         if most >= tries and (is_calm or not is_ordered):
             text = f"{one.name} came to group {one.group} for the {most + 1}th time, and is to come"
             excuse = _not_put_back(case, one.calls, most) if is_ordered else None
-            found.add(f"{text} {tries} times", value=one.told.value, excuse=excuse)
-        if one.told.outcome == Outcome.FAIL:
+            found.add(f"{text} {tries} times", value=one.send.value, excuse=excuse)
+        if one.send.outcome == Outcome.FAIL:
             text = f"{one.name}, refused to its sender, came to group {one.group}"
-            found.add(text, value=one.told.value)
+            found.add(text, value=one.send.value)
         at_last = sum(call.attempt >= tries - 1 for call in refused)
-        if len(one.dead) > at_last:
-            text = f"{one.name} is a dead letter of group {one.group} at {len(one.dead)} places,"
-            found.add(f"{text} and was refused at last {at_last} times", value=one.told.value)
+        if len(one.dead_letters) > at_last:
+            places = len(one.dead_letters)
+            text = f"{one.name} is a dead letter of group {one.group} at {places} places,"
+            found.add(f"{text} and was refused at last {at_last} times", value=one.send.value)
         missing = sorted(set(range(most)) - seen)
         if missing:
             found.add(
                 f"{one.name} came to group {one.group} for the {most + 1}th time, and nobody was"
                 f" called for the {missing[0] + 1}th",
-                value=one.told.value,
+                value=one.send.value,
             )
-        for dead in one.dead:
+        for dead in one.dead_letters:
             attempts = {call.attempt for call in refused}
             if not attempts >= set(range(tries)):
                 found.add(
                     f"{one.name} is a dead letter of group {one.group} after {len(attempts)}"
                     f" refusals, not {tries}",
-                    value=one.told.value,
+                    value=one.send.value,
                     offset=dead.queue_offset,
                 )
         taken = [call for call in one.calls if call.outcome == Outcome.OK]
-        if taken and one.dead:
+        if taken and one.dead_letters:
             found.add(
                 f"{one.name} was taken by group {one.group} and is a dead letter",
-                value=one.told.value,
+                value=one.send.value,
                 time_ns=taken[0].returned_ns,
             )
         again += max(len(taken) - 1, 0)

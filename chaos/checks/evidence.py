@@ -1,6 +1,7 @@
-"""What the checks look at: record, history, ends of the logs, and the directories read.
+"""Evidence that the checks examine: record, history, traced log ends, and the stores that were
+read.
 
-Rows are taken in columns, and queues get numbers (`keys`), so that the passes run over integers.
+Rows are handled as columns, and queues have numbers (`keys`), so that passes run over integers.
 """
 
 import os
@@ -30,14 +31,14 @@ SENDS = (Function.SEND, Function.SEND_ONEWAY)
 READS = (Function.GOT, Function.DELIVER)
 SECOND_NS = 1_000_000_000
 OWN = "rocketbed"
-"""Our own node, as `Software.name` has it."""
+"""`Software.name` of our own node."""
 SPLIT_AFTER_NS = 10 * SECOND_NS
-"""So long a second master may still answer after it was told to be a slave again."""
+"""Time for which a second master may still answer after the order to be a slave again."""
 
 
 @dataclass(slots=True)
 class Rows:
-    """Some rows of the history, column by column; `positions` are theirs in the history."""
+    """A selection of history rows, column by column; `positions` are positions in the history."""
 
     history: History
     positions: Column
@@ -46,39 +47,39 @@ class Rows:
         return len(self.positions)
 
     def column(self, name: str) -> Column:
-        """A column by the field's name in `Row`."""
+        """Return a column by the name of its field in `Row`."""
         whole = passes.column(self.history.columns[name])
         return passes.take(whole, self.positions)
 
     def row(self, number: int) -> Row:
-        """One of them, counted from 0."""
+        """Return the row with this number, counted from 0."""
         return self.history.columns.row(int(self.positions[number]))
 
     def each(self) -> Iterator[Row]:
         return map(self.row, range(len(self)))
 
     def at(self, numbers: Any) -> "Rows":
-        """Some of them, counted from 0."""
+        """Return the rows with these numbers, counted from 0."""
         return Rows(self.history, passes.take(self.positions, numbers))
 
 
 @dataclass
 class Evidence:
-    """Everything the checks of one run look at."""
+    """Everything that the checks of one run examine."""
 
     record: RunRecord
     history: History
     queues: Queues
     nodes: list[NodeLog]
-    """Final directories, by node."""
+    """Final stores, by node."""
     images: list[NodeLog] = field(default_factory=list)
-    """Directories out of the middle of the run, in the order of time."""
+    """Stores copied in the middle of the run, by time."""
     trace: Trace | None = None
-    """Ends of the logs as the disk layer saw them; None where nothing observed them."""
+    """Log ends as the disk layer saw them; None if nothing observed them."""
     acks: Trace | None = None
-    """What slaves reported: `written` is the reported offset."""
+    """Acknowledgements of slaves; `written` is the acknowledged offset."""
     unread: dict[str, str] = field(default_factory=dict)
-    """Directories that could not be read, and why."""
+    """Reasons why stores could not be read, by name."""
 
     @cached_property
     def group_names(self) -> list[str]:
@@ -86,20 +87,21 @@ class Evidence:
 
     @property
     def logs(self) -> list[NodeLog]:
-        """Final ones and images."""
+        """All logs, final ones and images."""
         return [*self.nodes, *self.images]
 
     def finals(self) -> list[NodeLog]:
-        """The log of each group's last master."""
+        """Return the log of each group's last master."""
         leaders = set(self.record.leaders.values())
         return [node for node in self.nodes if node.name in leaders]
 
     def final(self, group: int) -> NodeLog | None:
-        """A group's; None when its master's directory was not read, or there was no master."""
+        """Return the final log of a group; None if its master's store was not read or it had no
+        master."""
         return next((node for node in self.finals() if node.group == group), None)
 
     def no_final(self) -> str:
-        """Why a final log is missing; empty when none is."""
+        """Return why a final log is missing; empty if none is."""
         for number, name in enumerate(self.group_names):
             leader = self.record.leaders.get(name)
             if leader is None:
@@ -114,7 +116,7 @@ class Evidence:
         return Stored(self.finals())
 
     def rows(self, functions: Iterable[Function], *outcomes: Outcome) -> Rows:
-        """Rows of these functions, and of these outcomes where any are given."""
+        """Return the rows of these functions, and of these outcomes if any are named."""
         positions = passes.where(passes.column(self.history.columns["function"]), functions)
         if outcomes:
             outcome = passes.take(passes.column(self.history.columns["outcome"]), positions)
@@ -123,31 +125,35 @@ class Evidence:
 
     @cached_property
     def ends(self) -> dict[int, int]:
-        """By queue number the offset behind its last message; where all of a queue has expired, as
-        far as anybody saw it. Of a log that is whole what is not there was lost (seed 1281131)."""
+        """Offset after the last message, by queue number.
+
+        Where all messages of a queue have expired it is the highest end that was ever seen. In a
+        complete log a missing message was lost, so that does not apply.
+        """
         ends = self.stored.ends.copy()
         expired = {node.group for node in self.finals() if node.log_min}
         if self.record.reserved_ns is not None:
-            for queue, end in self.ends_ever.items():
+            for queue, end in self.highest_ends.items():
                 if self.queues.names[queue].group in expired:
                     ends[queue] = ends[queue] or end
         return ends
 
     @cached_property
-    def ends_ever(self) -> dict[int, int]:
-        """By queue number the offset behind the furthest message that anybody ever saw."""
-        seen = [self.keys(self.acknowledged), self.keys(self.reads), Stored(self.logs).keys]
-        return _ends_of(passes.join(seen))
+    def highest_ends(self) -> dict[int, int]:
+        """Offset after the highest message that was ever seen, by queue number."""
+        keys = [self.keys(self.acknowledged), self.keys(self.reads), Stored(self.logs).keys]
+        return _ends_of(passes.join(keys))
 
     @cached_property
-    def wanted_tags(self) -> dict[int, list[int]]:
-        """Of each group, by its number in the history, that asks for some tags: their checksums."""
+    def subscribed_tags(self) -> dict[int, list[int]]:
+        """Checksums of the tags that a consumer group subscribes to, by the group's number in the
+        history. Groups without a tag filter are not in it."""
         numbers = self.record.consumer_groups
         return {numbers[n]: list(map(tag_crc, tags)) for n, tags in self.record.filters.items()}
 
     @cached_property
     def acknowledged(self) -> Rows:
-        """Sends that were answered with success."""
+        """Sends that succeeded."""
         return self.rows(SENDS, Outcome.OK)
 
     @cached_property
@@ -160,24 +166,27 @@ class Evidence:
         return self.rows(READS)
 
     def queue_numbers(self, rows: Rows) -> Column:
-        """The number of each row's queue; -1 for a row that names none."""
+        """Return the queue number of each row; -1 for a row without a queue."""
         if self.generations.deletions:
             return passes.column([self._queue_number(row) for row in rows.each()])
         nodes, topics = rows.column("node"), rows.column("topic")
         packed = passes.combine(nodes, topics, rows.column("queue"))
-        known = {-1: -1}
+        number_by_packed = {-1: -1}
         numbers = []
         for value in map(int, packed):
-            number = known.get(value)
+            number = number_by_packed.get(value)
             if number is None:
                 node, topic, queue = value >> 40, value >> 20 & 0xFFFFF, value & 0xFFFFF
                 name = self.history.topics.get(topic, "")
-                number = known[value] = self.queues.number(self.group_of(node), name, queue)
+                number = number_by_packed[value] = self.queues.number(
+                    self.group_of(node), name, queue
+                )
             numbers.append(number)
         return passes.column(numbers)
 
     def _queue_number(self, row: Row) -> int:
-        """The number of a row's queue; where topics were deleted two may have one name."""
+        """Return the queue number of a row, where a deleted topic and its successor share a
+        name."""
         if min(row.node, row.topic, row.queue) < 0:
             return -1
         value = row.value if row.function in (*SENDS, *READS) else None
@@ -187,67 +196,69 @@ class Evidence:
 
     @cached_property
     def generations(self) -> Generations:
-        """Which topics were deleted, and which messages with them."""
-        found = Generations(deletions_of(self.history.events), self.record.groups)
-        for row in self.rows((*SENDS, *READS)).each() if found.deletions else ():
-            found.learn(self.history.topic(row), row)
-        return found
+        """Generations of the deleted topics, and the messages that belong to each."""
+        generations = Generations(deletions_of(self.history.events), self.record.groups)
+        for row in self.rows((*SENDS, *READS)).each() if generations.deletions else ():
+            generations.learn(self.history.topic(row), row)
+        return generations
 
     def deleted(self, topic: str, time_ns: int | None = None) -> Excuse | None:
-        """The deletion of a topic (by its name among the queues), as far as it had begun."""
+        """Return the deletion of a topic (by its name among the queues) if it had begun at
+        `time_ns`."""
         deletion = self.generations.by_name.get(topic)
         if deletion is None or (time_ns is not None and time_ns < deletion.begin_ns):
             return None
         return self.excuse(deletion.cause, deletion.begin_ns)
 
     def deleted_message(self, row: Row) -> Excuse | None:
-        """The deletion of the topic that a row's message was in."""
+        """Return the deletion of the topic that held a row's message."""
         topic = self.history.topic(row)
         return self.deleted(self.generations.topic_of_row(topic, row.invoked_ns, row.value))
 
     def keys(self, rows: Rows) -> Column:
-        """The key of each row's place; -1 where it is not known."""
+        """Return the key of each row's place; -1 if it is unknown."""
         return passes.pack(self.queue_numbers(rows), rows.column("queue_offset"))
 
     def place(self, row: Row) -> str:
-        """Where a row's message is, for people: `Topic/3 offset 17`."""
+        """Return a row's place for people: `Topic/3 offset 17`."""
         return f"{self.history.topic(row)}/{row.queue} offset {row.queue_offset}"
 
     def node(self, row: Row) -> str:
-        """Name of the node that a row names; empty for none."""
+        """Return the name of a row's node; empty if it has none."""
         return self.history.nodes.get(row.node, "")
 
     def example(self, row: Row, text: str, **more: Any) -> Example:
-        """A finding about the message that a row names; `more` are other fields of `Example`."""
-        known: dict[str, Any] = {
+        """Return a finding about a row's message; `more` are other fields of `Example`."""
+        fields: dict[str, Any] = {
             "value": row.value,
             "topic": self.history.topic(row),
             "queue": row.queue,
             "offset": row.queue_offset,
             "time_ns": row.returned_ns,
         }
-        return Example(text, **{**known, **more})
+        return Example(text, **{**fields, **more})
 
     def group_of(self, node: int) -> int:
-        """Number of the broker group that a row's node belongs to; -1 when that is not known."""
+        """Return the number of the broker group of a row's node; -1 if it is unknown."""
         return self._group_by_node.get(node, 0 if len(self.record.groups) == 1 else -1)
 
     def group_of_name(self, node: str) -> int:
         groups = enumerate(self.record.groups.items())
         return next((at for at, (name, nodes) in groups if node == name or node in nodes), -1)
 
-    def events(self, function: Function, *what: str) -> list[Event]:
-        """Events of a kind, in the order of time."""
+    def events(self, function: Function, *kinds: str) -> list[Event]:
+        """Return the events of these kinds, by time."""
         return [
             event
             for event in self.history.events
-            if event.function == function and (not what or event.what in what)
+            if event.function == function and (not kinds or event.what in kinds)
         ]
 
     @cached_property
     def splits(self) -> list[tuple[int, int, str]]:
-        """Times in which the scenario ran two masters in one group, and the second one's name."""
-        found: list[tuple[int, int, str]] = []
+        """Periods in which the scenario ran two masters in one group, each with the second one's
+        name."""
+        periods: list[tuple[int, int, str]] = []
         for number, event in enumerate(self.history.events):
             if event.function != Function.NEMESIS:
                 continue
@@ -255,45 +266,46 @@ class Evidence:
             if event.what == "double" or (event.what == "promote" and "unfenced" in step.split()):
                 end = self.first_after(number, partial(heals, step=step))
                 for node in targets_of(event):
-                    # Once it has been started as a slave again it takes nothing any more.
+                    # Once it has started as a slave again it accepts nothing more.
                     slave = self.first_after(number, partial(_follows, node=node))
                     until = min(end + SPLIT_AFTER_NS, slave + SECOND_NS)
-                    found.append((event.time_ns - SECOND_NS, until, node))
-        return found
+                    periods.append((event.time_ns - SECOND_NS, until, node))
+        return periods
 
     @property
     def foreign(self) -> str:
-        """The software under test where it is not our own node; empty where it is."""
+        """Name of the software under test if it is not our own node; else empty."""
         name = str(self.record.facts.get("software", OWN))
         return "" if name == OWN else name
 
     @property
     def elects(self) -> bool:
-        """Whether a controller chose the masters; else the operator did."""
+        """True if a controller chose the masters, and not the operator."""
         return bool(self.record.facts.get("elects"))
 
     @property
     def flushes(self) -> bool:
-        """Whether a copy counts only once it is on disk."""
+        """True if a copy counts only once it is on disk."""
         return self.record.promise.flush == "sync"
 
     @cached_property
     def disks(self) -> Disks:
-        """What copies are worth."""
+        """How far each node's disk can be trusted."""
         return Disks(self)
 
     def counted(self, node: str, ends: Ends, time_ns: int) -> int:
-        """How much of a node's log counts at a time, by the promise and by what its disk is worth
-        then."""
-        is_worth = self.flushes and self.disks.damaged_by(node, time_ns) is None
-        return ends.durable if is_worth else ends.written
+        """Return how much of a node's log counts at a time, by the promise and by the state of its
+        disk."""
+        is_durable_level = self.flushes and self.disks.damaged_by(node, time_ns) is None
+        return ends.durable if is_durable_level else ends.written
 
     def excuse(self, cause: str, begin_ns: int, end_ns: int | None = None) -> Excuse:
-        """An excuse for a time; without an end until that of the run."""
+        """Return an excuse for a period; without an end it lasts until the end of the run."""
         return Excuse(cause, begin_ns, self.record.end_ns if end_ns is None else end_ns)
 
     def reports(self, node: str, since_ns: int, *, mended: bool = False) -> list[Event]:
-        """What a node reported of its store from a time on; with `mended` also what it mended."""
+        """Return what a node reported about its store since a time; with `mended` also its
+        repairs."""
         return [
             event
             for event in self.events(Function.NODE, "reported")
@@ -302,10 +314,11 @@ class Evidence:
             and (mended or event.fields.get("event") != MENDED)
         ]
 
-    def first_after(self, number: int, is_it: Callable[[Event], bool]) -> int:
-        """Time of the first such event behind a position of the events; without any, the end."""
+    def first_after(self, number: int, matches: Callable[[Event], bool]) -> int:
+        """Return the time of the first event after position `number` that matches; else the run's
+        end."""
         later = islice(self.history.events, number + 1, None)
-        return next((event.time_ns for event in later if is_it(event)), self.record.end_ns)
+        return next((event.time_ns for event in later if matches(event)), self.record.end_ns)
 
     def close(self) -> None:
         for node in self.logs:
@@ -313,8 +326,8 @@ class Evidence:
 
     @cached_property
     def _group_by_node(self) -> dict[int, int]:
-        found = {id_: self.group_of_name(name) for id_, name in self.history.nodes.items()}
-        return {id_: group for id_, group in found.items() if group >= 0}
+        group_by_id = {id_: self.group_of_name(name) for id_, name in self.history.nodes.items()}
+        return {id_: group for id_, group in group_by_id.items() if group >= 0}
 
 
 class Stored:
@@ -324,8 +337,8 @@ class Stored:
         self._messages = [log.messages for log in logs]
 
     def column(self, name: str) -> Column:
-        """A column by the field's name in `Messages`."""
-        return passes.join([passes.column(getattr(one, name)) for one in self._messages])
+        """Return a column by the name of its field in `Messages`."""
+        return passes.join([passes.column(getattr(messages, name)) for messages in self._messages])
 
     @cached_property
     def values(self) -> Column:
@@ -337,12 +350,12 @@ class Stored:
 
     @cached_property
     def ends(self) -> dict[int, int]:
-        """By queue number the offset behind its last message; 0 for a queue without any."""
+        """Offset after the last message, by queue number; 0 for a queue without messages."""
         return _ends_of(self.keys)
 
     @cached_property
     def begins(self) -> dict[int, int]:
-        """By queue number the offset of its first message; a queue without any is not in it."""
+        """Offset of the first message, by queue number; queues without messages are not in it."""
         begins: dict[int, int] = {}
         for key in map(int, self.keys):
             if key >= 0:
@@ -352,7 +365,7 @@ class Stored:
 
 
 def _ends_of(keys: Column) -> dict[int, int]:
-    """By queue number the offset behind the furthest of these places."""
+    """Return the offset after the highest of these places, by queue number."""
     ends: dict[int, int] = defaultdict(int)
     for key in map(int, keys):
         if key >= 0:
@@ -368,7 +381,7 @@ def gather(
     trace: Trace | None = None,
     acks: Trace | None = None,
 ) -> Evidence:
-    """Read every directory that the record names; what cannot be read is noted in `unread`."""
+    """Read every store that the record names; failures go to `unread`."""
     queues = Queues()
     evidence = Evidence(record, history, queues, [], trace=trace, acks=acks)
     topic_ids = set(map(int, set(evidence.sends.column("topic"))))
@@ -396,6 +409,6 @@ def gather(
 
 
 def _follows(event: Event, node: str) -> bool:
-    """Whether an event is a node's start as a slave."""
+    """True if an event is a node's start as a slave."""
     is_start = event.function == Function.NODE and event.what == "start"
     return is_start and event.node == node and not as_master(event)

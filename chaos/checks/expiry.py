@@ -38,7 +38,7 @@ def retention(case: Case, found: Findings) -> int:
             young_ns = int(invoked[at]) + reserved_ns - event.time_ns
             if begin <= place < end and young_ns > 0 and int(groups[at]) == group:
                 row = sends.row(at)
-                if row.value in losses.gone:
+                if row.value in losses.excuses:
                     continue
                 text = f"was deleted on {event.node} {young_ns / 1e9:.1f} s before it was old"
                 found.add(example_of(evidence, row, text, young_ns))
@@ -104,7 +104,11 @@ def _moved(case: Case, found: Findings, reserved_ns: int) -> int:
         for number, key in enumerate(map(int, keys)):
             inside = key >> OFFSET_BITS == queue and low <= (key & OFFSET_MASK) < high
             young_ns = int(invoked[number]) + reserved_ns - row.returned_ns
-            if inside and young_ns > 0 and (one := sends.row(number)).value not in case.losses.gone:
+            if (
+                inside
+                and young_ns > 0
+                and (one := sends.row(number)).value not in case.losses.excuses
+            ):
                 text = f"was passed over by a reader {young_ns / 1e9:.1f} s before it was old"
                 found.add(example_of(evidence, one, text, young_ns))
     return len(moved)

@@ -14,10 +14,10 @@ from rocketbed.chaos.checks.events import heals, step_of, targets_of
 from rocketbed.chaos.checks.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checks.positions import (
     commits_of,
-    holders,
-    other_member,
+    concurrent_reader,
     positions,
-    went_back,
+    process_spans,
+    rewind_times,
 )
 from rocketbed.chaos.checks.result import Severity
 from rocketbed.chaos.checks.service import UNASKED
@@ -149,7 +149,7 @@ def positions_over_turns(case: Case, found: Findings) -> int:
     if not turns_ns:
         raise NotApplicable("nobody who led was stopped cleanly, or handed over")
     struck = [one for one in faults(evidence) if one.verb not in PLANNED]
-    given, held, resets = commits_of(evidence), holders(evidence), went_back(evidence)
+    given, held, resets = commits_of(evidence), process_spans(evidence), rewind_times(evidence)
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
     examined = 0
     for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
@@ -165,7 +165,7 @@ def positions_over_turns(case: Case, found: Findings) -> int:
             continue
         if any(last.begun_ns < at < time_ns for at in resets[group, queue]):
             continue
-        if other_member(held[group, queue], last) is not None:
+        if concurrent_reader(held[group, queue], last) is not None:
             continue
         examined += 1
         if offset < last.offset:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.check import Case, Findings, check
-from rocketbed.chaos.checks.context import given_since
+from rocketbed.chaos.checks.context import earliest_sending_ns
 from rocketbed.chaos.checks.evidence import Rows
 from rocketbed.chaos.checks.keys import pack
 from rocketbed.chaos.checks.result import Excuse, Severity
@@ -20,7 +20,7 @@ from rocketbed.chaos.evidence.history import Function
 class _Reader:
     """Where one reader of one queue stands."""
 
-    told: int
+    send: int
     """The next offset, as its last pull was answered."""
     last: int
     """The last offset it got; -1 before the first."""
@@ -39,7 +39,7 @@ class _Reader:
 def polls_over_time(case: Case, back: Findings, skips: Findings) -> int:
     """A10e: no pull is answered with what comes before the last message got. A11e: none is led
     beyond a stored message."""
-    pulls = case.some((Function.PULL,), without="the history holds no pulls")
+    pulls = case.require_rows((Function.PULL,), without="the history holds no pulls")
     walk = _Walk(case, pulls, back)
     walk.through()
     walk.add_skips(skips)
@@ -76,13 +76,13 @@ class _Walk:
         for position, row in enumerate(rows):
             queue, number, process, asked, told, time_ns = map(int, row)
             reader = readers.get((process, queue))
-            if reader is None or reader.told != asked:
+            if reader is None or reader.send != asked:
                 reader = readers[process, queue] = _Reader(-1, -1, -1, time_ns)
             first, last, value = spans.get(number, (-1, -1, -1))
             self._look(position, queue, reader, first if first >= 0 else told)
             if last >= 0:
                 reader.last, reader.value, reader.time_ns = last, value, time_ns
-            reader.told = told
+            reader.send = told
 
     def _look(self, position: int, queue: int, reader: _Reader, went_on: int) -> None:
         """A reader went on at an offset: a message that it got, or was told to ask for."""
@@ -99,8 +99,8 @@ class _Walk:
                 distance=reader.last - went_on,
             )
             since_ns = reader.time_ns
-            if reader.value in self._losses.gone:
-                since_ns = given_since(self._evidence, since_ns)
+            if reader.value in self._losses.excuses:
+                since_ns = earliest_sending_ns(self._evidence, since_ns)
             excuse = self._excuse(row.node, since_ns, row.returned_ns)
             self._back.add(example, excuse=excuse)
             reader.last = -1

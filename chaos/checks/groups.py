@@ -5,13 +5,13 @@ from collections import Counter, defaultdict
 
 from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checks.context import TAKEN_IN_NS, given_since
+from rocketbed.chaos.checks.context import POLL_DELAY_NS, earliest_sending_ns
 from rocketbed.chaos.checks.evidence import Evidence
 from rocketbed.chaos.checks.keys import OFFSET_BITS, OFFSET_MASK, pack
 from rocketbed.chaos.checks.positions import (
     NO_GROUPS,
     Place,
-    first_beyond,
+    passed_between,
     positions,
     stored_positions,
 )
@@ -45,9 +45,9 @@ def group_skips(case: Case, found: Findings) -> int:
         ends = passes.column(list(limits)), passes.column(list(limits.values()))
         passed = passes.below(offsets, passes.lookup(numbers, *ends, 0))
         examined += len(passed)
-        if group in evidence.wanted_tags:
+        if group in evidence.subscribed_tags:
             tags = passes.take(stored.column("tags"), passed)
-            passed = [passed[int(at)] for at in passes.where(tags, evidence.wanted_tags[group])]
+            passed = [passed[int(at)] for at in passes.where(tags, evidence.subscribed_tags[group])]
         got = passes.take(values, passes.where(groups, (group,)))
         for at in passes.missing(passes.take(stored.values, passed), got):
             number = passed[at]
@@ -85,7 +85,7 @@ def early_commits(case: Case, found: Findings) -> int:
         by_queue[int(key) >> OFFSET_BITS].append((int(key) & OFFSET_MASK, int(value), int(tag)))
     examined = 0
     for (group, queue), (offsets, times) in commits.items():
-        wanted = evidence.wanted_tags.get(group)
+        wanted = evidence.subscribed_tags.get(group)
         early: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for offset, value, tag in by_queue[queue]:
             at = bisect_right(offsets, offset)
@@ -115,7 +115,7 @@ def early_commits(case: Case, found: Findings) -> int:
 @check("A23 redelivery", "deliveries", severity=Severity.METRIC)
 def redeliveries(case: Case, found: Findings) -> int:
     """A23: how often a group got a message again; a figure."""
-    deliveries = case.some((Function.DELIVER,), without=NO_GROUPS)
+    deliveries = case.require_rows((Function.DELIVER,), without=NO_GROUPS)
     names = ("operation", "value")
     counts = Counter(zip(*(map(int, deliveries.column(name)) for name in names), strict=True))
     again, most = counts.total() - len(counts), max(counts.values())
@@ -144,12 +144,12 @@ def _given_again(case: Case, group: int, queue: int, offset: int, value: int) ->
     """Why another message may have stood here, or the group have passed this offset before a loss
     that the message came after."""
     evidence, losses = case.evidence, case.losses
-    passed_ns, until_ns = first_beyond(evidence, group, queue, offset)
-    gone = losses.gone_keys.get(pack(queue, offset))
+    passed_ns, until_ns = passed_between(evidence, group, queue, offset)
+    gone = losses.excuses_by_key.get(pack(queue, offset))
     if gone is not None:
         # With other tags than the group's it was passed without being given (seed 900442).
-        is_filtered = group in evidence.wanted_tags
-        since_ns = passed_ns - TAKEN_IN_NS if is_filtered else passed_ns
+        is_filtered = group in evidence.subscribed_tags
+        since_ns = passed_ns - POLL_DELAY_NS if is_filtered else passed_ns
         if since_ns <= gone.end_ns:
             return gone
     if gone is not None and (excuse := _given_what_is_gone(case, group, queue, offset)):
@@ -205,7 +205,7 @@ def _given_what_is_gone(case: Case, group: int, queue: int, offset: int) -> Excu
     rows = evidence.rows((Function.DELIVER,))
     places, values = positions(evidence, rows), rows.column("value")
     for (who, where, at, got_ns), value in zip(places, values, strict=True):
-        if (who, where, at) == (group, queue, offset) and int(value) in losses.gone:
+        if (who, where, at) == (group, queue, offset) and int(value) in losses.excuses:
             brokers = evidence.queues.names[queue].group
-            return losses.loss_between(brokers, given_since(evidence, got_ns), got_ns)
+            return losses.loss_between(brokers, earliest_sending_ns(evidence, got_ns), got_ns)
     return None

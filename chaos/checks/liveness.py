@@ -70,7 +70,7 @@ def _liveness(case: Case) -> list[CheckResult]:
             if stall.what == what or (what == "set-up" and stall.what not in known)
         ]
         found = _emptied(case) if what == "replicas-equal" else Findings()
-        findings += [example.text for example in found.found if isinstance(example, Example)]
+        findings += [example.text for example in found.anomalies if isinstance(example, Example)]
         if not findings and not record.calm_ns:
             reason = "the run had no calm phase"
             results.append(not_applicable(title, "waits", reason, severity=Severity.LIVENESS))

@@ -4,7 +4,7 @@ from typing import Any
 
 from rocketbed.chaos.checks.check import Case, Findings, NotRun, check
 from rocketbed.chaos.checks.evidence import Evidence
-from rocketbed.chaos.checks.loss_bound import Loss, Losses, Sent
+from rocketbed.chaos.checks.loss_bound import Attempt, Loss, Losses
 from rocketbed.chaos.checks.result import Example
 
 
@@ -12,14 +12,14 @@ from rocketbed.chaos.checks.result import Example
 def lost_writes(case: Case, found: Findings) -> int:
     """A1: every acknowledged message is in the final log, or may be missing by the bound."""
     evidence, losses = case.evidence, case.losses
-    beyond = sorted(losses.beyond, key=lambda message: message.number)
+    beyond = sorted(losses.unexcused, key=lambda message: message.number)
     known = {message.number for message in beyond}
     for message in beyond:
         found.add(_example(evidence, message, "is not in the final log"))
     for message in losses.missing:
         if message.number not in known:
             text = "is gone, which the configuration allows"
-            excuse = losses.gone_of(message.value)
+            excuse = losses.excuse_of(message.value)
             found.add(_example(evidence, message, text), excuse=excuse)
     return len(evidence.acknowledged)
 
@@ -32,28 +32,28 @@ def allowed_loss(case: Case, found: Findings) -> int:
         raise NotRun(losses.unobserved)
     count = len(case.evidence.acknowledged)
     found.figures = {
-        "allowed": sum(loss.allowed for loss in losses.turns),
+        "allowed": sum(loss.allowed for loss in losses.loss_points),
         "lost": len(losses.missing),
-        "unclean": sum(loss.unclean for loss in losses.turns),
-        "outside": len(losses.beyond),
+        "unclean": sum(loss.unclean for loss in losses.loss_points),
+        "outside": len(losses.unexcused),
     }
     size = sum(message.size for message in losses.missing)
     found.note = (
         f"allowed {found.figures['allowed']} messages, lost {len(losses.missing)} of {count}"
-        f" ({size} bytes), outside of the bound {len(losses.beyond)}"
+        f" ({size} bytes), outside of the bound {len(losses.unexcused)}"
     )
-    for message in losses.beyond:
+    for message in losses.unexcused:
         found.add(_example(case.evidence, message, "is outside of the bound"))
     return count
 
 
 def bound_rows(evidence: Evidence, losses: Losses) -> list[dict[str, Any]]:
     """Bound and actual loss of every event, as JSON fields and a sentence each."""
-    return [_bound_row(evidence, loss) for loss in losses.turns]
+    return [_bound_row(evidence, loss) for loss in losses.loss_points]
 
 
 def _bound_row(evidence: Evidence, loss: Loss) -> dict[str, Any]:
-    turn, change = loss.turn, loss.turn.change
+    turn, change = loss.point, loss.point.change
     above = "unknown" if turn.threshold is None else str(turn.threshold)
     outside = len(loss.outside)
     return {
@@ -78,7 +78,7 @@ def _bound_row(evidence: Evidence, loss: Loss) -> dict[str, Any]:
     }
 
 
-def _example(evidence: Evidence, message: Sent, what: str) -> Example:
+def _example(evidence: Evidence, message: Attempt, what: str) -> Example:
     row = evidence.sends.row(message.number)
     place = f"{evidence.place(row)} (log {row.physical_offset})"
     return evidence.example(

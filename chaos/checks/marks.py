@@ -2,7 +2,7 @@
 
 from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checks.context import faults, no_disk
+from rocketbed.chaos.checks.context import disk_fault, faults
 from rocketbed.chaos.checks.lineage import POWER_CUT, WIPE
 from rocketbed.chaos.checks.logs import NodeLog
 from rocketbed.chaos.evidence.history import Function, Outcome
@@ -41,7 +41,7 @@ def honest_marks(case: Case, found: Findings) -> int:
         text += f" on disk up to {event.fields['durable']}"
         excuse = evidence.disks.damaged_by(event.node, event.time_ns)
         found.add(text, excuse=excuse, node=event.node, time_ns=event.time_ns)
-    if not examined and not found.found:
+    if not examined and not found.anomalies:
         raise NotApplicable("no image has marks, or the disk was not observed")
     return examined
 
@@ -69,7 +69,7 @@ def kept_flushed_mark(case: Case, found: Findings) -> int:
         if log.image is not None:
             time_ns = log.image.time_ns
             if flushed is not None:  # it was not written, which the node says
-                excuse = excuse or no_disk(faults(evidence), log.name, *span)
+                excuse = excuse or disk_fault(faults(evidence), log.name, *span)
         found.add(text, excuse=excuse, node=log.name, time_ns=time_ns)
     if not examined:
         raise NotApplicable("no directory has marks that can be believed")
@@ -87,16 +87,16 @@ def _promised(case: Case, log: NodeLog) -> tuple[int, int, int]:
     if era.master != log.name:
         return 0, 0, 0
     # A machine that was elected and lost its power since has an older one.
-    cuts = (one.time_ns for one in lineage.changes if one.node == log.name and one.what in GONE)
+    cuts = (one.time_ns for one in lineage.changes if one.node == log.name and one.kind in GONE)
     since_ns = max((at for at in cuts if at < image.time_ns), default=0)
     since_ns = max(since_ns, era.start_ns)
     sends = evidence.sends
     own = passes.where(sends.column("outcome"), (Outcome.OK,))
     promised = 0, 0, 0
     for at, told_ns in zip(own, passes.take(sends.column("returned_ns"), own), strict=True):
-        if since_ns < told_ns <= image.time_ns and losses.sent.ends[at] > promised[0]:
-            message = losses.sent[int(at)]
+        if since_ns < told_ns <= image.time_ns and losses.attempts.ends[at] > promised[0]:
+            message = losses.attempts[int(at)]
             is_ours = message.group in (lineage.group, -1) and message.invoked_ns > since_ns
             if is_ours and not losses.split(message):  # else a second master may have taken it
-                promised = int(losses.sent.ends[at]), message.invoked_ns, int(told_ns)
+                promised = int(losses.attempts.ends[at]), message.invoked_ns, int(told_ns)
     return promised

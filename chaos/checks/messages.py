@@ -1,4 +1,4 @@
-"""Are the messages there, once, where they were said to be? (chaos.md 2.4, A3 to A9)"""
+"""Are messages stored once, unaltered, at the place that was reported? (chaos.md 2.4, A3 to A9)"""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -16,8 +16,8 @@ from rocketbed.chaos.evidence.history import OWN_ATTEMPTS, Outcome
 
 
 @check("A3 phantom", "messages")
-def phantom_writes(case: Case, found: Findings) -> int:
-    """A3: no message that was refused is in any log, or was given to anybody."""
+def phantom_writes(case: Case, findings: Findings) -> int:
+    """A3: no message that was refused is in a log or was delivered."""
     evidence = case.evidence
     refused = evidence.rows(SENDS, Outcome.FAIL).column("value")
     reads = evidence.reads
@@ -25,20 +25,20 @@ def phantom_writes(case: Case, found: Findings) -> int:
     for node in evidence.logs:
         values = passes.column(node.messages.values)
         examined += len(values)
-        for number in passes.found(values, refused):
-            what = "refused to its producer, is in the log of"
-            found.add(_stored(evidence, node, number, what))
-    for number in passes.found(reads.column("value"), refused):
-        what = "refused to its producer, was given to a reader"
-        found.add(_read(evidence, reads, number, what))
+        for number in passes.included(values, refused):
+            verb = "refused to its producer, is in the log of"
+            findings.add(_stored(evidence, node, number, verb))
+    for number in passes.included(reads.column("value"), refused):
+        verb = "refused to its producer, was given to a reader"
+        findings.add(_read(evidence, reads, number, verb))
     return examined
 
 
 @check("A4 unknown value", "messages")
-def unknown_values(case: Case, found: Findings) -> int:
+def unknown_values(case: Case, findings: Findings) -> int:
     """A4: every stored or delivered message was sent, and its body is the one that was sent.
 
-    In a topic that others write to as well, a body may name nobody.
+    In a topic with other writers a body may name no writer.
     """
     evidence, reads = case.evidence, case.evidence.reads
     shared = evidence.record.shared_topics
@@ -46,98 +46,98 @@ def unknown_values(case: Case, found: Findings) -> int:
     examined = len(reads)
     for node in evidence.logs:
         values = passes.column(node.messages.values)
-        known = passes.lookup(values, sent, crcs, -2)
+        sent_crcs = passes.lookup(values, sent, crcs, -2)
         examined += len(values)
-        for number in passes.unequal(known, passes.column(node.messages.crcs)):
+        for number in passes.unequal(sent_crcs, passes.column(node.messages.crcs)):
             queue = evidence.queues.names[node.messages.queues[number]]
             if values[number] == UNNAMED and queue.topic in shared:
                 continue
-            what = _strangeness(int(values[number]), int(known[number]))
-            found.add(_stored(evidence, node, number, f"{what}, is in the log of"))
+            verb = _strangeness(int(values[number]), int(sent_crcs[number]))
+            findings.add(_stored(evidence, node, number, f"{verb}, is in the log of"))
     values = reads.column("value")
-    known = passes.lookup(values, sent, crcs, -2)
-    for number in passes.unequal(known, reads.column("body_crc")):
+    sent_crcs = passes.lookup(values, sent, crcs, -2)
+    for number in passes.unequal(sent_crcs, reads.column("body_crc")):
         if values[number] == UNNAMED and evidence.history.topic(reads.row(number)) in shared:
             continue
-        what = _strangeness(int(values[number]), int(known[number]))
-        found.add(_read(evidence, reads, number, f"{what}, was given to a reader"))
+        verb = _strangeness(int(values[number]), int(sent_crcs[number]))
+        findings.add(_read(evidence, reads, number, f"{verb}, was given to a reader"))
     return examined
 
 
 @check("A4l altered label", "messages")
-def altered_labels(case: Case, found: Findings) -> int:
-    """A4l: every stored or delivered message has the tag, the keys and the property that it was
-    sent with."""
+def altered_labels(case: Case, findings: Findings) -> int:
+    """A4l: every stored or delivered message has the tag, keys and property that it was sent
+    with."""
     evidence, reads = case.evidence, case.evidence.reads
     sends = evidence.sends
-    labelled = passes.known(sends.column("label_crc"))
-    sent, labels = (passes.take(sends.column(name), labelled) for name in ("value", "label_crc"))
+    has_label = passes.non_negative(sends.column("label_crc"))
+    sent, labels = (passes.take(sends.column(name), has_label) for name in ("value", "label_crc"))
     examined = 0
     for node in evidence.logs:
         values, stored = passes.column(node.messages.values), passes.column(node.messages.labels)
-        named = passes.found(values, sent)
-        known = passes.lookup(passes.take(values, named), sent, labels, -2)
+        named = passes.included(values, sent)
+        sent_labels = passes.lookup(passes.take(values, named), sent, labels, -2)
         examined += len(named)
-        for number in passes.unequal(known, passes.take(stored, named)):
-            what = "with another tag, keys or property than it was sent with, is in the log of"
-            # No checksum covers properties: who copies them has what a damaged disk made of them.
+        for number in passes.unequal(sent_labels, passes.take(stored, named)):
+            verb = "with another tag, keys or property than it was sent with, is in the log of"
+            # No checksum covers properties: a copy has what a damaged disk made of them.
             altered = evidence.disks.altered(int(values[named[number]]))
             excuse = evidence.disks.may_differ(node) or altered
-            found.add(_stored(evidence, node, named[number], what), excuse=excuse)
-    named = passes.found(reads.column("value"), sent)
-    known = passes.lookup(passes.take(reads.column("value"), named), sent, labels, -2)
-    for number in passes.unequal(known, passes.take(reads.column("label_crc"), named)):
-        what = "with another tag, keys or property than it was sent with, was given to a reader"
+            findings.add(_stored(evidence, node, named[number], verb), excuse=excuse)
+    named = passes.included(reads.column("value"), sent)
+    sent_labels = passes.lookup(passes.take(reads.column("value"), named), sent, labels, -2)
+    for number in passes.unequal(sent_labels, passes.take(reads.column("label_crc"), named)):
+        verb = "with another tag, keys or property than it was sent with, was given to a reader"
         excuse = evidence.disks.altered(int(reads.column("value")[named[number]]))
-        found.add(_read(evidence, reads, named[number], what), excuse=excuse)
+        findings.add(_read(evidence, reads, named[number], verb), excuse=excuse)
     return examined + len(named)
 
 
 @check("A5 duplicate", "stored messages")
-def duplicates(case: Case, found: Findings) -> int:
-    """A5: no attempt is stored twice, but where its client attempts again by itself."""
+def duplicates(case: Case, findings: Findings) -> int:
+    """A5: no attempt is stored twice, except where the client itself retries."""
     evidence = case.evidence
     own = passes.where(evidence.sends.column("attempt"), (OWN_ATTEMPTS,))
-    free = set(map(int, passes.take(evidence.sends.column("value"), own)))
+    retried_by_client = set(map(int, passes.take(evidence.sends.column("value"), own)))
     examined = 0
     for node in evidence.logs:
         values, physicals = passes.column(node.messages.values), node.messages.physicals
         examined += len(values)
         for places in passes.repeated(values):
-            if values[places[0]] == UNNAMED or int(values[places[0]]) in free:
+            if values[places[0]] == UNNAMED or int(values[places[0]]) in retried_by_client:
                 continue
-            others = ", ".join(_show(evidence, node, place) for place in places)
+            copies = ", ".join(_show(evidence, node, place) for place in places)
             example = _stored(evidence, node, places[0], "")
             example.text = (
-                f"value {example.value} is {len(places)} times in the log of {node.label}: {others}"
+                f"value {example.value} is {len(places)} times in the log of {node.label}: {copies}"
             )
             example.distance = abs(physicals[places[-1]] - physicals[places[0]])
-            found.add(example)
+            findings.add(example)
     return examined
 
 
 @check("A6 retry duplicate", "stored messages", severity=Severity.METRIC)
-def retried_duplicates(case: Case, found: Findings) -> int:
-    """A6: messages that are stored more than once because their operation was attempted again."""
+def retried_duplicates(case: Case, findings: Findings) -> int:
+    """A6: messages that are stored more than once because their operation was retried."""
     triples: set[tuple[int, int, int]] = set()
     examined = 0
     for node in case.evidence.finals():
         messages = node.messages
         examined += len(messages)
         triples.update(zip(messages.operations, messages.sequences, messages.values, strict=True))
-    again = len(triples) - len({triple[:2] for triple in triples})
-    found.note = f"{again} messages stored again by a retry" if again else ""
-    found.figures = {"stored_again": again}
+    repetitions = len(triples) - len({triple[:2] for triple in triples})
+    findings.note = f"{repetitions} messages stored again by a retry" if repetitions else ""
+    findings.figures = {"stored_again": repetitions}
     return examined
 
 
 @check("A7 inconsistent offset", "observations")
-def inconsistent_offsets(case: Case, found: Findings) -> int:
-    """A7: at one queue offset nobody, ever, saw two different messages.
+def inconsistent_offsets(case: Case, findings: Findings) -> int:
+    """A7: no queue offset ever showed two different messages.
 
-    Observations: acknowledgements, messages read, the logs of all nodes, now and in all images, but
-    for those that damage may have altered. Two are allowed where one of them was legally lost and
-    its offset given out again.
+    Observations are acknowledgements, messages read, and the logs of all nodes at the end and in
+    all images, except logs that damage may have altered. Two messages are allowed where one of them
+    was legally lost and its offset assigned again.
     """
     evidence, losses = case.evidence, case.losses
     sends, reads = evidence.acknowledged, evidence.reads
@@ -153,139 +153,141 @@ def inconsistent_offsets(case: Case, found: Findings) -> int:
         parts.append((f"log of {node.label}", keys, passes.column(messages.values)))
     keys = passes.join([part[1] for part in parts])
     values = passes.join([part[2] for part in parts])
-    named = passes.known(values)
+    named = passes.non_negative(values)
     keys, values = passes.take(keys, named), passes.take(values, named)
     ends = list(accumulate(len(part[1]) for part in parts))
     for pair in _all_conflicts(keys, values, losses):
-        one, two = (int(values[at]) for at in pair)
+        value_1, value_2 = (int(values[at]) for at in pair)
         first, second = (parts[bisect_right(ends, int(named[at]))][0] for at in pair)
         key = int(keys[pair[0]])
         queue, offset = evidence.queues.place(key)
-        text = f"{evidence.queues.show(key)}: value {one} ({first}), value {two} ({second})"
-        example = Example(text, value=two, topic=queue.topic, queue=queue.queue, offset=offset)
-        found.add(example, excuse=losses.gone_of(one, two))
+        text = f"{evidence.queues.show(key)}: value {value_1} ({first}), value {value_2} ({second})"
+        example = Example(text, value=value_2, topic=queue.topic, queue=queue.queue, offset=offset)
+        findings.add(example, excuse=losses.excuse_of(value_1, value_2))
     return len(keys)
 
 
 @check("A8 moved write", "acknowledged places", final=True)
-def moved_writes(case: Case, found: Findings) -> int:
-    """A8: an acknowledged message that is there is where its acknowledgement said, and where
-    readers and groups were told that they got it."""
+def moved_writes(case: Case, findings: Findings) -> int:
+    """A8: a stored acknowledged message is at the place in its acknowledgement, and where readers
+    and groups got it."""
     evidence, stored = case.evidence, case.evidence.stored
     every_send, physicals = evidence.acknowledged, stored.column("physicals")
-    sends = every_send.at(passes.known(evidence.keys(every_send)))
-    values, said = sends.column("value"), evidence.keys(sends)
-    bytes_said = sends.column("physical_offset")
+    sends = every_send.at(passes.non_negative(evidence.keys(every_send)))
+    values, reported_keys = sends.column("value"), evidence.keys(sends)
+    reported_physicals = sends.column("physical_offset")
     keys = passes.lookup(values, stored.values, stored.keys, -1)
     places = passes.lookup(values, stored.values, physicals, -1)
-    there = passes.known(keys)
-    if len(every_send) and not len(there):
+    stored_at = passes.non_negative(keys)
+    if len(every_send) and not len(stored_at):
         raise NotApplicable("nothing that was acknowledged is there")
     suspects = {
-        int(there[at])
-        for is_at, should in ((keys, said), (places, bytes_said))
-        for at in passes.unequal(passes.take(is_at, there), passes.take(should, there))
+        int(stored_at[at])
+        for actual, reported in ((keys, reported_keys), (places, reported_physicals))
+        for at in passes.unequal(passes.take(actual, stored_at), passes.take(reported, stored_at))
     }
-    every: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    copies_by_value: dict[int, list[tuple[int, int]]] = defaultdict(list)
     if suspects:
         for value, key, place in zip(stored.values, stored.keys, physicals, strict=True):
-            every[int(value)].append((int(key), int(place)))
+            copies_by_value[int(value)].append((int(key), int(place)))
     for number in sorted(suspects):
         row = sends.row(number)
-        wanted = int(said[number]), int(bytes_said[number])
-        copies = every[int(values[number])]
-        if any(key == wanted[0] and wanted[1] in (-1, place) for key, place in copies):
+        reported = int(reported_keys[number]), int(reported_physicals[number])
+        copies = copies_by_value[int(values[number])]
+        if any(key == reported[0] and reported[1] in (-1, place) for key, place in copies):
             continue
-        where = ", ".join(f"{evidence.queues.show(key)} (log {place})" for key, place in copies)
+        locations = ", ".join(f"{evidence.queues.show(key)} (log {place})" for key, place in copies)
         example = evidence.example(
             row,
-            f"value {row.value} was acknowledged at {evidence.queues.show(wanted[0])}"
-            f" (log {wanted[1]}) and is at {where}",
+            f"value {row.value} was acknowledged at {evidence.queues.show(reported[0])}"
+            f" (log {reported[1]}) and is at {locations}",
             operation=row.operation,
             physical=row.physical_offset,
-            distance=abs(copies[0][1] - wanted[1]),
+            distance=abs(copies[0][1] - reported[1]),
         )
-        found.add(example, excuse=evidence.disks.altered(row.value))
-    return len(there) + _read_elsewhere(evidence, found)
+        findings.add(example, excuse=evidence.disks.altered(row.value))
+    return len(stored_at) + _read_elsewhere(evidence, findings)
 
 
-def _read_elsewhere(evidence: Evidence, found: Findings) -> int:
-    """Messages read that are in the final log, and not where they were read; how many were."""
+def _read_elsewhere(evidence: Evidence, findings: Findings) -> int:
+    """Add the messages read that the final log has at another place; return how many were
+    examined."""
     stored, reads = evidence.stored, evidence.reads
     values, keys = reads.column("value"), evidence.keys(reads)
     places = passes.lookup(values, stored.values, stored.keys, -1)
-    there = passes.known(places)
-    for at in passes.unequal(passes.take(places, there), passes.take(keys, there)):
-        row, place = reads.row(int(there[at])), int(places[there[at]])
+    stored_at = passes.non_negative(places)
+    for at in passes.unequal(passes.take(places, stored_at), passes.take(keys, stored_at)):
+        row, place = reads.row(int(stored_at[at])), int(places[stored_at[at]])
         if row.value < 0:
             continue
         text = f"value {row.value} was read at {evidence.place(row)}, and is at"
         example = evidence.example(row, f"{text} {evidence.queues.show(place)}")
-        found.add(example, excuse=evidence.disks.altered(row.value))
-    return len(there)
+        findings.add(example, excuse=evidence.disks.altered(row.value))
+    return len(stored_at)
 
 
 @check("A9 nonmonotonic send", "acknowledged sends")
-def nonmonotonic_sends(case: Case, found: Findings) -> int:
-    """A9: in one queue a send that returned before another began has the lower offset."""
+def nonmonotonic_sends(case: Case, findings: Findings) -> int:
+    """A9: in one queue, a send that returned before another began has the lower offset."""
     evidence, losses = case.evidence, case.losses
     sends = evidence.acknowledged
-    sends = sends.at(passes.known(evidence.keys(sends)))
+    sends = sends.at(passes.non_negative(evidence.keys(sends)))
     names = ("invoked_ns", "returned_ns", "queue_offset")
     columns = map(sends.column, names)
     for before, after in passes.overtaken(evidence.queue_numbers(sends), *columns):
-        one, two = sends.row(before), sends.row(after)
+        first, second = sends.row(before), sends.row(after)
         example = evidence.example(
-            two,
-            f"value {two.value} was sent after value {one.value} had been acknowledged at"
-            f" {evidence.place(one)}, and got offset {two.queue_offset}",
-            operation=two.operation,
-            distance=one.queue_offset - two.queue_offset,
+            second,
+            f"value {second.value} was sent after value {first.value} had been acknowledged at"
+            f" {evidence.place(first)}, and got offset {second.queue_offset}",
+            operation=second.operation,
+            distance=first.queue_offset - second.queue_offset,
         )
-        found.add(example, excuse=losses.gone_of(one.value, two.value))
+        findings.add(example, excuse=losses.excuse_of(first.value, second.value))
     return len(sends)
 
 
 @check("I13 queues dense", "stored messages", final=True)
-def dense_queues(case: Case, found: Findings) -> int:
-    """I13 in the final logs: the queue offsets of each queue rise by one with the log.
+def dense_queues(case: Case, findings: Findings) -> int:
+    """I13: in the final logs the queue offsets of each queue rise by one in log order.
 
-    They begin at 0, unless retention has taken the start of the log.
+    They begin at 0, unless retention has removed the start of the log.
     """
     evidence = case.evidence
     examined = 0
     for node in evidence.finals():
-        due: dict[int, int] = {}
+        expected_by_queue: dict[int, int] = {}
         messages = node.messages
         examined += len(messages)
         places = zip(messages.queues, messages.offsets, strict=True)
         for number, (queue, offset) in enumerate(places):
-            expected = due.get(queue, offset if node.log_min else 0)
+            expected = expected_by_queue.get(queue, offset if node.log_min else 0)
             if offset != expected:
-                what = f"where offset {expected} is due, is in the log of"
-                example = _stored(evidence, node, number, what)
+                verb = f"where offset {expected} is due, is in the log of"
+                example = _stored(evidence, node, number, verb)
                 example.distance = abs(offset - expected)
-                found.add(example, excuse=evidence.disks.may_differ(node))
-            due[queue] = max(expected, offset + 1)
+                findings.add(example, excuse=evidence.disks.may_differ(node))
+            expected_by_queue[queue] = max(expected, offset + 1)
     return examined
 
 
 def _all_conflicts(keys: Column, values: Column, losses: Losses) -> list[tuple[int, int]]:
-    """Conflicting pairs; where one value of a place is legally gone, those of the rest too."""
+    """Return conflicting pairs; where one value of a place is legally gone, also the conflicts
+    among the other values."""
     pairs = passes.conflicts(keys, values)
-    if not pairs or not losses.gone:
+    if not pairs or not losses.excuses:
         return pairs
-    kept = passes.column(passes.missing(values, passes.column(sorted(losses.gone))))
-    rest = passes.conflicts(passes.take(keys, kept), passes.take(values, kept))
-    real = [(int(kept[first]), int(kept[other])) for first, other in rest]
-    excused = [p for p in pairs if losses.gone_of(int(values[p[0]]), int(values[p[1]]))]
+    present = passes.column(passes.missing(values, passes.column(sorted(losses.excuses))))
+    conflicts = passes.conflicts(passes.take(keys, present), passes.take(values, present))
+    real = [(int(present[first]), int(present[second])) for first, second in conflicts]
+    excused = [p for p in pairs if losses.excuse_of(int(values[p[0]]), int(values[p[1]]))]
     return sorted(set(real) | set(excused))
 
 
-def _strangeness(value: int, known: int) -> str:
+def _strangeness(value: int, sent_crc: int) -> str:
     if value == UNNAMED:
         return "which names no writer, or is damaged"
-    return "which nobody sent" if known == -2 else "with another body than the one sent"
+    return "which nobody sent" if sent_crc == -2 else "with another body than the one sent"
 
 
 def _show(evidence: Evidence, node: NodeLog, number: int) -> str:
@@ -294,11 +296,11 @@ def _show(evidence: Evidence, node: NodeLog, number: int) -> str:
     return f"{evidence.queues.show(key)} (log {messages.physicals[number]})"
 
 
-def _stored(evidence: Evidence, node: NodeLog, number: int, what: str) -> Example:
+def _stored(evidence: Evidence, node: NodeLog, number: int, verb: str) -> Example:
     messages = node.messages
     queue = evidence.queues.names[messages.queues[number]]
     return Example(
-        f"value {messages.values[number]}, {what} {node.label} at {_show(evidence, node, number)}",
+        f"value {messages.values[number]}, {verb} {node.label} at {_show(evidence, node, number)}",
         value=messages.values[number],
         operation=messages.operations[number],
         node=node.name,
@@ -310,7 +312,7 @@ def _stored(evidence: Evidence, node: NodeLog, number: int, what: str) -> Exampl
     )
 
 
-def _read(evidence: Evidence, reads: Rows, number: int, what: str) -> Example:
+def _read(evidence: Evidence, reads: Rows, number: int, verb: str) -> Example:
     row = reads.row(number)
-    text = f"value {row.value}, {what} at {evidence.place(row)}"
+    text = f"value {row.value}, {verb} at {evidence.place(row)}"
     return evidence.example(row, text, node=evidence.node(row))

@@ -107,7 +107,7 @@ def _add_disorder(
         if back and back[-1][0] == late.queue_offset and back[-1][1] not in sent[first][3]:
             at_ns = back[-1][2]
             excuse = excuse or losses.split_between(group, at_ns, at_ns)
-        found.add(example, excuse=excuse or losses.gone_of(row.value))
+        found.add(example, excuse=excuse or losses.excuse_of(row.value))
 
 
 def _got(evidence: Evidence, who: _Who, rank: int) -> Iterator[tuple[int, int, int]]:

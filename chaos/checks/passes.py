@@ -1,7 +1,8 @@
-"""The passes over rows that the checks are made of: a run of a million rows is judged in seconds.
+"""Passes over columns of rows, from which the checks are built: they judge a million rows in
+seconds.
 
-Positions are counted from 0 and returned in rising order; sorts are stable and numbers are exact.
-A property test holds each pass to a plain form of it. Source: chaos.md 2.9.
+Positions are counted from 0 and returned in ascending order; sorts are stable and numbers exact. A
+property test compares each pass with a plain implementation. Source: chaos.md 2.9.
 """
 
 from array import array
@@ -19,24 +20,24 @@ Column = NDArray[np.int64]
 
 
 def column(values: Sequence[int]) -> Column:
-    """A column of these values, without a copy where that is possible."""
+    """Return a column of these values, without a copy where possible."""
     if isinstance(values, array) and len(values):
         return np.frombuffer(values, np.int64)
     return np.asarray(values, np.int64)
 
 
 def where(column: Column, allowed: Iterable[int]) -> Column:
-    """Positions of the values that are among `allowed`, as a column."""
+    """Return the positions of values that are among `allowed`, as a column."""
     return np.flatnonzero(np.isin(column, list(allowed)))
 
 
-def known(column: Column) -> Column:
-    """Positions of values that are not negative, as a column."""
+def non_negative(column: Column) -> Column:
+    """Return the positions of non-negative values, as a column."""
     return np.flatnonzero(column >= 0)
 
 
 def take(column: Column, positions: Any) -> Column:
-    """The values at these positions."""
+    """Return the values at these positions."""
     return column[np.asarray(positions, np.int64)]
 
 
@@ -45,78 +46,80 @@ def join(columns: Sequence[Column]) -> Column:
 
 
 def pack(queues: Column, offsets: Column) -> Column:
-    """Queue number and offset as one key each (`keys.pack`); -1 where either is negative, or the
-    offset is too large, as damage may have it (seed 1281009)."""
-    none = (queues < 0) | (offsets < 0) | (offsets > OFFSET_MASK)
-    return np.where(none, -1, queues << OFFSET_BITS | offsets)
+    """Return queue number and offset as one key each (`keys.pack`); -1 where either is negative, or
+    damage made the offset too large."""
+    invalid = (queues < 0) | (offsets < 0) | (offsets > OFFSET_MASK)
+    return np.where(invalid, -1, queues << OFFSET_BITS | offsets)
 
 
 def combine(high: Column, middle: Column, low: Column) -> Column:
-    """Three small non-negative numbers as one: 20, 20 and 20 bits; -1 where one is negative."""
+    """Pack three non-negative numbers of 20 bits into one; -1 where one of them is negative."""
     valid = (high >= 0) & (middle >= 0) & (low >= 0)
     return np.where(valid, high << 40 | middle << 20 | low, -1)
 
 
 def missing(values: Column, present: Column) -> list[int]:
-    """Positions of values that are not among `present`."""
+    """Return the positions of values that are not among `present`."""
     return _positions(np.isin(values, present, invert=True))
 
 
-def found(values: Column, wanted: Column) -> list[int]:
-    """Positions of values that are among `wanted`."""
-    return _positions(np.isin(values, wanted))
+def included(values: Column, present: Column) -> list[int]:
+    """Return the positions of values that are among `present`."""
+    return _positions(np.isin(values, present))
 
 
-def lookup(keys: Column, known: Column, values: Column, default: int) -> Column:
-    """For each key the value that stands beside its first occurrence in `known`."""
-    if not len(known):
+def lookup(keys: Column, table: Column, values: Column, default: int) -> Column:
+    """Return for each key the value at the first position where `table` has that key."""
+    if not len(table):
         return np.full(len(keys), default, np.int64)
-    order = np.argsort(known, kind="stable")
-    ranked = known[order]
+    order = np.argsort(table, kind="stable")
+    ranked = table[order]
     at = np.minimum(np.searchsorted(ranked, keys), len(ranked) - 1)
     return np.where(ranked[at] == keys, values[order[at]], default)
 
 
-def unequal(one: Column, other: Column) -> list[int]:
-    """Positions where the columns differ."""
-    return _positions(one != other)
+def unequal(left: Column, right: Column) -> list[int]:
+    """Return the positions where the columns differ."""
+    return _positions(left != right)
 
 
-def below(one: Column, other: Column | int) -> list[int]:
-    """Positions where the value of `one` is less than that of `other`, or than a limit."""
-    return _positions(one < other)
+def below(values: Column, limits: Column | int) -> list[int]:
+    """Return the positions where a value is less than its limit."""
+    return _positions(values < limits)
 
 
 def above(column: Column, limit: int) -> list[int]:
-    """Positions of values greater than a limit."""
+    """Return the positions of values greater than a limit."""
     return _positions(column > limit)
 
 
-def record_ends(said: Column, places: Column, sizes: Column, lengths: Column) -> Column:
-    """Where records end: from where they stand (as said, else as found) and their sizes; an
-    unknown size is the body's length and the least that a record has besides. -1: unknown."""
-    starts = np.where(said >= 0, said, places)
-    taken = np.where(sizes >= 0, sizes, lengths + RECORD_SIZE_MIN)
-    return np.where(starts >= 0, starts + taken, -1)
+def record_ends(reported: Column, places: Column, sizes: Column, lengths: Column) -> Column:
+    """Return where records end: start (as reported, else as stored) plus size; -1 if unknown.
+
+    An unknown size is the body's length plus the least that a record needs besides.
+    """
+    starts = np.where(reported >= 0, reported, places)
+    used = np.where(sizes >= 0, sizes, lengths + RECORD_SIZE_MIN)
+    return np.where(starts >= 0, starts + used, -1)
 
 
 def step(times: Column, values: Column, moments: Column) -> Column:
-    """The value of a step function at moments; `times` rise, 0 before the first."""
+    """Return the value of a step function at each moment; `times` ascend, 0 before the first."""
     return np.concatenate(([0], values))[np.searchsorted(times, moments, side="right")]
 
 
 def reached(levels: Sequence[Column], goals: Column) -> Column:
-    """For each goal how many of the columns are not below it."""
+    """Return for each goal the number of columns that reach it."""
     return np.asarray(np.sum([level >= goals for level in levels], axis=0), np.int64)
 
 
 def choose(numbers: Column, columns: Sequence[Column]) -> Column:
-    """At each position the value of the column with that number."""
+    """Return at each position the value of the column with that number."""
     return np.stack(columns)[numbers, np.arange(len(numbers))]
 
 
 def repeated(values: Column) -> list[list[int]]:
-    """Positions of each value that stands more than once; by their first position."""
+    """Return the positions of each value that occurs more than once, by their first position."""
     order = np.argsort(values, kind="stable")
     ranked = values[order]
     same = np.flatnonzero(ranked[1:] == ranked[:-1])
@@ -128,15 +131,15 @@ def repeated(values: Column) -> list[list[int]]:
 
 
 def conflicts(keys: Column, values: Column) -> list[tuple[int, int]]:
-    """For each key (not -1) with different values: its first position, and the first one with
+    """Return for each key (not -1) with different values its first position, and the first one with
     another value."""
     order = np.argsort(keys, kind="stable")
-    ranked, beside = keys[order], values[order]
+    ranked, ranked_values = keys[order], values[order]
     if not len(ranked):
         return []
     starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
     first = np.repeat(starts, np.diff(np.append(starts, len(ranked))))
-    wrong = np.flatnonzero((beside != beside[first]) & (ranked != -1))
+    wrong = np.flatnonzero((ranked_values != ranked_values[first]) & (ranked != -1))
     pairs: dict[int, tuple[int, int]] = {}
     for position in wrong.tolist():
         begin = int(first[position])
@@ -147,9 +150,11 @@ def conflicts(keys: Column, values: Column) -> list[tuple[int, int]]:
 def overtaken(
     queues: Column, begins: Column, ends: Column, offsets: Column
 ) -> list[tuple[int, int]]:
-    """Pairs (a, b) of one queue where a ended before b began, and yet offset(a) >= offset(b).
+    """Return pairs (a, b) of one queue where a ended before b began, and yet offset(a) >=
+    offset(b).
 
-    For each b at most one a, the one with the greatest offset (the first to end of several).
+    For each b at most one a: the one with the greatest offset (the first to end, if several have
+    it).
     """
     pairs: list[tuple[int, int]] = []
     by_queue = np.argsort(queues, kind="stable")
@@ -171,7 +176,7 @@ def overtaken(
 
 
 def between(lows: Column, highs: Column, keys: Column) -> Column:
-    """For each pair how many of the `keys` lie strictly between the two."""
+    """Return for each pair the number of `keys` strictly between the two."""
     ranked = np.sort(keys)
     low = np.searchsorted(ranked, lows, side="right")
     high = np.searchsorted(ranked, highs, side="left")
@@ -179,7 +184,8 @@ def between(lows: Column, highs: Column, keys: Column) -> Column:
 
 
 def edges(groups: Column) -> tuple[list[int], list[int]]:
-    """Positions of the first and of the last of each group (not -1), by group's first."""
+    """Return the positions of the first and the last of each group (not -1), by the group's
+    first."""
     order = np.argsort(groups, kind="stable")
     ranked = groups[order]
     if not len(ranked):
@@ -191,29 +197,29 @@ def edges(groups: Column) -> tuple[list[int], list[int]]:
     return firsts[by_first].tolist(), lasts[by_first].tolist()
 
 
-def staleness(keys: Column, times: Column, asked: Column, moments: Column) -> Column:
-    """For each asked key: its moment less the time at which a greater key of the same queue
-    was first known (`times` of `keys`); 0 where none was, or later."""
+def staleness(keys: Column, times: Column, queried: Column, moments: Column) -> Column:
+    """Return for each queried key its moment minus the first time at which a greater key of the
+    same queue was known (`times` of `keys`); 0 if none was yet."""
     if not len(keys):
-        return np.zeros(len(asked), np.int64)
+        return np.zeros(len(queried), np.int64)
     order = np.lexsort((times, keys))
-    ranked, known = keys[order], times[order]
+    ranked, ranked_times = keys[order], times[order]
     queues = ranked >> OFFSET_BITS
     ends = np.append(np.flatnonzero(queues[1:] != queues[:-1]), len(ranked) - 1)
-    earliest = np.empty_like(known)
+    earliest = np.empty_like(ranked_times)
     begin = 0
     for end in ends.tolist():
-        part = known[begin : end + 1][::-1]
+        part = ranked_times[begin : end + 1][::-1]
         earliest[begin : end + 1] = np.minimum.accumulate(part)[::-1]
         begin = end + 1
-    at = np.searchsorted(ranked, asked, side="right")
+    at = np.searchsorted(ranked, queried, side="right")
     inside = np.minimum(at, len(ranked) - 1)
-    same = (at < len(ranked)) & (queues[inside] == asked >> OFFSET_BITS)
+    same = (at < len(ranked)) & (queues[inside] == queried >> OFFSET_BITS)
     return np.where(same, np.maximum(moments - earliest[inside], 0), 0)
 
 
 def neighbours(groups: Column) -> Column:
-    """For each position the one before it in the same group; -1 for the first and for group
+    """Return for each position the previous one of the same group; -1 for the first and for group
     -1."""
     order = np.argsort(groups, kind="stable")
     ranked = groups[order]

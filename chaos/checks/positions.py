@@ -1,6 +1,6 @@
-"""Positions of consumer groups: are they kept, and are they true? (chaos.md 2.5)
+"""Positions of consumer groups: preserved, and correct (chaos.md 2.5).
 
-Groups begin at a queue's first message; a RESET_OFFSET row tells of a member that went back.
+Groups begin at a queue's first message; a RESET_OFFSET row marks a member's rewind.
 """
 
 from bisect import bisect_right
@@ -21,15 +21,17 @@ from rocketbed.chaos.checks.result import Excuse, Severity
 from rocketbed.chaos.evidence.history import UNKNOWN, Function, Outcome
 
 PERSIST_NS = 6_000_000_000
-"""A position committed so long before its node's end is on disk: the interval of 5 s and some."""
+"""A position committed this long before its node's end is on disk: the interval of 5 s and a
+margin."""
 VIOLENT = frozenset({"kill", "powercut", "crash", "wipe"})
 """Ends of a node that leave it no time to write positions."""
 KEPT_AWAY = frozenset({"crowd", "partition", "link", "pause", "disk", "cpu", "reset"})
-"""Steps under which a client may find a slave and not a master that runs."""
+"""Steps under which a client may reach a slave but not the running master."""
 SETTLE_NS = 3_000_000_000
-"""How long after them it may still."""
+"""Time after such a step in which that may still be so."""
 PULLED_NS = 6_000_000_000
-"""A member's last pull may come so long after its last commit: as long as it is held, and some."""
+"""A member's last pull may come this long after its last commit: as long as it is held, and a
+margin."""
 NO_GROUPS = "no consumer group took part"
 Place = tuple[int, int]
 """Number of the consumer group, and of the queue."""
@@ -38,16 +40,16 @@ Place = tuple[int, int]
 @check("A24 offset regress", "positions read", severity=Severity.WARNING)
 def offset_regress(case: Case, found: Findings) -> int:
     """A24: a position that is read, by a member that begins or in between, is not below what was
-    committed and kept.
+    committed and preserved.
 
-    A master keeps what was committed 6 s before its end, and all of it if it stopped cleanly; the
-    commits of the last 6 s may be under way, so nothing is asked of them. While a step is in force
-    that keeps clients from the master, they ask a slave, whose table is a copy and may be none yet.
-    Machines that are busy save late, so only in simulation is it more than allowed; a warning, as
-    a member whose table was lost with its master's begins again and misses nothing.
+    A master preserves what was committed 6 s before its end, and everything if it stopped cleanly;
+    commits of the last 6 s may still be in progress, so they are not judged. While a step keeps
+    clients from the master, they ask a slave, whose table is a copy and may be empty. Busy machines
+    save late, so outside of simulation a finding is excused. It is a warning, as a member whose
+    table was lost with its master's starts again and misses nothing.
     """
     evidence, losses = case.evidence, case.losses
-    resets, struck = went_back(evidence), faults(evidence)
+    resets, fault_spans = rewind_times(evidence), faults(evidence)
     kept = kept_commits(evidence, violent_ends(evidence, losses), resets)
     begun: set[tuple[int, int, int]] = set()
     reads = evidence.rows((Function.DELIVER, Function.READ_OFFSET), Outcome.OK)
@@ -75,7 +77,9 @@ def offset_regress(case: Case, found: Findings) -> int:
             name = evidence.queues.names[queue]
             text = f"group {group} was told {offset} for {name.topic}/{name.queue}, {since}"
             example = evidence.example(row, text, value=None, distance=committed - offset)
-        excuse = losses.loss_between(brokers, at, time_ns) or _cut_off(struck, time_ns)
+        excuse = losses.loss_between(brokers, at, time_ns) or _kept_from_master(
+            fault_spans, time_ns
+        )
         if excuse is None and evidence.record.backend != "sim":
             excuse = evidence.excuse("a machine that may be busy saves late", at, time_ns)
         found.add(example, excuse=excuse)
@@ -89,46 +93,48 @@ def kept_commits(
     *,
     by_node: bool = False,
 ) -> dict[tuple[int, ...], "_Kept"]:
-    """By place, and how often the group had gone back there (and node): what was committed since
-    then and kept, from which times on, and the highest by then, with its time.
+    """Return the commits that must be preserved since each rewind of a group, by place and number
+    of rewinds (and node).
 
-    A commit is kept 6 s after it, unless its master of that time ended before by violence, which
-    it may have done while the answer was on its way.
+    Each value has the times from which commits count, and the highest (offset, time) by then. A
+    commit counts 6 s after it, unless its master of that time ended by violence before, perhaps
+    while the answer was on its way.
     """
-    found: dict[tuple[int, ...], _Kept] = defaultdict(lambda: ([], []))
+    kept: dict[tuple[int, ...], _Kept] = defaultdict(lambda: ([], []))
     rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     commits = positions(evidence, rows)
     begun, nodes = (map(int, rows.column(name)) for name in ("invoked_ns", "node"))
     for (group, queue, offset, at), begun_ns, node in sorted(
-        zip(commits, begun, nodes, strict=True), key=lambda one: one[0][3]
+        zip(commits, begun, nodes, strict=True), key=lambda item: item[0][3]
     ):
         struck = ends[evidence.group_of(node)]
         after = bisect_right(struck, begun_ns)
         if after < len(struck) and struck[after] < at + PERSIST_NS:
             continue
         place = group, queue, bisect_right(resets[group, queue], at)
-        times, best = found[(*place, node) if by_node else place]
+        times, best = kept[(*place, node) if by_node else place]
         times.append(at + PERSIST_NS)
         best.append(max((offset, at), best[-1]) if best else (offset, at))
-    return found
+    return kept
 
 
 _Kept = tuple[list[int], list[tuple[int, int]]]
 
 
-def _cut_off(struck: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
-    """The step that kept clients from a master at a time."""
-    for one in struck:
-        if one.verb in KEPT_AWAY | VIOLENT | {"stop"}:
-            end_ns = one.end_ns + (SETTLE_NS if one.verb in KEPT_AWAY else 0)
-            if one.begin_ns <= time_ns <= end_ns:
-                return Excuse(one.step, one.begin_ns, end_ns)
+def _kept_from_master(fault_spans: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
+    """Return the step that kept clients from a master at a time."""
+    for fault in fault_spans:
+        if fault.verb in KEPT_AWAY | VIOLENT | {"stop"}:
+            end_ns = fault.end_ns + (SETTLE_NS if fault.verb in KEPT_AWAY else 0)
+            if fault.begin_ns <= time_ns <= end_ns:
+                return Excuse(fault.step, fault.begin_ns, end_ns)
     return None
 
 
 def violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
-    """By group of brokers: when its master of that time ended without a clean stop, rising."""
-    found: dict[int, list[int]] = defaultdict(list)
+    """Return the times at which each broker group's master ended without a clean stop,
+    ascending."""
+    ends: dict[int, list[int]] = defaultdict(list)
     for event in evidence.history.events:
         cause = event.fields.get("cause") if event.what == "exit" else event.what
         if cause not in VIOLENT:
@@ -136,16 +142,16 @@ def violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
         for node in targets_of(event):
             group = evidence.group_of_name(node)
             if group >= 0 and losses.lineages[group].era(event.time_ns - 1).master == node:
-                found[group].append(event.time_ns)
-    return found
+                ends[group].append(event.time_ns)
+    return ends
 
 
 @check("A25 offset overrun", "committed positions", final=True)
 def offset_overrun(case: Case, found: Findings) -> int:
     """A25: no committed position lies beyond the end of its queue, in the history or on disk.
 
-    A loss after the group was there excuses one only up to the furthest message that there ever
-    was: a member that has passed what is lost now may commit that once more.
+    A loss after the group had been there excuses a position only up to the highest message that
+    ever was there: a member that has passed a lost message may commit its position again.
     """
     evidence, losses, ends = case.evidence, case.losses, case.evidence.ends
     commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
@@ -162,24 +168,24 @@ def offset_overrun(case: Case, found: Findings) -> int:
             distance=offset - ends[queue],
         )
         brokers = evidence.group_of(row.node)
-        passed_ns = min(time_ns, first_beyond(evidence, group, queue, offset - 1)[0])
+        passed_ns = min(time_ns, passed_between(evidence, group, queue, offset - 1)[0])
         later = losses.loss_between(brokers, passed_ns, ENDLESS)
         later = later or losses.split_between(brokers, row.invoked_ns, time_ns)
-        found.add(example, excuse=later if offset <= evidence.ends_ever[queue] else None)
+        found.add(example, excuse=later if offset <= evidence.highest_ends[queue] else None)
     examined = len(places)
     stored = stored_positions(evidence, None if evidence.foreign else evidence.nodes)
-    for node, queue, who, committed in stored:
+    for node, queue, group_name, committed in stored:
         examined += 1
         if committed > (end := ends[queue]):
             name = evidence.queues.names[queue]
-            text = f"{node.name} keeps {committed} for group {who} of {name.topic}/{name.queue},"
-            text += f" which ends at {end}"
+            text = f"{node.name} keeps {committed} for group {group_name} of"
+            text += f" {name.topic}/{name.queue}, which ends at {end}"
             lost = losses.loss_between(node.group, -1, ENDLESS)
             place = {"node": node.name, "topic": name.topic, "queue": name.queue}
             found.add(
                 text,
                 excuse=lost
-                if committed <= evidence.ends_ever[queue]
+                if committed <= evidence.highest_ends[queue]
                 else evidence.disks.may_differ(node),
                 distance=committed - end,
                 offset=committed,
@@ -194,43 +200,46 @@ def offset_overrun(case: Case, found: Findings) -> int:
 class Commit:
     begun_ns: int
     ended_ns: int
-    """`ENDLESS` where the answer did not come: it may count at any time."""
+    """`ENDLESS` without an answer: it may count at any time."""
     offset: int
     node: str
     process: int
 
 
 def commits_of(evidence: Evidence) -> dict[Place, list[Commit]]:
-    """What groups committed, answered or not, by when it began."""
-    found: dict[Place, list[Commit]] = defaultdict(list)
+    """Return the commits of groups, answered or not, by when they began."""
+    commits_by_place: dict[Place, list[Commit]] = defaultdict(list)
     rows = evidence.rows((Function.COMMIT_OFFSET,))
     for number, (group, queue, offset, ended_ns) in enumerate(positions(evidence, rows)):
         row = rows.row(number)
         ended_ns = ended_ns if row.outcome == Outcome.OK else ENDLESS
         node = evidence.node(row)
-        one = Commit(row.invoked_ns, ended_ns, offset, node, row.process)
-        found[group, queue].append(one)
-    for commits in found.values():
-        commits.sort(key=lambda one: one.begun_ns)
-    return found
+        commit = Commit(row.invoked_ns, ended_ns, offset, node, row.process)
+        commits_by_place[group, queue].append(commit)
+    for commits in commits_by_place.values():
+        commits.sort(key=lambda commit: commit.begun_ns)
+    return commits_by_place
 
 
-def holders(evidence: Evidence) -> dict[Place, dict[int, tuple[int, int]]]:
-    """By place, each process that committed or asked there, and when first and last."""
-    found: dict[Place, dict[int, tuple[int, int]]] = defaultdict(dict)
+def process_spans(evidence: Evidence) -> dict[Place, dict[int, tuple[int, int]]]:
+    """Return the first and last time at which each process committed or queried, by place."""
+    spans: dict[Place, dict[int, tuple[int, int]]] = defaultdict(dict)
     rows = evidence.rows((Function.READ_OFFSET, Function.COMMIT_OFFSET))
     columns = (map(int, rows.column(name)) for name in ("process", "invoked_ns"))
     for (group, queue, _, _), process, time_ns in zip(
         positions(evidence, rows), *columns, strict=True
     ):
-        own = found[group, queue]
-        first, last = own.get(process, (time_ns, time_ns))
-        own[process] = min(first, time_ns), max(last, time_ns)  # what nobody answered comes last
-    return found
+        spans_of_place = spans[group, queue]
+        first, last = spans_of_place.get(process, (time_ns, time_ns))
+        spans_of_place[process] = (
+            min(first, time_ns),
+            max(last, time_ns),
+        )  # unanswered ones come last
+    return spans
 
 
-def other_member(holders: dict[int, tuple[int, int]], commit: Commit) -> Excuse | None:
-    """The process that read a queue before a commit of another one, and still does."""
+def concurrent_reader(holders: dict[int, tuple[int, int]], commit: Commit) -> Excuse | None:
+    """Return the process that read a queue before a commit of another one, and still does."""
     for process, (first, last) in holders.items():
         if process != commit.process and first < commit.begun_ns <= last + PULLED_NS:
             return Excuse(f"process {process} of the group read the queue too", first, last)
@@ -238,8 +247,10 @@ def other_member(holders: dict[int, tuple[int, int]], commit: Commit) -> Excuse 
 
 
 def positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]:
-    """Consumer group, queue number, queue offset and time of each row: when it returned, or began
-    where it never did."""
+    """Return consumer group, queue number, queue offset and time of each row.
+
+    The time is that of the return, or of the beginning if it never returned.
+    """
     names = ("queue_offset", "returned_ns", "invoked_ns")
     columns = (rows.column("operation"), evidence.queue_numbers(rows), *map(rows.column, names))
     return [
@@ -250,40 +261,44 @@ def positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]
     ]
 
 
-def first_beyond(evidence: Evidence, group: int, queue: int, offset: int) -> tuple[int, int]:
-    """When a group first was beyond an offset, not before and not after: a member had got the
-    message there or a later one, or committed a position behind it. A group that asks for some
-    tags, whose members are given no others, may have been when one that committed so began.
-    `ENDLESS`: never."""
+def passed_between(evidence: Evidence, group: int, queue: int, offset: int) -> tuple[int, int]:
+    """Return the earliest and the latest time at which a group may first have passed an offset.
+
+    It passes when a member gets the message there or a later one, or commits a position after it. A
+    group with a tag filter may have passed as early as the committing member began, as its members
+    get no other messages. `ENDLESS` for never.
+    """
     rows = evidence.rows((Function.COMMIT_OFFSET, Function.DELIVER))
     kinds, processes = rows.column("function"), rows.column("process")
     begun: dict[int, int] = {}
     since = until = ENDLESS
-    for (who, where, at, time_ns), kind, process in zip(
+    for (row_group, row_queue, row_offset, time_ns), kind, process in zip(
         positions(evidence, rows), kinds, processes, strict=True
     ):
         since_ns = begun.setdefault(int(process), time_ns)
-        if (who, where) != (group, queue) or at < offset + (kind == Function.COMMIT_OFFSET):
+        if (row_group, row_queue) != (group, queue) or row_offset < offset + (
+            kind == Function.COMMIT_OFFSET
+        ):
             continue
-        since = min(since, since_ns if group in evidence.wanted_tags else time_ns)
+        since = min(since, since_ns if group in evidence.subscribed_tags else time_ns)
         until = min(until, time_ns)
     return since, until
 
 
-def went_back(evidence: Evidence) -> dict[Place, list[int]]:
-    """When groups went back in a queue, rising."""
-    found: dict[Place, list[int]] = defaultdict(list)
+def rewind_times(evidence: Evidence) -> dict[Place, list[int]]:
+    """Return when groups were rewound in a queue, ascending."""
+    times: dict[Place, list[int]] = defaultdict(list)
     for group, queue, _, time_ns in positions(evidence, evidence.rows((Function.RESET_OFFSET,))):
-        found[group, queue].append(time_ns)
-    return found
+        times[group, queue].append(time_ns)
+    return times
 
 
 def stored_positions(
     evidence: Evidence, nodes: Iterable[NodeLog] | None = None
 ) -> Iterator[tuple[NodeLog, int, str, int]]:
-    """Positions in `consumerOffset.json` of nodes, or of the last masters, in queues that have
-    messages: node, queue number, group, offset."""
-    known = set(evidence.queues.names)
+    """Yield (node, queue number, group, offset) for positions in `consumerOffset.json` of nodes, or
+    of the last masters, in queues that have messages."""
+    queue_names = set(evidence.queues.names)
     for node in evidence.finals() if nodes is None else nodes:
         table = node.directory.config("consumerOffset.json")
         offsets = table.get("offsetTable") if isinstance(table, dict) else None
@@ -293,5 +308,5 @@ def stored_positions(
                 if not str(queue).isdigit() or not isinstance(committed, int):
                     continue
                 place = QueueName(node.group, topic, int(queue))
-                if place in known:
+                if place in queue_names:
                     yield node, evidence.queues.number(*place), group, committed

@@ -11,7 +11,7 @@ from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checks.ends import ENDLESS
 from rocketbed.chaos.checks.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checks.lineage import Lineage
-from rocketbed.chaos.checks.loss_bound import Losses, Sent
+from rocketbed.chaos.checks.loss_bound import Attempt, Losses
 from rocketbed.chaos.checks.result import Example
 from rocketbed.chaos.evidence.history import Function, Outcome, Row
 from rocketbed.inspect.record import RECORD_SIZE_MIN
@@ -42,8 +42,8 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
     """One group: all acknowledgements at their moment by columns, the doubtful one by one."""
     sends = evidence.sends
     own = passes.where(sends.column("outcome"), (Outcome.OK,))
-    own = passes.take(own, passes.known(passes.take(losses.sent.ends, own)))
-    ends = passes.take(losses.sent.ends, own)
+    own = passes.take(own, passes.non_negative(passes.take(losses.attempts.ends, own)))
+    ends = passes.take(losses.attempts.ends, own)
     moments = passes.take(sends.column("returned_ns"), own)
     levels = []
     for node in lineage.nodes:
@@ -63,7 +63,7 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
         doubtful.update(passes.below(passes.reached(levels, ends), goal))
     count = len(own)
     for at in sorted(doubtful):
-        message = losses.sent[int(own[at])]
+        message = losses.attempts[int(own[at])]
         if message.group not in (lineage.group, -1):
             count -= 1
         elif (example := _judge(evidence, lineage, message, sends.row(message.number))) is not None:
@@ -80,7 +80,7 @@ def _told(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings)
         count += 1
         end = row.physical_offset + row.length + RECORD_SIZE_MIN
         times = row.invoked_ns, row.returned_ns
-        message = Sent(row.number, row.value, lineage.group, True, *times, end, row.length)
+        message = Attempt(row.number, row.value, lineage.group, True, *times, end, row.length)
         if (example := _judge(evidence, lineage, message, row)) is not None:
             found.add(example, excuse=losses.split(message))
     return count
@@ -96,7 +96,7 @@ def early_reads(case: Case, found: Findings) -> int:
     if not evidence.flushes:
         raise NotApplicable("what is not on disk may be read under asynchronous flush")
     reads = evidence.rows((Function.GOT,))
-    ends = passes.lookup(reads.column("value"), losses.sent.values, losses.sent.ends, -1)
+    ends = passes.lookup(reads.column("value"), losses.attempts.values, losses.attempts.ends, -1)
     examined = 0
     for node, seen in losses.ends.items():
         number = next((at for at, name in evidence.history.nodes.items() if name == node), None)
@@ -120,7 +120,7 @@ def early_reads(case: Case, found: Findings) -> int:
     return examined
 
 
-def _judge(evidence: Evidence, lineage: Lineage, message: Sent, row: Row) -> Example | None:
+def _judge(evidence: Evidence, lineage: Lineage, message: Attempt, row: Row) -> Example | None:
     """One acknowledgement, looked at over all of the time in which it may have been given."""
     assert message.end is not None
     begin, end = message.invoked_ns, message.returned_ns

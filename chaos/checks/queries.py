@@ -5,7 +5,7 @@ from collections import defaultdict
 
 from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checks.context import faults, no_disk
+from rocketbed.chaos.checks.context import disk_fault, faults
 from rocketbed.chaos.checks.keys import OFFSET_BITS, pack
 from rocketbed.chaos.checks.result import Excuse, Severity
 from rocketbed.chaos.evidence.history import FINAL_READER, UNKNOWN, Function, Outcome, Row
@@ -32,16 +32,16 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
     warning then; in the calm phase and at the end it is none.
     """
     evidence, stored = case.evidence, case.evidence.stored
-    case.need_index()
+    case.require_index()
     failed = evidence.rows((Function.QUERY_KEY,), Outcome.INFO)
     for row in map(failed.row, range(len(failed))):
         if row.process == FINAL_READER:
             text = f"the query for value {row.value} failed, when nothing was broken any more"
             wrong.add(evidence.example(row, text), excuse=evidence.deleted_message(row))
     why = "no message was queried by key"
-    if wrong.found:
+    if wrong.anomalies:
         return len(failed)
-    queries = case.some((Function.QUERY_KEY,), Outcome.OK, without=why)
+    queries = case.require_rows((Function.QUERY_KEY,), Outcome.OK, without=why)
     sends = evidence.acknowledged
     values = queries.column("value")
     sent = passes.lookup(values, sends.column("value"), sends.column("returned_ns"), -1)
@@ -114,12 +114,12 @@ def bounds(case: Case, found: Findings) -> int:
             continue  # Which replica answered a pull is not known, so it cannot go back.
         if row.process == FINAL_READER and maximum < end:
             what = f"maximum {maximum} was reported at the end, and the queue ends at {end}"
-            span, lost = (row.returned_ns, _ENDLESS_NS), case.lost_end(queue)
+            span, lost = (row.returned_ns, _ENDLESS_NS), case.loss_of_last_message(queue)
             _add_bound(case, found, row, what, end - maximum, span, excuse=lost)
         least, since_ns = reached.by(row, queue)
         if maximum < least:
             what = f"maximum {maximum} was reported, after offset {least - 1} was acknowledged"
-            kept = no_disk(reached.struck, evidence.node(row), since_ns, row.returned_ns)
+            kept = disk_fault(reached.struck, evidence.node(row), since_ns, row.returned_ns)
             span = since_ns, row.returned_ns
             _add_bound(case, found, row, what, least - maximum, span, excuse=kept)
         before = last.get((row.node, queue))
@@ -200,7 +200,7 @@ def _add_bound(
     for lineage in losses.lineages:  # a slave's own cut is no turn of its group
         for change in lineage.changes:
             if change.node == node and span[0] < change.time_ns <= span[1]:
-                excuse = excuse or evidence.excuse(f"{change.what} of {node}", change.time_ns)
+                excuse = excuse or evidence.excuse(f"{change.kind} of {node}", change.time_ns)
     found.add(example, excuse=excuse)
 
 
@@ -209,7 +209,7 @@ def time_searches(case: Case, found: Findings) -> int:
     """A19: the offset for a time is the first message stored at or after it."""
     evidence, stored = case.evidence, case.evidence.stored
     why = "no search by time was made"
-    searches = case.some((Function.SEARCH_TIME,), Outcome.OK, without=why)
+    searches = case.require_rows((Function.SEARCH_TIME,), Outcome.OK, without=why)
     if "target" in evidence.record.facts and evidence.events(Function.NEMESIS, "clock"):
         raise NotApplicable("a wall clock was changed, which store times of RocketMQ follow")
     times = dict(zip(map(int, stored.keys), map(int, stored.column("store_ms")), strict=True))

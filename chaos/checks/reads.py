@@ -37,7 +37,7 @@ def unseen(case: Case, found: Findings) -> int:
     sends = evidence.acknowledged
     values = sends.column("value")
     unseen = passes.missing(values, seen)
-    for position in passes.found(passes.take(values, unseen), evidence.stored.values):
+    for position in passes.included(passes.take(values, unseen), evidence.stored.values):
         text = f"is in the final log, and {who} did not get it"
         row = sends.row(unseen[position])
         excuse = evidence.deleted_message(row) or evidence.disks.altered(row.value)
@@ -50,7 +50,7 @@ def unseen(case: Case, found: Findings) -> int:
 def vanished_reads(case: Case, found: Findings) -> int:
     """A13: what was read once is in the final log, unless it may be gone, or expired."""
     evidence, losses = case.evidence, case.losses
-    reads = case.some(READS, without="nothing was read")
+    reads = case.require_rows(READS, without="nothing was read")
     values, keys = reads.column("value"), evidence.keys(reads)
     first_kept: dict[int, int] | None = None
     told: set[int] = set()
@@ -65,7 +65,7 @@ def vanished_reads(case: Case, found: Findings) -> int:
         if key >= 0 and key < first_kept.get(key >> OFFSET_BITS, -1):
             continue
         example = example_of(evidence, row, "was given to a reader and is not in the final log")
-        found.add(example, excuse=losses.gone_of(row.value))
+        found.add(example, excuse=losses.excuse_of(row.value))
     return len(reads)
 
 
@@ -73,7 +73,7 @@ def vanished_reads(case: Case, found: Findings) -> int:
 def future_reads(case: Case, found: Findings) -> int:
     """A14: nothing is read before any attempt that wrote it has begun."""
     evidence, sends = case.evidence, case.evidence.sends
-    reads = case.some(READS, without="nothing was read")
+    reads = case.require_rows(READS, without="nothing was read")
     invoked = sends.column("invoked_ns")
     begun = passes.lookup(reads.column("value"), sends.column("value"), invoked, -1)
     for number in passes.below(reads.column("returned_ns"), begun):
@@ -86,7 +86,7 @@ def future_reads(case: Case, found: Findings) -> int:
 @check("A12 wrong position", "messages pulled", final=True)
 def poll_positions(case: Case, found: Findings) -> int:
     """A12: a pull begins with the first message at or behind the offset that it asked for."""
-    evidence, got = case.evidence, case.some((Function.GOT,), without=_NO_PULLS)
+    evidence, got = case.evidence, case.require_rows((Function.GOT,), without=_NO_PULLS)
     firsts = got.at(passes.edges(got.column("operation"))[0])
     queues, asked = evidence.queue_numbers(firsts), firsts.column("physical_offset")
     for at in passes.below(firsts.column("queue_offset"), asked):
@@ -109,10 +109,10 @@ def poll_positions(case: Case, found: Findings) -> int:
 @check("A10 nonmonotonic poll", "messages pulled")
 def polls_rise(case: Case, found: Findings) -> int:
     """A10 internal: within one pull every message has a higher offset than the one before it."""
-    evidence, got = case.evidence, case.some((Function.GOT,), without=_NO_PULLS)
+    evidence, got = case.evidence, case.require_rows((Function.GOT,), without=_NO_PULLS)
     offsets = got.column("queue_offset")
     before = passes.neighbours(got.column("operation"))
-    later = passes.known(before)
+    later = passes.non_negative(before)
     earlier = passes.take(before, later)
     good = set(passes.below(passes.take(offsets, earlier), passes.take(offsets, later)))
     for at in range(len(later)) if len(good) != len(later) else ():
@@ -126,10 +126,10 @@ def polls_rise(case: Case, found: Findings) -> int:
 @check("A11 poll skip", "messages pulled", final=True)
 def polls_skip(case: Case, found: Findings) -> int:
     """A11 internal: between two messages of one pull no stored one lies."""
-    evidence, got = case.evidence, case.some((Function.GOT,), without=_NO_PULLS)
+    evidence, got = case.evidence, case.require_rows((Function.GOT,), without=_NO_PULLS)
     keys = evidence.keys(got)
     before = passes.neighbours(got.column("operation"))
-    later = passes.known(before)
+    later = passes.non_negative(before)
     lows = passes.take(keys, passes.take(before, later))
     skipped = passes.between(lows, passes.take(keys, later), evidence.stored.keys)
     for at in passes.above(skipped, 0):
@@ -158,7 +158,7 @@ def lag(case: Case, found: Findings) -> int:
         offset = last if last >= 0 else want - 1
         keys.append(pack(queue, 0) - 1 if offset < 0 else pack(queue, offset))
     sends = evidence.acknowledged
-    sends = sends.at(passes.known(evidence.keys(sends)))
+    sends = sends.at(passes.non_negative(evidence.keys(sends)))
     sent = evidence.keys(sends), sends.column("returned_ns")
     moments = pulls.column("invoked_ns")
     found.figures = spread("lag", passes.staleness(*sent, passes.column(keys), moments))

@@ -151,7 +151,7 @@ def _safe_end(evidence: Evidence, losses: Losses, image: NodeLog) -> int:
         if lineage.group != image.group:
             continue
         limit = lineage.held(image.name, taken.time_ns - 1, limit)
-        for turn in lineage.turns:
+        for turn in lineage.loss_points:
             if turn.effect_ns >= taken.time_ns:
                 limit = min(limit, 0 if turn.threshold is None else turn.threshold)
     return limit
@@ -197,7 +197,7 @@ def _is_alone(evidence: Evidence, losses: Losses, image: NodeLog, begin: int) ->
 
 def _told(losses: Losses, image: NodeLog) -> int:
     """Up to where messages of the group had been acknowledged when an image was taken."""
-    sent = (losses.sent[number] for number in range(len(losses.sent)))
+    sent = (losses.attempts[number] for number in range(len(losses.attempts)))
     return max(
         (
             one.end

@@ -1,8 +1,8 @@
-"""The answer of one check. It is never good by default.
+"""Result of one check. It is never `ok` by default.
 
-A check that had nothing to look at has shown nothing: `did-not-run`, like one that could not look.
-Only where the run by its nature has nothing for a check (no consumer group, so no group's
-positions) it is `not-applicable`, with the reason, and takes nothing from a pass.
+A check that had nothing to examine has shown nothing: `did-not-run`, like one that lacked evidence.
+Only if the nature of the run leaves a check nothing to examine (no consumer group, so no group's
+positions) it is `not-applicable`, with the reason, and does not prevent a pass.
 """
 
 import enum
@@ -21,26 +21,27 @@ class Verdict(enum.StrEnum):
 
 
 class Severity(enum.StrEnum):
-    """What a violation means for the run (chaos.md 2.4)."""
+    """Meaning of a violation for the run (chaos.md 2.4)."""
 
     SAFETY = "S"
     """Fails the run."""
     WARNING = "W"
-    """Is shown."""
+    """Shown, without failing the run."""
     METRIC = "M"
-    """Is a figure; never violated."""
+    """A figure; never violated."""
     LIVENESS = "L"
     """The run stalled."""
     CRASH = "C"
-    """A process ended by itself."""
+    """A process ended on its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excuse:
-    """What allows a finding: something that was done to the cluster, and when it counts."""
+    """Reason that allows a finding: something done to the cluster, and the time in which it
+    counts."""
 
     cause: str
-    """`power cut of b1, which came back as master`."""
+    """Such as `power cut of b1, which came back as master`."""
     begin_ns: int
     end_ns: int
 
@@ -51,14 +52,14 @@ class Excused:
 
     excuse: Excuse
     count: int
-    """Findings."""
+    """Number of findings."""
     values: tuple[int, ...]
     """The messages among them; at most 32."""
 
 
 @dataclass(slots=True)
 class Example:
-    """One finding: the sentence, and where it belongs, as far as that is known."""
+    """One finding: the sentence, and the place it belongs to as far as that is known."""
 
     text: str
     value: int | None = None
@@ -72,18 +73,18 @@ class Example:
     """Log offset, bytes."""
     time_ns: int | None = None
     distance: int = 0
-    """How far it is from what should be, in the check's own measure; the farthest are shown."""
+    """Distance from the expected state, in the check's own measure; the largest are shown."""
     around: list[str] = field(default_factory=list)
     """Messages at the neighbouring offsets."""
     roles: dict[str, str] = field(default_factory=dict)
-    """What each node was at that time: `master`, `slave`, `down`."""
+    """Role of each node at that time: `master`, `slave`, `down`."""
     faults: list[str] = field(default_factory=list)
     """Steps that were active at that time."""
     excuse: Excuse | None = None
-    """What allows it."""
+    """Reason that allows it."""
 
     def as_row(self) -> dict[str, object]:
-        """Only what is known, as JSON fields."""
+        """Return the fields that are set, as JSON fields."""
         empty: tuple[object, ...] = (None, "", [], {})
         return {name: value for name, value in asdict(self).items() if value not in empty}
 
@@ -93,18 +94,18 @@ Finding = str | Example
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check's answer. Made by `judged`, `not_run`, `not_applicable`."""
+    """Result of one check, made by `judged`, `not_run` or `not_applicable`."""
 
     title: str
-    """Id and name: `A1 lost write`."""
+    """Id and name, such as `A1 lost write`."""
     verdict: Verdict
     examined: int
-    """How many things were looked at; `unit` says what."""
+    """Number of things examined; `unit` names them."""
     unit: str
     examples: tuple[Example, ...] = ()
-    """At most 32: the first ones and the farthest ones."""
+    """At most 32: the first ones and those with the largest distance."""
     found: int = 0
-    """How many there are in all."""
+    """Number of findings in all."""
     note: str = ""
     """A figure or a reason, for the report."""
     severity: Severity = Severity.SAFETY
@@ -112,13 +113,13 @@ class CheckResult:
     """Findings that the configuration and the faults allow; at most 32."""
     allowed_found: int = 0
     excused: tuple[Excused, ...] = ()
-    """All that was allowed, by what allowed it."""
+    """All allowed findings, by excuse."""
     figures: dict[str, Any] = field(default_factory=dict)
-    """Numbers of a metric by name, units last."""
+    """Numbers of a metric by name, which ends with the unit."""
 
     @property
     def id(self) -> str:
-        """`A1`."""
+        """Id of the check, such as `A1`."""
         return self.title.partition(" ")[0]
 
     @property
@@ -131,12 +132,12 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the check ran, on something, and held."""
+        """True if the check ran, examined something, and held."""
         return self.verdict is Verdict.OK
 
     @property
     def harmless(self) -> bool:
-        """Whether a run with this result may pass."""
+        """True if a run with this result may pass."""
         if self.verdict is Verdict.VIOLATED:
             return self.severity in (Severity.WARNING, Severity.METRIC)
         return self.verdict is not Verdict.DID_NOT_RUN
@@ -163,7 +164,8 @@ def judged(
     allowed: Sequence[Example] = (),
     figures: dict[str, Any] | None = None,
 ) -> CheckResult:
-    """The result of a check that ran: `ok` only if it examined something and found nothing."""
+    """Return the result of a check that ran: `ok` only if it examined something and found
+    nothing."""
     if findings:
         verdict = Verdict.VIOLATED
     elif examined > 0:
@@ -190,14 +192,14 @@ def judged(
 def not_run(
     title: str, unit: str, reason: str, *, severity: Severity = Severity.SAFETY
 ) -> CheckResult:
-    """The result of a check that could not run."""
+    """Return the result of a check that could not run."""
     return CheckResult(title, Verdict.DID_NOT_RUN, 0, unit, note=reason, severity=severity)
 
 
 def not_applicable(
     title: str, unit: str, reason: str, *, severity: Severity = Severity.SAFETY
 ) -> CheckResult:
-    """The result of a check that this run, by what it did, has nothing for."""
+    """Return the result of a check that this run has nothing for."""
     return CheckResult(title, Verdict.NOT_APPLICABLE, 0, unit, note=reason, severity=severity)
 
 
@@ -208,16 +210,16 @@ def _ledger(allowed: Iterable[Example]) -> tuple[Excused, ...]:
         by_excuse.setdefault(example.excuse, []).append(example)
     lines = []
     for excuse, examples in by_excuse.items():
-        values = sorted({one.value for one in examples if one.value is not None})
+        values = sorted({example.value for example in examples if example.value is not None})
         lines.append(Excused(excuse, len(examples), tuple(values[:EXAMPLES_MAX])))
     return tuple(lines)
 
 
 def _select(findings: Sequence[Finding]) -> list[Example]:
-    """The first half by order, the other half by distance."""
-    examples = [Example(found) if isinstance(found, str) else found for found in findings]
+    """Return the first half by order, and the other half by distance."""
+    examples = [Example(finding) if isinstance(finding, str) else finding for finding in findings]
     if len(examples) <= EXAMPLES_MAX:
         return examples
     half = EXAMPLES_MAX // 2
-    rest = sorted(examples[half:], key=lambda example: -example.distance)
-    return examples[:half] + rest[: EXAMPLES_MAX - half]
+    farthest = sorted(examples[half:], key=lambda example: -example.distance)
+    return examples[:half] + farthest[: EXAMPLES_MAX - half]

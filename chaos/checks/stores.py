@@ -240,10 +240,10 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
         for node in evidence.nodes
     }
     empty = [node for node, count in counts.items() if not count]
-    if empty and not found.found and not sum(counts.values()):
+    if empty and not found.anomalies and not sum(counts.values()):
         return not_run(title, unit, f"nothing to examine in {', '.join(empty)}")
     note = f"none in {', '.join(empty)}" if empty else ""
-    return judged(title, sum(counts.values()), unit, found.found, note, allowed=found.allowed)
+    return judged(title, sum(counts.values()), unit, found.anomalies, note, allowed=found.allowed)
 
 
 def _after_power_cut(evidence: Evidence, image: NodeLog) -> bool:

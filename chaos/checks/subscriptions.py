@@ -17,14 +17,14 @@ def unwanted_tags(case: Case, found: Findings) -> int:
     """A33: a group that asks for some tags gets no message with another one; A22 and A30 say that
     it gets all that have one of them."""
     evidence = case.evidence
-    if not evidence.wanted_tags:
+    if not evidence.subscribed_tags:
         raise NotApplicable("no group asks for some tags only")
     stored = Stored([log for log in evidence.logs if evidence.disks.may_differ(log) is None])
     rows = evidence.rows((Function.DELIVER,))
     tags = passes.lookup(rows.column("value"), stored.values, stored.column("tags"), -1)
     groups = rows.column("operation")
     examined = 0
-    for group, wanted in sorted(evidence.wanted_tags.items()):
+    for group, wanted in sorted(evidence.subscribed_tags.items()):
         own = passes.where(groups, (group,))
         examined += len(own)
         right = set(map(int, passes.where(tags, (-1, *wanted))))
@@ -59,7 +59,7 @@ def rewinds(case: Case, found: Findings) -> int:
     """A34: a member that goes back in a queue is given what stands there, next of that queue; one
     that goes back again before anything came, what stands at the later place."""
     evidence = case.evidence
-    back = case.some((Function.RESET_OFFSET,), without="no member went back")
+    back = case.require_rows((Function.RESET_OFFSET,), without="no member went back")
     wanted = _offsets(evidence)
     deliveries = evidence.rows((Function.DELIVER,))
     given: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
@@ -92,7 +92,7 @@ def rewinds(case: Case, found: Findings) -> int:
             excuse = _ahead(case, queue, offset, time_ns)
         elif excuse is None:
             # Others may have stood where wanted ones stand now (seed 859501).
-            gone = case.losses.gone_keys
+            gone = case.losses.excuses_by_key
             passed = [pack(queue, at) for at in wanted[group, queue] if offset <= at < first]
             excuse = gone[passed[0]] if all(key in gone for key in passed) else None
         found.add(evidence.example(row, text, value=None, distance=abs(first - due)), excuse=excuse)
@@ -119,7 +119,7 @@ def delivery_order(case: Case, found: Findings) -> int:
     slave that is behind. Only simulated time tells what came at once.
     """
     evidence = case.evidence
-    rows = case.some((Function.DELIVER,), without="no group took part")
+    rows = case.require_rows((Function.DELIVER,), without="no group took part")
     if evidence.record.backend != "sim":
         raise NotApplicable("what came at once is not known where time is a machine's")
     last: dict[tuple[int, int], tuple[int, int]] = {}
@@ -140,7 +140,7 @@ def _offsets(evidence: Evidence) -> dict[tuple[int, int], list[int]]:
     found: dict[tuple[int, int], list[int]] = defaultdict(list)
     stored = evidence.stored
     for group in evidence.record.consumer_groups.values():
-        wanted = evidence.wanted_tags.get(group)
+        wanted = evidence.subscribed_tags.get(group)
         for key, tag in zip(stored.keys, stored.column("tags"), strict=True):
             if wanted is None or int(tag) in wanted:
                 found[group, int(key) >> OFFSET_BITS].append(int(key) & OFFSET_MASK)

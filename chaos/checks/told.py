@@ -1,7 +1,5 @@
-"""What masters tell groups of their positions: just what they were given, and none beyond the end.
-
-(chaos.md 2.5)
-"""
+"""Positions that masters report to groups: exactly those committed, and none beyond the queue's end
+(chaos.md 2.5)."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -12,37 +10,43 @@ from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checks.ends import ENDLESS
 from rocketbed.chaos.checks.events import targets_of
 from rocketbed.chaos.checks.evidence import Evidence
-from rocketbed.chaos.checks.positions import Commit, commits_of, holders, other_member, positions
+from rocketbed.chaos.checks.positions import (
+    Commit,
+    commits_of,
+    concurrent_reader,
+    positions,
+    process_spans,
+)
 from rocketbed.chaos.checks.result import Excuse
 from rocketbed.chaos.evidence.history import Function, Outcome
 
 UNDER_WAY_NS = 15_000_000_000
-"""A request that nobody answered has reached its node by then or never will: longer than steps
-that hold a connection up."""
+"""By this time an unanswered request has reached its node or never will: longer than any step that
+holds up a connection."""
 
 
 @check("A36 position without a message", "positions read of masters")
 def positions_beyond(case: Case, found: Findings) -> int:
-    """A36: a master tells no position beyond its queue's end, unless somebody committed it since
-    the master started. What a loss took is taken off positions too, or their groups would never be
-    given what gets the same queue offsets next (T20).
+    """A36: a master reports no position beyond its queue's end, unless it was committed since the
+    master started.
 
-    The end is what the same process told in the next answer to a pull, or to a question for it. Not
-    judged where a member lived through the master's start: each of its pulls says again where it
-    stood.
+    What a loss took is taken off positions too; else their groups would never get the messages that
+    receive the same queue offsets next (T20). The end is what the same process reported in the next
+    answer to a pull or a bounds query. Not judged if a member lived through the master's start:
+    each of its pulls reports its position again.
     """
     evidence = case.evidence
     if evidence.foreign:
         raise NotApplicable("only our own node promises it")
-    lives, given, members = _lives(evidence), commits_of(evidence), _members(evidence)
+    lives, commits, members = _lives(evidence), commits_of(evidence), _members(evidence)
     ends: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    told = evidence.rows((Function.PULL, Function.BOUNDS), Outcome.OK)
-    columns = (told.column(name) for name in ("node", "invoked_ns", "value"))
-    for queue, by, at, upto in zip(evidence.queue_numbers(told), *columns, strict=True):
-        who = evidence.history.nodes.get(int(by), "")
-        ends[who, int(queue)].append((int(at), int(upto)))
-    for one in ends.values():
-        one.sort()
+    answers = evidence.rows((Function.PULL, Function.BOUNDS), Outcome.OK)
+    columns = (answers.column(name) for name in ("node", "invoked_ns", "value"))
+    for queue, node_id, at, end in zip(evidence.queue_numbers(answers), *columns, strict=True):
+        node = evidence.history.nodes.get(int(node_id), "")
+        ends[node, int(queue)].append((int(at), int(end)))
+    for answers_of_queue in ends.values():
+        answers_of_queue.sort()
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
     examined = 0
     for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
@@ -59,12 +63,13 @@ def positions_beyond(case: Case, found: Findings) -> int:
             continue
         examined += 1
         _, end = later[after]
-        since = (
-            one.offset
-            for one in given[group, queue]
-            if one.begun_ns < time_ns and (life <= one.begun_ns or life <= one.ended_ns < ENDLESS)
+        recent = (
+            commit.offset
+            for commit in commits[group, queue]
+            if commit.begun_ns < time_ns
+            and (life <= commit.begun_ns or life <= commit.ended_ns < ENDLESS)
         )
-        if 0 <= end < offset and max(since, default=0) < offset:
+        if 0 <= end < offset and max(recent, default=0) < offset:
             name = evidence.queues.names[queue]
             text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, which ended"
             text += f" at {end}, and nobody committed that since it started"
@@ -77,45 +82,46 @@ def positions_beyond(case: Case, found: Findings) -> int:
 
 @check("A37 other position", "positions read after a commit")
 def other_positions(case: Case, found: Findings) -> int:
-    """A37: a master that was given a position, and has led on since, tells just that one. Who leads
-    again after another one has that one's positions (seed 1270216).
+    """A37: a master reports exactly the position last committed to it, if it has led since.
 
-    Where two members read one queue for a while, as they had learned of its topic's queues at
-    different times, each of the other's pulls says again where that one stands. RocketMQ handles
-    pulls and commits in threads of their own: a pull that says an earlier position may come to
-    count behind the commit that was sent after it (wire.md 5.1).
+    A node that leads again after another one has the other one's positions. While two members read
+    one queue, as they had learned of the topic's queues at different times, each pull of one
+    overwrites the other's position. RocketMQ handles pulls and commits in separate threads: a pull
+    with an earlier position may count after a commit that was sent later (wire.md 5.1).
     """
     evidence = case.evidence
-    lives, given, held = _lives(evidence), commits_of(evidence), holders(evidence)
+    lives, all_commits, held = _lives(evidence), commits_of(evidence), process_spans(evidence)
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
     latest: dict[tuple[int, int, str], list[Commit]] = {}
     examined = 0
     for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
         row = reads.row(number)
-        node, commits = evidence.node(row), given[group, queue]
+        node, commits = evidence.node(row), all_commits[group, queue]
         if (group, queue, node) not in latest:
             latest[group, queue, node] = _latest(commits, partial(lives, node))
-        before = bisect_left(commits, time_ns, key=lambda one: one.begun_ns)
+        before = bisect_left(commits, time_ns, key=lambda commit: commit.begun_ns)
         if not before or lives(node, commits[before - 1].begun_ns) != lives(node, time_ns):
             continue
         last = latest[group, queue, node][before - 1]
-        if _end_ns(last) > row.invoked_ns or last.node != node:
-            continue  # another one may have come in between
+        if _settled_ns(last) > row.invoked_ns or last.node != node:
+            continue  # Another member may have committed in between.
         if not all(_is_lone_master(case, node, at) for at in (last.begun_ns, time_ns)):
             continue
         lineage = case.losses.lineages[evidence.group_of(row.node)]
         if lineage.era(last.begun_ns).start_ns != lineage.era(time_ns).start_ns:
             continue
         examined += 1
-        at_once = (one for one in commits[:before] if _end_ns(one) >= last.begun_ns)
-        if offset not in {one.offset for one in at_once if one.begun_ns <= _end_ns(last)}:
+        concurrent = (commit for commit in commits[:before] if _settled_ns(commit) >= last.begun_ns)
+        if offset not in {
+            commit.offset for commit in concurrent if commit.begun_ns <= _settled_ns(last)
+        }:
             name = evidence.queues.names[queue]
             text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, after it had"
             text += f" been given {last.offset}"
             example = evidence.example(row, text, value=None, distance=abs(offset - last.offset))
-            excuse = other_member(held[group, queue], last)
+            excuse = concurrent_reader(held[group, queue], last)
             if excuse is None and evidence.foreign:
-                excuse = _pulled_with(commits[:before], last, offset)
+                excuse = _repeated_by_pull(commits[:before], last, offset)
             found.add(example, excuse=excuse)
     if not examined:
         raise NotApplicable("no position was read after it had been committed")
@@ -123,68 +129,78 @@ def other_positions(case: Case, found: Findings) -> int:
 
 
 def _members(evidence: Evidence) -> dict[int, dict[int, tuple[int, int]]]:
-    """By group, each of its processes with the first and the last time that it may have asked:
-    until a while after it was seen last, or consumers were killed (seed 1270762)."""
-    found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    """Return by group the first and last time at which each of its processes may have sent a
+    request.
+
+    The last is a while after the process was last seen, or the next kill of consumers.
+    """
+    times: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     rows = evidence.rows((Function.DELIVER, Function.READ_OFFSET, Function.COMMIT_OFFSET))
     columns = (rows.column(name) for name in ("operation", "process", "invoked_ns"))
     for group, process, time_ns in zip(*columns, strict=True):
-        first, last = found[int(group)].get(int(process), (int(time_ns), 0))
-        found[int(group)][int(process)] = min(first, int(time_ns)), max(last, int(time_ns))
+        first, last = times[int(group)].get(int(process), (int(time_ns), 0))
+        times[int(group)][int(process)] = min(first, int(time_ns)), max(last, int(time_ns))
     kills = [
         event.time_ns
         for event in evidence.events(Function.NEMESIS, "kill")
         if any(name.startswith("consumer-") for name in targets_of(event))
     ]
-    for members in found.values():
+    for members in times.values():
         for process, (first, last) in members.items():
             killed = bisect_right(kills, last)
             until_ns = kills[killed] if killed < len(kills) else ENDLESS
             members[process] = first, min(until_ns, last + UNDER_WAY_NS)
-    return found
+    return times
 
 
-def _pulled_with(commits: Iterable[Commit], last: Commit, offset: int) -> Excuse | None:
-    """The commit before the last one that a pull of the same process may have said again."""
-    for one in commits:
-        is_earlier = last.begun_ns - UNDER_WAY_NS <= one.begun_ns < last.begun_ns
-        if is_earlier and (one.process, one.node, one.offset) == (last.process, last.node, offset):
-            cause = f"process {one.process} may have said so again with a pull"
-            return Excuse(cause, one.begun_ns, last.begun_ns + UNDER_WAY_NS)
+def _repeated_by_pull(commits: Iterable[Commit], last: Commit, offset: int) -> Excuse | None:
+    """Return the commit before the last one that a pull of the same process may have repeated."""
+    for commit in commits:
+        is_earlier = last.begun_ns - UNDER_WAY_NS <= commit.begun_ns < last.begun_ns
+        if is_earlier and (commit.process, commit.node, commit.offset) == (
+            last.process,
+            last.node,
+            offset,
+        ):
+            cause = f"process {commit.process} may have said so again with a pull"
+            return Excuse(cause, commit.begun_ns, last.begun_ns + UNDER_WAY_NS)
     return None
 
 
 def _latest(commits: Iterable[Commit], life: Callable[[int], int]) -> list[Commit]:
-    """Beside each commit the one that was answered last of those of the same process, up to it."""
-    found: list[Commit] = []
-    for one in commits:
-        best = found[-1] if found else one
-        is_same = life(best.begun_ns) == life(one.begun_ns)
-        found.append(best if is_same and _end_ns(best) > _end_ns(one) else one)
-    return found
+    """Pair each commit with the latest commit of the same process answered up to then."""
+    latest: list[Commit] = []
+    for commit in commits:
+        previous = latest[-1] if latest else commit
+        is_same = life(previous.begun_ns) == life(commit.begun_ns)
+        latest.append(
+            previous if is_same and _settled_ns(previous) > _settled_ns(commit) else commit
+        )
+    return latest
 
 
-def _end_ns(commit: Commit) -> int:
-    """Until when it may come to count."""
+def _settled_ns(commit: Commit) -> int:
+    """Time from which a commit no longer changes the position."""
     return min(commit.ended_ns, commit.begun_ns + UNDER_WAY_NS)
 
 
 def _lives(evidence: Evidence) -> Callable[[str, int], int]:
-    """When the process of a node at a time was started; -1: not known."""
+    """Return a function from node and time to the start time of the node's process; -1 if
+    unknown."""
     starts: dict[str, list[int]] = defaultdict(list)
     for event in evidence.events(Function.NODE, "start"):
         starts[event.node].append(event.time_ns)
 
     def life(node: str, time_ns: int) -> int:
-        own = starts[node]
-        at = bisect_right(own, time_ns)
-        return own[at - 1] if at else -1
+        times = starts[node]
+        at = bisect_right(times, time_ns)
+        return times[at - 1] if at else -1
 
     return life
 
 
 def _is_lone_master(case: Case, node: str, time_ns: int) -> bool:
-    """Whether a node was master, and nobody else beside it."""
+    """True if a node was the only master of its group."""
     group = case.evidence.group_of_name(node)
     if group < 0 or case.losses.lineages[group].era(time_ns).master != node:
         return False

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checks.context import TAKEN_IN_NS, faults
+from rocketbed.chaos.checks.context import POLL_DELAY_NS, faults
 from rocketbed.chaos.checks.evidence import Evidence
 from rocketbed.chaos.evidence.history import Event, Function
 from rocketbed.wire.bodies import PERM_READ
@@ -64,7 +64,7 @@ def forbidden_reads(case: Case, found: Findings) -> int:
         # A reader that was paused may have had the answer waiting for it since before.
         got_ns = row.returned_ns
         if not any(
-            one.begin_ns <= got_ns <= one.end_ns + TAKEN_IN_NS and one.end_ns >= begin
+            one.begin_ns <= got_ns <= one.end_ns + POLL_DELAY_NS and one.end_ns >= begin
             for one in pauses
         ):
             text = f"{evidence.node(row)} answered a pull of {evidence.place(row)}, which"

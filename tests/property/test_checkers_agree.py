@@ -84,12 +84,12 @@ def same(name: str, *arguments: Any) -> None:
 
 @given(columns, columns)
 def test_sets_agree(one: list[int], other: list[int]) -> None:
-    for name in ("missing", "found"):
+    for name in ("missing", "included"):
         same(name, one, other)
     same("repeated", one)
     same("neighbours", one)
     same("edges", one)
-    same("known", one)
+    same("non_negative", one)
     same("where", one, (1, 3))
     same("above", one, 2)
 

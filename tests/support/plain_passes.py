@@ -23,7 +23,7 @@ def where(column: Plain, allowed: Iterable[int]) -> list[int]:
     return [position for position, value in enumerate(column) if value in wanted]
 
 
-def known(column: Plain) -> list[int]:
+def non_negative(column: Plain) -> list[int]:
     return [position for position, value in enumerate(column) if value >= 0]
 
 
@@ -51,13 +51,13 @@ def missing(values: Plain, present: Plain) -> list[int]:
     return [position for position, value in enumerate(values) if value not in known]
 
 
-def found(values: Plain, wanted: Plain) -> list[int]:
-    known = set(wanted)
+def included(values: Plain, present: Plain) -> list[int]:
+    known = set(present)
     return [position for position, value in enumerate(values) if value in known]
 
 
-def lookup(keys: Plain, known: Plain, values: Plain, default: int) -> list[int]:
-    table = dict(zip(reversed(known), reversed(values), strict=True))
+def lookup(keys: Plain, table_keys: Plain, values: Plain, default: int) -> list[int]:
+    table = dict(zip(reversed(table_keys), reversed(values), strict=True))
     return [table.get(key, default) for key in keys]
 
 
@@ -106,7 +106,7 @@ def repeated(values: Plain) -> list[list[int]]:
     places: dict[int, list[int]] = defaultdict(list)
     for position, value in enumerate(values):
         places[value].append(position)
-    return [found for found in places.values() if len(found) > 1]
+    return [positions for positions in places.values() if len(positions) > 1]
 
 
 def conflicts(keys: Plain, values: Plain) -> list[tuple[int, int]]:
