@@ -54,7 +54,7 @@ class Case:
 
     def require_rows(self, functions: Iterable[Function], *outcomes: Outcome, without: str) -> Rows:
         """Return rows as `Evidence.rows` does. Raises `NotApplicable` with the reason `without` if
-        there are none."""
+        the result is empty."""
         rows = self.evidence.rows(functions, *outcomes)
         if not len(rows):
             raise NotApplicable(without)
@@ -118,7 +118,7 @@ class Findings:
 
 @dataclass(slots=True)
 class Check:
-    """One check, or several that share one pass."""
+    """A check, or several that share one pass."""
 
     titles: tuple[str, ...]
     run: Callable[[Case], list[CheckResult]]

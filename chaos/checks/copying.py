@@ -1,4 +1,4 @@
-"""How long slaves take to have what their master writes, where nothing is wrong."""
+"""Time that slaves take to copy what their master writes, if nothing is wrong."""
 
 from bisect import bisect_left, bisect_right
 
@@ -14,47 +14,50 @@ USUAL_NS = SECOND_NS // 2
 """Half of what a master writes is at its slave sooner."""
 MANY_WRITES = 20
 TRIPS = 3
-"""Over a slow network, of so many trips more."""
+"""Additional round trips on a slow network."""
 
 
 @check("R10 copies late", "writes of masters", severity=Severity.LIVENESS)
-def late_copies(case: Case, found: Findings) -> int:
-    """R10: once the time-outs of the storm are over, and it has caught up since its last start, a
-    slave soon has half of what its master writes. In simulation, where each write is seen; what an
-    asynchronous master may lose depends on it."""
+def late_copies(case: Case, findings: Findings) -> int:
+    """R10: once the time-outs of the fault phase are over, and it has caught up since its last
+    start, a slave soon has half of what its master writes.
+
+    In simulation, where each write is observed. The possible loss of an asynchronous master depends
+    on it.
+    """
     evidence, record = case.evidence, case.evidence.record
     if record.backend != "sim" or evidence.foreign or not record.calm_ns:
         raise NotApplicable("how long a copy takes is a machine's, or the run had no calm phase")
     calm_ns = record.calm_ns + HALF_OPEN_NS
     starts = evidence.events(Function.NODE, "start", "recovered", "cut")
     end_ns = record.stop_ns or record.end_ns
-    every: list[int] = []
+    all_times: list[int] = []
     for lineage in case.losses.lineages:
         master = lineage.era(end_ns).master
         for node in lineage.nodes:
             if node == master:
                 continue
-            changed_ns = [one.time_ns for one in starts if one.node in (node, master)]
+            changed_ns = [event.time_ns for event in starts if event.node in (node, master)]
             begin_ns = max([calm_ns, *changed_ns])
-            times = _times(lineage.ends[master], lineage.ends[node], begin_ns, end_ns)
-            every += times
+            times = _copy_times(lineage.ends[master], lineage.ends[node], begin_ns, end_ns)
+            all_times += times
             usual_ns = sorted(times)[len(times) // 2] if len(times) >= MANY_WRITES else 0
             if usual_ns > USUAL_NS + TRIPS * record.facts.get("link_ns", 0):
-                found.add(
+                findings.add(
                     f"half of {len(times)} writes of {master} were at {node} only after"
                     f" {usual_ns / 1e9:.2f} s",
                     node=node,
                     distance=usual_ns,
                 )
-    if not every:
+    if not all_times:
         raise NotApplicable("no master with a slave wrote anything in the calm")
-    found.figures = spread("copied", every)
-    return len(every)
+    findings.figures = spread("copied", all_times)
+    return len(all_times)
 
 
-def _times(master: NodeEnds, slave: NodeEnds, begin_ns: int, end_ns: int) -> list[int]:
-    """Of each write of a master how long it took to be at a slave that has it at last, from the
-    moment on at which that had all that was written at first."""
+def _copy_times(master: NodeEnds, slave: NodeEnds, begin_ns: int, end_ns: int) -> list[int]:
+    """Return for each write of a master the time until the slave had it, if it ever did, since the
+    time at which the slave had caught up."""
     low, high = bisect_right(slave.trace.times, begin_ns) - 1, len(slave.trace.times)
     if low < 0 or not (master.complete and slave.complete):
         return []
@@ -63,11 +66,11 @@ def _times(master: NodeEnds, slave: NodeEnds, begin_ns: int, end_ns: int) -> lis
         return []
     begin_ns = max(slave.trace.times[low], begin_ns)
     first, last = (bisect_left(master.trace.times, at) for at in (begin_ns, end_ns))
-    found: list[int] = []
+    delays: list[int] = []
     for time_ns, written in zip(
         master.trace.times[first:last], master.trace.written[first:last], strict=True
     ):
         at = bisect_left(slave.trace.written, written, low, high)
         if at < high:
-            found.append(max(slave.trace.times[at] - time_ns, 0))
-    return found
+            delays.append(max(slave.trace.times[at] - time_ns, 0))
+    return delays

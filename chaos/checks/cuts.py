@@ -1,11 +1,11 @@
-"""What a follower cuts off its log is removed from its disk: R2c of chaos.md 2.6."""
+"""Followers remove from disk what they cut off their logs: R2c of chaos.md 2.6."""
 
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.evidence.history import Event, Function
 
 
 @check("R2c cut on disk", "cuts")
-def cuts_on_disk(case: Case, found: Findings) -> int:
+def cuts_on_disk(case: Case, findings: Findings) -> int:
     """R2c: before a replica follows, the log files no longer have what it cut, or read as zeros
     there.
 
@@ -31,7 +31,7 @@ def cuts_on_disk(case: Case, found: Findings) -> int:
                 continue
             examined += 1
             if not ends.was_cut(start, cut.time_ns - 1, event.time_ns):
-                found.add(
+                findings.add(
                     f"{event.node} cut its log at {start} and followed, and {before} bytes of it"
                     " were still there",
                     excuse=evidence.disks.damaged_by(event.node, event.time_ns),

@@ -1,4 +1,4 @@
-"""How often listeners were called for a message, and what became a dead letter."""
+"""Number of calls of listeners for a message, and dead letters."""
 
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checks.context import HALF_OPEN_NS
@@ -8,81 +8,88 @@ from rocketbed.chaos.evidence.history import Function, Outcome, Row
 
 
 @check("A28 retry and dead letters", "messages that were called for")
-def retries(case: Case, found: Findings) -> int:
-    """A28: a message comes again as it was told, and only after each call before it, as often as it
-    may. It is a dead letter when all repetitions were refused, once for each last one; what is one
-    was never taken. What was refused to its sender comes to nobody."""
-    examined = again = 0
+def retries(case: Case, findings: Findings) -> int:
+    """A28: a message is delivered unchanged, again only after each previous call, and at most as
+    often as allowed.
+
+    It becomes a dead letter when all calls were refused, once for each last one. A dead letter was
+    never accepted. A message that was refused to its sender is delivered to no listener.
+    """
+    examined = repeated = 0
     tries = case.evidence.record.listener_tries
-    told = {int(value) for value in case.evidence.rows((Function.TELL,)).column("value")}
+    sent_values = {int(value) for value in case.evidence.rows((Function.TELL,)).column("value")}
     for row in case.evidence.rows((Function.HEAR, Function.DEAD)).each():
-        if row.value not in told:
-            found.add(f"{case.evidence.place(row)} has value {row.value}, which nobody told")
-    for one in listener_messages(case):
-        if not one.calls and not one.dead_letters:
+        if row.value not in sent_values:
+            findings.add(f"{case.evidence.place(row)} has value {row.value}, which nobody told")
+    for message in listener_messages(case):
+        if not message.calls and not message.dead_letters:
             continue
         examined += 1
-        for row in (*one.calls, *one.dead_letters):
-            if (row.body_crc, row.label_crc) != (one.send.body_crc, one.send.label_crc):
-                text = f"{one.name} came to group {one.group} with another body, tag, key or topic"
-                found.add(text, value=row.value, time_ns=row.invoked_ns)
-        seen = {call.attempt for call in one.calls}
-        most = max(seen, default=-1)
-        refused = [call for call in one.calls if call.outcome == Outcome.FAIL]
-        is_ordered = one.group in case.evidence.record.ordered_listeners
-        # Who has it in hand in order tries until it is put back, which a fault may hinder.
+        for row in (*message.calls, *message.dead_letters):
+            if (row.body_crc, row.label_crc) != (message.send.body_crc, message.send.label_crc):
+                text = f"{message.name} came to group {message.group} with another"
+                text += " body, tag, key or topic"
+                findings.add(text, value=row.value, time_ns=row.invoked_ns)
+        attempts_seen = {call.attempt for call in message.calls}
+        most = max(attempts_seen, default=-1)
+        refused = [call for call in message.calls if call.outcome == Outcome.FAIL]
+        is_ordered = message.group in case.evidence.record.ordered_listeners
+        # An ordered member retries until the message is put back, which a fault may prevent.
         calm_ns = case.evidence.record.calm_ns + HALF_OPEN_NS
-        is_calm = one.send.invoked_ns > calm_ns > HALF_OPEN_NS
+        is_calm = message.send.invoked_ns > calm_ns > HALF_OPEN_NS
         if most >= tries and (is_calm or not is_ordered):
-            text = f"{one.name} came to group {one.group} for the {most + 1}th time, and is to come"
-            excuse = _not_put_back(case, one.calls, most) if is_ordered else None
-            found.add(f"{text} {tries} times", value=one.send.value, excuse=excuse)
-        if one.send.outcome == Outcome.FAIL:
-            text = f"{one.name}, refused to its sender, came to group {one.group}"
-            found.add(text, value=one.send.value)
+            text = f"{message.name} came to group {message.group} for the {most + 1}th time,"
+            text += " and is to come"
+            excuse = _not_put_back(case, message.calls, most) if is_ordered else None
+            findings.add(f"{text} {tries} times", value=message.send.value, excuse=excuse)
+        if message.send.outcome == Outcome.FAIL:
+            text = f"{message.name}, refused to its sender, came to group {message.group}"
+            findings.add(text, value=message.send.value)
         at_last = sum(call.attempt >= tries - 1 for call in refused)
-        if len(one.dead_letters) > at_last:
-            places = len(one.dead_letters)
-            text = f"{one.name} is a dead letter of group {one.group} at {places} places,"
-            found.add(f"{text} and was refused at last {at_last} times", value=one.send.value)
-        missing = sorted(set(range(most)) - seen)
-        if missing:
-            found.add(
-                f"{one.name} came to group {one.group} for the {most + 1}th time, and nobody was"
-                f" called for the {missing[0] + 1}th",
-                value=one.send.value,
+        if len(message.dead_letters) > at_last:
+            places = len(message.dead_letters)
+            text = f"{message.name} is a dead letter of group {message.group} at {places} places,"
+            findings.add(
+                f"{text} and was refused at last {at_last} times", value=message.send.value
             )
-        for dead in one.dead_letters:
+        missing = sorted(set(range(most)) - attempts_seen)
+        if missing:
+            findings.add(
+                f"{message.name} came to group {message.group} for the {most + 1}th time, and"
+                f" nobody was called for the {missing[0] + 1}th",
+                value=message.send.value,
+            )
+        for dead in message.dead_letters:
             attempts = {call.attempt for call in refused}
             if not attempts >= set(range(tries)):
-                found.add(
-                    f"{one.name} is a dead letter of group {one.group} after {len(attempts)}"
-                    f" refusals, not {tries}",
-                    value=one.send.value,
+                findings.add(
+                    f"{message.name} is a dead letter of group {message.group} after"
+                    f" {len(attempts)} refusals, not {tries}",
+                    value=message.send.value,
                     offset=dead.queue_offset,
                 )
-        taken = [call for call in one.calls if call.outcome == Outcome.OK]
-        if taken and one.dead_letters:
-            found.add(
-                f"{one.name} was taken by group {one.group} and is a dead letter",
-                value=one.send.value,
-                time_ns=taken[0].returned_ns,
+        accepted = [call for call in message.calls if call.outcome == Outcome.OK]
+        if accepted and message.dead_letters:
+            findings.add(
+                f"{message.name} was taken by group {message.group} and is a dead letter",
+                value=message.send.value,
+                time_ns=accepted[0].returned_ns,
             )
-        again += max(len(taken) - 1, 0)
+        repeated += max(len(accepted) - 1, 0)
     if not examined:
         raise NotApplicable(NOBODY)
-    found.figures = {"taken_again": again}
-    found.note = f"{again} messages were taken once more"
+    findings.figures = {"taken_again": repeated}
+    findings.note = f"{repeated} messages were taken once more"
     return examined
 
 
 def _not_put_back(case: Case, calls: list[Row], most: int) -> Excuse | None:
-    """Why who listens in order may have called once more: what it puts back is answered as sends
-    are, and since the call before some were told that they are not safe."""
-    ended_ns = max((one.returned_ns for one in calls if one.attempt == most - 1), default=0)
-    again_ns = min(one.invoked_ns for one in calls if one.attempt == most)
+    """Return why an ordered listener may have been called once more: what it puts back is answered
+    like a send, and since the previous call some sends were answered as not safe."""
+    ended_ns = max((call.returned_ns for call in calls if call.attempt == most - 1), default=0)
+    repeated_ns = min(call.invoked_ns for call in calls if call.attempt == most)
     for row in case.evidence.rows((Function.SEND, Function.TELL), Outcome.WEAK).each():
-        if row.invoked_ns <= again_ns and ended_ns <= row.returned_ns:
+        if row.invoked_ns <= repeated_ns and ended_ns <= row.returned_ns:
             cause = "the master answered that messages are not safe"
             return case.evidence.excuse(cause, row.invoked_ns, row.returned_ns)
     return None

@@ -1,8 +1,8 @@
-"""Topics that were deleted while the run went on, and perhaps made again: which of two a row means.
+"""Topics that were deleted during the run and perhaps recreated: which generation a row refers to.
 
-A topic that is made again begins anew, so its queues are others than those of the deleted one: the
-checks know these as queues of a topic `NAME (deleted)`. A message belongs to it by when it was
-sent, and one whose send nobody can date so by where it stands in the log.
+A recreated topic starts empty, so its queues are different from those of the deleted one: the
+checks know the latter as queues of a topic `NAME (deleted)`. A message belongs to a generation by
+the time of its send, or if that is unknown, by its place in the log.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,20 +16,20 @@ ENDLESS: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """From the first request for it to when each node said that it knows."""
+    """A deletion, from its first request until every node has reported it."""
 
     topic: str
     begin_ns: int
     end_ns: int = ENDLESS
-    """`ENDLESS` for one that was never done."""
+    """`ENDLESS` for a deletion that was never completed."""
     ends: Mapping[str, int] = field(default_factory=dict)
-    """By group of brokers the end of its log then."""
+    """End of the log at that time, by broker group."""
     is_again: bool = False
-    """Whether the topic was made again, or could have been."""
+    """True if the topic was recreated, or could have been."""
 
     @property
     def name(self) -> str:
-        """Of the deleted topic, among the queues."""
+        """Name of the deleted topic among the queues."""
         return f"{self.topic} (deleted)"
 
     @property
@@ -42,39 +42,43 @@ class Deletion:
 
 
 def deletions_of(events: Iterable[Event]) -> dict[str, Deletion]:
-    """By topic; each is deleted once at the most."""
-    found: dict[str, Deletion] = {}
-    again: set[str] = set()
+    """Return the deletions by topic; each topic is deleted at most once."""
+    deletions: dict[str, Deletion] = {}
+    recreated: set[str] = set()
     for event in events:
         if event.function != Function.NODE:
             continue
         topic = str(event.fields.get("topic", ""))
         if event.what == "topic_leaving":
-            found[topic] = Deletion(topic, event.time_ns)
+            deletions[topic] = Deletion(topic, event.time_ns)
         elif event.what == "topic_deleted":
-            begin_ns, ends = found[topic].begin_ns, event.fields["ends"]
-            found[topic] = Deletion(topic, begin_ns, event.time_ns, ends)
+            begin_ns, ends = deletions[topic].begin_ns, event.fields["ends"]
+            deletions[topic] = Deletion(topic, begin_ns, event.time_ns, ends)
         elif event.what == "topic_again":
-            again.add(topic)
+            recreated.add(topic)
     return {
-        topic: Deletion(topic, one.begin_ns, one.end_ns, one.ends, topic in again)
-        for topic, one in found.items()
+        topic: Deletion(
+            topic, deletion.begin_ns, deletion.end_ns, deletion.ends, topic in recreated
+        )
+        for topic, deletion in deletions.items()
     }
 
 
 class Generations:
-    """Says of messages and rows of deleted topics whether they belong to what was deleted."""
+    """Decides which messages and rows belong to a deleted topic and not to its successor."""
 
     def __init__(self, deletions: Mapping[str, Deletion], groups: Iterable[str]) -> None:
         self.deletions = deletions
-        self.by_name = {one.name: one for one in deletions.values()}
+        self.by_name = {deletion.name: deletion for deletion in deletions.values()}
         self._groups = list(groups)
         self._is_old: dict[int, bool] = {}
-        """By value, as far as that is known."""
+        """True for messages of the deleted topic, by value; unknown ones are not in it."""
 
     def learn(self, topic: str, row: Row) -> None:
-        """Learn of a send or of a message that a reader got, before any log is read: a log that a
-        master lost the end of has the offsets of another one (seed 853760)."""
+        """Learn from a send or a delivered message, before any log is read.
+
+        A log that lost its end to a new master has the offsets of a different one.
+        """
         deletion = self.deletions.get(topic)
         if deletion is None:
             return
@@ -85,7 +89,7 @@ class Generations:
             self._is_old[row.value] = True
 
     def topic_of(self, topic: str, group: int, value: int, physical: int) -> str:
-        """The topic of a message in a log of a group of brokers, by name or as a deleted one."""
+        """Return the topic of a message in a group's log, by name or as a deleted one."""
         deletion = self.deletions.get(topic)
         if deletion is None:
             return topic
@@ -98,8 +102,8 @@ class Generations:
         return deletion.name if is_old else topic
 
     def topic_of_row(self, topic: str, time_ns: int, value: int | None = None) -> str:
-        """The topic that a row means: by its message, or by when it was begun where it is about a
-        queue only."""
+        """Return the topic of a row: by its message, or for a row about a queue only by its
+        begin."""
         deletion = self.deletions.get(topic)
         if deletion is None:
             return topic
@@ -109,5 +113,5 @@ class Generations:
         return deletion.name if is_old else topic
 
     def is_deleted(self, value: int) -> bool:
-        """Whether a message is known to be one of a deleted topic."""
+        """True if a message is known to belong to a deleted topic."""
         return self._is_old.get(value, False)

@@ -81,8 +81,8 @@ class NodeEnds:
         there.
         """
         head = base + BLANK.size
-        had = self.at(begin_ns).written
-        return base < had <= head or self.rejoined(base, begin_ns, end_ns)
+        written = self.at(begin_ns).written
+        return base < written <= head or self.rejoined(base, begin_ns, end_ns)
 
     def was_cut(self, base: int, begin_ns: int, end_ns: int) -> bool:
         """True if the log was cut to `base` in a period, or to the end of a blank there."""

@@ -87,7 +87,7 @@ class Evidence:
 
     @property
     def logs(self) -> list[NodeLog]:
-        """All logs, final ones and images."""
+        """Logs of the final stores and of images."""
         return [*self.nodes, *self.images]
 
     def finals(self) -> list[NodeLog]:
@@ -162,7 +162,7 @@ class Evidence:
 
     @cached_property
     def reads(self) -> Rows:
-        """All messages that any reader got."""
+        """Messages that any reader got."""
         return self.rows(READS)
 
     def queue_numbers(self, rows: Rows) -> Column:
@@ -290,7 +290,7 @@ class Evidence:
 
     @cached_property
     def disks(self) -> Disks:
-        """How far each node's disk can be trusted."""
+        """Reliability of each node's disk."""
         return Disks(self)
 
     def counted(self, node: str, ends: Ends, time_ns: int) -> int:

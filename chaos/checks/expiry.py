@@ -1,4 +1,4 @@
-"""What retention may take, and took: nothing younger than its promise (S24)."""
+"""Retention deletes nothing that is younger than promised (S24)."""
 
 from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
@@ -8,20 +8,23 @@ from rocketbed.chaos.evidence.history import Function
 from rocketbed.client.pulls import PullStatus
 
 ROUND_NS = 5_000_000_000
-"""Longer than between two rounds of retention."""
+"""Longer than the time between two rounds of retention."""
 ROUNDS = 4
-"""In so many what is old is gone."""
+"""Rounds after which everything old is deleted."""
 RISES = 6
-"""What goes stands below the durable mark. That rises again after five times as long as its last
-rise took, in which each file was synced, of a wiped slave all that it had copied (seed 1331217)."""
+"""Multiple of the sync time of a log's files after which the durable mark has risen.
+
+Only messages below the mark are deleted. It rises again after five times as long as its last rise
+took, in which each file was synced, on a wiped slave all that it had copied.
+"""
 
 
 @check("S24 retention", "segments deleted")
-def retention(case: Case, found: Findings) -> int:
+def retention(case: Case, findings: Findings) -> int:
     """S24: no segment was deleted that held a message younger than promised, no reader was moved
-    past one, and in the calm every node deletes what is old.
+    past one, and in the recovery phase every node deletes what is old.
 
-    A message is at least as young as its send; what was lost is not looked for.
+    A message is at least as young as its send. Lost messages are not considered.
     """
     evidence, losses = case.evidence, case.losses
     reserved_ns = evidence.record.reserved_ns
@@ -41,18 +44,21 @@ def retention(case: Case, found: Findings) -> int:
                 if row.value in losses.excuses:
                     continue
                 text = f"was deleted on {event.node} {young_ns / 1e9:.1f} s before it was old"
-                found.add(example_of(evidence, row, text, young_ns))
-    kept = _kept(case, found, reserved_ns)
-    examined = len(deleted) + _moved(case, found, reserved_ns)
-    if not examined and not kept:
+                findings.add(example_of(evidence, row, text, young_ns))
+    has_old_segment = _add_old_segments(case, findings, reserved_ns)
+    examined = len(deleted) + _add_moved_readers(case, findings, reserved_ns)
+    if not examined and not has_old_segment:
         raise NotApplicable("no segment was old enough")
     return examined
 
 
-def _kept(case: Case, found: Findings, reserved_ns: int) -> bool:
-    """Whether some first segment had nothing but old messages before nodes were stopped, which may
-    take long (seed 1290043), and the log went on. One that was old when the calm began, or its node
-    was there again, has had rounds enough to be deleted in."""
+def _add_old_segments(case: Case, findings: Findings, reserved_ns: int) -> bool:
+    """True if some first segment had only old messages before nodes were stopped, which may take
+    long, and the log went on.
+
+    A segment that was old when the recovery phase began, or when its node was back, had enough
+    rounds to be deleted in.
+    """
     evidence, record, is_due = case.evidence, case.evidence.record, False
     sends, stop_ns = list(evidence.acknowledged.each()), record.stop_ns or record.end_ns
     changes = evidence.events(Function.NODE, "start", "exit")
@@ -62,25 +68,27 @@ def _kept(case: Case, found: Findings, reserved_ns: int) -> bool:
     is_judged = is_judged and not evidence.events(Function.NEMESIS, "clock")
     for log in evidence.nodes:
         end = log.log_min + log.directory.sizes.segment
-        ours = [row for row in sends if evidence.group_of(row.node) == log.group]
-        times = [row.invoked_ns for row in ours if log.log_min <= row.physical_offset < end]
+        group_sends = [row for row in sends if evidence.group_of(row.node) == log.group]
+        times = [row.invoked_ns for row in group_sends if log.log_min <= row.physical_offset < end]
         if log.log_end <= end or not times:
             continue
         old_ns = max(times) + reserved_ns
         is_due = is_due or old_ns + ROUND_NS < stop_ns
-        # A node goes by what stands behind a segment.
-        behind = [row.returned_ns for row in ours if row.physical_offset >= end]
-        last = [one for one in changes if one.node == log.name and one.time_ns < stop_ns][-1:]
-        is_up = not any(one.what == "exit" for one in last)
+        # A node goes by the age of what follows a segment.
+        later_sends = [row.returned_ns for row in group_sends if row.physical_offset >= end]
+        last_changes = [
+            event for event in changes if event.node == log.name and event.time_ns < stop_ns
+        ][-1:]
+        is_up = not any(event.what == "exit" for event in last_changes)
         since_ns = max(
-            *(record.calm_ns, old_ns, min(behind, default=stop_ns) + reserved_ns),
-            *(one.time_ns for one in last),
+            *(record.calm_ns, old_ns, min(later_sends, default=stop_ns) + reserved_ns),
+            *(event.time_ns for event in last_changes),
         )
         files = (log.log_end - log.log_min) // log.directory.sizes.segment
         needs_ns = ROUNDS * every_ns + RISES * files * syncs_ns.get(log.name, 0)
         is_sound = evidence.disks.damaged_by(log.name, stop_ns) is None
         if is_judged and is_up and is_sound and since_ns + needs_ns < stop_ns:
-            found.add(
+            findings.add(
                 f"{log.name} keeps its segment {log.log_min}, all of which was old"
                 f" {(stop_ns - since_ns) / 1e9:.1f} s before it was stopped",
                 node=log.name,
@@ -90,8 +98,8 @@ def _kept(case: Case, found: Findings, reserved_ns: int) -> bool:
     return is_due
 
 
-def _moved(case: Case, found: Findings, reserved_ns: int) -> int:
-    """Readers that were told to go on later; how many."""
+def _add_moved_readers(case: Case, findings: Findings, reserved_ns: int) -> int:
+    """Add readers that were moved past young messages; return how many were moved."""
     evidence = case.evidence
     pulls = evidence.rows((Function.PULL,))
     moved = pulls.at(passes.where(pulls.column("status"), (PullStatus.MOVED.value,)))
@@ -107,8 +115,8 @@ def _moved(case: Case, found: Findings, reserved_ns: int) -> int:
             if (
                 inside
                 and young_ns > 0
-                and (one := sends.row(number)).value not in case.losses.excuses
+                and (row_of_send := sends.row(number)).value not in case.losses.excuses
             ):
                 text = f"was passed over by a reader {young_ns / 1e9:.1f} s before it was old"
-                found.add(example_of(evidence, one, text, young_ns))
+                findings.add(example_of(evidence, row_of_send, text, young_ns))
     return len(moved)

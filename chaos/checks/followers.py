@@ -1,8 +1,8 @@
-"""From one pull to the next of the same reader: A10 and A11 in their external form.
+"""Consecutive pulls of one reader: A10 and A11 in their external form.
 
-A reader that asks for what it was told to ask next has not sought. Where it was told to go back, or
-was told to go on beyond stored messages, the broker is to blame. What the group's log lost in
-between, by the bound of 2.3, excuses both: offsets are then given out again.
+A reader that asks for the offset it was told to ask for next has not sought. If it was told to go
+back, or to go on after stored messages, the broker is to blame. A loss of the group's log in
+between, by the bound of 2.3, excuses both: offsets are then reused.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from rocketbed.chaos.evidence.history import Function
 
 @dataclass(slots=True)
 class _Reader:
-    """Where one reader of one queue stands."""
+    """Progress of one reader in one queue."""
 
     send: int
-    """The next offset, as its last pull was answered."""
+    """Next offset, from the answer to its last pull."""
     last: int
-    """The last offset it got; -1 before the first."""
+    """Offset of the last message it got; -1 before the first."""
     value: int
-    """Of the message that it got there."""
+    """Value of that message."""
     time_ns: int
 
 
@@ -37,28 +37,28 @@ class _Reader:
     final=True,
 )
 def polls_over_time(case: Case, back: Findings, skips: Findings) -> int:
-    """A10e: no pull is answered with what comes before the last message got. A11e: none is led
-    beyond a stored message."""
+    """A10e: no pull returns what comes before the last message got. A11e: none skips a stored
+    message."""
     pulls = case.require_rows((Function.PULL,), without="the history holds no pulls")
-    walk = _Walk(case, pulls, back)
-    walk.through()
+    walk = _PullSequence(case, pulls, back)
+    walk.examine()
     walk.add_skips(skips)
     return len(pulls)
 
 
-class _Walk:
-    """Goes through all pulls in order."""
+class _PullSequence:
+    """Examines all pulls in order."""
 
     def __init__(self, case: Case, pulls: Rows, back: Findings) -> None:
         self._evidence = case.evidence
         self._losses = case.losses
         self._pulls = pulls
-        self._back = back
+        self._steps_back = back
         self._gaps: list[tuple[int, int, int, int]] = []
-        """Position of the pull, key of the last message before, key of where it went on, time."""
+        """Pull's position, key of the last message before, key of the next one, time."""
 
-    def through(self) -> None:
-        """Note what went back, and remember what may have been skipped."""
+    def examine(self) -> None:
+        """Record steps back, and remember possible skips."""
         evidence, pulls = self._evidence, self._pulls
         got = evidence.rows((Function.GOT,))
         operations, offsets = got.column("operation"), got.column("queue_offset")
@@ -74,42 +74,43 @@ class _Walk:
         readers: dict[tuple[int, int], _Reader] = {}
         rows = zip(evidence.queue_numbers(pulls), *columns, strict=True)
         for position, row in enumerate(rows):
-            queue, number, process, asked, told, time_ns = map(int, row)
+            queue, number, process, requested, next_offset, time_ns = map(int, row)
             reader = readers.get((process, queue))
-            if reader is None or reader.send != asked:
+            if reader is None or reader.send != requested:
                 reader = readers[process, queue] = _Reader(-1, -1, -1, time_ns)
             first, last, value = spans.get(number, (-1, -1, -1))
-            self._look(position, queue, reader, first if first >= 0 else told)
+            self._compare(position, queue, reader, first if first >= 0 else next_offset)
             if last >= 0:
                 reader.last, reader.value, reader.time_ns = last, value, time_ns
-            reader.send = told
+            reader.send = next_offset
 
-    def _look(self, position: int, queue: int, reader: _Reader, went_on: int) -> None:
-        """A reader went on at an offset: a message that it got, or was told to ask for."""
-        if reader.last < 0 or went_on < 0:
+    def _compare(self, position: int, queue: int, reader: _Reader, next_offset: int) -> None:
+        """Compare the next offset of a reader with its last one. It is that of a message it got, or
+        the offset that it was told to ask for."""
+        if reader.last < 0 or next_offset < 0:
             return
-        if went_on <= reader.last:
+        if next_offset <= reader.last:
             row = self._pulls.row(position)
             example = self._evidence.example(
                 row,
                 f"reader {row.process} of {self._evidence.history.topic(row)}/{row.queue} had got"
-                f" offset {reader.last} and was led back to {went_on}",
+                f" offset {reader.last} and was led back to {next_offset}",
                 value=None,
-                offset=went_on,
-                distance=reader.last - went_on,
+                offset=next_offset,
+                distance=reader.last - next_offset,
             )
             since_ns = reader.time_ns
             if reader.value in self._losses.excuses:
                 since_ns = earliest_sending_ns(self._evidence, since_ns)
             excuse = self._excuse(row.node, since_ns, row.returned_ns)
-            self._back.add(example, excuse=excuse)
+            self._steps_back.add(example, excuse=excuse)
             reader.last = -1
-        elif went_on > reader.last + 1:
-            low, high = pack(queue, reader.last), pack(queue, went_on)
+        elif next_offset > reader.last + 1:
+            low, high = pack(queue, reader.last), pack(queue, next_offset)
             self._gaps.append((position, low, high, reader.time_ns))
 
     def add_skips(self, skips: Findings) -> None:
-        """The gaps that contain stored messages."""
+        """Add the gaps that contain stored messages."""
         lows = passes.column([gap[1] for gap in self._gaps])
         highs = passes.column([gap[2] for gap in self._gaps])
         counts = passes.between(lows, highs, self._evidence.stored.keys)

@@ -44,12 +44,14 @@ class RequiredPositions:
             place: {commit.offset for commit in commits} for place, commits in self._commits.items()
         }
         self._ends = violent_ends(evidence, case.losses)
-        self._kept = kept_commits(evidence, self._ends, self._rewinds, by_node=True)
+        self._kept_commits = kept_commits(evidence, self._ends, self._rewinds, by_node=True)
 
     def places(self, number: int) -> Iterator[tuple[int, int]]:
         """Yield (group, queue) of each position that a node, by its number, had to keep at some
         time."""
-        yield from sorted({(group, queue) for group, queue, _, by in self._kept if by == number})
+        yield from sorted(
+            {(group, queue) for group, queue, _, by in self._kept_commits if by == number}
+        )
 
     def required(self, group: int, queue: int, number: int, time_ns: int) -> tuple[int, int] | None:
         """Return the highest position that a node must have at `time_ns`, and when it was
@@ -60,7 +62,7 @@ class RequiredPositions:
         evidence, losses = self._case.evidence, self._case.losses
         node = evidence.history.nodes.get(number, "")
         place = group, queue, bisect_right(self._rewinds[group, queue], time_ns), number
-        times, best = self._kept[place]
+        times, best = self._kept_commits[place]
         last = bisect_right(times, time_ns) - 1
         if node not in losses.ends or last < 0:
             return None
@@ -122,7 +124,7 @@ class RequiredPositions:
 
 
 @check("A35 forgotten position", "positions read of the node that had them")
-def forgotten_positions(case: Case, found: Findings) -> int:
+def forgotten_positions(case: Case, findings: Findings) -> int:
     """A35: a node that was master all the time keeps the positions committed to it through any
     kills, except commits of the last 6 s before a kill.
 
@@ -152,14 +154,14 @@ def forgotten_positions(case: Case, found: Findings) -> int:
             excuse = excuse or required_positions.held_up_before_an_end(
                 evidence.node(row), at, time_ns
             )
-            found.add(example, excuse=excuse)
+            findings.add(example, excuse=excuse)
     if not examined:
         raise NotApplicable("no position was read of a node that had been given it long before")
     return examined
 
 
 @check("S28 positions in images", "positions")
-def kept_positions(case: Case, found: Findings) -> int:
+def kept_positions(case: Case, findings: Findings) -> int:
     """S28: a kill or power cut leaves the master a table with all that was committed up to 6 s
     before.
 
@@ -172,7 +174,7 @@ def kept_positions(case: Case, found: Findings) -> int:
     numbers = {name: number for number, name in evidence.history.nodes.items()}
     examined = 0
     for image in evidence.images:
-        number, time_ns = numbers.get(image.name, -1), image.taken.time_ns
+        number, time_ns = numbers.get(image.name, -1), image.image_record.time_ns
         stored = {
             (groups.get(group, -1), queue): offset
             for _, queue, group, offset in stored_positions(evidence, [image])
@@ -198,7 +200,7 @@ def kept_positions(case: Case, found: Findings) -> int:
             excuse = excuse or required_positions.held_up(image.name, at, time_ns)
             if excuse is None and evidence.record.backend != "sim":
                 excuse = evidence.excuse("a machine that may be busy saves late", at, time_ns)
-            found.add(
+            findings.add(
                 f"{image.label} has {offset} for group {group} of {name.topic}/{name.queue}, where"
                 f" {committed} had been committed to it {(time_ns - at) / 1e9:.1f} s before",
                 excuse=excuse,

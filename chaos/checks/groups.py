@@ -1,4 +1,4 @@
-"""Consumer groups: did their members together get everything? (chaos.md 2.5)"""
+"""Members of consumer groups together receive everything (chaos.md 2.5)."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -20,9 +20,9 @@ from rocketbed.chaos.evidence.history import OWN_ATTEMPTS, Function, Outcome, Ro
 
 
 @check("A22 group skip", "messages below committed positions", final=True)
-def group_skips(case: Case, found: Findings) -> int:
-    """A22: a committed position has not passed a stored message that no member ever got, of those
-    with a tag that the group asks for."""
+def group_skips(case: Case, findings: Findings) -> int:
+    """A22: a committed position has not passed a stored message that no member ever got, among
+    those with a tag that the group subscribes to."""
     evidence, stored = case.evidence, case.evidence.stored
     commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     if not len(commits) and not evidence.record.consumer_groups:
@@ -31,13 +31,13 @@ def group_skips(case: Case, found: Findings) -> int:
     groups, values = deliveries.column("operation"), deliveries.column("value")
     committed: dict[int, dict[int, int]] = defaultdict(dict)
     for group, queue, offset, _ in positions(evidence, commits):
-        known = committed[group]
-        known[queue] = max(known.get(queue, 0), offset)
-    of_name = evidence.record.consumer_groups
-    for _, queue, who, offset in stored_positions(evidence):
-        if who in of_name:
-            known = committed[of_name[who]]
-            known[queue] = max(known.get(queue, 0), offset)
+        offsets_by_queue = committed[group]
+        offsets_by_queue[queue] = max(offsets_by_queue.get(queue, 0), offset)
+    group_numbers = evidence.record.consumer_groups
+    for _, queue, group_name, offset in stored_positions(evidence):
+        if group_name in group_numbers:
+            offsets_by_queue = committed[group_numbers[group_name]]
+            offsets_by_queue[queue] = max(offsets_by_queue.get(queue, 0), offset)
     numbers = passes.column([int(key) >> OFFSET_BITS for key in stored.keys])
     offsets = passes.column([int(key) & OFFSET_MASK for key in stored.keys])
     examined = 0
@@ -53,10 +53,10 @@ def group_skips(case: Case, found: Findings) -> int:
             number = passed[at]
             queue, offset = int(numbers[number]), int(offsets[number])
             value, name = int(stored.values[number]), evidence.queues.names[queue]
-            found.add(
+            findings.add(
                 f"group {group} committed {limits[queue]} of {name.topic}/{name.queue}, and none"
                 f" of its members got value {value} at offset {offset}",
-                excuse=_given_again(case, group, queue, offset, value),
+                excuse=_excuse_of_skip(case, group, queue, offset, value),
                 value=value,
                 topic=name.topic,
                 queue=name.queue,
@@ -67,10 +67,13 @@ def group_skips(case: Case, found: Findings) -> int:
 
 
 @check("A41 early commit", "messages that a commit passed", final=True)
-def early_commits(case: Case, found: Findings) -> int:
-    """A41: a member stores no position beyond a message that no member has got yet, whether it gets
-    that later or not: had the member died in between, the group would never have got it. Of those
-    with a tag that the group asks for."""
+def early_commits(case: Case, findings: Findings) -> int:
+    """A41: no member stores a position beyond a message that no member has got yet, even if one
+    gets it later.
+
+    Had the member died in between, the group would never have got the message. Only messages with a
+    tag that the group subscribes to are judged.
+    """
     evidence, stored = case.evidence, case.evidence.stored
     commits = _rising_commits(evidence)
     if not commits:
@@ -85,12 +88,12 @@ def early_commits(case: Case, found: Findings) -> int:
         by_queue[int(key) >> OFFSET_BITS].append((int(key) & OFFSET_MASK, int(value), int(tag)))
     examined = 0
     for (group, queue), (offsets, times) in commits.items():
-        wanted = evidence.subscribed_tags.get(group)
+        tags = evidence.subscribed_tags.get(group)
         early: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for offset, value, tag in by_queue[queue]:
             at = bisect_right(offsets, offset)
             got_ns = first_got.get((group, value))
-            if at == len(offsets) or got_ns is None or (wanted is not None and tag not in wanted):
+            if at == len(offsets) or got_ns is None or (tags is not None and tag not in tags):
                 continue
             examined += 1
             if times[at] < got_ns:
@@ -98,11 +101,11 @@ def early_commits(case: Case, found: Findings) -> int:
         for at, passed in early.items():
             (offset, value), name = min(passed), evidence.queues.names[queue]
             late = (first_got[group, value] - times[at]) / 1e9
-            found.add(
+            findings.add(
                 f"group {group} stored {offsets[at]} for {name.topic}/{name.queue} at"
                 f" {times[at] / 1e9:.3f} s, {late:.3f} s before any member got the message at"
                 f" offset {offset}",
-                excuse=_given_again(case, group, queue, offset, value),
+                excuse=_excuse_of_skip(case, group, queue, offset, value),
                 value=value,
                 topic=name.topic,
                 queue=name.queue,
@@ -113,48 +116,50 @@ def early_commits(case: Case, found: Findings) -> int:
 
 
 @check("A23 redelivery", "deliveries", severity=Severity.METRIC)
-def redeliveries(case: Case, found: Findings) -> int:
-    """A23: how often a group got a message again; a figure."""
+def redeliveries(case: Case, findings: Findings) -> int:
+    """A23: how often a group got a message again. A metric."""
     deliveries = case.require_rows((Function.DELIVER,), without=NO_GROUPS)
     names = ("operation", "value")
     counts = Counter(zip(*(map(int, deliveries.column(name)) for name in names), strict=True))
-    again, most = counts.total() - len(counts), max(counts.values())
-    found.figures = {"again": again, "copies_max": most}
-    found.note = f"{again} deliveries were repetitions, a message came at most {most} x"
+    repetitions, most = counts.total() - len(counts), max(counts.values())
+    findings.figures = {"again": repetitions, "copies_max": most}
+    findings.note = f"{repetitions} deliveries were repetitions, a message came at most {most} x"
     return len(deliveries)
 
 
 def _rising_commits(evidence: Evidence) -> dict[Place, tuple[list[int], list[int]]]:
-    """By place, the positions beyond all before them that members began to store, answered or not,
-    and when."""
-    found: dict[Place, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    """Return, by place, each position beyond all earlier ones that members began to store, answered
+    or not, and when."""
+    rising: dict[Place, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     rows = evidence.rows((Function.COMMIT_OFFSET,))
     begun = map(int, rows.column("invoked_ns"))
     for time_ns, (group, queue, offset, _) in sorted(
         zip(begun, positions(evidence, rows), strict=True)
     ):
-        offsets, times = found[group, queue]
+        offsets, times = rising[group, queue]
         if not offsets or offset > offsets[-1]:
             offsets.append(offset)
             times.append(time_ns)
-    return found
+    return rising
 
 
-def _given_again(case: Case, group: int, queue: int, offset: int, value: int) -> Excuse | None:
-    """Why another message may have stood here, or the group have passed this offset before a loss
-    that the message came after."""
+def _excuse_of_skip(case: Case, group: int, queue: int, offset: int, value: int) -> Excuse | None:
+    """Return why another message may have been at this place, or why the group may have passed it
+    before a loss after which the message was stored."""
     evidence, losses = case.evidence, case.losses
     passed_ns, until_ns = passed_between(evidence, group, queue, offset)
-    gone = losses.excuses_by_key.get(pack(queue, offset))
-    if gone is not None:
-        # With other tags than the group's it was passed without being given (seed 900442).
+    loss_of_place = losses.excuses_by_key.get(pack(queue, offset))
+    if loss_of_place is not None:
+        # A message without a tag of the group's was passed without being delivered.
         is_filtered = group in evidence.subscribed_tags
         since_ns = passed_ns - POLL_DELAY_NS if is_filtered else passed_ns
-        if since_ns <= gone.end_ns:
-            return gone
-    if gone is not None and (excuse := _given_what_is_gone(case, group, queue, offset)):
+        if since_ns <= loss_of_place.end_ns:
+            return loss_of_place
+    if loss_of_place is not None and (
+        excuse := _lost_message_delivered(case, group, queue, offset)
+    ):
         return excuse
-    # What a second master gave from such a place need not have been acknowledged (seed 1272066).
+    # A message of a second master at such a place need not have been acknowledged.
     brokers = evidence.queues.names[queue].group
     if excuse := losses.split_between(brokers, passed_ns, until_ns):
         return excuse
@@ -163,49 +168,57 @@ def _given_again(case: Case, group: int, queue: int, offset: int, value: int) ->
     sent_ns = sends.row(int(places[0])).returned_ns if len(places) else -1
     if passed_ns >= sent_ns:
         return None
-    # Groups that fail over show what is confirmed only: no place that was read is given again.
+    # Groups with failover show only confirmed messages, so no place that was read is reused.
     if evidence.elects and evidence.record.expect.loss == "none":
         return None
-    between = losses.losses_between(brokers, passed_ns, sent_ns)
-    return next((one for one in between if _may_have_stood(evidence, queue, offset, one)), None)
+    losses_between = losses.losses_between(brokers, passed_ns, sent_ns)
+    return next(
+        (loss for loss in losses_between if _may_be_reused(evidence, queue, offset, loss)), None
+    )
 
 
-def _may_have_stood(evidence: Evidence, queue: int, offset: int, loss: Excuse) -> bool:
-    """Whether another message may have stood at a place until a loss. So many places of a queue
-    are given again as messages of it were lost: no more than had been sent by then and are not
-    there now. They begin in front of the first message that was sent later."""
+def _may_be_reused(evidence: Evidence, queue: int, offset: int, loss: Excuse) -> bool:
+    """True if another message may have been at a place until a loss.
+
+    The places of a queue that are reused are as many as its lost messages: at most those sent by
+    then that are missing now. They begin before the first message that was sent later.
+    """
     sends, stored = evidence.sends, evidence.stored
-    before = sends.at(passes.below(sends.column("invoked_ns"), loss.end_ns))
-    if len(passes.where(before.column("attempt"), (OWN_ATTEMPTS,))):
-        return True  # nobody knows how often they were stored
-    absent = before.at(passes.missing(before.column("value"), stored.values))
+    earlier_sends = sends.at(passes.below(sends.column("invoked_ns"), loss.end_ns))
+    if len(passes.where(earlier_sends.column("attempt"), (OWN_ATTEMPTS,))):
+        return True  # nobody knows how often these were stored
+    absent = earlier_sends.at(passes.missing(earlier_sends.column("value"), stored.values))
     lost = sum(
         place == queue or (place < 0 and _may_be_of(evidence, row, queue))
         for place, row in zip(map(int, evidence.queue_numbers(absent)), absent.each(), strict=True)
     )
     times = passes.lookup(stored.values, sends.column("value"), sends.column("invoked_ns"), -1)
-    first, here = pack(queue, 0), pack(queue, offset)
+    first, key_of_place = pack(queue, 0), pack(queue, offset)
     newer = sum(
-        first <= key < here and time_ns >= loss.end_ns
+        first <= key < key_of_place and time_ns >= loss.end_ns
         for key, time_ns in zip(map(int, stored.keys), map(int, times), strict=True)
     )
     return newer < lost
 
 
 def _may_be_of(evidence: Evidence, row: Row, queue: int) -> bool:
-    """Whether a send that no broker answered may have gone to a queue."""
+    """True if an unanswered send may have gone to a queue."""
     topic = evidence.history.topic(row)
     return topic in evidence.generations.deletions or topic == evidence.queues.names[queue].topic
 
 
-def _given_what_is_gone(case: Case, group: int, queue: int, offset: int) -> Excuse | None:
-    """Why a member was given the lost message of this place: by a slave that had it still (seed
-    855385). The group is beyond it then, whatever comes to stand there."""
+def _lost_message_delivered(case: Case, group: int, queue: int, offset: int) -> Excuse | None:
+    """Return why a member got the lost message of this place from a slave that still had it.
+
+    The group is beyond the place then, whatever is stored there later.
+    """
     evidence, losses = case.evidence, case.losses
     rows = evidence.rows((Function.DELIVER,))
     places, values = positions(evidence, rows), rows.column("value")
-    for (who, where, at, got_ns), value in zip(places, values, strict=True):
-        if (who, where, at) == (group, queue, offset) and int(value) in losses.excuses:
+    for (row_group, row_queue, row_offset, got_ns), value in zip(places, values, strict=True):
+        if (row_group, row_queue, row_offset) == (group, queue, offset) and int(
+            value
+        ) in losses.excuses:
             brokers = evidence.queues.names[queue].group
             return losses.loss_between(brokers, earliest_sending_ns(evidence, got_ns), got_ns)
     return None

@@ -1,8 +1,8 @@
-"""Is recovery idempotent? S14: recover(recover(x)) = recover(x), byte for byte.
+"""Recovery is idempotent: S14, recover(recover(x)) = recover(x), byte for byte.
 
-An image is booted twice on a simulated disk, by the node's own store: what the first boot leaves,
-the second must leave as it is. Files of times and marks (checkpoint, abort, the durable mark) are
-not compared; zeros at the end of a file say nothing.
+An image is booted twice on a simulated disk, by the node's own store: the second boot must not
+change what the first one left. Files of times and marks (checkpoint, abort, the durable mark) are
+not compared, nor are zeros at the end of a file.
 """
 
 import os
@@ -23,8 +23,8 @@ _COMPARED = ("commitlog", "consumequeue", "batchconsumequeue", "index")
 
 
 @check("S14 recovery idempotent", "images", needs_history=False)
-def recovery_idempotent(case: Case, found: Findings) -> int:
-    """S14 on at most `Case.recoveries` images, chosen by the run's seed."""
+def recovery_idempotent(case: Case, findings: Findings) -> int:
+    """S14: on at most `Case.recoveries` images, chosen by the run's seed."""
     evidence = case.evidence
     if not case.recoveries:
         raise NotApplicable("not requested")
@@ -38,34 +38,34 @@ def recovery_idempotent(case: Case, found: Findings) -> int:
     first = evidence.record.seed % len(images)
     chosen = (images[first:] + images[:first])[: case.recoveries]
     for image in chosen:
-        wrong = boot_twice(image)
-        if wrong and evidence.disks.damaged_by(image.name, image.taken.time_ns) is None:
-            text = f"{image.label}: {wrong}"
-            found.add(text, node=image.name, time_ns=image.taken.time_ns)
+        problem = boot_twice(image)
+        if problem and evidence.disks.damaged_by(image.name, image.image_record.time_ns) is None:
+            text = f"{image.label}: {problem}"
+            findings.add(text, node=image.name, time_ns=image.image_record.time_ns)
     return len(chosen)
 
 
 def boot_twice(image: NodeLog) -> str:
-    """What the second boot changes, or why one of them fails; empty when all is well."""
+    """Return what the second boot changes, or why one of them fails; empty if all is well."""
     config = _config(image)
-    once, first = _boot(config, load_image(image.directory.root, ROOT), boots=2)
+    after_first, first = _boot(config, load_image(image.directory.root, ROOT), boots=2)
     if isinstance(first, str):
         return f"the first boot fails: {first}"
-    twice, second = _boot(config, once, boots=3)
+    after_second, second = _boot(config, after_first, boots=3)
     if isinstance(second, str):
         return f"the second boot fails: {second}"
     if first != second:
         return f"the first boot recovers to {first}, the second to {second}"
-    for path in sorted({*once.paths(), *twice.paths()}):
+    for path in sorted({*after_first.paths(), *after_second.paths()}):
         if path.removeprefix(f"{ROOT}/").partition("/")[0] not in _COMPARED:
             continue
-        if _content(once, path) != _content(twice, path):
+        if _content(after_first, path) != _content(after_second, path):
             return f"the second boot changes {path.removeprefix(ROOT + '/')}"
     return ""
 
 
 def load_image(directory: str, root: str) -> DiskImage:
-    """A real directory as a simulated disk at rest, all of it durable, below `root`."""
+    """Copy a real directory to a simulated disk at rest, all of it durable, below `root`."""
     namespace = Namespace()
     for base, _, files in sorted(os.walk(directory)):
         relative = os.path.relpath(base, directory)
@@ -90,7 +90,7 @@ async def _open(world: World, config: StoreConfig) -> int:
 
 
 def _boot(config: StoreConfig, image: DiskImage, *, boots: int) -> tuple[DiskImage, int | str]:
-    """The disk after a boot, and where the log ended, or why it failed."""
+    """Return the disk after a boot, and the end of the log, or why the boot failed."""
     try:
         run = run_solo(_open, config, image=image, boots=boots)
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Judges a run: every check on the run's directory, and one word for all of them.
+"""Judges a run: runs every check on the run's directory and combines the results into one verdict.
 
-A run passes only if every check that applies ran and held. A check that crashes, or that lacks what
-it needs, makes the run `unknown`; a history that is cut does the same to all checks that count on
-it. Order of the words: chaos.md 2.10; exit codes: chaos.md 4.9.
+A run passes only if every applicable check ran and held. A check that crashes, or that lacks
+evidence, makes the run `unknown`; a truncated history does the same to all checks that rely on it.
+Order of the verdicts: chaos.md 2.10; exit codes: chaos.md 4.9.
 """
 
 import enum
@@ -46,9 +46,9 @@ from rocketbed.chaos.plan.errors import ScenarioError
 
 VERDICT_FILE = "verdict.json"
 OURS: Final = (RUN_FILE, HISTORY_FILE, VERDICT_FILE, STORES, "nodes")
-"""What a directory with a run, or a part of one, has some of."""
+"""Names that identify a directory with a run, or with part of a run: it has some of them."""
 RECOVERIES = 8
-"""Images that are booted twice in a usual run: about 20 ms each."""
+"""Number of images that are booted twice in a usual run; about 20 ms each."""
 
 
 class RunVerdict(enum.StrEnum):
@@ -82,13 +82,13 @@ class Judgement:
     record: RunRecord | None
     results: list[CheckResult] = field(default_factory=list)
     bounds: list[dict[str, Any]] = field(default_factory=list)
-    """Allowed and actual loss of each event that may take messages (chaos.md 2.3)."""
+    """Allowed and actual loss at each loss point (chaos.md 2.3)."""
     faults: list[FaultSpan] = field(default_factory=list)
     """Steps with the times in which they were in force."""
     rto: list[dict[str, Any]] = field(default_factory=list)
     """For each step the time until the next acknowledgement of a send that began after it."""
     error: str = ""
-    """Why the run could not be judged at all."""
+    """Reason why the run could not be judged at all."""
 
     @property
     def verdict(self) -> RunVerdict:
@@ -108,38 +108,40 @@ class Judgement:
 
     @property
     def finding_ids(self) -> list[str]:
-        """Ids of the violated checks that count, sorted: what a mutant is recognised by."""
+        """Ids of the violated checks that count, sorted; they identify a mutant."""
         return sorted({result.id for result in self.findings if not result.harmless})
 
     @property
     def looked(self) -> dict[str, bool]:
-        """Id of each check that somebody asked for -> whether it had anything to look at."""
-        found: dict[str, bool] = {}
+        """Id of each requested check -> whether it had anything to examine."""
+        has_examined: dict[str, bool] = {}
         for result in self.results:
             if result.note != UNASKED:
                 ran = result.verdict in (Verdict.OK, Verdict.VIOLATED)
-                found[result.id] = found.get(result.id, False) or ran
-        return found
+                has_examined[result.id] = has_examined.get(result.id, False) or ran
+        return has_examined
 
     @property
     def by_weight(self) -> list[CheckResult]:
-        """Violated checks that count: a lost message before all, then safety, then the rest."""
+        """Violated checks that count: a lost message first, then by severity and id."""
         order = [severity for severity, _ in _BY_SEVERITY]
         counted = [result for result in self.findings if not result.harmless]
-        counted.sort(key=lambda one: (one.id != "A1", order.index(one.severity), one.id))
+        counted.sort(
+            key=lambda result: (result.id != "A1", order.index(result.severity), result.id)
+        )
         return counted
 
     @property
     def ledger(self) -> dict[Excuse, dict[str, Excused]]:
-        """What was allowed: by excuse, in the order of time, and by check."""
-        found: dict[Excuse, dict[str, Excused]] = {}
+        """Allowed findings by excuse, in order of time, and by check."""
+        lines: dict[Excuse, dict[str, Excused]] = {}
         for result in self.results:
             for line in result.excused:
-                found.setdefault(line.excuse, {})[result.id] = line
-        return dict(sorted(found.items(), key=lambda item: item[0].begin_ns))
+                lines.setdefault(line.excuse, {})[result.id] = line
+        return dict(sorted(lines.items(), key=lambda item: item[0].begin_ns))
 
     def result(self, check: str) -> CheckResult:
-        """The result of a check by id. Raises `KeyError`."""
+        """Return the result of a check by id. Raises `KeyError`."""
         return {result.id: result for result in reversed(self.results)}[check]
 
     def as_row(self) -> dict[str, Any]:
@@ -177,9 +179,9 @@ class Judgement:
 
 
 Progress = Callable[[int, int, str], None]
-"""Checks that are done, how many there are, and the next one's title."""
+"""Called with the number of finished checks, the number of all, and the next one's title."""
 SecondJudge = Callable[[Path, Judgement], CheckResult]
-"""Looks at a run's directory and at what was judged of it."""
+"""Examines a run's directory and its judgement."""
 
 
 def clear_place(place: Path) -> None:
@@ -193,7 +195,8 @@ def clear_place(place: Path) -> None:
 
 
 def decide(results: Sequence[CheckResult]) -> RunVerdict:
-    """The worst of all; a pass needs checks, and every one that applies to have run and held."""
+    """Return the worst verdict; a pass needs checks, and every applicable one to have run and
+    held."""
     violated = {result.severity for result in results if result.verdict is Verdict.VIOLATED}
     for severity, verdict in _BY_SEVERITY:
         if severity in violated:
@@ -212,9 +215,9 @@ def judge_run(
 ) -> Judgement:
     """Judge a run directory (`chaos.evidence.record`). Never raises for what it finds in it.
 
-    `only` names the ids of checks to run; the verdict then speaks of these alone.
-    `recoveries` is how many images are booted twice (S14). `progress` is told each check before
-    it runs, in the judge's own thread.
+    `only` restricts the checks by id; the verdict then covers these alone. `recoveries` is the
+    number of images that are booted twice (S14). `progress` is called before each check, in the
+    judge's own thread.
     """
     place = Path(directory)
     try:
@@ -231,7 +234,7 @@ def judge_run(
         results.append(not_run("E1 evidence", "files", f"it cannot be read: {error!r}"))
         return Judgement(record=record, results=results)
     try:
-        return _judge(evidence, results, only, recoveries, progress or _nobody)
+        return _judge(evidence, results, only, recoveries, progress or _ignore_progress)
     finally:
         evidence.close()
 
@@ -244,11 +247,11 @@ def _judge(
     progress: Progress,
 ) -> Judgement:
     case = Case(evidence, recoveries=recoveries)
-    wanted = None if only is None else set(only)
+    selected = None if only is None else set(only)
     results.append(check_evidence(evidence))
     for number, check in enumerate(CHECKS):
         progress(number, len(CHECKS), check.titles[0])
-        if wanted is not None and wanted.isdisjoint(check.ids):
+        if selected is not None and selected.isdisjoint(check.ids):
             continue
         if check.needs_history and evidence.history.cut is not None:
             reason = f"the history is not whole: {evidence.history.cut}"
@@ -259,11 +262,13 @@ def _judge(
         except Exception as error:  # a check that crashes has shown nothing
             reason = f"the check itself failed: {error!r} at {_where(error)}"
             results += [not_run(title, "rows", reason) for title in check.titles]
-    results[:] = [_held_to(evidence.record.expect.checks, result) for result in results]
-    if wanted is None:
-        known = {result.id for result in results}
-        missing = [one for one in evidence.record.expect.checks if one not in known]
-        results += [not_run(f"{one} unknown", "rows", "there is no such check") for one in missing]
+    results[:] = [_require_examination(evidence.record.expect.checks, result) for result in results]
+    if selected is None:
+        present = {result.id for result in results}
+        missing = [title for title in evidence.record.expect.checks if title not in present]
+        results += [
+            not_run(f"{title} unknown", "rows", "there is no such check") for title in missing
+        ]
     judgement = Judgement(record=evidence.record, results=results)
     try:
         if evidence.history.cut is None:
@@ -277,16 +282,17 @@ def _judge(
     return judgement
 
 
-def _held_to(due: Collection[str], result: CheckResult) -> CheckResult:
-    """A result; of a check that is due, and had nothing to look at, one that did not run."""
-    if result.verdict is not Verdict.NOT_APPLICABLE or result.id not in due:
+def _require_examination(required: Collection[str], result: CheckResult) -> CheckResult:
+    """Return a result; if the run had to show something and its check had nothing to examine, as
+    not run."""
+    if result.verdict is not Verdict.NOT_APPLICABLE or result.id not in required:
         return result
     reason = f"{result.note}, and this run had to show it"
     return not_run(result.title, result.unit, reason, severity=result.severity)
 
 
 def check_history(history: History) -> CheckResult:
-    """H1: the history itself is whole."""
+    """H1: the history is complete."""
     rows = len(history.columns)
     if history.cut:
         last = max(history.columns["returned_ns"], default=0)
@@ -310,7 +316,7 @@ def check_evidence(evidence: Evidence) -> CheckResult:
 
 
 def load_history(path: str | os.PathLike[str]) -> History:
-    """Read a history; one that cannot be read is a cut one."""
+    """Read a history; an unreadable one counts as truncated."""
     try:
         return read_history(path)
     except OSError as error:
@@ -319,8 +325,8 @@ def load_history(path: str | os.PathLike[str]) -> History:
         return History(cut=f"a block of it cannot be decoded: {error}")
 
 
-def _nobody(done: int, of: int, title: str) -> None:
-    """Nobody waits for the judge."""
+def _ignore_progress(done: int, of: int, title: str) -> None:
+    """Ignore progress."""
 
 
 def _where(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Replication as the links and the samples show it: R2, R2k, R3, R8 and R9 of chaos.md 2.6."""
+"""Replication as seen on the links and in samples: R2, R2k, R3, R8 and R9 of chaos.md 2.6."""
 
 import re
 from collections import defaultdict
@@ -19,53 +19,53 @@ from rocketbed.inspect.record import MAGIC_PREFIX, Fault, Record, blank_size, di
 
 CUT_DIRECTORY = "rocketbed.cut"
 QUESTION = 1
-"""What a slave without anything on disk reports: a question, less than any record."""
+"""Offset that a slave with an empty disk reports: a question, less than any record."""
 IN_FLIGHT_NS = 5 * SECOND_NS
-"""A report may have been on its way so long when it was seen."""
+"""Time for which a report may have been in flight when it was observed."""
 HALF_OPEN_NS = 25 * SECOND_NS
-"""A silent peer is given up after 20 s; looked for every few."""
+"""A silent peer is given up after 20 s; that is checked every few seconds."""
 CUT_SYNCS = 20
-"""Of a cut, and of what is put aside for it, one after the other. A disk of 300 ms was seen to take
-8.5 s from the end of a recovery, which had taken 2.6 s, to the end of the cut."""
+"""Syncs of a cut and of setting aside what it removes, one after the other. With a disk of 300 ms,
+8.5 s were observed from the end of a recovery, which had taken 2.6 s, to the end of the cut."""
 STALL_NS = 5 * SECOND_NS
 HELD_BYTES = 256 * 1024
-"""Sent and not yet received: the window of a connection."""
+"""Bytes sent and not yet received: the window of a connection."""
 _RATE = re.compile(r"\brate (\d+)KiB")
 
 
 @check("R2 zombie bytes", "messages cut off")
-def zombie_bytes(case: Case, found: Findings) -> int:
-    """R2: what a node cut off its log is not in it again, unless its master has it.
+def zombie_bytes(case: Case, findings: Findings) -> int:
+    """R2: messages that a node cut off its log are not in it again, unless its master has them.
 
-    Of a cut the node keeps a copy; so its messages are known.
+    They are known as the node keeps a copy of what it cuts.
     """
     evidence = case.evidence
     examined = 0
     for node in evidence.nodes:
-        cut = _cut_values(node)
-        examined += len(cut)
+        cut_values = _cut_values(node)
+        examined += len(cut_values)
         final = evidence.final(node.group)
-        zombies = cut - set(final.messages.values) if final is not None else cut
+        zombies = cut_values - set(final.messages.values) if final is not None else cut_values
         for log in [node, *_after_last_cut(evidence, node.name)] if zombies else ():
             for number, value in enumerate(log.messages.values):
                 place = log.messages.physicals[number]
-                # Of what has expired the final log cannot say whether it held it (seed 859348).
+                # The final log cannot show whether it held an expired message.
                 if value in zombies and not (final is not None and place < final.log_min):
                     text = (
                         f"value {value}, truncated from the log of {node.name},"
                         f" is in {log.label} again"
                     )
-                    found.add(text, value=value, node=node.name, physical=place, distance=place)
+                    findings.add(text, value=value, node=node.name, physical=place, distance=place)
     if not examined:
         cuts = evidence.events(Function.NODE, "cut")
-        why = "the cuts took no message of the workload" if cuts else "no log was cut"
-        raise NotApplicable(why)
+        reason = "the cuts took no message of the workload" if cuts else "no log was cut"
+        raise NotApplicable(reason)
     return examined
 
 
 @check("R2k cut bytes kept", "cuts")
-def kept_cuts(case: Case, found: Findings) -> int:
-    """R2k: of what a node cut off to follow its master it has a copy: all of it, beginning with a
+def kept_cuts(case: Case, findings: Findings) -> int:
+    """R2k: a node keeps a copy of all that it cut off to follow its master, beginning with a
     record."""
     evidence = case.evidence
     if evidence.elects and not evidence.foreign:
@@ -80,27 +80,27 @@ def kept_cuts(case: Case, found: Findings) -> int:
             continue
         examined += 1
         copies = sorted((Path(node.directory.root) / CUT_DIRECTORY).glob(names))
-        kept = [copy.read_bytes() for copy in copies]
-        whole = [data for data in kept if len(data) == end - start]
+        contents = [copy.read_bytes() for copy in copies]
+        complete = [data for data in contents if len(data) == end - start]
         text = f"{event.node} cut off {start} to {end}, and of that it has"
-        if not whole:
-            text += f" {max(map(len, kept), default=0)} bytes"
-        elif not any(_begins_a_record(data, start) for data in whole):
+        if not complete:
+            text += f" {max(map(len, contents), default=0)} bytes"
+        elif not any(_begins_a_record(data, start) for data in complete):
             text += " what begins with no record"
         else:
             continue
         damaged = evidence.disks.may_differ(node)
-        if whole and not damaged:
-            damaged = evidence.disks.hit_unseen(event.node, start, end, event.time_ns)
-        found.add(text, node=event.node, time_ns=event.time_ns, excuse=damaged)
+        if complete and not damaged:
+            damaged = evidence.disks.undetected_damage_of(event.node, start, end, event.time_ns)
+        findings.add(text, node=event.node, time_ns=event.time_ns, excuse=damaged)
     if not examined:
         raise NotApplicable("no log was cut, or its node has an empty disk since")
     return examined
 
 
 def _cuts(evidence: Evidence) -> Iterator[tuple[Event, int, int, str]]:
-    """Cuts that were done, and those that a node died in and did at its next start: from where to
-    where, and the pattern of the copy's name."""
+    """Yield completed cuts, and cuts that a node died in and completed at its next start: event,
+    start, end, and pattern of the copy's name."""
     written: dict[str, object] = {}
     for event in evidence.events(Function.NODE, "cut", "cut_resumed", "exit"):
         if event.what == "exit":
@@ -110,15 +110,15 @@ def _cuts(evidence: Evidence) -> Iterator[tuple[Event, int, int, str]]:
         start = event.fields.get("offset" if is_resumed else "start")
         end = written.get(event.node) if is_resumed else event.fields.get("end")
         if isinstance(start, int) and isinstance(end, int):
-            kept = str(event.fields.get("kept")).rpartition("/")[2] or "none"
-            yield event, start, end, f"{start:020d}*" if is_resumed else kept
+            copy_name = str(event.fields.get("kept")).rpartition("/")[2] or "none"
+            yield event, start, end, f"{start:020d}*" if is_resumed else copy_name
 
 
 @check("R3 dishonest ack", "reports")
-def honest_reports(case: Case, found: Findings) -> int:
-    """R3: a slave reports no more than the disk layer knows to be written (on disk: sync flush).
+def honest_reports(case: Case, findings: Findings) -> int:
+    """R3: a slave reports no more than the disk layer saw written (on disk, under sync flush).
 
-    An empty one asks for where its master's log begins, which acknowledges nothing.
+    An empty slave asks for the start of its master's log, which acknowledges nothing.
     """
     evidence, losses = case.evidence, case.losses
     sizes = {log.name: log.directory.sizes.segment for log in evidence.nodes}
@@ -131,14 +131,16 @@ def honest_reports(case: Case, found: Findings) -> int:
         highest = ends.highest(time_ns - flight_ns, time_ns)
         level = evidence.counted(node, highest, time_ns)
         size = sizes.get(node, 1)
-        # What follows a blank record is never written, though what comes after it may be already.
+        # The rest of a file after a blank record is never written; the next file may be already.
         is_near = reported % size == 0 and reported - level < size
-        whole = is_near and not ends.wrote_within(level, reported, time_ns - flight_ns, time_ns)
-        if reported > max(level, QUESTION) and highest.written and not whole:
-            what = "on disk" if evidence.flushes else "written"
-            text = f"{node} reported {reported}, and no more than {level} was {what}"
-            far = reported - level
-            found.add(text, node=node, physical=reported, time_ns=time_ns, distance=far)
+        is_blank_gap = is_near and not ends.wrote_within(
+            level, reported, time_ns - flight_ns, time_ns
+        )
+        if reported > max(level, QUESTION) and highest.written and not is_blank_gap:
+            level_name = "on disk" if evidence.flushes else "written"
+            text = f"{node} reported {reported}, and no more than {level} was {level_name}"
+            distance = reported - level
+            findings.add(text, node=node, physical=reported, time_ns=time_ns, distance=distance)
     if not examined:
         raise NotApplicable("no report of a slave was tapped, or no trace is whole")
     return examined
@@ -151,16 +153,16 @@ class _Progress:
 
 
 @check("R8 catch-up stall", "samples", severity=Severity.LIVENESS)
-def catch_up(case: Case, found: Findings) -> int:
-    """R8: once the time-outs of the storm are over, a follower that is behind gets on.
+def catch_up(case: Case, findings: Findings) -> int:
+    """R8: once the time-outs of the fault phase are over, a follower that lags makes progress.
 
-    One that refuses an unclean master is excused, and one to which a link was slow: what the
-    connection held then goes on at that rate (seed 841136). One that cuts its log gets on too,
-    which takes a slow disk seconds (seed 1273034): as long as the recovery before it took, a start
-    may stand still (seed 1283078), and to the end of a cut for the time of its syncs (1391062).
+    Excused are a follower that refuses an unclean master, and one that had a slow link: what the
+    connection held then arrives at that rate. A follower that cuts its log makes progress too,
+    which takes a slow disk seconds: a start may stand still as long as the recovery before it took,
+    and to the end of a cut for the time of its syncs.
     """
     evidence, losses = case.evidence, case.losses
-    struck = faults(evidence)
+    fault_spans = faults(evidence)
     begin = evidence.record.calm_ns + HALF_OPEN_NS
     end = evidence.record.stop_ns or evidence.record.end_ns
     samples = [
@@ -171,28 +173,28 @@ def catch_up(case: Case, found: Findings) -> int:
     if not evidence.record.calm_ns or all(event.what != "sample" for event in samples):
         raise NotApplicable("no samples of a calm phase longer than the time-outs")
     masters: dict[int, int] = {}
-    behind: dict[str, _Progress] = {}
+    lagging: dict[str, _Progress] = {}
     cut_at: dict[str, object] = {}
-    begins_ns: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    pauses: dict[str, list[tuple[int, int]]] = defaultdict(list)
     cuts = evidence.events(Function.NODE, "cut")
     for event in evidence.events(Function.NODE, "recovered"):
         end_ns = event.time_ns + int(float(event.fields.get("seconds", 0)) * SECOND_NS)
         disk_ns = evidence.record.facts.get("disks_ns", {}).get(event.node, 0)
         limit_ns = end_ns + CUT_SYNCS * disk_ns
-        ours = [cut.time_ns for cut in cuts if cut.node == event.node]
-        ours += [limit_ns] if limit_ns > end else []  # nobody knows of one that would come
-        cut_ns = max((at for at in ours if event.time_ns <= at <= limit_ns), default=0)
-        begins_ns[event.node].append((event.time_ns, max(end_ns, cut_ns)))
+        cut_times = [cut.time_ns for cut in cuts if cut.node == event.node]
+        cut_times += [limit_ns] if limit_ns > end else []  # a cut that would come later is unknown
+        cut_ns = max((at for at in cut_times if event.time_ns <= at <= limit_ns), default=0)
+        pauses[event.node].append((event.time_ns, max(end_ns, cut_ns)))
     examined = 0
     for event in samples:
         if event.what == "cut":
             at = event.fields.get("start")
-            if at != cut_at.get(event.node):  # again and again is no way on
+            if at != cut_at.get(event.node):  # repeated cuts at one place are no progress
                 cut_at[event.node] = at
-                behind.pop(event.node, None)
+                lagging.pop(event.node, None)
             continue
         if event.what != "sample":
-            behind.pop(event.node, None)
+            lagging.pop(event.node, None)
             continue
         examined += 1
         written = int(event.fields.get("written", 0))
@@ -200,15 +202,15 @@ def catch_up(case: Case, found: Findings) -> int:
         if event.fields.get("master") or event.fields.get("role") == "master":
             masters[group] = written
             continue
-        if any(begin_ns <= event.time_ns < end_ns for begin_ns, end_ns in begins_ns[event.node]):
+        if any(begin_ns <= event.time_ns < end_ns for begin_ns, end_ns in pauses[event.node]):
             continue
-        stalled = _stalls(behind, event, written, masters.get(group, 0))
+        stalled = _stalls(lagging, event, written, masters.get(group, 0))
         if stalled:
-            found.add(
+            findings.add(
                 f"{event.node} has been at {written} for {stalled / 1e9:.1f} s, its master is"
                 f" at {masters[group]}",
                 excuse=losses.loss_between(group, event.time_ns, event.time_ns)
-                or _trickle(struck, event.time_ns),
+                or _trickle(fault_spans, event.time_ns),
                 node=event.node,
                 physical=written,
                 time_ns=event.time_ns,
@@ -217,19 +219,20 @@ def catch_up(case: Case, found: Findings) -> int:
     return examined
 
 
-def _trickle(struck: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
-    """The step that made a link slow, for as long as what a connection holds takes at its rate."""
-    for one in struck:
-        if one.verb == "link" and (rate := _RATE.search(one.step)):
-            end_ns = one.end_ns + HELD_BYTES * SECOND_NS // (int(rate[1]) * 1024)
-            if one.begin_ns <= time_ns <= end_ns:
-                return Excuse(one.step, one.begin_ns, end_ns)
+def _trickle(fault_spans: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
+    """Return the step that made a link slow, extended by the time that a connection's content takes
+    at that rate."""
+    for fault in fault_spans:
+        if fault.verb == "link" and (rate := _RATE.search(fault.step)):
+            end_ns = fault.end_ns + HELD_BYTES * SECOND_NS // (int(rate[1]) * 1024)
+            if fault.begin_ns <= time_ns <= end_ns:
+                return Excuse(fault.step, fault.begin_ns, end_ns)
     return None
 
 
 @check("R9 half-open blindness", "samples")
-def half_open(case: Case, found: Findings) -> int:
-    """R9: a slave that lost power and stays silent is no longer counted after its time-out."""
+def half_open(case: Case, findings: Findings) -> int:
+    """R9: a silent slave that lost power is no longer counted after its time-out."""
     events = case.evidence.events(Function.NODE)
     examined = 0
     for lineage in case.losses.lineages:
@@ -243,45 +246,45 @@ def half_open(case: Case, found: Findings) -> int:
             elif event.what == "exit" and (event.time_ns, event.node) in changes:
                 silent[event.node] = event.time_ns
             elif event.what == "sample" and "in_sync" in event.fields:
-                gone = [
+                silent_nodes = [
                     node
                     for node, since in silent.items()
                     if since + HALF_OPEN_NS < event.time_ns and node != event.node
                 ]
-                if not gone or not event.fields.get("master", True):
+                if not silent_nodes or not event.fields.get("master", True):
                     continue
                 examined += 1
                 counted = int(event.fields["in_sync"])
-                if counted > len(lineage.nodes) - len(gone):
+                if counted > len(lineage.nodes) - len(silent_nodes):
                     text = (
                         f"{event.node} counts {counted} nodes in sync, although"
-                        f" {', '.join(gone)} lost power more than 20 s ago"
+                        f" {', '.join(silent_nodes)} lost power more than 20 s ago"
                     )
-                    found.add(text, node=event.node, time_ns=event.time_ns)
+                    findings.add(text, node=event.node, time_ns=event.time_ns)
     if not examined:
         raise NotApplicable("no node was silent for longer than the time-out")
     return examined
 
 
-def _stalls(behind: dict[str, _Progress], event: Event, written: int, master: int) -> int:
-    """For how long a follower has stood still behind its master; 0 for not too long."""
-    progress = behind.get(event.node)
+def _stalls(lagging: dict[str, _Progress], event: Event, written: int, master: int) -> int:
+    """Return for how long a follower has stood still behind its master; 0 if not too long."""
+    progress = lagging.get(event.node)
     if written >= master:
-        behind.pop(event.node, None)
+        lagging.pop(event.node, None)
         return 0
     if progress is None or written > progress.written:
-        behind[event.node] = _Progress(written, event.time_ns)
+        lagging[event.node] = _Progress(written, event.time_ns)
         return 0
-    stood = event.time_ns - progress.since_ns
-    if stood <= STALL_NS:
+    stood_ns = event.time_ns - progress.since_ns
+    if stood_ns <= STALL_NS:
         return 0
     progress.since_ns = event.time_ns
-    return stood
+    return stood_ns
 
 
 def _begins_a_record(data: bytes, start: int) -> bool:
-    """Whether what stood at an offset of a log may be a record, or the first part of one: a slave's
-    log may end inside."""
+    """True if the bytes that were at an offset of a log may be a record, or the first part of one:
+    a slave's log may end inside a record."""
     is_part = int.from_bytes(data[:4], "big") > len(data) and data[4:7] == MAGIC_PREFIX
     if is_part or len(data) < 8:
         return any(data)
@@ -289,9 +292,9 @@ def _begins_a_record(data: bytes, start: int) -> bool:
 
 
 def _cut_values(node: NodeLog) -> set[int]:
-    """Values of whole messages in the copies of what a node cut off."""
+    """Return the values of whole messages in the copies of what a node cut off."""
     directory = Path(node.directory.root) / CUT_DIRECTORY
-    found: set[int] = set()
+    values: set[int] = set()
     for path in sorted(directory.glob("*")) if directory.is_dir() else ():
         name = path.name.partition(".")[0]
         if not name.isdigit():
@@ -304,9 +307,9 @@ def _cut_values(node: NodeLog) -> set[int]:
             body = unpack_body(record.body, record.sys_flag) or b""
             writer = writer_of(body, record.properties)
             if writer is not None:
-                found.add(writer.value)
+                values.add(writer.value)
             position += record.size
-    return found
+    return values
 
 
 def _after_last_cut(evidence: Evidence, node: str) -> list[NodeLog]:
@@ -320,13 +323,13 @@ def _after_last_cut(evidence: Evidence, node: str) -> list[NodeLog]:
 
 
 def _reports(evidence: Evidence) -> list[tuple[str, int, int, int]]:
-    """Node, time, reported offset, and for how long it may have been on its way: from the tap's
-    file, where it left, and from events."""
-    found: list[tuple[str, int, int, int]] = []
+    """Return node, time, reported offset and possible time in flight of each report, from the tap's
+    file and from events."""
+    reports: list[tuple[str, int, int, int]] = []
     for name, trace in sorted(evidence.acks.nodes.items()) if evidence.acks is not None else ():
-        found += [(name, time_ns, ends.written, 0) for time_ns, ends in trace.entries()]
+        reports += [(name, time_ns, ends.written, 0) for time_ns, ends in trace.entries()]
     for event in evidence.events(Function.NODE, "ack"):
         offset = event.fields.get("offset")
         if isinstance(offset, int):
-            found.append((event.node, event.time_ns, offset, IN_FLIGHT_NS))
-    return found
+            reports.append((event.node, event.time_ns, offset, IN_FLIGHT_NS))
+    return reports

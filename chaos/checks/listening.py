@@ -27,13 +27,13 @@ USUAL_NS = 1_000_000_000
 TRIPS = 3
 """Additional round trips on a slow network."""
 MANY_CALLS = 5
-"""Least number of calls of which a median is taken."""
+"""Least number of calls for a median."""
 FIRST_LEVEL = 3
 """Delay level of the first redelivery (wire.md 4.9)."""
 
 
 class ListenerMessage(NamedTuple):
-    """All that is known of one group and one message."""
+    """A message with its calls and dead letters in one group."""
 
     group: int
     send: Row
@@ -74,7 +74,7 @@ class Records:
 
 
 @check("A26 early delay", "calls")
-def early_calls(case: Case, found: Findings) -> int:
+def early_calls(case: Case, findings: Findings) -> int:
     """A26: no function is called before the delay of its message, or of its redelivery, is over."""
     levels = delay_levels(case.evidence.record.delay_levels)
     examined = 0
@@ -84,7 +84,7 @@ def early_calls(case: Case, found: Findings) -> int:
             if call.invoked_ns < since_ns:  # No clock excuses that.
                 examined += 1
                 seconds = (since_ns - call.invoked_ns) / 1e9
-                found.add(
+                findings.add(
                     f"{message.name} came {seconds:.3f} s before it was sent",
                     value=call.value,
                     time_ns=call.invoked_ns,
@@ -103,7 +103,7 @@ def early_calls(case: Case, found: Findings) -> int:
             examined += 1
             early_ns = since_ns + levels[level] * MS - TICK_NS - call.invoked_ns
             if early_ns > 0:
-                found.add(
+                findings.add(
                     f"{message.name} came {early_ns / 1e9:.3f} s before its"
                     f" {levels[level] / 1000:g} s were over, at its call number {call.attempt + 1}",
                     excuse=_clock(case, call.invoked_ns),
@@ -117,7 +117,7 @@ def early_calls(case: Case, found: Findings) -> int:
 
 
 @check("A27w late delay", "first calls in calm")
-def late_calls(case: Case, found: Findings) -> int:
+def late_calls(case: Case, findings: Findings) -> int:
     """A27w: a message that is due late in the recovery phase reaches its function soon, and again
     soon after the delay of a refusal.
 
@@ -140,7 +140,7 @@ def late_calls(case: Case, found: Findings) -> int:
                 by_attempt[attempt].append(delays[-1])
             if delays[-1] > LATE_NS and evidence.record.backend == "sim":
                 suffix = f" for the {attempt + 1}th time" if attempt else ""
-                found.add(
+                findings.add(
                     f"{message.name} came{suffix} {delays[-1] / 1e9:.1f} s after it was due",
                     excuse=excuse,
                     value=message.send.value,
@@ -152,15 +152,15 @@ def late_calls(case: Case, found: Findings) -> int:
         usual_ns = USUAL_NS + TRIPS * evidence.record.facts.get("link_ns", 0)
         is_slow = len(times) >= MANY_CALLS and middle_ns > usual_ns
         if is_slow and evidence.record.backend == "sim":
-            found.add(
+            findings.add(
                 f"half of {len(times)} messages came for the {attempt + 1}th time more than"
                 f" {middle_ns / 1e9:.1f} s after they were due",
                 distance=middle_ns,
             )
     if not delays:
         raise NotApplicable(f"nothing was due {HALF_OPEN_NS / 1e9:g} s after the faults")
-    found.figures = spread("late", delays)
-    found.note = "p99 {late_p99_ms} ms, at most {late_max_ms} ms".format_map(found.figures)
+    findings.figures = spread("late", delays)
+    findings.note = "p99 {late_p99_ms} ms, at most {late_max_ms} ms".format_map(findings.figures)
     return len(delays)
 
 
@@ -194,7 +194,7 @@ def _waits(message: ListenerMessage) -> Iterator[tuple[int, int, int]]:
 
 
 @check("A42 delayed twice", "delayed messages that were heard")
-def delayed_twice(case: Case, found: Findings) -> int:
+def delayed_twice(case: Case, findings: Findings) -> int:
     """A42: a delayed message is stored in its topic once.
 
     Excused if the first one was lost, or a second master delivered it too.
@@ -212,7 +212,7 @@ def delayed_twice(case: Case, found: Findings) -> int:
         examined += 1
         if len(calls) > 1:
             first, second = sorted(calls.values(), key=lambda row: row.invoked_ns)[:2]
-            found.add(
+            findings.add(
                 f"value {value} stands at {case.evidence.place(first)} and at"
                 f" {case.evidence.place(second)}",
                 excuse=_lost(case, first) or _reported_damage(case, second),

@@ -1,8 +1,8 @@
-"""Store directories as the independent reader sees them: who wrote which message, and where.
+"""Stores as the independent reader sees them: the writer and the place of each message.
 
-Only messages of the workload's topics are kept (their writer, place and checksum, no bodies), so a
-cluster that was started on foreign data can be checked too. Replicas and images hold mostly the
-same bytes, so a record that was decoded once is not decoded again.
+Only messages of the workload's topics are kept (writer, place and checksum, no bodies), so a
+cluster that was started on existing data can be checked too. Replicas and images hold mostly the
+same bytes, so each record is decoded only once.
 """
 
 import json
@@ -31,23 +31,23 @@ from rocketbed.inspect import (
 from rocketbed.inspect.bodies import unpack_body
 
 UNNAMED = -1
-"""The value of a message whose body names no writer, or is damaged."""
-_NOBODY = Writer(UNNAMED, UNNAMED, UNNAMED, UNNAMED)
-_KNOWN_MAX = 100_000
+"""Value of a message whose body names no writer, or is damaged."""
+_NO_WRITER = Writer(UNNAMED, UNNAMED, UNNAMED, UNNAMED)
+_DECODED_MAX = 100_000
 _EPOCH_TOPIC = b"rmq_sys_rb_epoch"
 _Body = tuple[Writer, int, int, int]
-"""Who wrote a body, and the checksums of the body, of tag and keys, and of the tag."""
+"""Writer of a body, and the checksums of the body, of tag and keys, and of the tag."""
 
 
 @dataclass(slots=True)
 class Messages:
-    """Messages of one log in its order, column by column."""
+    """Messages of one log in log order, column by column."""
 
     values: "array[int]" = field(default_factory=lambda: array("q"))
     operations: "array[int]" = field(default_factory=lambda: array("q"))
     sequences: "array[int]" = field(default_factory=lambda: array("q"))
     queues: "array[int]" = field(default_factory=lambda: array("q"))
-    """Numbers of `Queues`."""
+    """Queue numbers of `Queues`."""
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     physicals: "array[int]" = field(default_factory=lambda: array("q"))
     sizes: "array[int]" = field(default_factory=lambda: array("q"))
@@ -55,7 +55,7 @@ class Messages:
     labels: "array[int]" = field(default_factory=lambda: array("q"))
     """Checksums of tags and keys."""
     tags: "array[int]" = field(default_factory=lambda: array("q"))
-    """`tag_crc` of each."""
+    """Results of `tag_crc`."""
     store_ms: "array[int]" = field(default_factory=lambda: array("q"))
 
     def __len__(self) -> int:
@@ -79,58 +79,58 @@ class Messages:
 
 @dataclass
 class NodeLog:
-    """One node's directory, read to its end."""
+    """Log of one node's store, read completely."""
 
     name: str
     group: int
     directory: StoreDirectory
     messages: Messages
     boundaries: "array[int]"
-    """Where each record ends, rising."""
+    """End of each record, ascending."""
     log_min: int
     log_end: int
     markers: list[tuple[int, int]] = field(default_factory=list)
-    """Where an elected leader's epoch begins, by its marker, and its number."""
+    """Offset and number of each elected leader's epoch, by its marker."""
     image: Image | None = None
-    """Set for a directory out of the middle of the run."""
+    """Set for a store copied in the middle of the run."""
 
     @property
     def label(self) -> str:
-        """For sentences: the node's name, with the image's number and cause."""
+        """Name for sentences: the node's name, with the image's number and cause."""
         if self.image is None:
             return self.name
         return f"{self.name} (image {self.image.number}, {self.image.cause})"
 
     @property
-    def taken(self) -> Image:
-        """What the record says of an image; only for those."""
+    def image_record(self) -> Image:
+        """The image's entry in the record; only for images."""
         assert self.image is not None
         return self.image
 
     @cached_property
     def report(self) -> Report:
-        """The reader's findings."""
+        """Findings of the independent reader."""
         return check_store(self.directory)
 
     def floor(self, offset: int) -> int:
-        """The last record boundary at or below an offset."""
+        """Return the last record boundary at or below an offset."""
         position = bisect_right(self.boundaries, offset)
         return self.boundaries[position - 1] if position else min(self.log_min, offset)
 
 
 @dataclass(slots=True)
 class LogReader:
-    """Reads directories of one run; keeps what it decoded."""
+    """Reads stores of one run, and caches what it decoded."""
 
     topics: Mapping[bytes, str]
     queues: Queues
     generations: Generations
-    """Tells a deleted topic from one of its name that was made later."""
+    """Distinguishes a deleted topic from a later one of the same name."""
     settings: Settings
-    _known: dict[bytes, _Body] = field(default_factory=dict)
+    _decoded: dict[bytes, _Body] = field(default_factory=dict)
 
     def read(self, name: str, group: int, path: str, image: Image | None = None) -> NodeLog:
-        """Read one directory. Raises `NotAStore`, `OSError`."""
+        """Read one store. Raises `NotAStore`, `OSError`."""
         directory = open_directory(path, self.settings)
         messages = Messages()
         boundaries = array("q")
@@ -150,11 +150,11 @@ class LogReader:
             if topic is None or body is None:
                 continue
             topic = self.generations.topic_of(topic, group, body[0].value, item.offset)
-            known = numbers.get((topic, item.queue_id))
-            if known is None:
-                known = self.queues.number(group, topic, item.queue_id)
-                numbers[topic, item.queue_id] = known
-            messages.add(*body, known, item)
+            number = numbers.get((topic, item.queue_id))
+            if number is None:
+                number = self.queues.number(group, topic, item.queue_id)
+                numbers[topic, item.queue_id] = number
+            messages.add(*body, number, item)
         minimum = directory.log.min_offset
         end = max(end, minimum)
         return NodeLog(
@@ -162,11 +162,11 @@ class LogReader:
         )
 
     def _body(self, directory: StoreDirectory, entry: Scanned) -> _Body | None:
-        """Of a message as its consumer would get it, unpacked."""
+        """Decode a message as its consumer would get it, unpacked."""
         raw = directory.log.read(entry.offset, entry.size)
-        known = self._known.get(raw)
-        if known is not None:
-            return known
+        decoded_before = self._decoded.get(raw)
+        if decoded_before is not None:
+            return decoded_before
         record = directory.log.record_at(entry.offset, entry.size)
         if not isinstance(record, Record):
             return None
@@ -174,26 +174,26 @@ class LogReader:
         properties = record.properties
         tag = properties.get("TAGS", "")
         label = label_crc(tag, properties.get("KEYS", "").split(), properties)
-        writer = writer_of(body, properties) or _NOBODY
+        writer = writer_of(body, properties) or _NO_WRITER
         decoded = writer, body_crc(body), label, tag_crc(tag)
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        self._known[raw] = decoded
+        if len(self._decoded) >= _DECODED_MAX:
+            self._decoded.clear()
+        self._decoded[raw] = decoded
         return decoded
 
 
 def _marker(directory: StoreDirectory, entry: Scanned) -> list[tuple[int, int]]:
     record = directory.log.record_at(entry.offset, entry.size)
     try:
-        said = json.loads(record.body) if isinstance(record, Record) else None
+        content = json.loads(record.body) if isinstance(record, Record) else None
     except ValueError:
         return []
-    epoch = said.get("epoch") if isinstance(said, dict) else None
+    epoch = content.get("epoch") if isinstance(content, dict) else None
     return [(entry.offset, epoch)] if isinstance(epoch, int) else []
 
 
 class Place(NamedTuple):
-    """Where a record stands; the offsets are of its queue and of the log."""
+    """Place of a record; the offsets are of its queue and of the log."""
 
     topic: str
     queue: int
@@ -205,8 +205,8 @@ class Place(NamedTuple):
 
 
 def places_in(directory: StoreDirectory, topics: Iterable[str]) -> dict[int, list[Place]]:
-    """By value where records of some topics stand, in the log's order; not those of nobody."""
-    names, found = {topic.encode() for topic in topics}, defaultdict[int, list[Place]](list)
+    """Return the places of records of some topics by value, in log order; without unnamed ones."""
+    names, places = {topic.encode() for topic in topics}, defaultdict[int, list[Place]](list)
     for item in directory.log.scan():
         if not isinstance(item, Scanned) or item.topic not in names:
             continue
@@ -215,5 +215,5 @@ def places_in(directory: StoreDirectory, topics: Iterable[str]) -> dict[int, lis
             body = unpack_body(record.body, record.sys_flag) or b""
             if writer := writer_of(body, record.properties):
                 place = Place(item.topic.decode(), item.queue_id, item.queue_offset, item.offset)
-                found[writer.value].append(place)
-    return found
+                places[writer.value].append(place)
+    return places

@@ -31,7 +31,7 @@ from rocketbed.inspect.record import RECORD_SIZE_MIN
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a send, with the facts that matter for losses. Sizes and offsets in log
+    """Attempt of a send, with the facts that matter for losses. Sizes and offsets in log
     bytes."""
 
     number: int
@@ -187,7 +187,7 @@ class Losses:
         An image that lost its files does not know the ends of its records, but the acknowledgements
         do.
         """
-        time_ns = image.taken.time_ns
+        time_ns = image.image_record.time_ns
         lineage = self.lineages[image.group]
         era = lineage.era(time_ns - 1)
         if era.master != image.name:
@@ -205,11 +205,11 @@ class Losses:
         """Excuses by place where missing values were acknowledged or read; other messages may be
         stored there now."""
         evidence = self._evidence
-        gone = passes.column(sorted(self.excuses))
+        missing_values = passes.column(sorted(self.excuses))
         keys: dict[int, Excuse] = {}
         for rows in (evidence.acknowledged, evidence.reads):
             places, values = evidence.keys(rows), rows.column("value")
-            for number in passes.included(values, gone):
+            for number in passes.included(values, missing_values):
                 keys[int(places[number])] = self.excuses[int(values[number])]
         return keys
 
@@ -417,7 +417,7 @@ class Losses:
 
 
 class Attempts:
-    """All attempts of sends, with the ends of their records: from any log that has them, otherwise
+    """Attempts of all sends, with the ends of their records: from any log that has them, otherwise
     the least that is known."""
 
     def __init__(self, evidence: Evidence) -> None:

@@ -1,4 +1,4 @@
-"""What may be lost, and what was: the bound of chaos.md 2.3 beside the actual loss."""
+"""Allowed and actual loss: the bound of chaos.md 2.3 compared with what is missing."""
 
 from typing import Any
 
@@ -9,52 +9,52 @@ from rocketbed.chaos.checks.result import Example
 
 
 @check("A1 lost write", "acknowledged messages", final=True)
-def lost_writes(case: Case, found: Findings) -> int:
+def lost_writes(case: Case, findings: Findings) -> int:
     """A1: every acknowledged message is in the final log, or may be missing by the bound."""
     evidence, losses = case.evidence, case.losses
-    beyond = sorted(losses.unexcused, key=lambda message: message.number)
-    known = {message.number for message in beyond}
-    for message in beyond:
-        found.add(_example(evidence, message, "is not in the final log"))
+    unexcused = sorted(losses.unexcused, key=lambda message: message.number)
+    unexcused_numbers = {message.number for message in unexcused}
+    for message in unexcused:
+        findings.add(_example(evidence, message, "is not in the final log"))
     for message in losses.missing:
-        if message.number not in known:
+        if message.number not in unexcused_numbers:
             text = "is gone, which the configuration allows"
             excuse = losses.excuse_of(message.value)
-            found.add(_example(evidence, message, text), excuse=excuse)
+            findings.add(_example(evidence, message, text), excuse=excuse)
     return len(evidence.acknowledged)
 
 
 @check("2.3 allowed loss", "acknowledged messages", final=True)
-def allowed_loss(case: Case, found: Findings) -> int:
-    """The bound, and the acknowledged messages that are missing beyond it."""
+def allowed_loss(case: Case, findings: Findings) -> int:
+    """Compute the bound, and add the acknowledged messages that are missing beyond it."""
     losses = case.losses
     if losses.unobserved:
         raise NotRun(losses.unobserved)
     count = len(case.evidence.acknowledged)
-    found.figures = {
+    findings.figures = {
         "allowed": sum(loss.allowed for loss in losses.loss_points),
         "lost": len(losses.missing),
         "unclean": sum(loss.unclean for loss in losses.loss_points),
         "outside": len(losses.unexcused),
     }
     size = sum(message.size for message in losses.missing)
-    found.note = (
-        f"allowed {found.figures['allowed']} messages, lost {len(losses.missing)} of {count}"
+    findings.note = (
+        f"allowed {findings.figures['allowed']} messages, lost {len(losses.missing)} of {count}"
         f" ({size} bytes), outside of the bound {len(losses.unexcused)}"
     )
     for message in losses.unexcused:
-        found.add(_example(case.evidence, message, "is outside of the bound"))
+        findings.add(_example(case.evidence, message, "is outside of the bound"))
     return count
 
 
 def bound_rows(evidence: Evidence, losses: Losses) -> list[dict[str, Any]]:
-    """Bound and actual loss of every event, as JSON fields and a sentence each."""
+    """Return bound and actual loss at every loss point, as JSON fields with a sentence each."""
     return [_bound_row(evidence, loss) for loss in losses.loss_points]
 
 
 def _bound_row(evidence: Evidence, loss: Loss) -> dict[str, Any]:
-    turn, change = loss.point, loss.point.change
-    above = "unknown" if turn.threshold is None else str(turn.threshold)
+    point, change = loss.point, loss.point.change
+    above = "unknown" if point.threshold is None else str(point.threshold)
     outside = len(loss.outside)
     return {
         "time_ns": change.time_ns,
@@ -63,7 +63,7 @@ def _bound_row(evidence: Evidence, loss: Loss) -> dict[str, Any]:
         "node": change.node,
         "written": change.written,
         "durable": change.durable,
-        "above_offset": turn.threshold,
+        "above_offset": point.threshold,
         "allowed_messages": loss.allowed,
         "allowed_bytes": loss.allowed_bytes,
         "lost": len(loss.lost),
@@ -78,12 +78,12 @@ def _bound_row(evidence: Evidence, loss: Loss) -> dict[str, Any]:
     }
 
 
-def _example(evidence: Evidence, message: Attempt, what: str) -> Example:
+def _example(evidence: Evidence, message: Attempt, fate: str) -> Example:
     row = evidence.sends.row(message.number)
     place = f"{evidence.place(row)} (log {row.physical_offset})"
     return evidence.example(
         row,
-        f"value {row.value}, acknowledged at {place}, {what}",
+        f"value {row.value}, acknowledged at {place}, {fate}",
         operation=row.operation,
         node=evidence.node(row),
         physical=row.physical_offset,

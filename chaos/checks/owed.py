@@ -34,7 +34,7 @@ TRIPS = 2
 
 
 @check("L11 answers owed", "sends", severity=Severity.LIVENESS)
-def answers_owed(case: Case, found: Findings) -> int:
+def answers_owed(case: Case, findings: Findings) -> int:
     """L11: a send is answered, even under faults, if every node of its group holds the message as
     promised a second before its client gives up.
 
@@ -81,7 +81,7 @@ def answers_owed(case: Case, found: Findings) -> int:
             for excuse in excuses
             if excuse.begin_ns <= end_ns and row.invoked_ns <= excuse.end_ns
         )
-        found.add(example, excuse=None if is_too_soon else next(nearby, None))
+        findings.add(example, excuse=None if is_too_soon else next(nearby, None))
     if not examined:
         raise NotApplicable("nothing was sent that was answered, or that an answer is owed for")
     return examined

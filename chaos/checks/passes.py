@@ -78,9 +78,9 @@ def lookup(keys: Column, table: Column, values: Column, default: int) -> Column:
     return np.where(ranked[at] == keys, values[order[at]], default)
 
 
-def unequal(left: Column, right: Column) -> list[int]:
+def unequal(first: Column, second: Column) -> list[int]:
     """Return the positions where the columns differ."""
-    return _positions(left != right)
+    return _positions(first != second)
 
 
 def below(values: Column, limits: Column | int) -> list[int]:

@@ -38,7 +38,7 @@ Place = tuple[int, int]
 
 
 @check("A24 offset regress", "positions read", severity=Severity.WARNING)
-def offset_regress(case: Case, found: Findings) -> int:
+def offset_regress(case: Case, findings: Findings) -> int:
     """A24: a position that is read, by a member that begins or in between, is not below what was
     committed and preserved.
 
@@ -50,7 +50,7 @@ def offset_regress(case: Case, found: Findings) -> int:
     """
     evidence, losses = case.evidence, case.losses
     resets, fault_spans = rewind_times(evidence), faults(evidence)
-    kept = kept_commits(evidence, violent_ends(evidence, losses), resets)
+    kept_by_place = kept_commits(evidence, violent_ends(evidence, losses), resets)
     begun: set[tuple[int, int, int]] = set()
     reads = evidence.rows((Function.DELIVER, Function.READ_OFFSET), Outcome.OK)
     if not len(reads):
@@ -64,7 +64,7 @@ def offset_regress(case: Case, found: Findings) -> int:
             begun.add((row.process, group, queue))
         examined += 1
         brokers, back = evidence.group_of(row.node), bisect_right(resets[group, queue], time_ns)
-        times, best = kept[group, queue, back]
+        times, best = kept_by_place[group, queue, back]
         last = bisect_right(times, time_ns) - 1
         if last < 0 or offset >= best[last][0]:
             continue
@@ -82,7 +82,7 @@ def offset_regress(case: Case, found: Findings) -> int:
         )
         if excuse is None and evidence.record.backend != "sim":
             excuse = evidence.excuse("a machine that may be busy saves late", at, time_ns)
-        found.add(example, excuse=excuse)
+        findings.add(example, excuse=excuse)
     return examined
 
 
@@ -100,7 +100,7 @@ def kept_commits(
     commit counts 6 s after it, unless its master of that time ended by violence before, perhaps
     while the answer was on its way.
     """
-    kept: dict[tuple[int, ...], _Kept] = defaultdict(lambda: ([], []))
+    kept_by_place: dict[tuple[int, ...], _Kept] = defaultdict(lambda: ([], []))
     rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     commits = positions(evidence, rows)
     begun, nodes = (map(int, rows.column(name)) for name in ("invoked_ns", "node"))
@@ -112,10 +112,10 @@ def kept_commits(
         if after < len(struck) and struck[after] < at + PERSIST_NS:
             continue
         place = group, queue, bisect_right(resets[group, queue], at)
-        times, best = kept[(*place, node) if by_node else place]
+        times, best = kept_by_place[(*place, node) if by_node else place]
         times.append(at + PERSIST_NS)
         best.append(max((offset, at), best[-1]) if best else (offset, at))
-    return kept
+    return kept_by_place
 
 
 _Kept = tuple[list[int], list[tuple[int, int]]]
@@ -147,7 +147,7 @@ def violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
 
 
 @check("A25 offset overrun", "committed positions", final=True)
-def offset_overrun(case: Case, found: Findings) -> int:
+def offset_overrun(case: Case, findings: Findings) -> int:
     """A25: no committed position lies beyond the end of its queue, in the history or on disk.
 
     A loss after the group had been there excuses a position only up to the highest message that
@@ -171,7 +171,7 @@ def offset_overrun(case: Case, found: Findings) -> int:
         passed_ns = min(time_ns, passed_between(evidence, group, queue, offset - 1)[0])
         later = losses.loss_between(brokers, passed_ns, ENDLESS)
         later = later or losses.split_between(brokers, row.invoked_ns, time_ns)
-        found.add(example, excuse=later if offset <= evidence.highest_ends[queue] else None)
+        findings.add(example, excuse=later if offset <= evidence.highest_ends[queue] else None)
     examined = len(places)
     stored = stored_positions(evidence, None if evidence.foreign else evidence.nodes)
     for node, queue, group_name, committed in stored:
@@ -182,7 +182,7 @@ def offset_overrun(case: Case, found: Findings) -> int:
             text += f" {name.topic}/{name.queue}, which ends at {end}"
             lost = losses.loss_between(node.group, -1, ENDLESS)
             place = {"node": node.name, "topic": name.topic, "queue": name.queue}
-            found.add(
+            findings.add(
                 text,
                 excuse=lost
                 if committed <= evidence.highest_ends[queue]

@@ -1,7 +1,7 @@
-"""What readers saw, and what they should have seen: chaos.md 2.4, A2 and A10 to A16.
+"""Messages that readers got, and those that they should have got: chaos.md 2.4, A2 and A10 to A16.
 
-Offsets are believed from completed sends only, but all that any reader got counts. What may be gone
-by the bound of 2.3 is allowed to have been read.
+Offsets are taken from completed sends only, but every message that any reader got counts. A message
+that may be missing by the bound of 2.3 may have been read.
 """
 
 from collections.abc import Iterable
@@ -17,61 +17,59 @@ _NO_PULLS = "the history holds no pulls"
 
 
 @check("A2 unseen", "acknowledged messages", final=True)
-def unseen(case: Case, found: Findings) -> int:
-    """A2: an acknowledged message of the final log was got by the reader that read all at the end.
-
-    Without that reader, by some member of a group.
-    """
+def unseen(case: Case, findings: Findings) -> int:
+    """A2: an acknowledged message of the final log was read by the reader that read everything at
+    the end, or without such a reader by some member of a group."""
     evidence, reads = case.evidence, case.evidence.reads
     final = passes.where(reads.column("process"), (FINAL_READER,))
     pulls = evidence.rows((Function.PULL,)).column("process")
     if any(stall.what == "drain" for stall in evidence.record.stalls):
         raise NotApplicable("the final read did not finish")
     if len(passes.where(pulls, (FINAL_READER,))) or len(final):
-        seen, who = passes.take(reads.column("value"), final), "the final reader"
+        received, reader = passes.take(reads.column("value"), final), "the final reader"
     else:
         delivered = evidence.rows((Function.DELIVER,))
         if not len(delivered):
             raise NotApplicable("nothing was read at the end")
-        seen, who = delivered.column("value"), "any group"
+        received, reader = delivered.column("value"), "any group"
     sends = evidence.acknowledged
     values = sends.column("value")
-    unseen = passes.missing(values, seen)
+    unseen = passes.missing(values, received)
     for position in passes.included(passes.take(values, unseen), evidence.stored.values):
-        text = f"is in the final log, and {who} did not get it"
+        text = f"is in the final log, and {reader} did not get it"
         row = sends.row(unseen[position])
         excuse = evidence.deleted_message(row) or evidence.disks.altered(row.value)
-        found.add(example_of(evidence, row, text), excuse=excuse)
-    found.note = f"read by {who}"
+        findings.add(example_of(evidence, row, text), excuse=excuse)
+    findings.note = f"read by {reader}"
     return len(sends)
 
 
 @check("A13 vanished read", "messages read", final=True)
-def vanished_reads(case: Case, found: Findings) -> int:
-    """A13: what was read once is in the final log, unless it may be gone, or expired."""
+def vanished_reads(case: Case, findings: Findings) -> int:
+    """A13: a message that was read is in the final log, unless it may be missing, or expired."""
     evidence, losses = case.evidence, case.losses
     reads = case.require_rows(READS, without="nothing was read")
     values, keys = reads.column("value"), evidence.keys(reads)
-    first_kept: dict[int, int] | None = None
-    told: set[int] = set()
+    first_keys: dict[int, int] | None = None
+    reported: set[int] = set()
     for number in passes.missing(values, evidence.stored.values):
         row = reads.row(number)
-        if row.value < 0 or row.value in told:
+        if row.value < 0 or row.value in reported:
             continue
-        told.add(row.value)
-        if first_kept is None:
-            first_kept = _first_kept(evidence)
+        reported.add(row.value)
+        if first_keys is None:
+            first_keys = _first_keys(evidence)
         key = int(keys[number])
-        if key >= 0 and key < first_kept.get(key >> OFFSET_BITS, -1):
+        if key >= 0 and key < first_keys.get(key >> OFFSET_BITS, -1):
             continue
         example = example_of(evidence, row, "was given to a reader and is not in the final log")
-        found.add(example, excuse=losses.excuse_of(row.value))
+        findings.add(example, excuse=losses.excuse_of(row.value))
     return len(reads)
 
 
 @check("A14 future read", "messages read")
-def future_reads(case: Case, found: Findings) -> int:
-    """A14: nothing is read before any attempt that wrote it has begun."""
+def future_reads(case: Case, findings: Findings) -> int:
+    """A14: nothing is read before any attempt that wrote it began."""
     evidence, sends = case.evidence, case.evidence.sends
     reads = case.require_rows(READS, without="nothing was read")
     invoked = sends.column("invoked_ns")
@@ -79,36 +77,36 @@ def future_reads(case: Case, found: Findings) -> int:
     for number in passes.below(reads.column("returned_ns"), begun):
         row = reads.row(number)
         early = int(begun[number]) - row.returned_ns
-        found.add(example_of(evidence, row, "was read before it was sent", early))
+        findings.add(example_of(evidence, row, "was read before it was sent", early))
     return len(reads)
 
 
 @check("A12 wrong position", "messages pulled", final=True)
-def poll_positions(case: Case, found: Findings) -> int:
-    """A12: a pull begins with the first message at or behind the offset that it asked for."""
+def poll_positions(case: Case, findings: Findings) -> int:
+    """A12: a pull starts with the first message at or after the offset that it asked for."""
     evidence, got = case.evidence, case.require_rows((Function.GOT,), without=_NO_PULLS)
     firsts = got.at(passes.edges(got.column("operation"))[0])
-    queues, asked = evidence.queue_numbers(firsts), firsts.column("physical_offset")
-    for at in passes.below(firsts.column("queue_offset"), asked):
-        text = f"came first in a pull that asked for {int(asked[at])}"
-        found.add(example_of(evidence, firsts.row(at), text))
-    lows = passes.column([int(key) - 1 for key in passes.pack(queues, asked)])
+    queues, requested = evidence.queue_numbers(firsts), firsts.column("physical_offset")
+    for at in passes.below(firsts.column("queue_offset"), requested):
+        text = f"came first in a pull that asked for {int(requested[at])}"
+        findings.add(example_of(evidence, firsts.row(at), text))
+    lows = passes.column([int(key) - 1 for key in passes.pack(queues, requested)])
     skipped = passes.between(lows, evidence.keys(firsts), evidence.stored.keys)
     for at in passes.above(skipped, 0):
-        if int(asked[at]) < 0:
+        if int(requested[at]) < 0:
             continue
         count = int(skipped[at])
         text = (
-            f"came first in a pull that asked for {int(asked[at])}: {count} stored messages lie"
+            f"came first in a pull that asked for {int(requested[at])}: {count} stored messages lie"
             " between"
         )
-        found.add(example_of(evidence, firsts.row(at), text, count))
+        findings.add(example_of(evidence, firsts.row(at), text, count))
     return len(got)
 
 
 @check("A10 nonmonotonic poll", "messages pulled")
-def polls_rise(case: Case, found: Findings) -> int:
-    """A10 internal: within one pull every message has a higher offset than the one before it."""
+def polls_rise(case: Case, findings: Findings) -> int:
+    """A10 internal: within one pull every message has a higher offset than the previous one."""
     evidence, got = case.evidence, case.require_rows((Function.GOT,), without=_NO_PULLS)
     offsets = got.column("queue_offset")
     before = passes.neighbours(got.column("operation"))
@@ -119,13 +117,13 @@ def polls_rise(case: Case, found: Findings) -> int:
         if at not in good:
             previous = got.row(int(earlier[at]))
             text = f"came behind offset {previous.queue_offset} in one pull"
-            found.add(example_of(evidence, got.row(int(later[at])), text))
+            findings.add(example_of(evidence, got.row(int(later[at])), text))
     return len(got)
 
 
 @check("A11 poll skip", "messages pulled", final=True)
-def polls_skip(case: Case, found: Findings) -> int:
-    """A11 internal: between two messages of one pull no stored one lies."""
+def polls_skip(case: Case, findings: Findings) -> int:
+    """A11 internal: no stored message lies between two consecutive messages of a pull."""
     evidence, got = case.evidence, case.require_rows((Function.GOT,), without=_NO_PULLS)
     keys = evidence.keys(got)
     before = passes.neighbours(got.column("operation"))
@@ -135,13 +133,13 @@ def polls_skip(case: Case, found: Findings) -> int:
     for at in passes.above(skipped, 0):
         count = int(skipped[at])
         text = f"was pulled behind {count} stored messages left out"
-        found.add(example_of(evidence, got.row(int(later[at])), text, count))
+        findings.add(example_of(evidence, got.row(int(later[at])), text, count))
     return len(got)
 
 
 @check("A16 real-time lag", "pulls", severity=Severity.METRIC)
-def lag(case: Case, found: Findings) -> int:
-    """A16: how long what a pull returned had not been the newest any more; a figure."""
+def lag(case: Case, findings: Findings) -> int:
+    """A16: staleness of the newest message of a pull. A metric, not a check."""
     evidence = case.evidence
     pulls = evidence.rows((Function.PULL,))
     final = passes.column([FINAL_READER] * len(pulls))
@@ -152,45 +150,47 @@ def lag(case: Case, found: Findings) -> int:
     lasts = got.at(passes.edges(got.column("operation"))[1])
     offsets = lasts.column("queue_offset")
     newest = passes.lookup(pulls.column("number"), lasts.column("operation"), offsets, -1)
-    asked, queues = pulls.column("queue_offset"), evidence.queue_numbers(pulls)
+    next_offsets, queues = pulls.column("queue_offset"), evidence.queue_numbers(pulls)
     keys = []
-    for queue, last, want in (map(int, row) for row in zip(queues, newest, asked, strict=True)):
-        offset = last if last >= 0 else want - 1
+    for queue, last, next_offset in (
+        map(int, row) for row in zip(queues, newest, next_offsets, strict=True)
+    ):
+        offset = last if last >= 0 else next_offset - 1
         keys.append(pack(queue, 0) - 1 if offset < 0 else pack(queue, offset))
     sends = evidence.acknowledged
     sends = sends.at(passes.non_negative(evidence.keys(sends)))
     sent = evidence.keys(sends), sends.column("returned_ns")
     moments = pulls.column("invoked_ns")
-    found.figures = spread("lag", passes.staleness(*sent, passes.column(keys), moments))
-    found.note = "p99 {lag_p99_ms} ms, at most {lag_max_ms} ms".format_map(found.figures)
+    findings.figures = spread("lag", passes.staleness(*sent, passes.column(keys), moments))
+    findings.note = "p99 {lag_p99_ms} ms, at most {lag_max_ms} ms".format_map(findings.figures)
     return len(pulls)
 
 
 def spread(name: str, times_ns: Iterable[int]) -> dict[str, float]:
-    """Median, 99th percentile and maximum of some times, as figures in milliseconds."""
+    """Return median, 99th percentile and maximum of some times, as figures in milliseconds."""
     ranked = sorted(map(int, times_ns))
     places = {"p50": len(ranked) // 2, "p99": len(ranked) * 99 // 100, "max": len(ranked) - 1}
     return {f"{name}_{key}_ms": round(ranked[at] / 1e6, 3) for key, at in places.items()}
 
 
-def example_of(evidence: Evidence, row: Row, what: str, distance: int = 0) -> Example:
-    """An example about a message that a row names."""
+def example_of(evidence: Evidence, row: Row, fate: str, distance: int = 0) -> Example:
+    """Return an example about the message of a row."""
     return evidence.example(
         row,
-        f"value {row.value} of {evidence.place(row)} {what}",
+        f"value {row.value} of {evidence.place(row)} {fate}",
         operation=row.operation if row.function <= Function.SEND_ONEWAY else None,
         node=evidence.node(row),
         distance=distance,
     )
 
 
-def _first_kept(evidence: Evidence) -> dict[int, int]:
-    """By queue number the key of the first message that retention has left; of a queue that it took
-    all of, of its end."""
-    left = evidence.stored.ends
-    found = {q: pack(q, end) for q, end in evidence.ends.items() if end and not left[q]}
+def _first_keys(evidence: Evidence) -> dict[int, int]:
+    """Return the key of the first message of each queue that retention has not removed, by queue
+    number; the key of the end for a queue that it emptied."""
+    stored_ends = evidence.stored.ends
+    first_keys = {q: pack(q, end) for q, end in evidence.ends.items() if end and not stored_ends[q]}
     for node in evidence.finals():
         messages = node.messages
         for place in zip(messages.queues, messages.offsets, strict=True) if node.log_min else ():
-            found.setdefault(place[0], pack(*place))
-    return found
+            first_keys.setdefault(place[0], pack(*place))
+    return first_keys

@@ -1,7 +1,7 @@
-"""Was each recovery right? S13, S14 and S17 of chaos.md 2.7.
+"""Each recovery is correct: S13, S14 and S17 of chaos.md 2.7.
 
-A recovery tells where the log ended. The image tells what lay there before, the disk layer what had
-been written and was on disk; so what the node says of itself is held against both.
+A recovery reports the end of the log. The image shows what was there before, and the disk layer
+what had been written and was durable; so the node's own report is compared with both.
 """
 
 from rocketbed.chaos.checks import passes
@@ -14,43 +14,45 @@ from rocketbed.chaos.checks.loss_bound import Losses
 from rocketbed.chaos.evidence.history import Event, Function
 
 ERROR_EVENTS = ("eio", "disk-error")
-"""NODE events by which a backend tells the very moment of an error."""
+"""NODE events by which a backend reports the exact time of an error."""
 GRACE_SYNC_NS = 2 * SECOND_NS
 GRACE_ASYNC_NS = 12 * SECOND_NS
-"""After a fault was laid on a disk: until the next flush at the latest has met it (10 s timer)."""
+"""Time after a disk got a fault by which the next flush must have met it (10 s timer)."""
 DIES_NS = 30 * SECOND_NS
-"""Between a failed fsync and the end of its process, at most: a stop may wait for a slow disk."""
+"""Maximum time between a failed fsync and the end of its process: a stop may wait for a slow
+disk."""
 
 
 @check("S13 recovered end", "recoveries")
-def recovered_ends(case: Case, found: Findings) -> int:
+def recovered_ends(case: Case, findings: Findings) -> int:
     """S13: after a power cut `floor(F) <= R <= W`; after a kill R is the last whole record of W.
 
-    After damage the node's own marks count: above them it could not tell it from a torn end.
+    After damage the node's own marks count: above them it could not distinguish damage from a torn
+    end.
     """
     evidence, losses = case.evidence, case.losses
     restarts = _restarts(evidence)
     if not restarts:
         raise NotApplicable("no recovery from an image was reported")
     for event, end, image, damaged in restarts:
-        wrong = _below_marks(end, image) if damaged else _wrong_end(losses, end, image)
-        if wrong:
-            text = f"{event.node} recovered to {end}, {wrong}"
+        problem = _below_marks(end, image) if damaged else _wrong_end(losses, end, image)
+        if problem:
+            text = f"{event.node} recovered to {end}, {problem}"
             place = {"node": event.node, "physical": end, "time_ns": event.time_ns}
             excuse = evidence.disks.damaged_by(event.node, event.time_ns)
-            since_ns = image.taken.time_ns
+            since_ns = image.image_record.time_ns
             if damaged and evidence.reports(event.node, since_ns, mended=True):
                 excuse = evidence.excuse(f"{event.node} was damaged, and reported it", since_ns)
-            found.add(text, excuse=excuse, **place)
+            findings.add(text, excuse=excuse, **place)
     return len(restarts)
 
 
 @check("S17 write after fatal", "disk errors")
-def writes_after_error(case: Case, found: Findings) -> int:
-    """S17, I25: after its disk failed a node appends nothing and acknowledges nothing, and ends.
+def writes_after_error(case: Case, findings: Findings) -> int:
+    """S17, I25: after its disk failed a node appends nothing, acknowledges nothing, and ends.
 
-    The moment is the one that the backend tells; else when the fault was laid on the disk and the
-    next flush must have met it.
+    The time is the one that the backend reports; otherwise the time of the fault plus that by which
+    the next flush must have met it.
     """
     losses = case.losses
     windows = _error_windows(case.evidence)
@@ -61,27 +63,29 @@ def writes_after_error(case: Case, found: Findings) -> int:
             text = (
                 f"{node} lived on for {(end - begin) / SECOND_NS:.0f} s after its disk had failed"
             )
-            found.add(text, node=node, time_ns=begin, distance=end - begin)
+            findings.add(text, node=node, time_ns=begin, distance=end - begin)
         ends = losses.ends.get(node)
         if ends is not None and ends.complete and end > begin:
-            before, after = ends.at(begin).written, ends.highest(begin, end).written
-            if after > before:
-                far = after - before
-                text = f"{node} appended {far} bytes after its disk had failed"
-                found.add(text, node=node, physical=before, time_ns=begin, distance=far)
-        _add_late_acknowledgements(case, found, node, begin, end, exact=exact)
+            written_before, written_after = ends.at(begin).written, ends.highest(begin, end).written
+            if written_after > written_before:
+                appended = written_after - written_before
+                text = f"{node} appended {appended} bytes after its disk had failed"
+                findings.add(
+                    text, node=node, physical=written_before, time_ns=begin, distance=appended
+                )
+        _add_late_acknowledgements(case, findings, node, begin, end, exact=exact)
     return len(windows)
 
 
 def _restarts(evidence: Evidence) -> list[tuple[Event, int, NodeLog, bool]]:
-    """Recoveries, to which end, and the images of their nodes before; whether those were damaged
-    in between, and nothing else."""
-    found: list[tuple[Event, int, NodeLog, bool]] = []
+    """Return recoveries with their ends and the latest images of their nodes, and whether only
+    damage happened in between."""
+    restarts: list[tuple[Event, int, NodeLog, bool]] = []
     open_images: dict[str, NodeLog] = {}
     damaged: set[str] = set()
     cuts: dict[str, object] = {}
     moments: list[tuple[int, int, Event | NodeLog]] = [
-        (image.taken.time_ns, 0, image) for image in evidence.images
+        (image.image_record.time_ns, 0, image) for image in evidence.images
     ]
     moments += [(event.time_ns, 1, event) for event in evidence.history.events]
     for _, _, moment in sorted(moments, key=lambda item: (item[0], item[1])):
@@ -96,33 +100,33 @@ def _restarts(evidence: Evidence) -> list[tuple[Event, int, NodeLog, bool]]:
             image = open_images.pop(moment.node, None)
             end = str(moment.fields.get("end", ""))
             if cuts.pop(moment.node, None) == moment.fields.get("end"):
-                continue  # it died within a cut to its master's log, and finished that first
+                continue  # it died in a cut to its master's log, and completed that first
             if image is not None and end.isdigit():
-                found.append((moment, int(end), image, moment.node in damaged))
+                restarts.append((moment, int(end), image, moment.node in damaged))
         elif moment.what == WIPE:
             for node in targets_of(moment):
                 open_images.pop(node, None)
-    return found
+    return restarts
 
 
 def _below_marks(end: int, image: NodeLog) -> str:
     marks = image.directory.marks
-    known = 0 if marks is None else max(marks.durable_offset, marks.flushed_offset or 0)
-    if end < (floor := image.floor(known)):
-        return f"below {floor}, the last record that its own marks name ({known})"
+    marked_end = 0 if marks is None else max(marks.durable_offset, marks.flushed_offset or 0)
+    if end < (floor := image.floor(marked_end)):
+        return f"below {floor}, the last record that its own marks name ({marked_end})"
     return ""
 
 
 def _wrong_end(losses: Losses, end: int, image: NodeLog) -> str:
     ends = losses.ends.get(image.name)
-    written, durable = image.taken.written, image.taken.durable
+    written, durable = image.image_record.written, image.image_record.durable
     if ends is not None and ends.complete:
-        before = ends.before(image.taken.time_ns)
+        before = ends.before(image.image_record.time_ns)
         written = before.written if written is None else written
         durable = before.durable if durable is None else durable
     if written is not None and end > max(written, image.log_end):
         return f"beyond {written}, where its written bytes ended"
-    if image.taken.cause == "powercut":
+    if image.image_record.cause == "powercut":
         if end > max(image.log_end, durable or 0):
             return f"beyond {image.log_end}, the end of what the cut left whole"
         if durable is None:
@@ -137,13 +141,14 @@ def _wrong_end(losses: Losses, end: int, image: NodeLog) -> str:
 
 
 def _error_windows(evidence: Evidence) -> list[tuple[str, int, int, bool]]:
-    """Node, begin and end of each time in which it must be silent, and whether begin is exact."""
+    """Return the periods in which nodes must be silent: node, begin, end, and whether begin is
+    exact."""
     grace = GRACE_SYNC_NS if evidence.flushes else GRACE_ASYNC_NS
     events = evidence.history.events
-    found: list[tuple[str, int, int, bool]] = []
+    windows: list[tuple[str, int, int, bool]] = []
     for number, event in enumerate(events):
         if event.function == Function.NODE and event.what in ERROR_EVENTS:
-            found.append((event.node, event.time_ns, _end(evidence, number, event.node), True))
+            windows.append((event.node, event.time_ns, _end(evidence, number, event.node), True))
             continue
         words = step_of(event).split()
         if event.function != Function.NEMESIS or event.what != "disk":
@@ -153,12 +158,12 @@ def _error_windows(evidence: Evidence) -> list[tuple[str, int, int, bool]]:
         for node in targets_of(event):
             end = _end(evidence, number, node, healed=step_of(event))
             if end > event.time_ns + grace:
-                found.append((node, event.time_ns + grace, end, False))
-    return found
+                windows.append((node, event.time_ns + grace, end, False))
+    return windows
 
 
 def _end(evidence: Evidence, number: int, node: str, *, healed: str | None = None) -> int:
-    """When the incarnation of a node that lived at an event ended, or the fault was taken away."""
+    """Return when the incarnation of a node at an event ended, or the fault was healed."""
 
     def is_over(event: Event) -> bool:
         ended = event.node == node and event.what in ("exit", "kill", "powercut", "start")
@@ -168,11 +173,11 @@ def _end(evidence: Evidence, number: int, node: str, *, healed: str | None = Non
 
 
 def _add_late_acknowledgements(
-    case: Case, found: Findings, node: str, begin: int, end: int, *, exact: bool
+    case: Case, findings: Findings, node: str, begin: int, end: int, *, exact: bool
 ) -> None:
-    """Sends that began after the error and were acknowledged by that master all the same."""
+    """Add sends that began after the error and that this master acknowledged nevertheless."""
     evidence, sends = case.evidence, case.evidence.acknowledged
-    when = "after" if exact else "long after"
+    delay = "after" if exact else "long after"
     for lineage in case.losses.lineages:
         if node not in lineage.nodes:
             continue
@@ -182,6 +187,6 @@ def _add_late_acknowledgements(
                 continue
             if evidence.group_of(row.node) not in (lineage.group, -1):
                 continue
-            text = f"value {row.value} was acknowledged by {node} {when} its disk had failed"
+            text = f"value {row.value} was acknowledged by {node} {delay} its disk had failed"
             late = row.returned_ns - begin
-            found.add(evidence.example(row, text, node=node, distance=late))
+            findings.add(evidence.example(row, text, node=node, distance=late))

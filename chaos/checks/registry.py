@@ -1,4 +1,4 @@
-"""The checks that there are, in the order of the report."""
+"""List of all checks, in the order of the report."""
 
 from typing import Final
 
@@ -44,10 +44,10 @@ WAITING: Final = [
     {"id": "A20", "name": "dirty half", "waits_for": "transactions"},
     {"id": "A21", "name": "lost commit", "waits_for": "transactions"},
 ]
-"""Checks of chaos.md 2.5 that wait for the feature they judge; not run."""
+"""Checks of chaos.md 2.5 whose feature does not exist yet; not run."""
 
 CHECKS: Final[tuple[Check, ...]] = (
-    # loss, and what was sent against what is there
+    # loss, and sent messages against stored ones
     loss_checks.lost_writes,
     loss_checks.allowed_loss,
     promises.early_acknowledgements,
@@ -61,7 +61,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     messages.inconsistent_offsets,
     messages.moved_writes,
     messages.nonmonotonic_sends,
-    # what readers and groups saw, and answers to questions
+    # reads of readers and groups, and answers to queries
     reads.polls_rise,
     reads.polls_skip,
     followers.polls_over_time,
@@ -92,7 +92,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     subscriptions.unfiltered_pulls,
     subscriptions.rewinds,
     subscriptions.delivery_order,
-    # what listeners were called for
+    # calls of listeners
     listening.early_calls,
     unheard.never_heard,
     unheard.told_elsewhere,

@@ -1,4 +1,4 @@
-"""Are the replicas' logs the same bytes? See chaos.md 2.6: R1 at the end, and in images."""
+"""The logs of replicas are byte-identical. See chaos.md 2.6: R1 at the end, and in images."""
 
 from itertools import combinations
 
@@ -17,12 +17,12 @@ _CHUNK = 4 << 20
 
 
 @check("R1 logs byte-equal", "bytes", needs_history=False)
-def equal_logs(case: Case, found: Findings) -> int:
-    """R1: at the end every two logs of a group hold the same bytes over the range both have.
+def equal_logs(case: Case, findings: Findings) -> int:
+    """R1: at the end, two logs of a group hold the same bytes over their common range.
 
     A node that was longer than an unclean master, and was not told to cut, keeps what the others
-    lost and refuses to follow: that is allowed, and shown. With half a history no difference is,
-    and none between nodes of other software that say that they follow.
+    lost and refuses to follow: that is allowed, and shown. With a truncated history no difference
+    is allowed, nor between nodes of other software that report that they follow.
     """
     evidence = case.evidence
     losses = case.losses if evidence.history.cut is None else None
@@ -36,33 +36,34 @@ def equal_logs(case: Case, found: Findings) -> int:
         [node for node in evidence.nodes if node.group == number]
         for number in range(len(evidence.group_names))
     ]
-    for one, other in (pair for nodes in groups for pair in combinations(nodes, 2)):
-        start, end = common_range(one, other)
+    for log_1, log_2 in (pair for nodes in groups for pair in combinations(nodes, 2)):
+        start, end = common_range(log_1, log_2)
         if start >= end:
-            raise NotRun(f"{one.name} and {other.name} have nothing in common")
-        difference = first_difference(one, other, start, end)
+            raise NotRun(f"{log_1.name} and {log_2.name} have nothing in common")
+        difference = first_difference(log_1, log_2, start, end)
         compared += end - start
         if difference is not None:
-            excuse = evidence.disks.may_differ(one, other)
-            if losses is not None and not (evidence.foreign and _in_step(evidence, one, other)):
-                excuse = excuse or _refused(losses, one, other, difference)
-            found.add(
-                f"{one.name} and {other.name} differ from log {difference} on",
+            excuse = evidence.disks.may_differ(log_1, log_2)
+            if losses is not None and not (evidence.foreign and _in_step(evidence, log_1, log_2)):
+                excuse = excuse or _refused(losses, log_1, log_2, difference)
+            findings.add(
+                f"{log_1.name} and {log_2.name} differ from log {difference} on",
                 excuse=excuse,
-                node=other.name,
+                node=log_2.name,
                 physical=difference,
                 distance=end - difference,
             )
     ends = (f"{node.name} {node.log_min} to {node.log_end}" for node in evidence.nodes)
-    found.note = ", ".join(ends)
+    findings.note = ", ".join(ends)
     return compared
 
 
 @check("R1i images byte-equal", "bytes")
-def equal_images(case: Case, found: Findings) -> int:
-    """R1 at any time: what an image holds of the truth of its moment is in the final log.
+def equal_images(case: Case, findings: Findings) -> int:
+    """R1i: the authoritative part of an image is in the final log.
 
-    Compared is the part that no later turn may have taken, and that the image holds of the truth.
+    Compared is the part that no later loss point may have taken and that the image's node shared
+    with the authoritative log of its time.
     """
     evidence, losses = case.evidence, case.losses
     if not evidence.images:
@@ -81,13 +82,13 @@ def equal_images(case: Case, found: Findings) -> int:
         compared += end - start
         difference = first_difference(image, final, start, end)
         if difference is not None:
-            found.add(
+            findings.add(
                 f"{image.label} and the final log of {final.name} differ from log {difference} on",
                 excuse=evidence.disks.may_differ(image, final)
-                or evidence.disks.hit(image.group, difference, difference + 1),
+                or evidence.disks.damage_of(image.group, difference, difference + 1),
                 node=image.name,
                 physical=difference,
-                time_ns=image.taken.time_ns,
+                time_ns=image.image_record.time_ns,
                 distance=end - difference,
             )
     if not compared:
@@ -95,18 +96,18 @@ def equal_images(case: Case, found: Findings) -> int:
     return compared
 
 
-def common_range(one: NodeLog, other: NodeLog) -> tuple[int, int]:
-    """The part of the log that both have, bytes."""
-    return max(one.log_min, other.log_min), min(one.log_end, other.log_end)
+def common_range(log_1: NodeLog, log_2: NodeLog) -> tuple[int, int]:
+    """Return the range of log offsets that both have."""
+    return max(log_1.log_min, log_2.log_min), min(log_1.log_end, log_2.log_end)
 
 
-def first_difference(one: NodeLog, other: NodeLog, start: int, end: int) -> int | None:
-    """Where two logs begin to differ between two offsets; None: nowhere."""
+def first_difference(log_1: NodeLog, log_2: NodeLog, start: int, end: int) -> int | None:
+    """Return where two logs first differ between two offsets; None if they do not."""
     while start < end:
-        here = one.directory.log.read(start, min(_CHUNK, end - start))
-        there = other.directory.log.read(start, min(_CHUNK, end - start))
-        size = min(len(here), len(there))
-        differs = np.frombuffer(here, np.uint8, size) != np.frombuffer(there, np.uint8, size)
+        bytes_1 = log_1.directory.log.read(start, min(_CHUNK, end - start))
+        bytes_2 = log_2.directory.log.read(start, min(_CHUNK, end - start))
+        size = min(len(bytes_1), len(bytes_2))
+        differs = np.frombuffer(bytes_1, np.uint8, size) != np.frombuffer(bytes_2, np.uint8, size)
         if differs.any():
             return start + int(differs.argmax())
         if size == 0:
@@ -116,7 +117,7 @@ def first_difference(one: NodeLog, other: NodeLog, start: int, end: int) -> int 
 
 
 def _in_step(evidence: Evidence, *nodes: NodeLog) -> bool:
-    """Whether each said, when it was last asked, that it is master or follows its master."""
+    """True if each node, in its last sample, was master or followed its master."""
     last = {event.node: event.fields for event in evidence.events(Function.NODE, "sample")}
     return all(
         bool(fields.get("master") or fields.get("following"))
@@ -124,10 +125,11 @@ def _in_step(evidence: Evidence, *nodes: NodeLog) -> bool:
     )
 
 
-def _refused(losses: Losses, one: NodeLog, other: NodeLog, difference: int) -> Excuse | None:
-    """The one of two logs that does not hold the truth of the end there: it was refused."""
+def _refused(losses: Losses, log_1: NodeLog, log_2: NodeLog, difference: int) -> Excuse | None:
+    """Return an excuse if one of two logs does not match the final authoritative log there: its
+    node was refused."""
     for lineage in losses.lineages:
-        for node in (one, other) if lineage.group == one.group else ():
+        for node in (log_1, log_2) if lineage.group == log_1.group else ():
             held = lineage.held(node.name, ENDLESS - 1, node.log_end)
             if held <= difference:
                 era = lineage.eras[-1]
@@ -137,73 +139,81 @@ def _refused(losses: Losses, one: NodeLog, other: NodeLog, difference: int) -> E
 
 
 def _safe_end(evidence: Evidence, losses: Losses, image: NodeLog) -> int:
-    """Up to where an image has to agree with the final log."""
-    taken, limit = image.taken, image.log_end
+    """Return the offset up to which an image has to agree with the final log."""
+    image_record, limit = image.image_record, image.log_end
     cutting: int | None = None
     for event in evidence.events(Function.NODE, "cut", "followed"):
-        if event.node == image.name and event.time_ns < taken.time_ns:
+        if event.node == image.name and event.time_ns < image_record.time_ns:
             cutting = event.fields.get("start") if event.what == "cut" else None
     if isinstance(cutting, int):
-        limit = min(limit, cutting)  # it was on its way (seed 1271838)
-    if taken.durable is not None and taken.cause == "powercut":
-        limit = min(limit, taken.durable)
+        limit = min(limit, cutting)  # the cut was in progress
+    if image_record.durable is not None and image_record.cause == "powercut":
+        limit = min(limit, image_record.durable)
     for lineage in losses.lineages:
         if lineage.group != image.group:
             continue
-        limit = lineage.held(image.name, taken.time_ns - 1, limit)
-        for turn in lineage.loss_points:
-            if turn.effect_ns >= taken.time_ns:
-                limit = min(limit, 0 if turn.threshold is None else turn.threshold)
+        limit = lineage.held(image.name, image_record.time_ns - 1, limit)
+        for point in lineage.loss_points:
+            if point.effect_ns >= image_record.time_ns:
+                limit = min(limit, 0 if point.threshold is None else point.threshold)
     return limit
 
 
 def _led_end(evidence: Evidence, losses: Losses, image: NodeLog, final: NodeLog) -> int:
-    """Where an image begins an epoch that nobody saw lead and that the truth went on without
-    (soak-failover 1290023, seed 1273057): above all that had been acknowledged.
+    """Return the start of an epoch in the image that no election event covers and that the
+    surviving log does not contain; it must be above all that had been acknowledged. `ENDLESS` if
+    there is none.
 
-    No event tells of the first epoch, nor of a leader that is elected again: what that one begins
-    counts, unless nobody else had it and the truth begins a later epoch there (seed 1518002).
+    No event reports the first epoch, nor a leader that is elected again: the epoch of such a leader
+    counts, unless no other node had it and the surviving log begins a later epoch at the same
+    place.
     """
-    lineage, time_ns = losses.lineages[image.group], image.taken.time_ns
+    lineage, time_ns = losses.lineages[image.group], image.image_record.time_ns
     promotions = evidence.events(Function.NODE, PROMOTE)
-    led = {one.fields.get("epoch") for one in promotions if one.node in lineage.nodes}
+    elected_epochs = {
+        event.fields.get("epoch") for event in promotions if event.node in lineage.nodes
+    }
     markers = [
         (offset, epoch)
         for offset, epoch in image.markers
-        if offset >= final.log_min and epoch not in led and (offset, epoch) not in final.markers
+        if offset >= final.log_min
+        and epoch not in elected_epochs
+        and (offset, epoch) not in final.markers
     ]
     if not markers:
         return ENDLESS
     begin, epoch = min(markers)
     if lineage.era(time_ns - 1).master == image.name:
-        is_over = any(there == begin and other > epoch for there, other in final.markers)
+        is_over = any(
+            offset == begin and later_epoch > epoch for offset, later_epoch in final.markers
+        )
         if not (is_over and _is_alone(evidence, losses, image, begin)):
             return ENDLESS
-    return begin if begin >= _told(losses, image) else ENDLESS
+    return begin if begin >= _acknowledged_end(losses, image) else ENDLESS
 
 
 def _is_alone(evidence: Evidence, losses: Losses, image: NodeLog, begin: int) -> bool:
-    """Whether nothing that an image's node has behind a place can have been confirmed: more copies
-    than its own are promised, and no other node's log ever reached beyond it."""
+    """True if nothing that an image's node has after `begin` can have been confirmed: more than one
+    copy is promised, and no other node's log ever reached beyond it."""
     promise, lineage = evidence.record.promise, losses.lineages[image.group]
-    time_ns = image.taken.time_ns
-    others = [ends for node, ends in lineage.ends.items() if node != image.name]
+    time_ns = image.image_record.time_ns
+    other_ends = [ends for node, ends in lineage.ends.items() if node != image.name]
     return (
         promise.replication == "sync"
         and promise.copies > 1
-        and all(one.complete and one.highest(-1, time_ns).written <= begin for one in others)
+        and all(ends.complete and ends.highest(-1, time_ns).written <= begin for ends in other_ends)
     )
 
 
-def _told(losses: Losses, image: NodeLog) -> int:
-    """Up to where messages of the group had been acknowledged when an image was taken."""
+def _acknowledged_end(losses: Losses, image: NodeLog) -> int:
+    """Return the end of the last message of the group that was acknowledged before an image."""
     sent = (losses.attempts[number] for number in range(len(losses.attempts)))
     return max(
         (
-            one.end
-            for one in sent
-            if one.end and one.acknowledged and one.group == image.group
-            if one.returned_ns < image.taken.time_ns
+            message.end
+            for message in sent
+            if message.end and message.acknowledged and message.group == image.group
+            if message.returned_ns < image.image_record.time_ns
         ),
         default=0,
     )

@@ -59,7 +59,7 @@ class Excused:
 
 @dataclass(slots=True)
 class Example:
-    """One finding: the sentence, and the place it belongs to as far as that is known."""
+    """Finding of a check: the sentence, and the place it belongs to as far as that is known."""
 
     text: str
     value: int | None = None

@@ -1,7 +1,7 @@
-"""What a scenario expects beyond the promise of its configuration: recovery, progress, no loss.
+"""Expectations of a scenario beyond the promise of its configuration: recovery, progress, no loss.
 
-Each is judged only where the scenario asks for it; a miss means that the service level was missed,
-not that a promise was broken (chaos.md 2.8, 4.9).
+Each is judged only if the scenario requests it. A miss means that the service level was missed, not
+that a promise was broken (chaos.md 2.8, 4.9).
 """
 
 from bisect import bisect_right
@@ -19,11 +19,11 @@ _AGAINST_CLIENTS = ("kill", "pause", "isolate", "partition", "link", "cpu", "swi
 
 
 @check("X1 recovery time", "producers", severity=Severity.LIVENESS)
-def recovery_time(case: Case, found: Findings) -> int:
+def recovery_time(case: Case, findings: Findings) -> int:
     """X1: no producer had to wait longer than `rto_s` for an acknowledgement.
 
-    An outage is a time in which a producer had sends under way and got no acknowledgement, whether
-    one of them failed in it or was answered at its end. Times in which the scenario held the
+    An outage is a period in which a producer had pending sends and got no acknowledgement, whether
+    one of them failed or was answered at its end. Periods in which the scenario held up the
     producer itself are left out.
     """
     limit_s = case.evidence.record.expect.rto_s
@@ -35,7 +35,7 @@ def recovery_time(case: Case, found: Findings) -> int:
     for process, invoked, returned, outcome in zip(*columns, strict=True):
         producers[process].append((invoked, returned, outcome == Outcome.OK))
     nodes = case.evidence.record.nodes
-    held = [  # steps that held a client rather than the cluster
+    held = [  # steps that held up a client and not the cluster
         fault
         for fault in faults(case.evidence)
         if fault.verb in _AGAINST_CLIENTS
@@ -50,36 +50,39 @@ def recovery_time(case: Case, found: Findings) -> int:
             longest_s = max(longest_s, seconds)
             if seconds > limit_s:
                 text = f"producer {process} got no acknowledgement for {seconds:.2f} s"
-                found.add(text, time_ns=begin_ns, distance=end_ns - begin_ns)
-    found.note = f"longest outage {longest_s:.2f} s, expected at most {limit_s:g} s"
-    found.figures = {"longest_s": round(longest_s, 3), "limit_s": limit_s}
+                findings.add(text, time_ns=begin_ns, distance=end_ns - begin_ns)
+    findings.note = f"longest outage {longest_s:.2f} s, expected at most {limit_s:g} s"
+    findings.figures = {"longest_s": round(longest_s, 3), "limit_s": limit_s}
     return len(producers)
 
 
 def outages(attempts: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int]]:
-    """Begin and end of each wait of one producer for an acknowledgement, from its attempts.
+    """Return begin and end of each wait of one producer for an acknowledgement.
 
-    Attempts are (invoked, returned, acknowledged) in nanoseconds. One that never ended is counted
-    up to the last failure.
+    Attempts are (invoked, returned, acknowledged) in nanoseconds. A wait that never ended is
+    counted up to the last failure.
     """
-    found: list[tuple[int, int]] = []
+    waits: list[tuple[int, int]] = []
     last_ok = begin = end = None
-    for returned, invoked, is_ok in sorted((one[1], one[0], one[2]) for one in attempts):
-        wanted = invoked if last_ok is None else max(invoked, last_ok)
+    for returned, invoked, is_ok in sorted(
+        (attempt[1], attempt[0], attempt[2]) for attempt in attempts
+    ):
+        waiting_since = invoked if last_ok is None else max(invoked, last_ok)
         if not is_ok:
-            begin = wanted if begin is None else min(begin, wanted)
+            begin = waiting_since if begin is None else min(begin, waiting_since)
             end = returned
             continue
-        found.append((wanted if begin is None else min(begin, wanted), returned))
+        waits.append((waiting_since if begin is None else min(begin, waiting_since), returned))
         last_ok, begin, end = returned, None, None
     if begin is not None and end is not None:
-        found.append((begin, end))
-    return found
+        waits.append((begin, end))
+    return waits
 
 
 @check("X2 progress", "times", severity=Severity.LIVENESS)
-def progress(case: Case, found: Findings) -> int:
-    """X2: any stretch of the storm of the given length has the given number of acknowledgements."""
+def progress(case: Case, findings: Findings) -> int:
+    """X2: any stretch of the fault phase of the given length has at least the given number of
+    acknowledgements."""
     record = case.evidence.record
     if record.expect.progress is None:
         raise NotApplicable(UNASKED)
@@ -92,23 +95,24 @@ def progress(case: Case, found: Findings) -> int:
     acknowledged = sorted(map(int, case.evidence.acknowledged.column("returned_ns")))
     starts = [begin_ns, *(time_ns for time_ns in acknowledged if begin_ns <= time_ns <= last_ns)]
     fewest: int | None = None
-    told_until = -1
+    reported_until = -1
     for start in starts:
         end = start + span_ns
         within = bisect_right(acknowledged, end) - bisect_right(acknowledged, start)
         fewest = within if fewest is None else min(fewest, within)
-        if within < count and start > told_until:
-            told_until = end
+        if within < count and start > reported_until:
+            reported_until = end
             text = f"{within} acknowledgements in {seconds:g} s, expected at least {count}"
-            found.add(text, time_ns=start, distance=count - within)
-    found.note = f"fewest {fewest} in {seconds:g} s, expected at least {count}"
-    found.figures = {"fewest": fewest, "expected": count}
+            findings.add(text, time_ns=start, distance=count - within)
+    findings.note = f"fewest {fewest} in {seconds:g} s, expected at least {count}"
+    findings.figures = {"fewest": fewest, "expected": count}
     return len(starts)
 
 
 @check("X3 nothing lost", "acknowledged messages", severity=Severity.LIVENESS)
-def nothing_lost(case: Case, found: Findings) -> int:
-    """X3: no acknowledged message is gone, not even one that the configuration allows to lose."""
+def nothing_lost(case: Case, findings: Findings) -> int:
+    """X3: no acknowledged message is missing, not even one that the configuration allows to
+    lose."""
     evidence, losses = case.evidence, case.losses
     if evidence.record.expect.loss != "none":
         raise NotApplicable(UNASKED)
@@ -116,10 +120,10 @@ def nothing_lost(case: Case, found: Findings) -> int:
         raise NotRun(missing)
     for message in sorted(losses.missing, key=lambda message: message.number):
         row = evidence.sends.row(message.number)
-        where = f"queue {row.queue} at {row.queue_offset}"
-        text = f"value {row.value}, acknowledged in {where}, is gone"
+        place = f"queue {row.queue} at {row.queue_offset}"
+        text = f"value {row.value}, acknowledged in {place}, is gone"
         physical = row.physical_offset
-        found.add(evidence.example(row, text, operation=row.operation, physical=physical))
+        findings.add(evidence.example(row, text, operation=row.operation, physical=physical))
     count = len(evidence.acknowledged)
-    found.note = f"{len(losses.missing)} of {count}"
+    findings.note = f"{len(losses.missing)} of {count}"
     return count

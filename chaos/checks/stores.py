@@ -1,7 +1,8 @@
-"""Does each directory agree with itself? By the independent reader; chaos.md 2.7.
+"""Internal consistency of each store, judged by the independent reader; chaos.md 2.7.
 
-At the end, after a clean stop, nothing may be unfinished. An image is what a cut or a kill left: a
-torn tail and queues behind the log are legal in it, and what is judged is what may never be.
+After a clean stop at the end nothing may be unfinished. An image shows the state after a power cut
+or a kill: a torn tail, and queues that lag behind the log, are legal in it; what is judged is what
+must never happen.
 """
 
 import os
@@ -26,7 +27,7 @@ from rocketbed.inspect import Severity as Grade
 from rocketbed.inspect.marks import CKPT_NAME
 
 CUT_NS = 5_000_000_000
-"""Between a real disk's power cut and what its node says of it, at most."""
+"""Maximum time between a real disk's power cut and its node's report of it."""
 GIVES_NOTHING = "the disk does not give it"
 INDEX_FILES = "index files"
 STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
@@ -45,35 +46,36 @@ STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
     ("S15 configuration files", frozenset({"S15", "topics"}), "directories"),
     ("S16 queue bounds", frozenset({"S16"}), "queues"),
 )
-"""Name, rules of the reader that it stands for, and what it counts."""
+"""Name, the reader's rules that it covers, and the unit counted."""
 KILL_RULES = frozenset({"S1", "S2", "S4", "S6", "S7", "S9", "S11", "S12", "S15", "sizes"})
-"""What an image of a kill keeps: the page cache lives; the rest is unfinished work."""
+"""Rules that hold for the image of a kill: the page cache survives, and the rest is unfinished
+work."""
 CUT_RULES = frozenset({"S11", "S12", "S15"})
-"""What a power cut must not break; and of the log what was on disk (`LOG_RULES`)."""
+"""Rules that a power cut must not break. For durable bytes of the log also `LOG_RULES`."""
 LOG_RULES = frozenset({"S1", "S2", "S9"})
 HARMFUL = frozenset({LYING, "eio-fsync", "eio-write", "eio-read"})
-"""Faults of a disk after which it may hold something else, or not give it."""
+"""Disk faults after which a disk may hold wrong data or fail to return it."""
 
 
 def _store_checks(case: Case) -> list[CheckResult]:
-    """The reader's findings on all final directories, rule by rule."""
+    """Return the reader's findings on all final stores, rule by rule."""
     if not case.evidence.nodes:
         return [not_run(title, unit, "no directory was read") for title, _, unit in STORE_CHECKS]
-    return [_store_check(case.evidence, *one) for one in STORE_CHECKS]
+    return [_store_check(case.evidence, *definition) for definition in STORE_CHECKS]
 
 
 store_checks = Check(tuple(title for title, _, _ in STORE_CHECKS), _store_checks, False)
 
 
 @check("SI images", "images", needs_history=False)
-def image_checks(case: Case, found: Findings) -> int:
-    """The rules that hold at any moment, in all images; and what is durable is there.
+def image_checks(case: Case, findings: Findings) -> int:
+    """SI: the rules that hold at any time hold in all images, and durable files are present.
 
-    That is the mark itself and `checkpoint`, once the node has recovered on this disk, and what the
-    mark promises: of each record below W its queue's unit and its keys, and the index file that it
-    names. Says nothing of a mark that cannot be believed, of how high W is, of topics that were
-    deleted or are made again, of records without a row in the topic table and a queue, of keys
-    while some node had no index, and of stores of nodes that keep no mark at the end either.
+    Durable are the mark itself and `checkpoint`, once the node has recovered on this disk, and what
+    the mark promises: for each record below W its queue unit and its keys, and the index file that
+    it names. Not judged: an untrusted mark, the height of W, topics that were deleted or are being
+    recreated, records without a row in the topic table and a queue, keys while some node had no
+    index, and stores of nodes that keep no mark at the end either.
     """
     evidence = case.evidence
     if not evidence.images:
@@ -84,61 +86,62 @@ def image_checks(case: Case, found: Findings) -> int:
             if finding.severity < Grade.DAMAGE:
                 continue
             excuse = evidence.disks.may_differ(image, file=finding.file)
-            if _is_promised(evidence, image, finding):  # damage of the log looks like that too
+            if _is_promised(evidence, image, finding):  # damage of the log looks the same
                 excuse = excuse or evidence.disks.may_differ(image, file="commitlog")
             elif not _binds(image, finding, is_cut=is_cut):
                 continue
-            found.add(_example(image, finding), excuse=excuse)
+            findings.add(_example(image, finding), excuse=excuse)
         for file in _missing(evidence, image):
             text = f"{image.label}: {file} is missing, which was durable"
             excuse = evidence.disks.may_differ(image, file=file)
-            found.add(text, excuse=excuse, node=image.name, time_ns=image.taken.time_ns)
+            findings.add(text, excuse=excuse, node=image.name, time_ns=image.image_record.time_ns)
     return len(evidence.images)
 
 
 @check("S15t tables replaced as a whole", "nodes", needs_history=False)
-def whole_tables(case: Case, found: Findings) -> int:
+def whole_tables(case: Case, findings: Findings) -> int:
     """S15t: no table is written under its own name, where a cut would leave neither version."""
     if not case.evidence.record.digest:
         raise NotApplicable("only a simulated disk reports its writes")
     for event in case.evidence.events(Function.NODE, "table_in_place"):
         text = f"{event.node} wrote into {event.fields['path']}"
-        found.add(text, node=event.node, time_ns=event.time_ns)
+        findings.add(text, node=event.node, time_ns=event.time_ns)
     return len(case.evidence.nodes)
 
 
 @check("S20 no false alarm", "nodes", needs_history=False)
-def false_alarms(case: Case, found: Findings) -> int:
-    """S20: a node whose disk did all that it was told reports no damage.
+def false_alarms(case: Case, findings: Findings) -> int:
+    """S20: a node whose disk worked correctly reports no damage.
 
-    A copy gets a master's damage with the bytes, so a group counts as a whole.
+    A copy receives a master's damage with the bytes, so a group counts as a whole.
     """
     evidence = case.evidence
     if evidence.foreign:
         raise NotApplicable("only our own node reports what it finds")
-    troubled = {
+    affected = {
         evidence.group_of_name(node)
         for event in evidence.history.events
         if event.what in ("damaged", "damage")
         or (event.what == "disk" and HARMFUL.intersection(step_of(event).split()))
         for node in targets_of(event)
     }
-    sound = [
-        node for node in evidence.record.stores if evidence.group_of_name(node) not in troubled
+    healthy = [
+        node for node in evidence.record.stores if evidence.group_of_name(node) not in affected
     ]
-    if not sound:
+    if not healthy:
         raise NotApplicable("the disks of every group were damaged or failed")
-    for node in sound:
+    for node in healthy:
         for event in evidence.reports(node, 0):
             if event.fields.get("event") in ALARMS:
                 text = f"{node} reported damage, and nothing damaged it: {event.fields.get('text')}"
-                away = _cut(evidence, node, event.time_ns) if GIVES_NOTHING in text else None
-                found.add(text, excuse=away, node=node, time_ns=event.time_ns)
-    return len(sound)
+                excuse = _cut(evidence, node, event.time_ns) if GIVES_NOTHING in text else None
+                findings.add(text, excuse=excuse, node=node, time_ns=event.time_ns)
+    return len(healthy)
 
 
 def _cut(evidence: Evidence, node: str, time_ns: int) -> Excuse | None:
-    """Why a real disk may be away: at a power cut it is, a moment before its process is."""
+    """Return why a real disk may be unavailable: at a power cut it goes a moment before its
+    process."""
     for cut in evidence.history.events if evidence.record.backend != "sim" else ():
         is_near = abs(cut.time_ns - time_ns) < CUT_NS
         if cut.what == "powercut" and is_near and node in targets_of(cut):
@@ -148,66 +151,71 @@ def _cut(evidence: Evidence, node: str, time_ns: int) -> Excuse | None:
 
 
 @check("S12a abort law", "ends of processes", needs_history=False)
-def abort_law(case: Case, found: Findings) -> int:
-    """S12: there after a kill or a cut, gone after a clean stop.
+def abort_law(case: Case, findings: Findings) -> int:
+    """S12: the abort file is present after a kill or a cut, and absent after a clean stop.
 
     A cut may take the file of a process that had not made it durable yet; that is before its first
-    write, so with an empty store only.
+    write, so only with an empty store.
     """
     evidence = case.evidence
     examined = 0
     for image in evidence.images:
-        taken = image.taken
-        if taken.cause not in ("kill", "powercut", "crash") or not _was_up(evidence, image):
+        image_record = image.image_record
+        if image_record.cause not in ("kill", "powercut", "crash") or not _was_up(evidence, image):
             continue
         examined += 1
         marks = image.directory.marks
-        is_over = marks is not None and marks.trusted  # `clean` is stored: a stop's very last act
-        if not image.directory.has_abort and not is_over:
+        is_stopped = (
+            marks is not None and marks.trusted
+        )  # `clean` is stored, as the last act of a stop
+        if not image.directory.has_abort and not is_stopped:
             text = f"{image.label}: there is no abort file, although the process lived"
-            found.add(text, node=image.name, time_ns=taken.time_ns, distance=image.log_end)
+            findings.add(
+                text, node=image.name, time_ns=image_record.time_ns, distance=image.log_end
+            )
     for node in evidence.nodes:
         if node.name not in evidence.record.stopped_cleanly:
             continue
         examined += 1
         if node.directory.has_abort:
             text = f"{node.name} was stopped cleanly, and its abort file is there"
-            found.add(text, node=node.name)
+            findings.add(text, node=node.name)
     if not examined:
         raise NotApplicable("no process was killed, cut or stopped cleanly")
     return examined
 
 
 def _was_up(evidence: Evidence, image: NodeLog) -> bool:
-    """Whether the node had recovered in its last start before an image, so `abort` is durable."""
+    """True if the node had recovered in its last start before an image, so that `abort` is
+    durable."""
     up = False
     for event in evidence.history.events:
-        if event.time_ns > image.taken.time_ns:
+        if event.time_ns > image.image_record.time_ns:
             break
         if event.node == image.name and event.what in ("recovered", "ready"):
             up = True
         elif event.node == image.name and event.what in ("exit", "stop", "start"):
-            up = event.what == "exit" and event.time_ns == image.taken.time_ns and up
+            up = event.what == "exit" and event.time_ns == image.image_record.time_ns and up
     return up
 
 
 @check("S18 one owner", "starts")
-def two_owners(case: Case, found: Findings) -> int:
-    """S18: between two starts of one node there is its exit.
+def two_owners(case: Case, findings: Findings) -> int:
+    """S18: between two starts of a node lies its exit.
 
-    And a second process on its store gives up before it has changed anything.
+    A second process on its store gives up before it has changed anything.
     """
     record = case.evidence.record
-    living: set[str] = set()
-    known = {*record.ids, *record.stores}
+    alive: set[str] = set()
+    names = {*record.ids, *record.stores}
     examined = 0
     for event in case.evidence.history.events:
-        if event.what == "start" and event.node in known:
+        if event.what == "start" and event.node in names:
             examined += 1
-            if event.node in living:
+            if event.node in alive:
                 text = f"{event.node} was started while its process before was alive"
-                found.add(text, node=event.node, time_ns=event.time_ns)
-            living.add(event.node)
+                findings.add(text, node=event.node, time_ns=event.time_ns)
+            alive.add(event.node)
         elif event.what == "twin" and event.function == Function.NODE:
             examined += 1
             reason = str(event.fields.get("reason"))
@@ -215,23 +223,23 @@ def two_owners(case: Case, found: Findings) -> int:
             if changes or not reason.startswith("StoreLocked"):
                 text = f"a second process on the store of {event.node} made {changes} changes"
                 text += f" and ended with {reason or 'a clean stop'}"
-                found.add(text, node=event.node, time_ns=event.time_ns)
+                findings.add(text, node=event.node, time_ns=event.time_ns)
         elif event.what in ("exit", "kill", "powercut", "stop", "crash", "kill-in-recovery"):
-            living -= {event.node, *map(str, event.fields.get("targets", ()))}
+            alive -= {event.node, *map(str, event.fields.get("targets", ()))}
     if not examined:
         raise NotApplicable("the history records no start")
     return examined
 
 
 def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: str) -> CheckResult:
-    found = Findings()
+    findings = Findings()
     if unit == INDEX_FILES and not evidence.record.indexed:
         return not_applicable(title, unit, NO_INDEX)
     for node in evidence.nodes:
         floor = Grade.TAIL if node.name in evidence.record.stopped_cleanly else Grade.DAMAGE
         for finding in node.report.findings:
             if finding.rule in rules and finding.severity >= floor:
-                found.add(
+                findings.add(
                     _example(node, finding),
                     excuse=evidence.disks.may_differ(node, file=finding.file),
                 )
@@ -239,70 +247,75 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
         node.name: 1 if unit == "directories" else getattr(node.report, unit.replace(" ", "_"))
         for node in evidence.nodes
     }
-    empty = [node for node, count in counts.items() if not count]
-    if empty and not found.anomalies and not sum(counts.values()):
-        return not_run(title, unit, f"nothing to examine in {', '.join(empty)}")
-    note = f"none in {', '.join(empty)}" if empty else ""
-    return judged(title, sum(counts.values()), unit, found.anomalies, note, allowed=found.allowed)
+    unexamined = [node for node, count in counts.items() if not count]
+    if unexamined and not findings.anomalies and not sum(counts.values()):
+        return not_run(title, unit, f"nothing to examine in {', '.join(unexamined)}")
+    note = f"none in {', '.join(unexamined)}" if unexamined else ""
+    return judged(
+        title, sum(counts.values()), unit, findings.anomalies, note, allowed=findings.allowed
+    )
 
 
 def _after_power_cut(evidence: Evidence, image: NodeLog) -> bool:
-    """Whether an image is a power cut's, or of a process that died before it had mended one."""
+    """True if an image is of a power cut, or of a process that died before it had repaired one."""
     cut = False
     for event in evidence.history.events:
-        if event.time_ns > image.taken.time_ns:
+        if event.time_ns > image.image_record.time_ns:
             break
         if event.what == "recovered" and event.node == image.name:
             cut = False
         elif event.what == "powercut" or event.fields.get("cause") == "powercut":
             cut = cut or image.name in targets_of(event)
-    return cut or image.taken.cause == "powercut"
+    return cut or image.image_record.cause == "powercut"
 
 
 def _binds(image: NodeLog, finding: Finding, *, is_cut: bool) -> bool:
-    """Whether a rule holds for an image of this cause, at this place."""
+    """True if a rule holds for an image of this cause, at this place."""
     if not is_cut:
         return finding.rule in KILL_RULES
-    durable, is_log = image.taken.durable, finding.file.startswith("commitlog")
+    durable, is_log = image.image_record.durable, finding.file.startswith("commitlog")
     on_disk = finding.offset is not None and durable is not None and finding.offset < durable
     return finding.rule in CUT_RULES or (finding.rule in LOG_RULES and on_disk and is_log)
 
 
 def _is_promised(evidence: Evidence, image: NodeLog, finding: Finding) -> bool:
-    """Whether units or keys are missing which the image's mark says were on disk. The reader grades
-    as damage only units below a mark that can be believed, and says where keys stand in the log."""
+    """True if units or keys are missing that the image's mark declares to be on disk.
+
+    The reader grades as damage only units below a trusted mark, and reports the keys' place in the
+    log.
+    """
     marks = image.directory.marks
     if marks is None or not marks.trusted:
         return False
     if finding.rule == "S5":
-        return finding.file.split("/")[1] not in marks.deleted  # their queues may be half gone
+        return finding.file.split("/")[1] not in marks.deleted  # their queues may be half removed
     if finding.rule != "S10" or finding.offset is None or not evidence.record.indexed:
         return False
     return finding.offset < marks.durable_offset and not marks.index_off
 
 
 def _missing(evidence: Evidence, image: NodeLog) -> list[str]:
-    """Files that must be in an image, and are not."""
+    """Return the files that an image must have and lacks."""
     directory = image.directory
-    marks, wanted = directory.marks, list[str]()
+    marks, required = directory.marks, list[str]()
     if _has_recovered(evidence, image) and any(node.directory.marks for node in evidence.nodes):
-        wanted += [CKPT_NAME, "checkpoint"]
+        required += [CKPT_NAME, "checkpoint"]
     if marks is not None and marks.trusted and marks.index and evidence.record.indexed:
-        wanted.append(f"index/{marks.index}")
-    return [name for name in wanted if not os.path.exists(directory.path(name))]
+        required.append(f"index/{marks.index}")
+    return [name for name in required if not os.path.exists(directory.path(name))]
 
 
 def _has_recovered(evidence: Evidence, image: NodeLog) -> bool:
-    """Whether its node had ever recovered on the disk that an image is of: its mark is durable."""
-    has = False
+    """True if the node had ever recovered on the image's disk, so that its mark is durable."""
+    recovered = False
     for event in evidence.history.events:
-        if event.time_ns > image.taken.time_ns:
+        if event.time_ns > image.image_record.time_ns:
             break
         if event.what == "wipe" and image.name in targets_of(event):
-            has = False
+            recovered = False
         elif event.what == "recovered" and event.node == image.name:
-            has = True
-    return has
+            recovered = True
+    return recovered
 
 
 def _example(node: NodeLog, finding: Finding) -> Example:

@@ -1,4 +1,5 @@
-"""What each node's tables hold at the end, against what the run had made and committed (S21)."""
+"""Contents of each node's tables at the end, compared with what the run created and committed
+(S21)."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,10 +19,11 @@ from rocketbed.inspect.marks import FLUSHED_NAME
 from rocketbed.wire.bodies import PERM_READ, PERM_WRITE
 
 COPIED_NS = 15_000_000_000
-"""A position committed so long before clients ended is at every slave: five times their period."""
+"""A position committed this long before clients ended is at every slave: five times their
+period."""
 TOPICS, OFFSETS = "topics.json", "consumerOffset.json"
 GROUPS = "subscriptionGroup.json"
-AS_MADE = {
+ORIGINAL_GROUP = {
     "attributes": {},
     "brokerId": 0,
     "consumeBroadcastEnable": True,
@@ -36,51 +38,58 @@ AS_MADE = {
     "retryQueueNums": 1,
     "whichBrokerWhenConsumeSlowly": 1,
 }
-"""A group that a broker made by itself; in a run nobody changes one."""
+"""A group that a broker created automatically; no run changes one."""
 
 
 @check("S21 tables complete", "entries", final=True)
-def tables_complete(case: Case, found: Findings) -> int:
-    """S21: at the end each node knows the topics that took messages, each group and its position; a
-    clean stop left its checkpoint, for the last record, and the index begins where the log does.
-    At any time a group is as it was made, images included."""
+def tables_complete(case: Case, findings: Findings) -> int:
+    """S21: at the end each node knows the topics that have messages, each group and its position.
+
+    A clean stop left its checkpoint for the last record, and the index begins where the log does.
+    At any time, images included, a group has its original settings.
+    """
     evidence = case.evidence
     queues_of: dict[tuple[int, str], int] = defaultdict(int)
-    # Acknowledged ones: the bytes of a damaged record name whatever queue they like (seed 30260).
+    # Acknowledged messages only: the bytes of a damaged record may name any queue.
     for number in sorted(set(map(int, evidence.queue_numbers(evidence.acknowledged))) - {-1}):
         name = evidence.queues.names[number]
         queues_of[name.group, name.topic] = max(queues_of[name.group, name.topic], name.queue + 1)
     names = set(queues_of)
-    noted = evidence.events(Function.NODE)
-    changed = {event.fields["topic"] for event in noted if event.what.startswith("topic_")}
+    events = evidence.events(Function.NODE)
+    changed = {event.fields["topic"] for event in events if event.what.startswith("topic_")}
     examined = 0
     for node in evidence.nodes:
-        known = node.directory.topics() or {}
+        topics = node.directory.topics() or {}
         batches = {topic for topic, _ in node.directory.batch_queues}
         for group, topic in sorted(names):
             if group != node.group or evidence.deleted(topic):
                 continue
             examined += 1
             excuse = evidence.disks.may_differ(node, file=TOPICS)
-            row, made = known.get(topic), evidence.record.topics.get(topic, 0)
-            wrong = _topic_fault(row, queues_of[group, topic])
-            if row is not None and not wrong and topic not in changed:
-                wrong = _change_fault(row, made)
-            has = row.get("readQueueNums", 0) if row is not None else 0
-            is_alike = topic not in changed and (
+            row, created_queues = topics.get(topic), evidence.record.topics.get(topic, 0)
+            fault = _topic_fault(row, queues_of[group, topic])
+            if row is not None and not fault and topic not in changed:
+                fault = _change_fault(row, created_queues)
+            read_queues = row.get("readQueueNums", 0) if row is not None else 0
+            is_original = topic not in changed and (
                 row is None or row.get("perm") == PERM_READ | PERM_WRITE
             )
-            held, used = _queues_held(evidence, node, topic), queues_of[group, topic]
-            is_from_log = held <= has < max(made, used)
-            is_even = row is None or row.get("writeQueueNums") == has
-            is_from_send = is_even and 0 < made < has == max(DEFAULT_QUEUES, used)
-            if wrong and is_alike and (is_from_log or is_from_send):
+            logged_queues, used_queues = (
+                _queues_held(evidence, node, topic),
+                queues_of[group, topic],
+            )
+            is_from_log = logged_queues <= read_queues < max(created_queues, used_queues)
+            is_even = row is None or row.get("writeQueueNums") == read_queues
+            is_from_send = is_even and 0 < created_queues < read_queues == max(
+                DEFAULT_QUEUES, used_queues
+            )
+            if fault and is_original and (is_from_log or is_from_send):
                 excuse = excuse or _not_copied(case, group)
-            if topic in batches and not wrong and queue_type(known[topic]) != "BatchCQ":
-                wrong = "has batch queues, and no such type for"
-            if wrong:
-                found.add(
-                    f"{node.name} {wrong} topic {topic} in its {TOPICS}",
+            if topic in batches and not fault and queue_type(topics[topic]) != "BatchCQ":
+                fault = "has batch queues, and no such type for"
+            if fault:
+                findings.add(
+                    f"{node.name} {fault} topic {topic} in its {TOPICS}",
                     excuse=excuse,
                     node=node.name,
                     topic=topic,
@@ -88,53 +97,57 @@ def tables_complete(case: Case, found: Findings) -> int:
     if evidence.foreign:
         return examined
     for node in evidence.logs:
-        for what in _altered_groups(evidence, node):
+        for fault_of_group in _altered_groups(evidence, node):
             examined += 1
-            if what:
+            if fault_of_group:
                 excuse = evidence.disks.may_differ(node, file=GROUPS)
-                found.add(f"{node.label} {what}, by its {GROUPS}", excuse=excuse, node=node.name)
+                findings.add(
+                    f"{node.label} {fault_of_group}, by its {GROUPS}", excuse=excuse, node=node.name
+                )
     for node in evidence.nodes:
         if node.name in evidence.record.stopped_cleanly:
-            examined += _compare_positions(case, node, found) + 1
+            examined += _compare_positions(case, node, findings) + 1
             excuse = evidence.disks.may_differ(node)
-            for what in _unfinished(evidence, node):
-                found.add(f"{node.name} {what}", excuse=excuse, node=node.name)
+            for text in _unfinished(evidence, node):
+                findings.add(f"{node.name} {text}", excuse=excuse, node=node.name)
     return examined
 
 
 @check("S25 topics before their messages", "topics in images")
-def topics_first(case: Case, found: Findings) -> int:
-    """S25: what a kill or a power cut leaves of a master has no message of a topic that its table
-    lacks: a topic takes sends once it is on disk. Of one that was master from the first, as the
-    table of a slave is a copy that may be behind its log."""
+def topics_first(case: Case, findings: Findings) -> int:
+    """S25: an image of a master has no message of a topic that its table lacks.
+
+    A topic accepts sends once it is on disk. Judged for nodes that were master from the first, as
+    the table of a slave is a copy that may lag behind its log.
+    """
     evidence = case.evidence
     if evidence.foreign:
         raise NotApplicable("only our own node promises it")
     examined = 0
     for image in evidence.images:
-        time_ns = image.taken.time_ns
+        time_ns = image.image_record.time_ns
         lineage = case.losses.lineages[image.group]
         if any(era.master != image.name for era in lineage.eras if era.start_ns <= time_ns):
             continue
-        known = image.directory.topics() or {}
+        topics = image.directory.topics() or {}
         names = {evidence.queues.names[number].topic for number in set(image.messages.queues)}
         examined += len(names)
-        for topic in sorted(names.difference(known)):
+        for topic in sorted(names.difference(topics)):
             deletion = evidence.generations.by_name.get(topic)
-            if deletion is not None and deletion.topic in known:
+            if deletion is not None and deletion.topic in topics:
                 continue
             text = f"{image.label}: there are messages of {topic}, and {TOPICS} lacks it"
             excuse = evidence.disks.may_differ(image, file=TOPICS) or evidence.deleted(
                 topic, time_ns
             )
-            found.add(text, excuse=excuse, node=image.name, time_ns=time_ns, topic=topic)
+            findings.add(text, excuse=excuse, node=image.name, time_ns=time_ns, topic=topic)
     if not examined:
         raise NotApplicable("no image of a first master has messages")
     return examined
 
 
 def _topic_fault(row: dict[str, Any] | None, queues: int) -> str:
-    """What is wrong with a topic's row where messages stand in so many queues."""
+    """Return what is wrong with a topic's row, if its messages are in this many queues."""
     if row is None:
         return "does not know"
     if row.get("readQueueNums", 0) < queues:
@@ -145,26 +158,28 @@ def _topic_fault(row: dict[str, Any] | None, queues: int) -> str:
 
 
 def _change_fault(row: dict[str, Any], queues: int) -> str:
-    """What is wrong with the row of a topic that nobody changed; `queues` as it was made, if it was
-    in the set-up."""
+    """Return what is wrong with the row of an unchanged topic. `queues` is its original number, if
+    the set-up created it."""
     if not row.get("perm", 0) & PERM_WRITE:
         return "lets nobody write"
-    found = row.get("readQueueNums"), row.get("writeQueueNums")
-    if not queues or found == (queues, queues):
+    counts = row.get("readQueueNums"), row.get("writeQueueNums")
+    if not queues or counts == (queues, queues):
         return ""
-    return f"has {found[0]} queues to read, {found[1]} to write, and not {queues}, for"
+    return f"has {counts[0]} queues to read, {counts[1]} to write, and not {queues}, for"
 
 
 def _queues_held(evidence: Evidence, node: NodeLog, topic: str) -> int:
-    """How many queues of a topic the messages of a log name, and at least one."""
+    """Return the number of queues of a topic that the messages of a log imply, at least one."""
     names = (evidence.queues.names[number] for number in sorted(set(node.messages.queues)))
     return max((name.queue + 1 for name in names if name.topic == topic), default=1)
 
 
 def _not_copied(case: Case, group: int) -> Excuse | None:
-    """Why a topic may have come back from the log alone, with the queues that messages name there,
-    or from a send, with those that a producer asks for: a node became master that had not run for
-    as long as a copy of the tables takes (seeds 1271011, 1280260, 1306545)."""
+    """Return a promotion of a node that had not run for as long as a copy of the tables takes.
+
+    Its topics may have been rebuilt from the log alone, with the queues that messages name there,
+    or by a send, with the queues that a producer requests.
+    """
     evidence = case.evidence
     zero_ns = int(evidence.record.facts.get("zero_ns", 0))
     for era in case.losses.lineages[group].eras[1:]:
@@ -184,14 +199,16 @@ def _not_copied(case: Case, group: int) -> Excuse | None:
 
 
 def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
-    """What a clean stop leaves; an index that was built again lacks the messages of deleted
-    topics."""
+    """Yield what a clean stop left unfinished.
+
+    An index that was rebuilt lacks the messages of deleted topics.
+    """
     checkpoint = node.directory.checkpoint
     if checkpoint is None:
         yield "has no checkpoint after a clean stop"
     elif node.directory.marks is None and (Path(node.directory.root) / FLUSHED_NAME).exists():
         yield "has no durable mark after a clean stop"
-    elif checkpoint.logics_offset:  # 5.5.0 would go by it, and no longer by the times
+    elif checkpoint.logics_offset:  # 5.5.0 would use it, and no longer the times
         yield f"has {checkpoint.logics_offset} in its checkpoint as the offset of its queues, not 0"
     elif node.boundaries:
         *_, before, end = node.log_min, *node.boundaries[-2:]
@@ -204,8 +221,8 @@ def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
         return
     files, names, messages = node.directory.index_files, evidence.queues.names, node.messages
     places = zip(messages.queues, messages.physicals, strict=True)
-    kept = (at for queue, at in places if not evidence.deleted(names[queue].topic))
-    first = next(kept, None)
+    offsets = (at for queue, at in places if not evidence.deleted(names[queue].topic))
+    first = next(offsets, None)
     if first is not None:
         if not files:
             yield "has no index"
@@ -214,7 +231,8 @@ def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
 
 
 def _altered_groups(evidence: Evidence, node: NodeLog) -> Iterator[str]:
-    """For each group of the run that a node's table has, what is not as it was made."""
+    """Yield for each group of the run in a node's table how it differs from the original
+    settings."""
     table = node.directory.config(GROUPS)
     table = table if isinstance(table, dict) else {}
     rows, forbidden = table.get("subscriptionGroupTable", {}), table.get("forbiddenTable", {})
@@ -223,20 +241,22 @@ def _altered_groups(evidence: Evidence, node: NodeLog) -> Iterator[str]:
             yield f"forbids {group} {forbidden[group]}"
         if group in rows:
             row = rows[group]
-            others = {
-                key: row[key] for key in AS_MADE if row.get(key, AS_MADE[key]) != AS_MADE[key]
+            altered = {
+                key: row[key]
+                for key in ORIGINAL_GROUP
+                if row.get(key, ORIGINAL_GROUP[key]) != ORIGINAL_GROUP[key]
             }
-            yield f"has {group} with {others}" if others else ""
+            yield f"has {group} with {altered}" if altered else ""
 
 
-def _compare_positions(case: Case, node: NodeLog, found: Findings) -> int:
-    """Positions that a node had to have when it stopped; how many."""
+def _compare_positions(case: Case, node: NodeLog, findings: Findings) -> int:
+    """Add the positions that a node lacked when it stopped; return how many were examined."""
     evidence = case.evidence
     groups = {number: name for name, number in evidence.record.consumer_groups.items()}
-    kept = {
+    stored = {
         (queue, group): position for _, queue, group, position in stored_positions(evidence, [node])
     }
-    # Nodes with slow disks take long to stop, one after the other, and copy nothing meanwhile.
+    # Nodes with slow disks stop slowly, one after the other, and copy nothing meanwhile.
     last_ns = int(max(evidence.history.columns["returned_ns"], default=0))
     limit_ns = min(evidence.record.end_ns, last_ns) - COPIED_NS
     rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
@@ -247,30 +267,30 @@ def _compare_positions(case: Case, node: NodeLog, found: Findings) -> int:
     }
     examined = 0
     table = node.directory.config(GROUPS)
-    known = table.get("subscriptionGroupTable", {}) if isinstance(table, dict) else {}
-    for (number, group), (offset, told_ns) in sorted(last.items()):
+    group_rows = table.get("subscriptionGroupTable", {}) if isinstance(table, dict) else {}
+    for (number, group), (offset, committed_ns) in sorted(last.items()):
         queue = evidence.queues.names[number]
         if queue.group != node.group or not offset or evidence.deleted(queue.topic):
             continue
         examined += 1
-        if not known.get(group, {}).get("consumeEnable"):
-            found.add(
+        if not group_rows.get(group, {}).get("consumeEnable"):
+            findings.add(
                 f"{node.name} does not let {group} consume, by its {GROUPS}, and it had committed",
                 excuse=evidence.disks.may_differ(node, file=GROUPS),
                 node=node.name,
             )
-        at = kept.get((number, group), 0)
-        if at < offset:
+        position = stored.get((number, group), 0)
+        if position < offset:
             excuse = evidence.disks.may_differ(node, file=OFFSETS)
-            if at >= evidence.ends.get(number, 0):  # brought down to what a loss left
-                excuse = excuse or case.losses.loss_between(node.group, told_ns, ENDLESS)
-            found.add(
-                f"{node.name} keeps {at} for {group} of {queue.topic}/{queue.queue}, where"
+            if position >= evidence.ends.get(number, 0):  # reduced to what a loss left
+                excuse = excuse or case.losses.loss_between(node.group, committed_ns, ENDLESS)
+            findings.add(
+                f"{node.name} keeps {position} for {group} of {queue.topic}/{queue.queue}, where"
                 f" {offset} had been committed {COPIED_NS / 1e9:g} s before clients ended",
                 excuse=excuse,
                 node=node.name,
                 topic=queue.topic,
                 queue=queue.queue,
-                distance=offset - at,
+                distance=offset - position,
             )
     return examined

@@ -26,7 +26,7 @@ holds up a connection."""
 
 
 @check("A36 position without a message", "positions read of masters")
-def positions_beyond(case: Case, found: Findings) -> int:
+def positions_beyond(case: Case, findings: Findings) -> int:
     """A36: a master reports no position beyond its queue's end, unless it was committed since the
     master started.
 
@@ -74,14 +74,14 @@ def positions_beyond(case: Case, found: Findings) -> int:
             text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, which ended"
             text += f" at {end}, and nobody committed that since it started"
             example = evidence.example(row, text, value=None, distance=offset - end)
-            found.add(example, excuse=evidence.disks.damaged_by(node, time_ns))
+            findings.add(example, excuse=evidence.disks.damaged_by(node, time_ns))
     if not examined:
         raise NotApplicable("no position was read of a master that told the end of the queue later")
     return examined
 
 
 @check("A37 other position", "positions read after a commit")
-def other_positions(case: Case, found: Findings) -> int:
+def other_positions(case: Case, findings: Findings) -> int:
     """A37: a master reports exactly the position last committed to it, if it has led since.
 
     A node that leads again after another one has the other one's positions. While two members read
@@ -122,7 +122,7 @@ def other_positions(case: Case, found: Findings) -> int:
             excuse = concurrent_reader(held[group, queue], last)
             if excuse is None and evidence.foreign:
                 excuse = _repeated_by_pull(commits[:before], last, offset)
-            found.add(example, excuse=excuse)
+            findings.add(example, excuse=excuse)
     if not examined:
         raise NotApplicable("no position was read after it had been committed")
     return examined

@@ -10,13 +10,13 @@ from rocketbed.wire.bodies import PERM_READ
 
 TOPICS = "topics.json"
 FIELDS = {"queues": ("readQueueNums", "writeQueueNums"), "perm": ("perm",)}
-"""What a change set -> its columns in the table."""
+"""Field of a change -> its columns in the table."""
 
 
 @check("S27 changes kept", "rows of topics", final=True)
-def changes_kept(case: Case, found: Findings) -> int:
-    """S27: a change of a topic that every node had said to have is in the table of each at the end,
-    through whatever ends and starts, unless a later one took its place."""
+def changes_kept(case: Case, findings: Findings) -> int:
+    """S27: a change of a topic that every node had reported is in the table of each at the end,
+    through all restarts, unless a later change replaced it."""
     evidence = case.evidence
     latest = {str(event.fields["topic"]): event for event in _changes(evidence)}
     examined = 0
@@ -25,50 +25,54 @@ def changes_kept(case: Case, found: Findings) -> int:
             row = (node.directory.topics() or {}).get(topic, {})
             examined += 1
             for field, columns in FIELDS.items():
-                wanted = event.fields[field]
+                expected = event.fields[field]
                 for column in columns:
-                    if row.get(column) == wanted:
+                    if row.get(column) == expected:
                         continue
                     text = (
                         f"{node.name} has {column} {row.get(column)} for {topic} in its {TOPICS},"
                     )
-                    text += f" where every node had {wanted} at {event.time_ns / 1e9:.1f} s"
+                    text += f" where every node had {expected} at {event.time_ns / 1e9:.1f} s"
                     excuse = evidence.disks.may_differ(node, file=TOPICS)
-                    found.add(text, excuse=excuse, node=node.name, topic=topic)
+                    findings.add(text, excuse=excuse, node=node.name, topic=topic)
     return examined
 
 
 @check("A40 read without permission", "pulls while nobody may read")
-def forbidden_reads(case: Case, found: Findings) -> int:
-    """A40: no pull that came and was answered while every node had a topic as one that nobody may
-    read was given anything. (Sends are not asked for: there a client goes by its route.)"""
+def forbidden_reads(case: Case, findings: Findings) -> int:
+    """A40: no pull returned a message if it arrived and was answered while every node had the topic
+    closed to readers. (Sends are not judged: a client goes by its route there.)"""
     evidence = case.evidence
-    narrow: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    closed: dict[str, list[tuple[int, int]]] = defaultdict(list)
     begun: dict[str, int] = {}
     for event in _changes(evidence, "topic_widening"):
         topic = str(event.fields["topic"])
         if event.what == "topic_widening":
-            narrow[topic].append((begun.pop(topic, event.time_ns), event.time_ns))
+            closed[topic].append((begun.pop(topic, event.time_ns), event.time_ns))
         elif not int(event.fields["perm"]) & PERM_READ:
             begun[topic] = event.time_ns
-    if not any(begin < end for spans in narrow.values() for begin, end in spans):
+    if not any(begin < end for spans in closed.values() for begin, end in spans):
         raise NotApplicable("no topic was closed to readers")
     pulls = evidence.rows((Function.PULL,))
     nodes = set(evidence.record.nodes)
-    pauses = [one for one in faults(evidence) if one.verb == "pause" and set(one.targets) - nodes]
+    pauses = [
+        fault for fault in faults(evidence) if fault.verb == "pause" and set(fault.targets) - nodes
+    ]
     for row in pulls.each():
-        spans = narrow.get(evidence.history.topic(row), ())
-        within = (one for one, end in spans if one <= row.invoked_ns and row.returned_ns < end)
+        spans = closed.get(evidence.history.topic(row), ())
+        within = (
+            begin for begin, end in spans if begin <= row.invoked_ns and row.returned_ns < end
+        )
         if (begin := next(within, None)) is None:
             continue
-        # A reader that was paused may have had the answer waiting for it since before.
+        # A paused reader may have had an earlier answer waiting for it.
         got_ns = row.returned_ns
         if not any(
-            one.begin_ns <= got_ns <= one.end_ns + POLL_DELAY_NS and one.end_ns >= begin
-            for one in pauses
+            fault.begin_ns <= got_ns <= fault.end_ns + POLL_DELAY_NS and fault.end_ns >= begin
+            for fault in pauses
         ):
             text = f"{evidence.node(row)} answered a pull of {evidence.place(row)}, which"
-            found.add(evidence.example(row, f"{text} nobody may read", value=None))
+            findings.add(evidence.example(row, f"{text} nobody may read", value=None))
     return len(pulls)
 
 

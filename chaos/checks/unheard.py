@@ -29,7 +29,7 @@ PUT_BACK_NS = 5_000_000_000
 
 
 @check("A27 never heard", "messages that each group has to be given")
-def never_heard(case: Case, found: Findings) -> int:
+def never_heard(case: Case, findings: Findings) -> int:
     """A27: each acknowledged message was accepted by a function of each group in the end, or is
     among its dead letters as far as these were read.
 
@@ -49,7 +49,7 @@ def never_heard(case: Case, found: Findings) -> int:
         times = len({call.attempt for call in message.calls})
         if is_unread and times >= record.listener_tries:
             continue  # it may be among the dead letters, which were not all read
-        found.add(
+        findings.add(
             f"group {message.group} has neither taken {message.name} nor given it up;"
             f" called {times} times, at {last.returned_ns / 1e9:.3f} s last",
             excuse=excuses.of(message),
@@ -100,13 +100,13 @@ class _Excuses:
         Or a second master, whose queue has other messages at the same places. A member of an
         ordered group may handle what it got long after the loss.
         """
-        told = message.send
-        for call in self._calls[told.node, message.group]:
-            is_same = (call.topic, call.queue) == (told.topic, told.queue)
-            if is_same and call.queue_offset >= told.queue_offset:
-                excuse = self._records.lost(call, told.returned_ns)
+        send = message.send
+        for call in self._calls[send.node, message.group]:
+            is_same = (call.topic, call.queue) == (send.topic, send.queue)
+            if is_same and call.queue_offset >= send.queue_offset:
+                excuse = self._records.lost(call, send.returned_ns)
                 # A second master may have had another message at that place.
-                if excuse := excuse or self._records.split(call, call.returned_ns, told):
+                if excuse := excuse or self._records.split(call, call.returned_ns, send):
                     return excuse
         return None
 
@@ -224,12 +224,12 @@ class _Excuses:
         if log is None or log.log_min:
             return None
         names = [name for name, number in record.listeners.items() if number == listeners]
-        found = places_in(log.directory, [topic, *(f"%RETRY%{name}" for name in names)])
-        return {value: places[-1] for value, places in found.items()}
+        places_by_value = places_in(log.directory, [topic, *(f"%RETRY%{name}" for name in names)])
+        return {value: places[-1] for value, places in places_by_value.items()}
 
 
 @check("A44 told elsewhere", "calls and acknowledgements", final=True)
-def told_elsewhere(case: Case, found: Findings) -> int:
+def told_elsewhere(case: Case, findings: Findings) -> int:
     """A44: a function is called for a message with the message's true position, and its sender was
     told that position too.
 
@@ -266,7 +266,7 @@ def told_elsewhere(case: Case, found: Findings) -> int:
             excuse = records.lost(row, ENDLESS) or records.split(row, until_ns)
             verb = "acknowledged" if row.function == Function.TELL else "called for"
             locations = ", ".join(map(str, places))
-            found.add(
+            findings.add(
                 f"value {row.value} was {verb} at {reported}, and is at {locations}",
                 excuse=excuse or evidence.disks.altered(row.value),
                 value=row.value,
