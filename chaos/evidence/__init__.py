@@ -1,1 +1,1 @@
-"""Records of a run: the history of operations, the trace of disks, the directory itself."""
+"""Records of a run: the history of operations, the trace of disks, the run's directory."""

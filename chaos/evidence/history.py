@@ -1,9 +1,9 @@
-"""What happened in a run: one row for each attempt, as its client saw it.
+r"""History of a run: one row for each attempt, as its client saw it.
 
-The file is written while the run goes on and must tell of itself whether it is whole, since a check
-on half a history finds ghosts or overlooks losses. So it is a sequence of blocks, each with its
-length and CRC-32C, and the last one says how many rows there are. Columns, and what the outcomes
-promise: chaos.md 2.1. Spark's `verify` reads the same file.
+The file is written during the run and must show whether it is complete, since a check on a partial
+history finds ghosts or overlooks losses. So it is a sequence of blocks, each with its length and
+CRC-32C, and the last one has the number of rows. Columns, and the promises of outcomes: chaos.md
+2.1. Spark's `verify` reads the same file.
 
 Layout: 8 bytes `RBHIST2\\n`, then blocks: length u32, CRC-32C u32 (big-endian), payload. A payload
 is a msgpack array of entries: a row is an array of 19 numbers in the order of `Row`; a name is
@@ -31,57 +31,57 @@ _BLOCK_SIZE_MAX = 64 << 20
 _crc32c: Callable[[bytes], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 UNKNOWN = -1
-"""In any of the offsets and times of a row: not known."""
+"""Value of an unknown offset or time in a row."""
 OWN_ATTEMPTS = -1
-"""`attempt` of a client that attempts again by itself: its messages may be there several times."""
+"""`attempt` of a client that retries on its own: its messages may be stored several times."""
 FINAL_READER = 1_000_000
 """Process number of the reader that reads everything at the end."""
 
 
 class Function(enum.IntEnum):
-    """What was attempted (column `f`), or what kind of event it was."""
+    """Kind of an attempt (column `f`), or of an event."""
 
     SEND = 1
     SEND_ONEWAY = 2
     PULL = 3
-    """`queue_offset` is what it asked for, `physical_offset` the next offset it was told, `value`
-    and `operation` the queue's max and min offset that it was told."""
+    """`queue_offset` is the requested offset, `physical_offset` the next offset in the answer,
+    `value` and `operation` the queue's max and min offset in the answer."""
     GOT = 4
-    """One message of a pull; `operation` is the number of the pull's row, `physical_offset` the
-    offset that the pull asked for."""
+    """A message of a pull; `operation` is the number of the pull's row, `physical_offset` the
+    offset that the pull requested."""
     DELIVER = 5
-    """One message handed to a member of a group; `operation` is the group's number."""
+    """A message delivered to a member of a group; `operation` is the group's number."""
     ACK = 6
     COMMIT_OFFSET = 7
-    """A group's position; `queue_offset` is the next message wanted, known also where no answer
-    came, `operation` the group's number."""
+    """A group's position. `queue_offset` is the next message, known even without an answer;
+    `operation` is the group's number."""
     RESET_OFFSET = 8
     READ_OFFSET = 9
-    """A group's position as a broker told it; the columns of `COMMIT_OFFSET`."""
+    """A group's position as a broker reported it; the columns of `COMMIT_OFFSET`."""
     QUERY_KEY = 11
     TELL = 12
-    """A message to those who listen; `operation` is its delay level."""
+    """A message to listeners; `operation` is its delay level."""
     HEAR = 13
-    """A call of a listener's function, OK where it took the message and FAIL where it refused it;
-    `operation` is the group's number, `attempt` how often the message came to the group before,
-    `physical_offset` where its record begins."""
+    """A call of a listener's function: OK if it accepted the message, FAIL if it refused it.
+    `operation` is the group's number, `attempt` the number of earlier deliveries to the group,
+    `physical_offset` the start of the record."""
     DEAD = 14
-    """A dead letter, as it was found at the end; `operation` is the group's number."""
+    """A dead letter found at the end; `operation` is the group's number."""
     SEARCH_TIME = 15
     """Offset of a store time: `value` is the time (wall clock, ms), `queue_offset` the answer."""
     BOUNDS = 16
-    """A queue's `value` max and `operation` min offset, asked of `node`."""
+    """A queue's `value` max and `operation` min offset, as `node` reports them."""
     NEMESIS = 32
     NODE = 33
 
 
 class Outcome(enum.IntEnum):
-    """What the client may rely on (column `out`)."""
+    """Effect that the client may rely on (column `out`)."""
 
     OK = 0
     """The effect is promised; the only outcome that obliges the store."""
     WEAK = 1
-    """Stored somewhere, the promise was not reached (codes 10, 11, 12)."""
+    """Stored somewhere, but the promise was not reached (codes 10, 11, 12)."""
     FAIL = 2
     """Provably no effect; the only outcome that forbids one."""
     INFO = 3
@@ -89,18 +89,19 @@ class Outcome(enum.IntEnum):
 
 
 class Row(NamedTuple):
-    """One attempt. Times in nanoseconds of one clock, offsets in bytes or messages, -1 unknown."""
+    """An attempt. Times in nanoseconds of one clock, offsets in bytes or messages, -1 if
+    unknown."""
 
     number: int
     process: int
     function: int
     topic: int
-    """Id of the topic's name, as the next `node`; 0 for none."""
+    """Id of the topic's name, like `node` below; 0 for none."""
     queue: int
     value: int
-    """Unique for each attempt; stands in the body."""
+    """Unique for each attempt; part of the body."""
     operation: int
-    """The same for all attempts of one send."""
+    """Number that all attempts of one send share."""
     attempt: int
     """Counted from 0, or `OWN_ATTEMPTS`."""
     invoked_ns: int
@@ -111,17 +112,17 @@ class Row(NamedTuple):
     queue_offset: int
     physical_offset: int
     length: int
-    """Body length, bytes."""
+    """Length of the body, bytes."""
     epoch: int
     node: int
     body_crc: int
     """RocketMQ's BODYCRC of the body that was sent or received."""
     label_crc: int
-    """Of tag, keys and properties that were sent or received (`workload.label_crc`)."""
+    """Checksum of tag, keys and properties that were sent or received (`workload.label_crc`)."""
 
 
 _NOT_RETURNED = UNKNOWN, Outcome.INFO, UNKNOWN, UNKNOWN, UNKNOWN
-"""The columns `returned_ns` to `physical_offset` of such a row."""
+"""Columns `returned_ns` to `physical_offset` of a row that never returned."""
 
 
 class Event(NamedTuple):
@@ -131,12 +132,12 @@ class Event(NamedTuple):
     function: int
     node: str
     what: str
-    """A word: `kill`, `start`, `ready`, `stop`, `recovered`, `flush`, ..."""
+    """Kind, such as `kill`, `start`, `ready`, `stop`, `recovered`, `flush`."""
     fields: dict[str, Any]
 
 
 class Columns:
-    """Rows column by column, in arrays that NumPy can take without a copy."""
+    """Rows column by column, in arrays that NumPy can use without a copy."""
 
     def __init__(self) -> None:
         self._columns = {name: array("q") for name in Row._fields}
@@ -148,36 +149,36 @@ class Columns:
         return self._columns[name]
 
     def extend(self, rows: Sequence[Sequence[int]]) -> None:
-        """Add rows, each as the numbers of a `Row`. Raises `ValueError` for another length."""
+        """Add rows, each as the numbers of a `Row`. Raises `ValueError` for a wrong length."""
         for column, values in zip(self._columns.values(), zip(*rows, strict=True), strict=True):
             column.extend(values)
 
     def row(self, number: int) -> Row:
-        """Row of a number, counted from 0."""
+        """Return a row by its number, counted from 0."""
         return Row(*(column[number] for column in self._columns.values()))
 
     def rows(self) -> Iterator[Row]:
-        """All rows in the order they were written, that is of their return."""
+        """Yield all rows in the order they were written, which is that of their return."""
         return map(Row._make, zip(*self._columns.values(), strict=True))
 
 
 @dataclass(slots=True)
 class History:
-    """A history that was read. With `cut` set it is not whole and proves little."""
+    """A history that was read. With `cut` set it is incomplete and proves little."""
 
     columns: Columns = field(default_factory=Columns)
     events: list[Event] = field(default_factory=list)
     topics: dict[int, str] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
     cut: str | None = None
-    """Why the file is not whole."""
+    """Reason why the file is incomplete."""
 
     def topic(self, row: Row) -> str:
         return self.topics.get(row.topic, "")
 
 
 class Attempt:
-    """An attempt that has begun; exactly one row will tell of it."""
+    """An attempt that has begun; exactly one row will report it."""
 
     __slots__ = ("_row", "_writer")
 
@@ -200,23 +201,23 @@ class Attempt:
         value: int | None = None,
         node: str | None = None,
     ) -> None:
-        """The attempt has returned, now. Raises `KeyError` when it had returned before."""
+        """Record that the attempt returned now. Raises `KeyError` if it had returned before."""
         writer, begun = self._writer, self._row
         if value is not None:
             begun = begun._replace(value=value)
         writer.forget(begun.number)
         queue = begun.queue if queue is None else queue
         place = begun.node if node is None else writer.node_id(node)
-        said = writer.now_ns(), outcome, status, queue_offset, physical_offset
-        rest = begun.length, begun.epoch, place, *begun[-2:]
-        writer.write(Row(*begun[:4], queue, *begun[5:9], *said, *rest))
+        result = writer.now_ns(), outcome, status, queue_offset, physical_offset
+        unchanged = begun.length, begun.epoch, place, *begun[-2:]
+        writer.write(Row(*begun[:4], queue, *begun[5:9], *result, *unchanged))
 
 
 class HistoryWriter(Closing):
-    """Appends to a history file. Not for several processes, nor for threads.
+    """Appends to a history file; for one process and one thread.
 
-    Use as a context manager. Attempts that have not returned when it closes are written as unknown
-    (`Outcome.INFO`): what they asked for may still come to be.
+    Use as a context manager. Attempts that have not returned at its end are written as unknown
+    (`Outcome.INFO`), as they may still take effect.
     """
 
     def __init__(self, path: str | os.PathLike[str], now_ns: Callable[[], int]) -> None:
@@ -228,7 +229,7 @@ class HistoryWriter(Closing):
         self._names: dict[tuple[str, str], int] = {}
         self._next_number = self._rows = self._events = 0
         self.listener: Callable[[Event | Row], None] | None = None
-        """Told of each event and each row as it is written."""
+        """Called with each event and each row as it is written."""
 
     def begin(
         self,
@@ -247,12 +248,12 @@ class HistoryWriter(Closing):
         label_crc: int = UNKNOWN,
         node: str = "",
     ) -> Attempt:
-        """An attempt begins now."""
+        """Begin an attempt now."""
         number = self._next_number
         self._next_number += 1
         invoked = number, process, function, self.topic_id(topic), queue, value, operation
-        known = length, UNKNOWN, self.node_id(node), body_crc, label_crc
-        row = Row(*invoked, attempt, self.now_ns(), *_NOT_RETURNED, *known)
+        details = length, UNKNOWN, self.node_id(node), body_crc, label_crc
+        row = Row(*invoked, attempt, self.now_ns(), *_NOT_RETURNED, *details)
         row = row._replace(queue_offset=queue_offset, physical_offset=physical_offset)
         started = self._open[number] = Attempt(self, row)
         return started
@@ -273,7 +274,7 @@ class HistoryWriter(Closing):
         body_crc: int,
         label_crc: int,
     ) -> None:
-        """An attempt that began and returned just now: a message that a client was handed."""
+        """Record an attempt that began and returned now: a message that a client received."""
         number, now_ns = self._next_number, self.now_ns()
         self._next_number += 1
         topic_id, node_id = self.topic_id(topic), self.node_id(node)
@@ -297,7 +298,7 @@ class HistoryWriter(Closing):
             self.listener(row)
 
     def forget(self, number: int) -> None:
-        """An attempt has its row. Raises `KeyError` when it had one before."""
+        """Drop an attempt that has its row. Raises `KeyError` if it had one before."""
         del self._open[number]
 
     def topic_id(self, name: str) -> int:
@@ -307,7 +308,7 @@ class HistoryWriter(Closing):
         return self._name_id("node", name)
 
     def flush(self) -> None:
-        """Hand what is held back to the operating system."""
+        """Hand buffered entries to the operating system."""
         if self._entries:
             payload: bytes = msgpack.packb(self._entries)
             self._file.write(_BLOCK.pack(len(payload), _crc32c(payload)) + payload)
@@ -328,11 +329,11 @@ class HistoryWriter(Closing):
     def _name_id(self, kind: str, text: str) -> int:
         if not text:
             return 0
-        known = self._names.get((kind, text))
-        if known is None:
-            known = self._names[kind, text] = len(self._names) + 1
-            self._add(["name", kind, known, text])
-        return known
+        number = self._names.get((kind, text))
+        if number is None:
+            number = self._names[kind, text] = len(self._names) + 1
+            self._add(["name", kind, number, text])
+        return number
 
     def _add(self, entry: Any) -> None:
         self._entries.append(entry)
@@ -356,9 +357,9 @@ def save_history(path: str | os.PathLike[str], history: History, rows: Iterable[
 
 
 def read_history(path: str | os.PathLike[str]) -> History:
-    """Read a history file. A damaged or unfinished one is read as far as it goes (`cut`).
+    """Read a history file. A damaged or unfinished one is read as far as possible (`cut`).
 
-    Raises `OSError` when it cannot be opened.
+    Raises `OSError` if it cannot be opened.
     """
     history = History()
     with open(path, "rb") as file:
@@ -370,7 +371,7 @@ def read_history(path: str | os.PathLike[str]) -> History:
             payload = _read_block(file.read, history)
             if payload is None:
                 return history
-            ended = _take_block(history, payload)
+            ended = _add_block(history, payload)
         if file.read(1):
             history.cut = "bytes follow the end mark"
     return history
@@ -392,8 +393,8 @@ def _read_block(read: Callable[[int], bytes], history: History) -> bytes | None:
     return payload
 
 
-def _take_block(history: History, payload: bytes) -> bool:
-    """Take in the entries of a block; True when it holds the end mark."""
+def _add_block(history: History, payload: bytes) -> bool:
+    """Add the entries of a block to the history; True if it has the end mark."""
     entries = msgpack.unpackb(payload)
     rows = [entry for entry in entries if type(entry[0]) is int]
     if rows:

@@ -1,4 +1,4 @@
-"""Log events of a node that a run records, and what they say of its store and its master."""
+"""Log events of a node that a run records, and what they report of its store and its master."""
 
 from typing import Final
 
@@ -14,15 +14,16 @@ REPORTS: Final = {
     "store.odd_queue_offset": "problem",
     "store.recovery_finding": "finding",
 }
-"""Log events by which it reports what is wrong with its store, and the field that says what."""
+"""Log events that report a problem of the store, with the field that describes it."""
 ALARMS: Final = ("store.damage", "store.index_damage")
-"""Those that say that a disk did not keep what was written."""
+"""Events which report that a disk lost or altered what was written."""
 MENDED: Final = "store.recovery_finding"
-"""The one of them after which its store is in order."""
+"""Event after which the store is in order."""
 FOLLOWING: Final = ("replication.refused", "replication.following", "replication.master_set")
-"""Log events by which a slave says how it stands with its master."""
+"""Log events by which a slave reports its state towards its master."""
 
 
-def says_to_empty_it(event: str, reason: object) -> str:
-    """Why a slave has to be emptied, by its last event of `FOLLOWING`; empty: it has not."""
+def reason_to_empty(event: str, reason: object) -> str:
+    """Return why a slave has to be emptied, by its last event of `FOLLOWING`; empty if it has
+    not."""
     return str(reason) if event == FOLLOWING[0] and str(reason).endswith(EMPTY_IT) else ""

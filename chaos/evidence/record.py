@@ -1,13 +1,13 @@
-"""What a run leaves behind for whoever judges it: one directory, the same from every backend.
+"""Directory in which a run leaves its evidence for the judge; the same from every backend.
 
     run.json        this record
     history.rbh     what clients saw and what was done to nodes (`chaos.evidence.history`)
-    ends.rbt        how far each log reached and was on disk (`chaos.evidence.trace`)
-    acks.rbt        what slaves reported over their links, where it was tapped: a trace's `written`
-    stores/NODE/    each node's store directory at the end
-    images/NODE-N/  a store directory as a power cut or a kill left it, before its node came back
+    ends.rbt        written and durable end of each log over time (`chaos.evidence.trace`)
+    acks.rbt        acknowledgements of slaves, if links were tapped: the `written` of a trace
+    stores/NODE/    each node's store at the end
+    images/NODE-N/  a store as a power cut or a kill left it, before its node restarted
 
-Nothing in it is judged yet. A part that a backend could not observe is absent, not empty.
+It contains no judgement. A part that a backend could not observe is absent, not empty.
 """
 
 import json
@@ -27,15 +27,15 @@ IMAGES = "images"
 
 
 class RecordError(Exception):
-    """A run directory that cannot be read; the message says which file and why."""
+    """A run directory that cannot be read; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What an acknowledgement (code 0) promises, by the configuration in force."""
+    """Promise of an acknowledgement (code 0), by the configuration in force."""
 
     flush: Literal["sync", "async"] = "async"
-    """Whether each copy that counts is on disk."""
+    """`sync` if each copy that counts must be on disk."""
     replication: Literal["sync", "async"] = "async"
     copies: int = 1
     """`inSyncReplicas`: nodes that hold the message, the master among them; 1 with async."""
@@ -43,7 +43,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What the scenario expects beyond the promise."""
+    """Expectations of the scenario beyond the promise."""
 
     loss: Literal["bound", "none"] = "bound"
     """`bound`: what the configuration and the faults allow; `none`: no acknowledged message."""
@@ -54,53 +54,53 @@ class Expectation:
     turn_s: float | None = None
     """Longest time without an acknowledgement around a planned change of the leader."""
     checks: tuple[str, ...] = ()
-    """Ids of checks that have to run: a run on which one did not is no pass."""
+    """Ids of checks that must run; a run without one of them does not pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A store directory at a moment of the run."""
+    """A store copied in the middle of the run."""
 
     node: str
     number: int
     """Counted for each node from 1."""
     time_ns: int
     cause: str
-    """`powercut`, `kill`, `crash`, `stop`."""
+    """Cause: `powercut`, `kill`, `crash` or `stop`."""
     directory: str
     """Relative to the run's directory."""
     written: int | None = None
-    """End of the log's written bytes just before (disk layer); None where not observed."""
+    """End of the log's written bytes just before (disk layer); None if unobserved."""
     durable: int | None = None
-    """End of the flushed ones."""
+    """End of the flushed bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """A process that ended without anybody having asked for it."""
+    """A process that ended although no step had asked for it."""
 
     node: str
     time_ns: int
     reason: str
     cause: str = ""
-    """The fault that permits it; empty where none does."""
+    """Fault that permits it; empty if none does."""
     cause_ns: int = 0
-    """Since when."""
+    """Begin of that fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Something that the calm phase waited for in vain."""
+    """Something that the recovery phase waited for in vain."""
 
     what: str
-    """`leader`, `in-sync`, `producers`, `drain`, `replicas-equal`, `stop`."""
+    """Kind: `leader`, `in-sync`, `producers`, `drain`, `replicas-equal` or `stop`."""
     subject: str
     """Node, group or client."""
     reason: str
 
 
 UNREAD = "final reader"
-"""The subject where not all was read at the end, dead letters included."""
+"""Subject of a stall if the final reader did not read everything, dead letters included."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,54 +119,54 @@ class RunRecord:
     ids: dict[str, int] = field(default_factory=dict)
     """Node -> its broker id at the end."""
     stores: dict[str, str] = field(default_factory=dict)
-    """Node -> store directory at the end, relative."""
+    """Node -> its store at the end, relative."""
     stopped_cleanly: list[str] = field(default_factory=list)
-    """Nodes whose last end was a SIGTERM that they followed."""
+    """Nodes whose last process ended by a SIGTERM that it obeyed."""
     images: list[Image] = field(default_factory=list)
     crashes: list[Crash] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     """Steps that this backend could not do, each with its reason."""
     steps: list[str] = field(default_factory=list)
-    """What was done, with times and names, as step texts: the concrete plan."""
+    """Steps that were carried out, with times and names: the concrete plan."""
     consumer_groups: dict[str, int] = field(default_factory=dict)
-    """Names of the consumer groups that had read all at the end, or should have -> their number in
-    the history."""
+    """Names of the consumer groups that read everything, or should have -> their number in the
+    history."""
     filters: dict[str, list[str]] = field(default_factory=dict)
-    """Groups that ask for some tags only -> those tags."""
+    """Groups with a tag filter -> their tags."""
     followers: dict[str, int] = field(default_factory=dict)
     """Readers that follow queues by offsets of their own -> the last process of each."""
     listeners: dict[str, int] = field(default_factory=dict)
-    """Groups that listen -> their number in the history."""
+    """Listener groups -> their number in the history."""
     ordered_listeners: list[int] = field(default_factory=list)
-    """Those of them that have each queue in order."""
+    """Listener groups that process each queue in order."""
     listener_tries: int = 0
-    """Calls for a message before it is a dead letter."""
+    """Calls for a message before it becomes a dead letter."""
     delay_levels: str = DELAY_LEVELS_DEFAULT
     """`messageDelayLevel` of the nodes."""
     indexed: bool = True
-    """Whether nodes kept an index of keys all along (`messageIndexEnable`)."""
+    """True if nodes kept an index of keys all along (`messageIndexEnable`)."""
     ordered_topics: list[str] = field(default_factory=list)
-    """Topics whose messages of one key have to be delivered in the producer's order."""
+    """Topics whose messages of one key must be delivered in the producer's order."""
     shared_topics: list[str] = field(default_factory=list)
-    """Topics that others may write to as well, with bodies of which no row tells."""
+    """Topics with other writers too, whose bodies are in no row."""
     topics: dict[str, int] = field(default_factory=dict)
-    """Topics that were made before the load began -> their queues."""
+    """Topics that were created before the load began -> their queues."""
     calm_ns: int = 0
-    """When the last fault was over."""
+    """Time at which the last fault was over."""
     stop_ns: int = 0
-    """When the nodes began to be stopped, one after the other; 0: that is not known."""
+    """Time at which the stop of the nodes began, one after the other; 0 if unknown."""
     end_ns: int = 0
     digest: str = ""
     """The simulation's digest; empty elsewhere."""
     marks: dict[str, int] = field(default_factory=dict)
-    """Named points of the code that were reached, and how often."""
+    """Named points of the code that were reached, with counts."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """For the report only: versions, machine, weather."""
+    """For the report only: versions, machine, background faults."""
 
     @property
     def reserved_ns(self) -> int | None:
-        """Age below which no message may expire, by the run's clock; None where none may at all."""
+        """Age below which no message may expire, by the run's clock; None if none may expire."""
         reserved: int | None = self.facts.get("retention_ns")
         return reserved
 
@@ -201,5 +201,5 @@ def read_record(directory: str | os.PathLike[str]) -> RunRecord:
 
 
 def with_tuples(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of JSON with its lists as tuples, as frozen dataclasses have them."""
+    """Return a row of JSON with its lists as tuples, as frozen dataclasses have them."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}

@@ -1,11 +1,11 @@
-"""How far each node's log reached, and how far it was on disk, as the disk layer saw it.
+"""Written and durable end of each node's log over time, as the disk layer saw them.
 
-What a power cut may take is what no flush had covered, and a node's own word for that is what is on
-trial. So the layer below it keeps the record: the simulated disk at every change, a preloaded
-library at every sync of a real one. Source: chaos.md 2.2 no. 3, 2.3.
+A power cut may take what no flush had covered, and a node's own claim about that is on trial. So
+the layer below it keeps the record: the simulated disk at every change, a preloaded library at
+every sync of a real disk. Source: chaos.md 2.2 no. 3, 2.3.
 
 A trace file is one msgpack map: node -> [complete, times, written, durable], the three of equal
-length, times never falling, in nanoseconds of the run's clock; behind it four bytes of CRC-32, big
+length, times never falling, in nanoseconds of the run's clock; then four bytes of CRC-32, big
 endian.
 """
 
@@ -23,20 +23,20 @@ CRC_SIZE = 4
 
 
 class Ends(NamedTuple):
-    """Where a node's log ended at a moment, bytes from the log's offset 0."""
+    """Ends of a node's log at a time, in bytes from log offset 0."""
 
     written: int
     """End of what was handed to the operating system (W)."""
     durable: int
-    """End of what a completed sync covers (F), at most `written` but after a lost tail."""
+    """End of what a completed sync covers (F), at most `written` except after a lost tail."""
 
 
 @dataclass(slots=True)
 class NodeTrace:
-    """The ends of one node over time; a step function."""
+    """Ends of one node over time; a step function."""
 
     complete: bool = True
-    """Whether every change was seen. If not, the truth between two entries lies between them."""
+    """True if every change was observed. Otherwise the ends between two entries are unknown."""
     times: "array[int]" = field(default_factory=lambda: array("q"))
     written: "array[int]" = field(default_factory=lambda: array("q"))
     durable: "array[int]" = field(default_factory=lambda: array("q"))
@@ -45,7 +45,8 @@ class NodeTrace:
         """Append an entry; one that changes nothing is left out."""
         if self.times and (self.written[-1], self.durable[-1]) == (written, durable):
             return
-        # A fall is kept beside what it fell from: a node may have said so in that very moment.
+        # A fall is kept along with the value before: a node may have reported that in the same
+        # moment.
         if self.times and self.times[-1] == time_ns and written >= self.written[-1]:
             self.written[-1], self.durable[-1] = written, durable
             return
@@ -54,7 +55,7 @@ class NodeTrace:
         self.durable.append(durable)
 
     def at(self, time_ns: int) -> Ends:
-        """The ends at a moment, changes of that very moment included."""
+        """Return the ends at a time, including changes at that very time."""
         position = bisect_right(self.times, time_ns) - 1
         if position < 0:
             return Ends(0, 0)
@@ -67,7 +68,7 @@ class NodeTrace:
 
 @dataclass(slots=True)
 class Trace:
-    """All nodes' ends. A node without entry was not observed."""
+    """Ends of all nodes. A node without entry was not observed."""
 
     nodes: dict[str, NodeTrace] = field(default_factory=dict)
 
@@ -86,7 +87,7 @@ class Trace:
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace file. Raises `OSError`, `ValueError` for one that is none."""
+    """Read a trace file. Raises `OSError`, `ValueError` for another kind of file."""
     with open(path, "rb") as file:
         text = file.read()
         data, crc = text[:-CRC_SIZE], text[-CRC_SIZE:]

@@ -1,8 +1,8 @@
 """Bodies that name their writer, so that any stored record can be traced to one attempt.
 
 A body carries the value of its attempt (unique in a run), its operation (the same for retries), the
-producer and its sequence number, and a CRC-32C of all of it; the rest is filler that follows from
-the value, so that a body with bytes of another one does not pass. Source: chaos.md 2.1.
+producer and its sequence number, and a CRC-32C of all of it. The remaining bytes are filler derived
+from the value, so that a body with bytes of another one is detected. Source: chaos.md 2.1.
 """
 
 import struct
@@ -15,11 +15,11 @@ import crcmod.predefined
 _MAGIC = b"RBW1"
 _HEAD = struct.Struct(">4sQQIQI")
 NAMED_BY = "ROCKETBED_WRITER"
-"""Property that names the writer of a body that does not: its four numbers and the body's CRC."""
+"""Property that names the writer of an arbitrary body: its four numbers and the body's CRC."""
 NOTE = "rocketbed note"
-"""Property that some messages have, as an application gives them its own."""
+"""Property that some messages have, like those of an application."""
 BODY_SIZE_MIN = _HEAD.size
-"""Bytes of a body without filler."""
+"""Size of a body without filler, bytes."""
 _crc32c: Callable[..., int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
@@ -31,7 +31,7 @@ class Writer(NamedTuple):
 
 
 def encode_body(writer: Writer, size: int) -> bytes:
-    """A body of `size` bytes (at least `BODY_SIZE_MIN`) that names its writer.
+    """Return a body of `size` bytes (at least `BODY_SIZE_MIN`) that names its writer.
 
     Raises `ValueError` for a smaller size.
     """
@@ -41,13 +41,14 @@ def encode_body(writer: Writer, size: int) -> bytes:
 
 
 def sign_body(writer: Writer, content: bytes) -> bytes:
-    """A body that names its writer and then has this content."""
+    """Return a body that names its writer and then has this content."""
     unsigned = _HEAD.pack(_MAGIC, *writer, 0)
     return _HEAD.pack(_MAGIC, *writer, _crc32c(unsigned + content)) + content
 
 
 def decode_body(body: bytes) -> Writer | None:
-    """Who wrote a body; None when it is no such body, or any byte of it is wrong."""
+    """Return the writer of a body; None if it is another kind of body, or any byte of it is
+    wrong."""
     if len(body) < BODY_SIZE_MIN:
         return None
     magic, value, operation, producer, sequence, crc = _HEAD.unpack_from(body)
@@ -58,12 +59,12 @@ def decode_body(body: bytes) -> Writer | None:
 
 
 def signature(writer: Writer, body: bytes) -> dict[str, str]:
-    """A property that names the writer of a message with any body."""
+    """Return a property that names the writer of a message with any body."""
     return {NAMED_BY: ".".join(map(str, (*writer, body_crc(body))))}
 
 
 def writer_of(body: bytes, properties: Mapping[str, str]) -> Writer | None:
-    """Who wrote a message, by its body or by its property; None when neither tells."""
+    """Return the writer of a message, by its body or its property; None if neither names one."""
     writer = decode_body(body)
     if writer is not None or NAMED_BY not in properties:
         return writer
@@ -75,17 +76,17 @@ def writer_of(body: bytes, properties: Mapping[str, str]) -> Writer | None:
 
 
 def body_crc(body: bytes) -> int:
-    """RocketMQ's BODYCRC, which the history keeps of each body."""
+    """Return RocketMQ's BODYCRC, which the history keeps of each body."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
 def note_of(value: int) -> dict[str, str]:
-    """A property that the application gives a message: text that a careless parser cuts."""
+    """Return a property as applications set it: text that a careless parser truncates."""
     return {NOTE: f'n\u00ba {value}; a=b, "\u00fc"\n\U0001f680'}
 
 
 def label_crc(tag: str | None, keys: Iterable[str], properties: Mapping[str, str]) -> int:
-    """A checksum of what a message has beside its body: tag, keys and the property `NOTE`."""
+    """Return a checksum of a message's tag, keys and property `NOTE`."""
     labels = [tag or "", *keys, *([f"\1{properties[NOTE]}"] if NOTE in properties else ())]
     return zlib.crc32("\0".join(labels).encode()) & 0x7FFFFFFF
 
@@ -95,6 +96,6 @@ def tag_crc(tag: str) -> int:
 
 
 def _filler(value: int, size: int) -> bytes:
-    """Text that differs from one value to the next and is readable in a dump."""
+    """Return text that differs for each value and is readable in a dump."""
     word = b"%016x " % value
     return (word * (size // len(word) + 1))[:size]

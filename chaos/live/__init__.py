@@ -1,5 +1,5 @@
-"""A running cluster as a picture in a browser, with buttons that break it.
+"""A running cluster as a picture in a browser, with buttons that inject faults.
 
-`feed` holds what there is to see, `server` hands it out on loopback, `attendant` fills it from a
-run of the testbed and `watch` from a cluster of `rocketbed cluster`.
+`feed` holds the values to show, `server` serves them on loopback, `attendant` fills them from a run
+of the testbed and `watch` from a cluster of `rocketbed cluster`.
 """

@@ -1,7 +1,7 @@
-"""Attends a run of the testbed: shows in a feed what it does, and lends its buttons to the page.
+"""Attends a run of the testbed: shows in a feed what it does, and connects its buttons to the page.
 
-It looks at counters and at the history's events, never at the history's file, and asks nodes more
-often than the run does only while somebody is looking.
+It reads counters and the history's events, never the history's file, and queries nodes more often
+than the run does only while a browser is connected.
 """
 
 from typing import Any, Final
@@ -22,19 +22,19 @@ from rocketbed.chaos.run.conductor import Conductor
 
 LOOK_S: Final = 0.1
 ASK_S: Final = 0.2
-"""Between two questions to a node, while somebody looks."""
+"""Interval of queries to a node while a browser is connected."""
 POINT_S: Final = 0.5
 LOADED: Final = ("storm", "calm")
 """Phases in which all producers send."""
 
 
 class RunAttendant:
-    """One run's. Is `Attendant` to the run and `Desk` to the page."""
+    """Attendant of one run: an `Attendant` for the run and a `Desk` for the page."""
 
     needs: tuple[str, ...] = ("net.cut", "disk.powercut")
 
     def __init__(self, plan: Plan, feed: Feed, backend: str) -> None:
-        """`backend` is what the page says of where it runs."""
+        """`backend` is the page's description of where the run takes place."""
         self.feed = feed
         self.picture = Picture(feed)
         self._plan = plan
@@ -68,10 +68,10 @@ class RunAttendant:
 
         def take(entry: Event | Row) -> None:
             if isinstance(entry, Row):
-                lag.take(entry)
+                lag.add(entry)
                 return
             if entry.what == "topic_leaving":
-                lag.forget(history.topic_id(entry.fields["topic"]))
+                lag.remove_topic(history.topic_id(entry.fields["topic"]))
             self._take(entry)
 
         history.listener = take
@@ -89,11 +89,11 @@ class RunAttendant:
             self._look(conductor, self._console)
 
     async def press(self, action: str, name: str) -> str:
-        """A button. Raises `Refused`; where the backend fails, the run ends as failed."""
+        """Press a button. Raises `Refused`; if the backend fails, the run ends as failed."""
         nursery, console = self._nursery, self._console
         if nursery is None or console is None:
             raise Refused("nothing is running")
-        over = trio.Event()
+        is_done = trio.Event()
         answers: list[str | Refused] = []
 
         async def do() -> None:
@@ -102,17 +102,17 @@ class RunAttendant:
             except Refused as error:
                 answers.append(error)
             finally:
-                over.set()
+                is_done.set()
 
         nursery.start_soon(do)
-        await over.wait()
+        await is_done.wait()
         answer = answers[0] if answers else Refused("the run has ended")
         if isinstance(answer, Refused):
             raise answer
         return answer
 
     def end_storm(self) -> bool:
-        """End the faults; False when there is no storm."""
+        """End the fault phase; False if there is none."""
         if self._conductor is None or self._conductor.phase != "storm":
             return False
         self._conductor.end_storm()
@@ -187,9 +187,9 @@ class RunAttendant:
                 kind = "serving" if member is None else here
             self.picture.enter(name, kind, now_s)
         links = sorted(conductor.actions.effects.links().items())
-        kinds = [[one, other, "cut" if link.cut else "slow"] for (one, other), link in links]
+        kinds = [[first, second, "cut" if link.cut else "slow"] for (first, second), link in links]
         feed.put("links", kinds)
         counts = conductor.control.counts
         loaded = conductor.phase in LOADED
-        self._health.look(now_s, machines, counts.get("ok", 0), loaded=loaded)
+        self._health.update(now_s, machines, counts.get("ok", 0), loaded=loaded)
         feed.put("counts", {name: counts.get(name, 0) for name in ("ok", "weak", "fail", "info")})

@@ -1,8 +1,8 @@
-"""The buttons of a run: which can be pressed, and the step that each one is.
+"""Buttons of a run: which can be pressed, and the step behind each.
 
-A button is a step like any other, carried out by the run's own schedule. What lasts (a node that is
-down, paused, cut off) is ended by its counterpart, and then stands in the plan with the time that
-it lasted: `pause b1 for 3.2s`. So what was done by hand can be reproduced.
+A button is a step like any other, carried out by the run's own schedule. A lasting fault (a node
+that is down, paused, cut off) is ended by its counterpart, and then appears in the plan with its
+duration: `pause b1 for 3.2s`. So manual actions can be reproduced.
 """
 
 import math
@@ -20,20 +20,20 @@ from rocketbed.chaos.run.conductor import Conductor
 from rocketbed.chaos.run.schedule import Held
 
 CATCH_UP_S: Final = 2.0
-"""What a slave may take to have all that another one has, before it is made the master."""
+"""Time that a slave may take to catch up with the others before it is promoted."""
 LOOK_S: Final = 0.02
 ACTIONS: Final = ("kill", "start", "pause", "resume", "cut", "heal", "powercut", "promote")
 END: Final = "end"
 HEAL_ALL: Final = "heal-all"
 NEEDS: Final = {"pause": "proc.pause", "cut": "net.cut", "powercut": "disk.powercut"}
 VERBS: Final = {"cut": "isolate"}
-"""Where a button's step is called otherwise."""
+"""Verb of a button's step, if it differs from the button's name."""
 ENDED_BY: Final = {
     "start": ("kill", "stop", "powercut", "crash", "wipe"),
     "resume": ("pause",),
     "heal": ("isolate", "partition", "link"),
 }
-"""The button that ends a fault."""
+"""Button -> the faults that it ends."""
 
 
 class Console:
@@ -44,44 +44,44 @@ class Console:
         self.machines = [*shape.nameserver_names, *shape.nodes]
 
     def reasons(self, name: str) -> dict[str, str]:
-        """Why each of a machine's buttons cannot be pressed now; empty for one that can."""
+        """Return why each of a machine's buttons cannot be pressed now; empty if it can."""
         conductor = self._conductor
         if conductor.phase != "storm":
-            before = conductor.phase == "set up"
-            text = "the cluster is being set up" if before else "the fault phase is over"
+            is_setup = conductor.phase == "set up"
+            text = "the cluster is being set up" if is_setup else "the fault phase is over"
             return dict.fromkeys(ACTIONS, text)
         state = conductor.backend.state(name)
         is_node = name in conductor.members.members
-        found = {action: conductor.backend.lacks(need) or "" for action, need in NEEDS.items()}
-        found |= dict.fromkeys(ACTIONS[:2], "")
+        reasons = {action: conductor.backend.lacks(need) or "" for action, need in NEEDS.items()}
+        reasons |= dict.fromkeys(ACTIONS[:2], "")
         if not is_node:
-            found["powercut"] = "a nameserver has no data on disk"
-        runs = "" if state == "running" else f"it is {state}"
+            reasons["powercut"] = "a nameserver has no data on disk"
+        not_running = "" if state == "running" else f"it is {state}"
         if state == "down":
-            found["kill"] = found["powercut"] = "it is down"
-        found["start"] = "" if state == "down" else "it runs"
-        found["pause"] = found["pause"] or runs
-        found["resume"] = "" if state == "paused" else "it is not paused"
+            reasons["kill"] = reasons["powercut"] = "it is down"
+        reasons["start"] = "" if state == "down" else "it runs"
+        reasons["pause"] = reasons["pause"] or not_running
+        reasons["resume"] = "" if state == "paused" else "it is not paused"
         cut = self.is_cut(name)
-        found["cut"] = found["cut"] or ("it is cut off" if cut else "")
-        found["heal"] = "" if self._held(name, "heal") else "none of its links has a fault"
-        found["promote"] = runs
+        reasons["cut"] = reasons["cut"] or ("it is cut off" if cut else "")
+        reasons["heal"] = "" if self._held(name, "heal") else "none of its links has a fault"
+        reasons["promote"] = not_running
         if not is_node:
-            found["promote"] = "a nameserver has no master"
+            reasons["promote"] = "a nameserver has no master"
         elif conductor.members.is_leader(name):
-            found["promote"] = "it is the master"
+            reasons["promote"] = "it is the master"
         elif conductor.backend.elects:
-            found["promote"] = "a controller elects the master here"
-        return found
+            reasons["promote"] = "a controller elects the master here"
+        return reasons
 
     def is_cut(self, name: str) -> bool:
-        """Whether every link from a machine to the nodes and nameservers is cut."""
+        """True if every link from a machine to the nodes and nameservers is cut."""
         links = self._conductor.actions.effects.links()
         others = [other for other in self.machines if other != name]
         return all((name, other) in links and links[name, other].cut for other in others)
 
     async def press(self, action: str, name: str) -> str:
-        """Press a button; what it did. Raises `Refused`, `HostError`."""
+        """Press a button and return what was done. Raises `Refused`, `HostError`."""
         if action == END:
             if self._conductor.phase != "storm":
                 is_over = self._conductor.storm_s
@@ -103,10 +103,10 @@ class Console:
             return await self._do(f"{VERBS.get(action, action)} {name}")
 
     def note(self, event: Event) -> None:
-        """A node that starts ends the fault that it was down for, whoever started it."""
+        """End the fault that a starting node was down for, whoever started it."""
         if event.function == Function.NODE and event.what == "start":
-            before = self._held(event.node, "start") + self._held(event.node, "resume")
-            for held in before:
+            faults = self._held(event.node, "start") + self._held(event.node, "resume")
+            for held in faults:
                 if held.by_hand and held.done.names == [event.node]:
                     self._conductor.schedule.overtaken(held)
 
@@ -115,23 +115,23 @@ class Console:
     async def _may_lead(self, name: str) -> None:
         """Wait until no other slave has more of the log, as `cluster promote` does.
 
-        What a slave lacks may have been acknowledged: to lose that is an error of the operator's,
-        not of the cluster. Raises `Refused`.
+        What a slave lacks may have been acknowledged: losing that would be the operator's error,
+        not the cluster's. Raises `Refused`.
         """
         backend, members = self._conductor.backend, self._conductor.members
         group = members.members[name].group
         reason = "it does not report the end of its log"
         until = trio.current_time() + CATCH_UP_S
         while trio.current_time() < until:
-            own, others = await backend.observe(name), {}
+            own, log_ends = await backend.observe(name), {}
             for other in members.followers(group):
                 if other != name and (sample := await backend.observe(other)) is not None:
-                    others[other] = sample.written
-            longest = max(others, key=others.__getitem__, default=name)
-            if own is not None and own.written >= others.get(longest, 0):
+                    log_ends[other] = sample.written
+            longest = max(log_ends, key=log_ends.__getitem__, default=name)
+            if own is not None and own.written >= log_ends.get(longest, 0):
                 return
             if own is not None:
-                reason = f"{longest} has {others[longest]} bytes of log, it has {own.written}"
+                reason = f"{longest} has {log_ends[longest]} bytes of log, it has {own.written}"
             await trio.sleep(LOOK_S)
         raise Refused(f"promote {name}: {reason}")
 
@@ -140,29 +140,29 @@ class Console:
             raise Refused("the fault phase is over")
         schedule = self._conductor.schedule
         faults = [held for held in schedule.held if held.step.verb in ENDED_BY["heal"]]
-        mended = [held for held in faults if held.by_hand]
-        for held in mended:
+        healed = [held for held in faults if held.by_hand]
+        for held in healed:
             await schedule.end(held, by_hand=True)
         if self._conductor.actions.effects.in_force:
             return await self._do("heal")
-        if not mended:
+        if not healed:
             raise Refused("no link or disk has a fault")
-        return "over: " + ", ".join(held.step.action() for held in mended)
+        return "over: " + ", ".join(held.step.action() for held in healed)
 
     async def _end_fault(self, action: str, name: str) -> str:
-        """End what a machine suffers from; a fault of several machines is not ended for one."""
+        """End a fault of a machine; a fault of several machines is not ended for one of them."""
         schedule = self._conductor.schedule
         held = self._held(name, action)
         if action == "heal":
-            for one in held:
-                await schedule.end(one, by_hand=True)
+            for fault in held:
+                await schedule.end(fault, by_hand=True)
         elif held and (action == "resume" or held[-1].done.names == [name]):
             await schedule.end(held[-1], by_hand=True)
         elif action == "start":
             return await self._do(f"restart {name} down")
         else:
             raise Refused(f"{action} {name}: it is unknown why it is not running")
-        return "over: " + ", ".join(one.step.action() for one in held[-1:])
+        return "over: " + ", ".join(fault.step.action() for fault in held[-1:])
 
     def _held(self, name: str, action: str) -> list[Held]:
         return [
@@ -179,7 +179,7 @@ class Console:
 
 
 def session_plan(plan: Plan, conductor: Conductor) -> Plan:
-    """The plan that does again, at the same times, what was done in a run, by hand or not."""
+    """Return the plan that repeats a run, manual steps included, at the same times."""
     steps = [step.to_the_millisecond() for step in conductor.schedule.done]
     steps.sort(key=lambda step: step.at_s)
     storm_s = math.ceil(1000 * conductor.storm_s) / 1000

@@ -1,7 +1,8 @@
-"""What browsers see: a table of small values, and for each reader what has changed since it looked.
+"""Values that browsers show: a table of small values, and for each reader the changes since its
+last update.
 
-A reader is given the newest value of whatever changed, never a list of all changes. So one that is
-slow, or gone, costs nothing: there is no queue that could grow for it.
+A reader gets the newest value of each changed key, never a list of all changes. So a slow or dead
+reader costs nothing: no queue can grow for it.
 """
 
 from collections import OrderedDict
@@ -12,34 +13,34 @@ from typing import Any, Final, NamedTuple
 import trio
 
 PAUSE_S: Final = 0.12
-"""Between two updates of a reader; what changes meanwhile comes together."""
+"""Time between two updates of a reader; changes meanwhile are combined."""
 
 
 class Update(NamedTuple):
-    """What a reader has not seen."""
+    """Changes that a reader has not had yet."""
 
     whole: bool
-    """Whether this is everything, so that what was known before is to be dropped."""
+    """True if this is everything, so that older values are to be dropped."""
     values: dict[str, Any]
-    """By key. Of keys that are numbered, a browser forgets the oldest by itself."""
+    """Values by key. A browser drops the oldest of numbered keys on its own."""
 
 
 class Feed:
-    """The table. Values are JSON; a value that was handed over is not changed any more."""
+    """The table of values. Values are JSON and must not change once they are in it."""
 
     def __init__(self) -> None:
         self.readers = 0
-        """Browsers that look now."""
+        """Number of browsers that are connected."""
         self._values: OrderedDict[str, tuple[int, Any]] = OrderedDict()
-        """Those that changed last stand last, each with the number of its change."""
+        """Values in order of their last change, each with the number of that change."""
         self.version = 0
         self._changed = trio.Event()
         self._readers_changed = trio.Event()
 
     def put(self, key: str, value: Any) -> None:
-        """Set a value; the same as before is no change."""
-        known = self._values.get(key)
-        if known is not None and known[1] == value:
+        """Set a value; an equal value is no change."""
+        current = self._values.get(key)
+        if current is not None and current[1] == value:
             return
         self.version += 1
         self._values[key] = self.version, value
@@ -47,15 +48,16 @@ class Feed:
         self._changed.set()
 
     def drop(self, key: str) -> None:
-        """Take a value away, so that new readers do not get it. Those that have it are not told."""
+        """Remove a value, so that new readers do not get it. Readers that have it are not
+        notified."""
         self._values.pop(key, None)
 
     def get(self, key: str) -> Any:
-        known = self._values.get(key)
-        return None if known is None else known[1]
+        current = self._values.get(key)
+        return None if current is None else current[1]
 
     async def wait_nobody(self, grace_s: float) -> None:
-        """Wait until no browser has looked for so long."""
+        """Wait until no browser has been connected for `grace_s`."""
         while True:
             while self.readers:
                 await self._readers_changed.wait()
@@ -73,14 +75,14 @@ class Feed:
             self._count(-1)
 
     def since(self, version: int) -> dict[str, Any]:
-        """What changed after a version, in the order of the changes."""
-        found: list[tuple[str, Any]] = []
+        """Return the values that changed after a version, in order of their changes."""
+        changes: list[tuple[str, Any]] = []
         for key in reversed(self._values):
             changed, value = self._values[key]
             if changed <= version:
                 break
-            found.append((key, value))
-        return dict(reversed(found))
+            changes.append((key, value))
+        return dict(reversed(changes))
 
     async def wait_changed(self, version: int) -> None:
         while self.version <= version:
@@ -95,18 +97,18 @@ class Feed:
 
 
 class Reader:
-    """One browser's view."""
+    """View of one browser."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._seen = -1
+        self._version = -1
 
     async def next(self) -> Update:
-        """The next update, as soon as there is one; the first one is everything."""
-        feed, whole = self._feed, self._seen < 0
+        """Wait for the next update; the first one is everything."""
+        feed, whole = self._feed, self._version < 0
         if not whole:
             await trio.sleep(PAUSE_S)
-            await feed.wait_changed(self._seen)
-        values = feed.since(max(self._seen, 0))
-        self._seen = feed.version
+            await feed.wait_changed(self._version)
+        values = feed.since(max(self._version, 0))
+        self._version = feed.version
         return Update(whole, values)

@@ -1,7 +1,7 @@
-"""One HTTP connection of a browser: requests in, answers out. The protocol itself is h11's.
+"""Connection of a browser: requests in, answers out. h11 implements the protocol itself.
 
-Limits: a request's head 16 KiB, its body 4 KiB, 10 s for both from its first byte; 10 s to begin
-the first request, too. A browser that takes nothing for 20 s is dropped.
+Limits: a request's head 16 KiB, its body 4 KiB, 10 s for both from its first byte; 10 s until the
+first request begins. A browser that accepts no data for 20 s is dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from rocketbed.world.api import Stream
 
 READ_S: Final = 10.0
 IDLE_S: Final = 120.0
-"""A kept connection without a request."""
+"""Limit for an idle connection between requests."""
 WRITE_S: Final = 20.0
 LINGER_S: Final = 1.0
-"""After an answer to what was not read to its end."""
+"""Time to linger after an answer to a request that was not read completely."""
 HEAD_MAX: Final = 16 << 10
 BODY_MAX: Final = 4 << 10
 _CHUNK: Final = 16 << 10
@@ -27,7 +27,7 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
     " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What our pages may load: only what this server has."""
+"""Content policy of our pages: only resources of this server."""
 
 
 class BadRequest(Exception):
@@ -44,7 +44,7 @@ class Request:
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By lower-case name; of a repeated one the last."""
+    """By lower-case name; the last value of a repeated header."""
     body: bytes = b""
 
 
@@ -56,7 +56,7 @@ class HttpConnection:
         self._is_bodiless = False
 
     async def request(self) -> Request | None:
-        """The next request; None when the browser has gone. Raises `BadRequest`."""
+        """Return the next request; None if the browser has disconnected. Raises `BadRequest`."""
         if self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE:
             self._protocol.start_next_cycle()
         elif self._protocol.our_state is not h11.IDLE:
@@ -91,20 +91,21 @@ class HttpConnection:
     async def answer(
         self, status: int, kind: str, body: bytes, headers: Sequence[tuple[str, str]] = ()
     ) -> None:
-        """A whole answer of a content type. Raises `trio.BrokenResourceError`."""
-        own = [("content-length", str(len(body)))]
-        data = self._head(status, kind, [*own, *headers])
+        """Send a complete answer of a content type. Raises `trio.BrokenResourceError`."""
+        length = [("content-length", str(len(body)))]
+        data = self._head(status, kind, [*length, *headers])
         if not self._is_bodiless:
             data += self._protocol.send(h11.Data(data=body)) or b""
         data += self._protocol.send(h11.EndOfMessage()) or b""
         await self._send(data)
 
     async def begin(self, kind: str) -> None:
-        """Begin an answer that goes on until it is broken off."""
+        """Begin an answer that continues until it is aborted."""
         await self._send(self._head(200, kind, []))
 
     async def go_on(self, body: bytes) -> None:
-        """A further part of it. Raises `trio.BrokenResourceError`, also when nobody takes it."""
+        """Send a further part of it. Raises `trio.BrokenResourceError`, also if no data is
+        accepted."""
         await self._send(self._protocol.send(h11.Data(data=body)) or b"")
 
     async def wait_gone(self) -> None:
@@ -114,7 +115,7 @@ class HttpConnection:
             return
 
     async def finish(self) -> None:
-        """Take in for a moment what still comes: to close before that could lose the answer."""
+        """Receive for a moment what still arrives: closing before could lose the answer."""
         with trio.move_on_after(LINGER_S):
             await self._stream.send_eof()
             while await self._stream.receive_some(_CHUNK):

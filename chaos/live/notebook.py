@@ -1,7 +1,7 @@
-"""What was done by hand to a cluster that no plan runs, kept as a scenario.
+"""Faults injected by hand into a cluster that no plan runs, recorded as a scenario.
 
 The cluster of `rocketbed cluster` has names of its own; in the scenario its master is `b1`, its
-slaves `b2` and so on, as the testbed calls them; those of a second group `c1` and so on.
+slaves `b2` and so on, as in the testbed; those of a second group are `c1` and so on.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Notebook:
             failover=cluster.failover and len(nodes) >= 3 * groups,
         )
         self.names = dict(zip(nodes, self._shape.nodes, strict=True))
-        """A member's name in the scenario."""
+        """Scenario names of the members."""
         self.names |= zip(servers, self._shape.nameserver_names, strict=True)
         self.steps: list[Step] = []
 
@@ -47,7 +47,7 @@ class Notebook:
         self.steps.append(Step(trigger=trigger, verb=verb, target=target, words=words))
 
     def end(self, verbs: Sequence[str], name: str, time_s: float) -> None:
-        """The last of these verbs on a member is over; if there is none, this is a start."""
+        """End the last of these verbs on a member; if there is none, the call records a start."""
         for place in range(len(self.steps) - 1, -1, -1):
             step = self.steps[place]
             if step.verb in verbs and step.target == self.names[name] and step.for_s is None:
@@ -71,6 +71,6 @@ class Notebook:
     def save(self, directory: Path) -> Path:
         """Write the scenario into the cluster's directory. Raises `OSError`."""
         path = directory / FILE
-        what = "The faults that were injected by hand into a local cluster"
-        write_whole(path, plan_to_toml(self.plan(), description=what))
+        description = "The faults that were injected by hand into a local cluster"
+        write_whole(path, plan_to_toml(self.plan(), description=description))
         return path

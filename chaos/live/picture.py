@@ -1,12 +1,12 @@
-"""From what happens to a cluster to what a browser draws: spans, events and points in a feed.
+"""Translates events of a cluster to what a browser draws: spans, events and points in a feed.
 
 Times are seconds of the run's clock. Keys of the feed:
 
-    machine:NAME   what it is and what its buttons can do      at:NAME   where its log stands
-    span:N         a stretch of a machine's row                event:N   a line of the list
-    point:N        half a second of the load                   links     links with a fault
+    machine:NAME   its kind and its buttons             at:NAME   ends of its log
+    span:N         a period in a machine's row          event:N   a line of the list
+    point:N        half a second of the load            links     links with a fault
 
-Of the numbered ones only the last are kept.
+Of the numbered ones only the latest are kept.
 """
 
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ from rocketbed.chaos.run.api import Sample
 
 KEPT: Final = {"span": 400, "event": 200, "point": 600}
 LASTING: Final = ("partition", "isolate", "link", "disk", "pause", "clock", "cpu")
-"""Steps that are in force until something ends them, also without a time of their own."""
+"""Steps that are in force until something ends them, even without a duration."""
 MENDED: Final = ("partition", "isolate", "link", "disk")
 """Those that a step `heal` ends."""
 EVERYTHING: Final = "everything"
 UNSHOWN: Final = ("master", "refused")
-"""What a sample says that the page has from elsewhere, or needs not."""
+"""Fields of a sample that the page gets elsewhere, or does not need."""
 
 
 class Picture:
@@ -31,34 +31,35 @@ class Picture:
         self.feed = feed
         self._numbers: dict[str, int] = dict.fromkeys(KEPT, 0)
         self._open: dict[int, tuple[str, dict[str, Any]]] = {}
-        """Spans without an end by number: the machine's name or the step's text, and the span."""
+        """Open spans by number: the machine's name or the step's text, and the span."""
 
-    # --- what anybody may draw
+    # --- for any caller
 
     def add(self, kind: str, value: dict[str, Any]) -> int:
         self._numbers[kind] += 1
         number = self._numbers[kind]
         self.feed.put(f"{kind}:{number}", value)
         self.feed.drop(f"{kind}:{number - KEPT[kind]}")
-        if kind == "span" and (still := self._open.pop(number - KEPT[kind], None)):
-            self._open[self.add("span", still[1])] = still  # before it is too old to be kept
+        if kind == "span" and (open_span := self._open.pop(number - KEPT[kind], None)):
+            # Re-added before it is too old to be kept.
+            self._open[self.add("span", open_span[1])] = open_span
         return number
 
     def tell(self, time_s: float, text: str, kind: str = "", *, by_hand: bool = False) -> None:
         self.add("event", {"t": round(time_s, 3), "text": text, "kind": kind, "hand": by_hand})
 
     def enter(self, name: str, kind: str, time_s: float) -> None:
-        """A machine is something else from now on: `master`, `slave`, `recovering`, ..."""
-        before = [number for number, (whose, _) in self._open.items() if whose == name]
-        if any(self._open[number][1]["kind"] == kind for number in before):
+        """Begin a span of a machine: `master`, `slave`, `recovering`, ..."""
+        open_numbers = [number for number, (owner, _) in self._open.items() if owner == name]
+        if any(self._open[number][1]["kind"] == kind for number in open_numbers):
             return
-        self._end(before, time_s)
+        self._end(open_numbers, time_s)
         span = {"rows": [name], "kind": kind, "begin": round(time_s, 3), "end": None}
         self._open[self.add("span", span)] = name, span
 
     def has(self, name: str) -> bool:
-        """Whether a row has a span that goes on."""
-        return any(whose == name for whose, _ in self._open.values())
+        """True if a row has an open span."""
+        return any(owner == name for owner, _ in self._open.values())
 
     def begin_fault(
         self,
@@ -70,7 +71,7 @@ class Picture:
         lasts: bool,
         by_hand: bool = False,
     ) -> None:
-        """A step was carried out; `step` is its text with the time."""
+        """Begin the span of a step that was carried out; `step` is its text with the time."""
         span = {
             "rows": list(dict.fromkeys(names)),
             "kind": "fault",
@@ -85,22 +86,22 @@ class Picture:
             self._open[number] = step, span
 
     def end_faults(self, time_s: float, *, step: str = EVERYTHING) -> None:
-        """A step is over, or all of them."""
+        """End the span of a step, or of all."""
         faults = [(number, *of) for number, of in self._open.items() if of[1]["kind"] == "fault"]
-        over = [
+        ended = [
             number
             for number, text, span in faults
             if step in (EVERYTHING, text) or (step == "heal" and span["verb"] in MENDED)
         ]
-        self._end(over, time_s)
+        self._end(ended, time_s)
 
     def stand(self, name: str, sample: Sample | None) -> None:
-        """Where a machine's log stands; None: it does not say."""
+        """Set the ends of a machine's log; None if it does not answer."""
         key = f"at:{name}"
         if sample is None:
-            known = self.feed.get(key)
-            if known is not None:
-                self.feed.put(key, {**known, "following": False, "answers": False})
+            current = self.feed.get(key)
+            if current is not None:
+                self.feed.put(key, {**current, "following": False, "answers": False})
             return
         row = {name: value for name, value in sample.as_row().items() if name not in UNSHOWN}
         self.feed.put(
@@ -112,7 +113,7 @@ class Picture:
             _, span = self._open.pop(number)
             self.feed.put(f"span:{number}", {**span, "end": round(time_s, 3)})
 
-    # --- what a run's history tells
+    # --- from a run's history
 
     def take(self, event: Event) -> None:
         time_s = event.time_ns / 1e9
@@ -146,13 +147,13 @@ class Picture:
 
 
 def action_of(step: str) -> str:
-    """A concrete step's text without its time: `at 3s kill b1` is `kill b1`."""
+    """Return a concrete step's text without its time: `at 3s kill b1` is `kill b1`."""
     words = step.split(" ", 2)
     return words[2] if len(words) == 3 and words[0] == "at" else step
 
 
 def _sentence(event: Event) -> str:
-    """An event of a node in words; empty for what only a chart shows."""
+    """Describe an event of a node in words; empty for one that only a chart shows."""
     node, fields = event.node, event.fields
     if event.what == "start":
         part = "master" if fields.get("id") == 0 else "slave"

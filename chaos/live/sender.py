@@ -1,4 +1,4 @@
-"""A load for a cluster that has none: messages at a rate, counted by outcome and by time."""
+"""Load for a cluster that has none: messages at a rate, counted by outcome, with latencies."""
 
 from collections import Counter, deque
 from typing import Final
@@ -22,7 +22,7 @@ TIMEOUT_S: Final = 3.0
 
 class Sender:
     def __init__(self, world: World, nameservers: str, rate: float) -> None:
-        """`rate` is messages a second; what finds 64 others under way is left out."""
+        """`rate` is messages a second; a message is skipped while 64 others are pending."""
         self.counts: Counter[str] = Counter()
         self.latencies_ns: deque[int] = deque(maxlen=LATENCIES_MAX)
         self._world = world
@@ -41,16 +41,16 @@ class Sender:
             ) as producer,
             trio.open_nursery() as nursery,
         ):
-            due = trio.current_time()
+            next_send = trio.current_time()
             while True:
-                due = max(due + 1 / self._rate, trio.current_time() - 1.0)
-                await trio.sleep_until(due)
+                next_send = max(next_send + 1 / self._rate, trio.current_time() - 1.0)
+                await trio.sleep_until(next_send)
                 if limit.available_tokens >= 1:
                     nursery.start_soon(self._send, producer, limit)
 
     async def _send(self, producer: Producer, limit: trio.CapacityLimiter) -> None:
         async with limit:
-            began = trio.current_time()
+            start = trio.current_time()
             try:
                 outcome = await producer.send(Message(TOPIC, BODY))
             except (ClientError, RemotingError, ProtocolError):
@@ -58,7 +58,7 @@ class Sender:
                 return
             if isinstance(outcome, Sent) and outcome.is_safe:
                 self.counts["ok"] += 1
-                self.latencies_ns.append(round((trio.current_time() - began) * 1e9))
+                self.latencies_ns.append(round((trio.current_time() - start) * 1e9))
             elif isinstance(outcome, Sent):
                 self.counts["weak"] += 1
             else:

@@ -1,10 +1,10 @@
-"""Serves the page, what it shows, and its buttons, on 127.0.0.1 within the harness's own loop.
+"""Serves the page, its values, and its buttons, on 127.0.0.1 within the harness's own loop.
 
 GET /              the page (the token in the address; a cookie for looking afterwards)
 GET /live.js ...   its parts
 GET /feed          server-sent events: {"whole": ..., "values": {...}} (`chaos.live.feed`)
 POST /press        {"action": "kill", "name": "b1"}: a button; the token in a header
-GET /report        the run's report, once there is one
+GET /report        the run's report, once it exists
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ from rocketbed.world.api import Listener, Stream, World
 HOST: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 64
 STRANGERS_MAX: Final = 64
-"""Connections that have not shown the token yet; of more, the oldest is dropped."""
+"""Limit of connections that have not shown the token yet; beyond it the oldest is dropped."""
 PAGE: Final = Path(__file__).parent / "page"
 INDEX: Final = "index.html"
 KINDS: Final = {
@@ -38,7 +38,7 @@ REPORT_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""A report is one file with its styles and its script in it."""
+"""Policy of a report: one file that contains its styles and its script."""
 
 
 class LiveError(RocketbedError):
@@ -46,23 +46,23 @@ class LiveError(RocketbedError):
 
 
 class Refused(Exception):
-    """A button that cannot be pressed now; the reason is for the user."""
+    """A button cannot be pressed now; the reason is for the user."""
 
 
 class Desk(Protocol):
     async def press(self, action: str, name: str) -> str:
-        """Do something to a machine; what was done. Raises `Refused`."""
+        """Do something to a machine and return what was done. Raises `Refused`."""
 
 
 class LiveServer:
-    """One page for any number of browsers."""
+    """A page for any number of browsers."""
 
     def __init__(self, world: World, feed: Feed, desk: Desk) -> None:
         self.feed = feed
         self.access = Access(0)
-        """The one that counts is made by `listen`."""
+        """A placeholder; `listen` sets the effective one."""
         self.files: dict[str, Path] = {}
-        """Path of the address -> file that is served beside the page."""
+        """Path of the address -> additional file to serve."""
         self._world = world
         self._desk = desk
         self._listener: Listener | None = None
@@ -81,7 +81,7 @@ class LiveServer:
         }
 
     async def listen(self, port: int) -> str:
-        """Take a port (0: a free one); the address to open. Raises `LiveError`."""
+        """Listen on a port (0: a free one) and return the address to open. Raises `LiveError`."""
         try:
             self._listener = await self._world.network.listen(HOST, port)
         except OSError as error:
@@ -103,7 +103,7 @@ class LiveServer:
             await self._listener.aclose()
 
     async def _connection(self, stream: Stream) -> None:
-        """All requests of one connection; whatever the browser does wrong ends only this one."""
+        """Handle all requests of one connection; errors of the browser end only this connection."""
         connection = HttpConnection(stream)
         try:
             async with stream:
@@ -118,7 +118,8 @@ class LiveServer:
             return
 
     async def _first_request(self, connection: HttpConnection) -> Request | None:
-        """The first one, if it may be made. Who is not known yet cannot keep others away."""
+        """Return the first request if it is admitted. Connections without the token cannot block
+        others."""
         if len(self._strangers) >= STRANGERS_MAX:
             self._strangers.pop(next(iter(self._strangers))).cancel()
         with trio.CancelScope() as scope:
@@ -152,7 +153,7 @@ class LiveServer:
             self._known -= 1
 
     async def _is_admitted(self, connection: HttpConnection, request: Request) -> bool:
-        """Whether a request is answered; one that is not is told why."""
+        """True if a request is admitted; otherwise the reason is sent."""
         refusal = self.access.refusal(request.method, request.headers, request.query)
         if refusal is not None:
             await _say(connection, 403, refusal)
@@ -163,8 +164,8 @@ class LiveServer:
         await connection.answer(200, KINDS[".html"], (PAGE / INDEX).read_bytes(), headers)
 
     async def _file(self, connection: HttpConnection, path: str) -> None:
-        beside = self.files.get(path)
-        file = self._parts.get(path) if beside is None else beside
+        extra = self.files.get(path)
+        file = self._parts.get(path) if extra is None else extra
         try:
             body = b"" if file is None else file.read_bytes()
         except OSError:
@@ -172,7 +173,7 @@ class LiveServer:
         if file is None:
             await _say(connection, 404, f"not found: {path} here")
             return
-        policy = [] if beside is None else [("content-security-policy", REPORT_POLICY)]
+        policy = [] if extra is None else [("content-security-policy", REPORT_POLICY)]
         await connection.answer(200, KINDS[file.suffix], body, policy)
 
     async def _feed(self, connection: HttpConnection, request: Request) -> None:
@@ -203,11 +204,11 @@ class LiveServer:
             await _say(connection, 400, f"not an action: {error}")
             return
         try:
-            done = await self._desk.press(action, name)
+            result = await self._desk.press(action, name)
         except Refused as error:
             await _say(connection, 409, str(error))
         else:
-            await _say(connection, 200, done)
+            await _say(connection, 200, result)
 
 
 async def _say(connection: HttpConnection, status: int, text: str) -> None:

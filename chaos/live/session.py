@@ -1,7 +1,7 @@
-"""A run with a live page, from its first process to its verdict; and what was done, kept as a plan.
+"""A run with a live page, from its first process to its verdict; its steps are kept as a plan.
 
-Unlike other runs it lives in the command's own process: somebody sits before it. Ctrl-C ends the
-storm, a second one (and SIGTERM at any time) the run, with everything cleaned up.
+Unlike other runs it lives in the command's own process, as a person watches it. Ctrl-C ends the
+fault phase; a second one (and SIGTERM at any time) ends the run, with everything cleaned up.
 """
 
 import gc
@@ -32,27 +32,29 @@ from rocketbed.world.real import real_world
 
 ABORT: Final = (signal.SIGTERM, signal.SIGHUP)
 LOOKING_S: Final = 5.0
-"""How long a browser may be away (a reload) and still be waited for, once the verdict is there."""
+"""Time for which a browser may be away (a reload) without ending the page, once there is a
+verdict."""
 
 SHOW_S: Final = 0.2
-"""Between two looks at the judge."""
+"""Interval of updates while the run is judged."""
 
 RunPlan = Callable[[Plan, Path, Say, Attendant], Awaitable[RunRecord]]
-"""Runs a plan in a directory, with somebody at the controls. Raises `HostError`."""
+"""Runs a plan in a directory, with an attendant. Raises `HostError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     directory: Path
-    """Exists and is empty: the run's own."""
+    """The run's own directory; exists and is empty."""
     scenario: Path
-    """What was done, as a scenario (TOML)."""
+    """File for the steps of the run, as a scenario (TOML)."""
     replay: Path
-    """The same as a replay file."""
+    """File for the same as a replay file."""
 
     @classmethod
     def of(cls, report: Path, plan: Plan, backend: BackendName) -> "Place":
-        """Beside the directory of the run, since a later run of that name clears it."""
+        """Return the places beside the directory of the run, since a later run of that name clears
+        it."""
         key = run_key(plan)
         return cls(
             directory=report / f"{key}-{backend}",
@@ -66,7 +68,7 @@ class _Session:
     outcome: Outcome
     interrupted: bool = False
     looking: trio.CancelScope = field(default_factory=trio.CancelScope)
-    """In force while nothing but the page is left."""
+    """Scope of the time in which only the page is left."""
 
 
 def run_live(
@@ -79,18 +81,17 @@ def run_live(
     say: Say,
     port: int = 0,
 ) -> Outcome:
-    """Run and judge a plan whose storm ends when somebody says so.
+    """Run and judge a plan whose fault phase ends on request.
 
-    `software` is what the page calls that which runs, where that is not our own node.
-
-    The outcome's plan is what was done. Raises `KeyboardInterrupt` for a run that was broken off,
-    `LiveError` when the page cannot be served, `OSError` when files cannot be written.
+    `software` is the page's name for foreign software under test. The outcome's plan contains what
+    was done. Raises `KeyboardInterrupt` for an aborted run, `LiveError` if the page cannot be
+    served, `OSError` if files cannot be written.
     """
-    where = f"{backend} · {software}" if software else backend
-    attendant = RunAttendant(plan, Feed(), where)
+    description = f"{backend} · {software}" if software else backend
+    attendant = RunAttendant(plan, Feed(), description)
     session = _Session(Outcome(plan=plan, backend=backend, directory=place.directory))
     gc.collect()
-    gc.freeze()  # what was imported stays, and need not be looked through again and again
+    gc.freeze()  # imported objects stay, and need not be scanned again and again
     trio.run(_session, session, attendant, place, run, say, port)
     if session.interrupted:
         raise KeyboardInterrupt
@@ -138,19 +139,19 @@ async def _session(
 
 
 async def _judge(feed: Feed, world: World, directory: Path) -> Judgement:
-    """Judge a run in a thread, and show how far the judge is."""
-    told = (0, 0, "reading what the run left behind")
+    """Judge a run in a thread, and show the progress."""
+    state = (0, 0, "reading what the run left behind")
 
-    def progress(done: int, of: int, title: str) -> None:
-        nonlocal told
-        told = done, of, title
+    def progress(done: int, total: int, title: str) -> None:
+        nonlocal state
+        state = done, total, title
 
     async def show() -> None:
-        began = trio.current_time()
+        start = trio.current_time()
         while True:
-            done, of, title = told
-            passed_s = int(trio.current_time() - began)
-            feed.put("judging", {"done": done, "of": of, "check": title, "s": passed_s})
+            done, total, title = state
+            elapsed_s = int(trio.current_time() - start)
+            feed.put("judging", {"done": done, "of": total, "check": title, "s": elapsed_s})
             await trio.sleep(SHOW_S)
 
     async with trio.open_nursery() as nursery:
@@ -166,8 +167,8 @@ def _write(session: _Session, place: Place, record: RunRecord, judgement: Judgem
     outcome.record, outcome.judgement = record, judgement
     judgement.save(place.directory)
     save_replay(Replay.of(outcome), place.replay)
-    what = "The faults that were injected by hand in a live run"
-    place.scenario.write_text(plan_to_toml(outcome.plan, description=what), encoding="utf-8")
+    description = "The faults that were injected by hand in a live run"
+    place.scenario.write_text(plan_to_toml(outcome.plan, description=description), encoding="utf-8")
     write_report(place.directory, judgement, record, again=f"rocketbed chaos replay {place.replay}")
 
 
@@ -185,8 +186,8 @@ async def _signals(
     with trio.open_signal_receiver(signal.SIGINT, *ABORT) as signals:
         task_status.started()
         async for number in signals:
-            over = session.outcome.judgement is not None or session.outcome.error
-            if number == signal.SIGINT and over:
+            is_over = session.outcome.judgement is not None or session.outcome.error
+            if number == signal.SIGINT and is_over:
                 session.looking.cancel()
             elif number in ABORT or not attendant.end_storm():
                 session.interrupted = True

@@ -1,8 +1,8 @@
-"""Shows a cluster of `rocketbed cluster` that runs by itself, and lends buttons to the page.
+"""Shows a cluster of `rocketbed cluster` that runs on its own, and connects buttons to the page.
 
-The cluster goes on when the watch ends, and others may change it meanwhile: roles are read again
-from its file, states from its processes. What a single machine's processes share (disk, network)
-cannot be broken for one of them.
+The cluster continues when the watch ends, and others may change it meanwhile: roles are read again
+from its file, states from its processes. Faults of what a single machine's processes share (disk,
+network) cannot be injected for one of them.
 """
 
 from collections import Counter, deque
@@ -37,7 +37,7 @@ SHARED: Final = (
 
 
 class Watch:
-    """One cluster. Is `Desk` to the page."""
+    """Watch of one cluster; a `Desk` for the page."""
 
     def __init__(self, cluster: LocalCluster, feed: Feed, world: World) -> None:
         self.feed = feed
@@ -51,10 +51,10 @@ class Watch:
         self._promoting = trio.Lock()
         self._answering: set[str] = set()
         self._leading: dict[str, str] = {}
-        """With failover: who of each group said last that it leads, while it answers."""
+        """With failover: node of each group that last reported to lead, while it answers."""
         self._kinds: dict[str, str] = {}
         self._states: dict[str, str] = {}
-        """As they were at the last look; to ask may take a call to a daemon."""
+        """States at the last look; a query may take a call to a daemon."""
         self._plan_time_ns = 0
         self._plan_time_ns = self._plan_changed()
         plan = cluster.plan
@@ -93,7 +93,7 @@ class Watch:
             nursery.cancel_scope.cancel()
 
     async def press(self, action: str, name: str) -> str:
-        """A button. Raises `Refused`."""
+        """Press a button. Raises `Refused`."""
         if name not in self._locks:
             raise Refused(f"unknown member {name!r}")
         async with self._locks[name]:
@@ -156,14 +156,14 @@ class Watch:
         self.picture.tell(now_s, f"over: {verbs[0]} {name}", "heal", by_hand=True)
 
     def _reasons(self, name: str) -> dict[str, str]:
-        """Why a button cannot be pressed; empty for one that can."""
+        """Return why each button cannot be pressed; empty if it can."""
         state, member = self._states[name], self._cluster.plan.member(name)
-        runs = "" if state == "running" else f"it is {state}"
-        promote = runs or ("it is the master" if self._role(name) == "master" else "")
+        not_running = "" if state == "running" else f"it is {state}"
+        promote = not_running or ("it is the master" if self._role(name) == "master" else "")
         return {
             "kill": "it is down" if state == "down" else "",
             "start": "" if state == "down" else "it runs",
-            "pause": runs,
+            "pause": not_running,
             "resume": "" if state == "paused" else "it is not paused",
             "promote": promote if member.is_node else "a nameserver has no master",
             "cut": SHARED.format("network"),
@@ -174,18 +174,18 @@ class Watch:
     # --- looking
 
     def _is_the_same(self) -> bool:
-        """Read the cluster's file again if it changed; whether it is the same cluster still."""
+        """Read the cluster's file again if it changed; True if it is still the same cluster."""
         changed = self._plan_changed()
         if changed == self._plan_time_ns or self._promoting.locked():
             return True
         try:
-            found = LocalCluster.load(self._cluster.directory)
+            cluster = LocalCluster.load(self._cluster.directory)
         except ClusterError:
-            return not (self._cluster.directory / FILE).exists()  # gone: nothing runs
-        places = {name: found.address(name) for name in found.names}
+            return not (self._cluster.directory / FILE).exists()  # without it no cluster runs
+        places = {name: cluster.address(name) for name in cluster.names}
         if places != {name: self._cluster.address(name) for name in self._cluster.names}:
             return False
-        self._plan_time_ns, self._cluster = changed, found
+        self._plan_time_ns, self._cluster = changed, cluster
         return True
 
     def _look(self) -> None:
@@ -208,14 +208,14 @@ class Watch:
             machines[name] = value
             kind = state
             if state == "running":
-                here = name in self._answering
-                kind = "serving" if not member.is_node else role if here else "recovering"
+                answers = name in self._answering
+                kind = "serving" if not member.is_node else role if answers else "recovering"
             self.picture.enter(name, kind, now_s)
             if self._kinds.get(name) not in (None, kind):
                 self.picture.tell(now_s, f"{name} is {kind}", "")
             self._kinds[name] = kind
         ok = 0 if self._sender is None else self._sender.counts["ok"]
-        self._health.look(now_s, machines, ok, loaded=self._sender is not None)
+        self._health.update(now_s, machines, ok, loaded=self._sender is not None)
 
     async def _ask(self, name: str) -> None:
         while True:
@@ -234,7 +234,7 @@ class Watch:
             await trio.sleep(LOOK_S)
 
     async def _count(self, sender: Sender | None) -> None:
-        """Points of the load: ours, or how the masters' counts of messages grow."""
+        """Add points of the load: our own, or the growth of the masters' message counts."""
         counts: Counter[str] = Counter()
         meter = Meter(counts, deque())
         if sender is not None:
@@ -244,13 +244,13 @@ class Watch:
             while True:
                 await trio.sleep(POINT_S)
                 if sender is None:
-                    before, totals = totals, {}
+                    previous, totals = totals, {}
                     for broker in self._cluster.plan.brokers:
-                        with suppress(RocketbedError, ValueError):  # silent, or nobody leads
+                        with suppress(RocketbedError, ValueError):  # no answer, or no leader
                             address = self._cluster.address(self._master(broker))
-                            found = await admin.runtime_info(address)
-                            total = totals[broker] = int(found.get("putMessageTimesTotal", ""))
-                            counts["ok"] += max(total - before.get(broker, total), 0)
+                            info = await admin.runtime_info(address)
+                            total = totals[broker] = int(info.get("putMessageTimesTotal", ""))
+                            counts["ok"] += max(total - previous.get(broker, total), 0)
                 self.picture.add("point", meter.point(self._now_s()))
 
     def _role(self, name: str) -> str:
@@ -260,13 +260,13 @@ class Watch:
         return "master" if name == self._master(member.broker) else "slave"
 
     def _master(self, broker: str) -> str:
-        """Empty while nobody leads."""
+        """Return the master of a group; empty while no node leads."""
         plan = self._cluster.plan
         return self._leading.get(broker, "") if plan.failover else plan.master(broker).name
 
     def _groups(self) -> dict[str, list[str]]:
         plan = self._cluster.plan
-        return {broker: [one.name for one in plan.nodes(broker)] for broker in plan.brokers}
+        return {broker: [member.name for member in plan.nodes(broker)] for broker in plan.brokers}
 
     def _state(self, name: str) -> str:
         pid = self._cluster.pid(name)
@@ -287,9 +287,10 @@ class Watch:
 def watch(
     directory: Path, say: Callable[[str], None], *, port: int = 0, rate: float | None = None
 ) -> Path | None:
-    """Serve the page of a cluster until Ctrl-C; where what was done is kept, if anything was.
+    """Serve the page of a cluster until Ctrl-C; return the file of recorded steps, if there are
+    any.
 
-    Raises `ClusterError` where there is no cluster, `LiveError` when the page cannot be served.
+    Raises `ClusterError` if there is no cluster, `LiveError` if the page cannot be served.
     """
 
     async def main() -> Path | None:
@@ -322,7 +323,7 @@ def watch(
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal, or frozen with its container."""
+    """True if a process was stopped by a signal, or frozen with its container."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         rows = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
@@ -332,7 +333,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _is_frozen(row: str) -> bool:
-    """Whether the group in a line of `/proc/PID/cgroup` is frozen (version 1 or 2)."""
+    """True if the group in a line of `/proc/PID/cgroup` is frozen (version 1 or 2)."""
     _, controllers, path = row.split(":", 2)
     root = Path("/sys/fs/cgroup")
     if controllers not in ("freezer", ""):

@@ -16,8 +16,8 @@ from rocketbed.chaos.plan.plan import Plan, Weather
 from rocketbed.chaos.plan.step import Step, parse_step
 from rocketbed.chaos.pytest_plugin.spec import Choice, RunResult, RunSpec
 from rocketbed.chaos.search.replay import (
+    PlanResult,
     Replay,
-    Taken,
     TestPart,
     changed_versions,
     read_backend,
@@ -69,7 +69,7 @@ def replay_of_run(node: str, spec: RunSpec, result: RunResult) -> Replay:
     left_out = tuple(sorted(spec.choice.left_out))
     return Replay(
         plan=spec.plan,
-        taken=Taken(verdict=result.kind, digest=result.digest, steps=tuple(result.done)),
+        taken=PlanResult(verdict=result.kind, digest=result.digest, steps=tuple(result.done)),
         backend=read_backend(spec.backend),
         repro="exact" if spec.backend == "sim" else "schedule",
         finding=result.signature,

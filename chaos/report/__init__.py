@@ -1,1 +1,1 @@
-"""What a run was, for people: lines on the console, one page in a browser, JUnit for a CI."""
+"""Reports of a run for people: lines on the console, a page for a browser, JUnit for a CI."""

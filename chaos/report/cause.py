@@ -1,10 +1,9 @@
-"""Why a run failed, before all that follows from it: findings of one root in one group.
+"""Groups the findings of a run by their common cause.
 
-A message that was acknowledged and lost makes half a dozen checks speak. So a finding belongs to
-the loss where it names a lost message, or its place in a queue; and an acknowledgement before its
-promise (I7) explains a loss. Any other finding belongs to one before it that says something of the
-same node after the same step: a crash explains what then waits for the node in vain. What shares
-nothing is a root of its own.
+A message that was acknowledged and lost violates half a dozen checks. So a finding belongs to the
+loss if it names a lost message, or its place in a queue; and an acknowledgement before its promise
+(I7) explains a loss. Any other finding belongs to an earlier one about the same node after the same
+step: a crash explains the waits for that node. A finding without a link is a cause of its own.
 """
 
 import re
@@ -30,63 +29,75 @@ NOUNS: Final = {
     "kill": "kill",
     "crash": "crash",
 }
-"""Steps that may take messages. The first four do so by themselves, and are looked for first."""
+"""Steps that may take messages. The first four do so on their own, and are tried first."""
 TAKES: Final = tuple(NOUNS)[:4]
 
 Spot = tuple[str, int | None]
-"""A node, and the number of the last step that struck it; None: none did."""
+"""A node, and the number of the last step that hit it; None if there was none."""
 
 
 @dataclass(slots=True)
 class Root:
-    """One cause, and the checks that it made speak."""
+    """A cause, with the checks that it violated."""
 
     sentence: str
     results: list[CheckResult] = field(default_factory=list)
     moments: list[tuple[str, float]] = field(default_factory=list)
-    """Node and time in seconds, where messages were lost."""
+    """Node and time in seconds of lost messages."""
 
 
 def roots(judgement: Judgement, record: RunRecord, trace: Trace | None) -> list[Root]:
-    """The causes of a run's findings, the worst first; warnings last, each by itself."""
+    """Return the causes of a run's findings, the worst first; warnings last, each on its own."""
     zero_ns = int(record.facts.get("zero_ns", 0))
-    found: list[Root] = []
-    rest = judgement.by_weight
-    loss = next((one for name in LOSS for one in rest if one.id == name), None)
+    causes: list[Root] = []
+    remaining = judgement.by_weight
+    loss = next((result for name in LOSS for result in remaining if result.id == name), None)
     if loss is not None:
-        names = {one.value for one in loss.examples}
-        places = {_place(one) for one in loss.examples}
+        names = {example.value for example in loss.examples}
+        places = {_place(example) for example in loss.examples}
 
-        def is_ours(result: CheckResult) -> bool:
+        def belongs_to_loss(result: CheckResult) -> bool:
             if result.id in (*LOSS, EARLY):
                 return True
-            return any(one.value in names or _place(one) in places for one in result.examples)
+            return any(
+                example.value in names or _place(example) in places for example in result.examples
+            )
 
-        ours = [loss, *(one for one in rest if one is not loss and is_ours(one))]
-        rest = [one for one in rest if one not in ours]
-        found.append(_lost(judgement.faults, loss, ours, trace, zero_ns))
-    begun: list[tuple[Root, set[Spot]]] = []
-    for result in rest:
-        spots = [_spots(one, result.severity, judgement.faults, record) for one in result.examples]
-        # What nodes did wrong has causes of its own; what then did not come follows from it.
+        loss_results = [
+            loss,
+            *(result for result in remaining if result is not loss and belongs_to_loss(result)),
+        ]
+        remaining = [result for result in remaining if result not in loss_results]
+        causes.append(_lost(judgement.faults, loss, loss_results, trace, zero_ns))
+    spots_by_cause: list[tuple[Root, set[Spot]]] = []
+    for result in remaining:
+        spots = [
+            _spots(example, result.severity, judgement.faults, record)
+            for example in result.examples
+        ]
+        # What nodes did wrong has causes of its own; a missing event may follow from it.
         follows = result.severity is Severity.LIVENESS and spots
-        known = [root for root, at in begun if follows and all(at & one for one in spots)]
-        if known:
-            known[0].results.append(result)
+        earlier_causes = [
+            root
+            for root, at in spots_by_cause
+            if follows and all(at & example_spots for example_spots in spots)
+        ]
+        if earlier_causes:
+            earlier_causes[0].results.append(result)
             continue
         sentence = _early(result, trace) if result.id == EARLY else _plain(result, zero_ns)
         root = Root(sentence, [result])
-        begun.append((root, set().union(*spots)))
-        found.append(root)
-    return found
+        spots_by_cause.append((root, set().union(*spots)))
+        causes.append(root)
+    return causes
 
 
 def _spots(
     example: Example, severity: Severity, faults: list[FaultSpan], record: RunRecord
 ) -> set[Spot]:
-    """The node of a finding, with the last step before it that struck the node.
+    """Return the node of a finding, with the last step before it that hit the node.
 
-    What was waited for in vain, at the end, names nodes, or else a group: any of its nodes then.
+    A wait at the end that failed names nodes, or else a group: then any of its nodes.
     """
     nodes, time_ns = [example.node], example.time_ns
     if severity is Severity.LIVENESS and time_ns is None:
@@ -98,24 +109,24 @@ def _spots(
     spots: set[Spot] = set()
     for node in nodes:
         if node in record.nodes:
-            struck = [
+            hits = [
                 number
                 for number, fault in enumerate(faults)
                 if node in fault.targets and fault.begin_ns <= time_ns
             ]
-            if struck:
-                spots.add((node, max(struck, key=lambda one: faults[one].begin_ns)))
+            if hits:
+                spots.add((node, max(hits, key=lambda number: faults[number].begin_ns)))
     return spots
 
 
 def _lost(
     faults: list[FaultSpan],
     loss: CheckResult,
-    ours: list[CheckResult],
+    results: list[CheckResult],
     trace: Trace | None,
     zero_ns: int,
 ) -> Root:
-    """A root that took messages: how many, by what, and whether they were on disk."""
+    """Return a cause that took messages: how many, by which step, and whether they were on disk."""
     by_fault: dict[int | None, list[Example]] = defaultdict(list)
     for example in loss.examples:
         by_fault[_taker(faults, example)].append(example)
@@ -132,13 +143,13 @@ def _lost(
         words += f" by the {NOUNS[fault.verb]} of {names} at {clock(at_s, 3)}"
         parts.append(words + _on_disk(examples, fault, trace))
         moments += [(name, at_s) for name in fault.targets]
-    return Root("; ".join(parts), ours, moments)
+    return Root("; ".join(parts), results, moments)
 
 
 def _taker(faults: list[FaultSpan], example: Example) -> int | None:
-    """Which step took a message: the first after its acknowledgement that can have.
+    """Return the step that took a message: the first after its acknowledgement that can have.
 
-    A promotion, or what struck the master of that time, before what struck any other node.
+    A promotion, or a step against the master of that time, precedes steps against other nodes.
     """
     late = [
         (number, fault)
@@ -148,19 +159,24 @@ def _taker(faults: list[FaultSpan], example: Example) -> int | None:
 
     def unlikely(item: tuple[int, FaultSpan]) -> tuple[bool, bool, int]:
         number, fault = item
-        struck = {example.roles.get(name, "master") for name in fault.targets}
-        return fault.verb not in TAKES, fault.verb != "promote" and "master" not in struck, number
+        hit_roles = {example.roles.get(name, "master") for name in fault.targets}
+        return (
+            fault.verb not in TAKES,
+            fault.verb != "promote" and "master" not in hit_roles,
+            number,
+        )
 
     return min(late, key=unlikely)[0] if late else None
 
 
 def _on_disk(examples: list[Example], fault: FaultSpan, trace: Trace | None) -> str:
-    """Whether what one step took was on disk by then, and how soon after its acknowledgement."""
+    """Return whether what one step took was on disk by then, and how long after its
+    acknowledgement."""
     node = fault.targets[0]
     if fault.verb != "powercut" or trace is None or node not in trace.nodes:
         return ""
-    gaps = [max(0, fault.begin_ns - (one.time_ns or 0)) for one in examples]
-    delays = [_flushed_after(trace, node, one) for one in examples]
+    gaps = [max(0, fault.begin_ns - (example.time_ns or 0)) for example in examples]
+    delays = [_flushed_after(trace, node, example) for example in examples]
     before = [
         delay for delay, gap in zip(delays, gaps, strict=True) if delay is not None and delay <= gap
     ]
@@ -170,34 +186,35 @@ def _on_disk(examples: list[Example], fault: FaultSpan, trace: Trace | None) -> 
 
 
 def _early(result: CheckResult, trace: Trace | None) -> str:
-    """Acknowledgements that came before what they promise."""
+    """Describe acknowledgements that came before the promise was kept."""
     words = f"{count_of(result.found, 'message')} acknowledged before the promise was kept"
     if trace is None:
         return words
-    found = [
+    delays = [
         delay
-        for one in result.examples
-        if one.node in trace.nodes and (delay := _flushed_after(trace, one.node, one))
+        for example in result.examples
+        if example.node in trace.nodes and (delay := _flushed_after(trace, example.node, example))
     ]
-    return words + (f": on disk {_span(found)} after the acknowledgement" if found else "")
+    return words + (f": on disk {_span(delays)} after the acknowledgement" if delays else "")
 
 
 def _flushed_after(trace: Trace, node: str, example: Example) -> int | None:
-    """Nanoseconds from an acknowledgement to the record on disk there; None: never seen so."""
-    seen = trace.nodes[node]
+    """Return the nanoseconds from an acknowledgement until its record was on disk; None if
+    never."""
+    node_trace = trace.nodes[node]
     if example.physical is None or example.time_ns is None:
         return None
-    first = max(0, bisect_right(seen.times, example.time_ns) - 1)
-    for time_ns, durable in zip(seen.times[first:], seen.durable[first:], strict=True):
+    first = max(0, bisect_right(node_trace.times, example.time_ns) - 1)
+    for time_ns, durable in zip(node_trace.times[first:], node_trace.durable[first:], strict=True):
         if durable > example.physical:
             return max(0, time_ns - example.time_ns)
     return None
 
 
 def _plain(result: CheckResult, zero_ns: int) -> str:
-    """Any other finding: what the check is called, how many, and the first one."""
+    """Describe any other finding: the name of the check, the count, and the first one."""
     words = f"{result.name}: {failing(result.found, result.examined, result.unit)}"
-    times = [one.time_ns for one in result.examples if one.time_ns is not None]
+    times = [example.time_ns for example in result.examples if example.time_ns is not None]
     return words + (f", first at {clock((min(times) - zero_ns) / 1e9, 3)}" if times else "")
 
 
@@ -207,7 +224,7 @@ def _span(times_ns: list[int]) -> str:
 
 
 def _place(example: Example) -> object:
-    """Topic, queue and offset; of one without, a value that equals nothing."""
+    """Return topic, queue and offset; for a finding without them a value that equals nothing."""
     if not example.topic or example.offset is None:
         return object()
     return example.topic, example.queue, example.offset

@@ -1,4 +1,4 @@
-"""The drawings of a report: timeline, offsets, latency, throughput, order within a queue."""
+"""Charts of a report: timeline, offsets, latency, throughput, order within a queue."""
 
 import math
 from collections import Counter, defaultdict
@@ -42,7 +42,7 @@ DOTS = 600
 
 
 def timeline(story: Story, judgement: Judgement, roots: Sequence[Root] = ()) -> str:
-    """A row for each machine: role, faults, moments, findings."""
+    """Draw a row for each machine: role, faults, events, findings."""
     names = [*story.roles, *(name for name in sorted(story.faulted) if name not in story.roles)]
     bottom = 24 + ROW * (len(names) + 1)
     parts = _frame(story, 6, bottom, axis=24)
@@ -64,7 +64,7 @@ def timeline(story: Story, judgement: Judgement, roots: Sequence[Root] = ()) -> 
     y = 24 + ROW * len(names)
     parts.append(_label("findings", y + 17))
     zero_ns = int(judgement.record.facts.get("zero_ns", 0)) if judgement.record else 0
-    lost = {id(one): root.moments for root in roots for one in root.results if root.moments}
+    lost = {id(result): root.moments for root in roots for result in root.results if root.moments}
     dots = []
     for result in judgement.findings:
         for number, example in enumerate(result.examples, 1):
@@ -86,7 +86,7 @@ def timeline(story: Story, judgement: Judgement, roots: Sequence[Root] = ()) -> 
 
 
 def offsets(story: Story, node: str) -> str:
-    """How far a node's log reached: written, flushed, confirmed, dispatched."""
+    """Draw the ends of a node's log: written, flushed, confirmed, dispatched."""
     samples = story.samples[node]
     top, bottom = 10, 130
     highest = max(max(sample[1:]) for sample in samples) or 1
@@ -110,7 +110,7 @@ def offsets(story: Story, node: str) -> str:
 
 
 def latency(story: Story) -> str:
-    """Each send's time on a logarithmic scale, and the outages of producers."""
+    """Draw each send's latency on a logarithmic scale, and the outages of producers."""
     top, bottom = 10, 190
     low, high = 1e-4, max([1e-2, *(latency_s for _, latency_s, _ in story.sends)])
     span = math.log(high / low)
@@ -140,7 +140,7 @@ def latency(story: Story) -> str:
 
 
 def throughput(story: Story) -> str:
-    """Acknowledged sends each second, and how far readers were behind."""
+    """Draw the acknowledged sends each second, and the lag of readers."""
     top, bottom = 10, 90
     width = max(story.end_s / BINS, 1e-9)
     counts = Counter(
@@ -162,7 +162,7 @@ def throughput(story: Story) -> str:
 
 
 def percentiles(story: Story) -> dict[str, float]:
-    """p50, p99 and the longest time of an acknowledged send, seconds."""
+    """Return p50, p99 and the longest time of an acknowledged send, seconds."""
     times = sorted(latency_s for _, latency_s, outcome in story.sends if outcome == "ok")
     if not times:
         return {}
@@ -174,7 +174,7 @@ def percentiles(story: Story) -> dict[str, float]:
 
 
 def _frame(story: Story, top: float, bottom: float, axis: float | None = None) -> list[str]:
-    """What lies behind a drawing: the calm phase, and the seconds (lines from `axis` down)."""
+    """Draw the background: the recovery phase, and the seconds (lines from `axis` down)."""
     seconds = time_axis(story.end_s, top if axis is None else axis, bottom)
     if not story.calm_s:
         return seconds

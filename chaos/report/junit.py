@@ -11,7 +11,8 @@ FILE = "junit.xml"
 
 
 def write_junit(directory: Path, judgement: Judgement, record: RunRecord) -> Path:
-    """Write `junit.xml`: a finding is a failure, a crash or a check that did not run an error."""
+    """Write `junit.xml`: a finding is a failure; a crash or a check that did not run is an
+    error."""
     name = f"{record.scenario} seed {record.seed} on {record.backend}"
     suite = ElementTree.Element("testsuite", name=name)
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)

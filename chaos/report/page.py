@@ -1,4 +1,4 @@
-"""The page of a run: one file, nothing fetched, readable without its few lines of script."""
+"""Report page of a run: one file that fetches nothing and is readable without its short script."""
 
 import platform
 from pathlib import Path
@@ -14,7 +14,7 @@ from rocketbed.chaos.evidence.trace import Trace, read_trace
 from rocketbed.chaos.report import charts
 from rocketbed.chaos.report.cause import roots
 from rocketbed.chaos.report.junit import write_junit
-from rocketbed.chaos.report.story import tell
+from rocketbed.chaos.report.story import story_of
 from rocketbed.chaos.report.text import (
     done_texts,
     excuse_texts,
@@ -27,7 +27,7 @@ from rocketbed.chaos.report.words import clock, failing, grouped
 
 PAGE = "index.html"
 SHOWN = 5
-"""Findings of a check that stand open; the others are folded away."""
+"""Findings of a check that are shown open; the others are folded."""
 WORDS = {
     "pass": "Every promise was kept.",
     "anomaly": "A promise was broken.",
@@ -42,7 +42,7 @@ WORDS = {
 def write_report(
     directory: Path, judgement: Judgement, record: RunRecord, *, again: str = ""
 ) -> Path:
-    """Write `index.html` and `junit.xml` into a run's directory; the page's path.
+    """Write `index.html` and `junit.xml` into a run's directory; return the page's path.
 
     `again` is the command that repeats the run. Raises `OSError`.
     """
@@ -51,12 +51,14 @@ def write_report(
     )
     environment.filters |= {"clock": clock, "grouped": grouped}
     order = (Verdict.VIOLATED, Verdict.DID_NOT_RUN, Verdict.OK, Verdict.NOT_APPLICABLE)
-    checks = sorted(judgement.results, key=lambda one: (order.index(one.verdict), one.title))
+    checks = sorted(
+        judgement.results, key=lambda result: (order.index(result.verdict), result.title)
+    )
     page = directory / PAGE
     text = environment.get_template("run.html.j2").render(
         record=record,
         judgement=judgement,
-        story=tell(record, read_history(directory / HISTORY_FILE)),
+        story=story_of(record, read_history(directory / HISTORY_FILE)),
         charts=charts,
         sentence=WORDS[judgement.verdict],
         failing=failing,
@@ -66,10 +68,14 @@ def write_report(
         loss=loss_text(judgement),
         excuses=excuse_texts(judgement, record),
         roots=roots(judgement, record, _trace(directory / TRACE_FILE)),
-        warnings=[one for one in judgement.findings if one.harmless],
-        held=[one for one in checks if one.harmless and one.verdict is not Verdict.NOT_APPLICABLE],
-        not_run=[one for one in checks if one.verdict is Verdict.NOT_APPLICABLE],
-        wrong=[one for one in checks if not one.harmless],
+        warnings=[result for result in judgement.findings if result.harmless],
+        held=[
+            result
+            for result in checks
+            if result.harmless and result.verdict is not Verdict.NOT_APPLICABLE
+        ],
+        not_run=[result for result in checks if result.verdict is Verdict.NOT_APPLICABLE],
+        wrong=[result for result in checks if not result.harmless],
         shown=SHOWN,
         again=again or run_command(record),
         version=__version__,
@@ -81,7 +87,7 @@ def write_report(
 
 
 def _trace(path: Path) -> Trace | None:
-    """A run's trace; None where there is none, or none that can be read."""
+    """Return a run's trace; None if there is no readable one."""
     try:
         return read_trace(path)
     except (OSError, ValueError):

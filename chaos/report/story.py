@@ -1,6 +1,6 @@
-"""What happened in a run, node by node and second by second, as plain data for the charts.
+"""Course of a run, node by node and second by second, as plain data for the charts.
 
-Times are seconds of the scenario (0: the load begins), so that they read like the steps.
+Times are seconds of the scenario (0 is the begin of the load), so that they read like the steps.
 """
 
 from collections import defaultdict
@@ -13,19 +13,19 @@ from rocketbed.chaos.evidence.lag import Lag
 from rocketbed.chaos.evidence.record import RunRecord
 
 At = Callable[[int], float]
-"""Nanoseconds of the run to seconds of the scenario."""
+"""Converts nanoseconds of the run to seconds of the scenario."""
 OUTCOMES = {Outcome.OK: "ok", Outcome.WEAK: "weak", Outcome.FAIL: "fail", Outcome.INFO: "unknown"}
 SAMPLED = ("written", "flushed", "confirmed", "dispatched")
 
 
 @dataclass(slots=True)
 class Bar:
-    """A stretch of one row of the timeline."""
+    """A period in one row of the timeline."""
 
     begin_s: float
     end_s: float
     kind: str
-    """`master`, `slave`, `recovering`, `down`, `paused`; of a fault its verb."""
+    """Kind: `master`, `slave`, `recovering`, `down`, `paused`; for a fault its verb."""
     label: str = ""
 
 
@@ -33,7 +33,7 @@ class Bar:
 class Tick:
     time_s: float
     kind: str
-    """`kill`, `powercut`, `crash`, `stop`, `promote`, `cut`, `finding`."""
+    """Kind: `kill`, `powercut`, `crash`, `stop`, `promote`, `cut` or `finding`."""
     label: str = ""
 
 
@@ -44,13 +44,13 @@ class Story:
     roles: dict[str, list[Bar]] = field(default_factory=dict)
     ticks: dict[str, list[Tick]] = field(default_factory=dict)
     faulted: dict[str, list[Bar]] = field(default_factory=dict)
-    """By machine the steps with their duration; those of a moment have none."""
+    """Steps with their duration, by machine; instantaneous ones have none."""
     samples: dict[str, list[tuple[float, int, int, int, int]]] = field(default_factory=dict)
     """Node -> time, written, flushed, confirmed, dispatched."""
     sends: list[tuple[float, float, str]] = field(default_factory=list)
     """Time, latency in seconds, outcome."""
     lag: list[tuple[float, int]] = field(default_factory=list)
-    """Time, and from then on the messages that the reader which was furthest behind had not got."""
+    """Time, and the lag of the slowest reader from then on, in messages."""
     outages: list[tuple[str, float, float]] = field(default_factory=list)
 
     @property
@@ -58,17 +58,17 @@ class Story:
         return max((end - begin for _, begin, end in self.outages), default=0.0)
 
 
-def tell(record: RunRecord, history: History) -> Story:
-    """Put a run's record and history together."""
+def story_of(record: RunRecord, history: History) -> Story:
+    """Combine a run's record and history."""
     zero_ns = int(record.facts.get("zero_ns", 0))
 
     def at(time_ns: int) -> float:
         return (time_ns - zero_ns) / 1e9
 
     story = Story(end_s=at(record.end_ns), calm_s=at(record.calm_ns) if record.calm_ns else 0.0)
-    _tell_roles(story, record, history.events, at)
-    _tell_faults(story, history.events, at)
-    _tell_lag(story, record, history, at)
+    _add_roles(story, record, history.events, at)
+    _add_faults(story, history.events, at)
+    _add_lag(story, record, history, at)
     for event in history.events:
         if event.what == "sample":
             written, flushed, confirmed, dispatched = map(event.fields.__getitem__, SAMPLED)
@@ -84,16 +84,16 @@ def tell(record: RunRecord, history: History) -> Story:
     return story
 
 
-def _tell_roles(story: Story, record: RunRecord, events: list[Event], at: At) -> None:
-    """Bars of what each node was, from its starts, recoveries, promotions and ends."""
+def _add_roles(story: Story, record: RunRecord, events: list[Event], at: At) -> None:
+    """Add bars for the roles of each node, from its starts, recoveries, promotions and ends."""
     open_bars: dict[str, tuple[float, str]] = {}
-    role: dict[str, str] = {}
+    roles: dict[str, str] = {}
 
     def switch(node: str, time_s: float, kind: str) -> None:
         if node in open_bars:
-            begin_s, before = open_bars[node]
+            begin_s, previous = open_bars[node]
             if time_s > begin_s:
-                story.roles.setdefault(node, []).append(Bar(begin_s, time_s, before))
+                story.roles.setdefault(node, []).append(Bar(begin_s, time_s, previous))
         open_bars[node] = time_s, kind
 
     story.roles |= {node: [] for node in record.nodes}
@@ -103,10 +103,10 @@ def _tell_roles(story: Story, record: RunRecord, events: list[Event], at: At) ->
         if event.function != Function.NODE or node not in story.roles:
             continue
         if event.what == "start":
-            role[node] = "master" if event.fields.get("id") == 0 else "slave"
+            roles[node] = "master" if event.fields.get("id") == 0 else "slave"
             switch(node, time_s, "recovering")
         elif event.what == "recovered":
-            switch(node, time_s, role.get(node, "slave"))
+            switch(node, time_s, roles.get(node, "slave"))
         elif event.what == "exit":
             switch(node, time_s, "down")
             cause = str(event.fields.get("cause", "stop"))
@@ -120,7 +120,7 @@ def _tell_roles(story: Story, record: RunRecord, events: list[Event], at: At) ->
         switch(node, story.end_s, "")
 
 
-def _tell_lag(story: Story, record: RunRecord, history: History, at: At) -> None:
+def _add_lag(story: Story, record: RunRecord, history: History, at: At) -> None:
     ids = {name: number for number, name in history.nodes.items()}
     groups = {
         ids[node]: ids[group]
@@ -133,13 +133,13 @@ def _tell_lag(story: Story, record: RunRecord, history: History, at: At) -> None
     lag = Lag(groups)
     for row in history.columns.rows():
         while leaving and leaving[0].time_ns <= row.returned_ns:
-            lag.forget(topics.get(leaving.pop(0).fields["topic"], 0))
-        lag.take(row)
+            lag.remove_topic(topics.get(leaving.pop(0).fields["topic"], 0))
+        lag.add(row)
         if lag.messages != (story.lag[-1][1] if story.lag else 0):
             story.lag.append((at(row.returned_ns), lag.messages))
 
 
-def _tell_faults(story: Story, events: list[Event], at: At) -> None:
+def _add_faults(story: Story, events: list[Event], at: At) -> None:
     ends: dict[str, float] = {}
     for event in events:
         if event.function == Function.NEMESIS and event.what == "heal":
@@ -150,8 +150,8 @@ def _tell_faults(story: Story, events: list[Event], at: At) -> None:
         if event.function != Function.NEMESIS or event.what in ("heal", "struck", "missed"):
             continue
         begin_s = at(int(event.fields.get("began_ns", event.time_ns)))
-        lasting = event.fields.get("for_s") is not None
-        end_s = ends.get(step, story.calm_s) if lasting else begin_s
+        has_duration = event.fields.get("for_s") is not None
+        end_s = ends.get(step, story.calm_s) if has_duration else begin_s
         bar = Bar(begin_s, max(begin_s, end_s), event.what, step)
         for name in event.fields.get("targets", []):
             faulted[name].append(bar)

@@ -1,4 +1,4 @@
-"""Small pieces of SVG: scales, axes, lines that keep their extremes."""
+"""Small pieces of SVG: scales, axes, lines that preserve their extremes."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ def x_of(time_s: float, end_s: float) -> float:
 
 
 def tag(name: str, text: str = "", **attributes: object) -> str:
-    """An element; `class_` and `data_x` become `class` and `data-x`; text is escaped."""
+    """Return an element; `class_` and `data_x` become `class` and `data-x`; text is escaped."""
     words = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
         for key, value in attributes.items()
@@ -28,13 +28,13 @@ def tag(name: str, text: str = "", **attributes: object) -> str:
 
 
 def titled(name: str, title: str, **attributes: object) -> str:
-    """An element that shows its title when pointed at."""
+    """Return an element that shows its title when pointed at."""
     shape = tag(name, "", **attributes)
     return f"{shape[:-2]}><title>{escape(title)}</title></{name}>"
 
 
 def svg(height: float, parts: Iterable[str], label: str) -> str:
-    """A drawing that scales with the page's width."""
+    """Return a drawing that scales with the page's width."""
     body = "".join(parts)
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}">'
@@ -53,7 +53,7 @@ def time_axis(end_s: float, top: float, bottom: float) -> list[str]:
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """At most about `count` round numbers within a range."""
+    """Return at most about `count` round numbers within a range."""
     if high <= low:
         return [low]
     raw = (high - low) / count
@@ -64,7 +64,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def thin(points: Sequence[Point], columns: int = 480) -> list[Point]:
-    """Fewer points, but the lowest and the highest of each column of the drawing."""
+    """Return fewer points, but with the lowest and the highest of each column of the drawing."""
     if len(points) <= 2 * columns:
         return list(points)
     begin, end = points[0][0], points[-1][0]
@@ -72,11 +72,11 @@ def thin(points: Sequence[Point], columns: int = 480) -> list[Point]:
     buckets: dict[int, list[Point]] = {}
     for point in points:
         buckets.setdefault(int((point[0] - begin) / width), []).append(point)
-    kept: list[Point] = []
+    selected: list[Point] = []
     for bucket in buckets.values():
         extremes = {min(bucket, key=lambda p: p[1]), max(bucket, key=lambda p: p[1])}
-        kept += sorted({bucket[0], bucket[-1], *extremes})
-    return kept
+        selected += sorted({bucket[0], bucket[-1], *extremes})
+    return selected
 
 
 def path(points: Sequence[Point], class_: str, *, closed: bool = False) -> str:

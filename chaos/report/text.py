@@ -1,4 +1,4 @@
-"""The end of a run on the console: what was promised, what was lost, what was found."""
+"""Summary of a run for the console: the promise, the loss, the findings."""
 
 from collections import Counter
 from shlex import quote
@@ -10,15 +10,15 @@ from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.report.words import clock, failing
 
 EXAMPLES = 2
-"""Findings of a check that are quoted."""
+"""Number of findings of a check that are quoted."""
 
 
 def promise_text(promise: Promise) -> str:
-    """What an acknowledgement promised, in words."""
-    where = "on disk" if promise.flush == "sync" else "in memory"
+    """Describe what an acknowledgement promised."""
+    place = "on disk" if promise.flush == "sync" else "in memory"
     if promise.copies > 1:
-        return f"{promise.flush} flush, {promise.copies} copies: acknowledged means {where} there"
-    return f"{promise.flush} flush, one copy: acknowledged means {where} at the master"
+        return f"{promise.flush} flush, {promise.copies} copies: acknowledged means {place} there"
+    return f"{promise.flush} flush, one copy: acknowledged means {place} at the master"
 
 
 def loss_text(judgement: Judgement) -> str:
@@ -30,20 +30,20 @@ def loss_text(judgement: Judgement) -> str:
 
 
 def faults_text(record: RunRecord) -> str:
-    """What was done, counted by verb: `kill 3, powercut 1`."""
+    """Return the steps that were carried out, counted by verb: `kill 3, powercut 1`."""
     done = Counter(record.steps) - Counter(record.facts.get("vain", []))
     counts = Counter(step.split()[2] for step in done.elements() if len(step.split()) > 2)
     return ", ".join(f"{verb} {count}" for verb, count in counts.most_common()) or "nothing"
 
 
 def done_texts(record: RunRecord) -> list[str]:
-    """Each thing that was done, in the order of time: `0:03.564 restart b1`."""
+    """Return each step that was carried out, in order of time: `0:03.564 restart b1`."""
     steps = sorted(map(parse_step, record.steps), key=lambda step: step.at_s)
     return [f"{clock(step.at_s, 3)} {step.to_the_millisecond().action()}" for step in steps]
 
 
 def run_command(record: RunRecord) -> str:
-    """The command that makes the same plan and runs it."""
+    """Return the command that makes the same plan and runs it."""
     command = f"rocketbed chaos run {quote(record.scenario)} --backend {record.backend}"
     command += f" --seed {record.seed}"
     if record.facts.get("quick"):
@@ -54,7 +54,7 @@ def run_command(record: RunRecord) -> str:
 
 
 def _passed_over(judgement: Judgement) -> str:
-    """Checks that this run had nothing for, by reason."""
+    """Return the checks that this run had nothing for, by reason."""
     reasons: dict[str, list[str]] = {}
     for result in judgement.results:
         if result.verdict is Verdict.NOT_APPLICABLE:
@@ -67,7 +67,7 @@ def _passed_over(judgement: Judgement) -> str:
 
 
 def excuse_texts(judgement: Judgement, record: RunRecord) -> list[str]:
-    """What each excuse covers: `A1 5, A7 3 by: power cut of b1 (0:12.3 to 0:12.9)`."""
+    """Return what each excuse covers: `A1 5, A7 3 by: power cut of b1 (0:12.3 to 0:12.9)`."""
     zero_ns, texts = int(record.facts.get("zero_ns", 0)), []
     for excuse, covered in judgement.ledger.items():
         begin_s, end_s = ((at - zero_ns) / 1e9 for at in (excuse.begin_ns, excuse.end_ns))
@@ -79,18 +79,22 @@ def excuse_texts(judgement: Judgement, record: RunRecord) -> list[str]:
 
 def summary_text(judgement: Judgement, record: RunRecord) -> str:
     facts, ran_on = record.facts, ""
-    if "target" in facts:  # what ran was not our own node
+    if "target" in facts:  # the software under test was not our own node
         software, mode = facts.get("software", facts["target"]), facts.get("mode", "classic")
         ran_on = f", {software} in {mode} mode"
     ran = [r for r in judgement.results if r.verdict in (Verdict.OK, Verdict.VIOLATED)]
     held = sum(result.passed for result in ran)
-    left = facts.get("left_broken")
+    broken_nodes = facts.get("left_broken")
     lines = [
         f"{judgement.verdict.upper()}  {record.scenario}, seed {record.seed}, {record.backend}"
         f"{ran_on}",
         f"promised: {promise_text(record.promise)}",
         f"broken:   {faults_text(record)}",
-        *([f"  in the calm phase without power: {', '.join(left)}"] if left else []),
+        *(
+            [f"  in the calm phase without power: {', '.join(broken_nodes)}"]
+            if broken_nodes
+            else []
+        ),
         f"loss:     {loss_text(judgement)}",
         f"checks:   {held} of {len(ran)} held{_passed_over(judgement)}",
     ]

@@ -1,1 +1,1 @@
-"""Looking for failures and making them small: runs, campaigns, replay, shrinking, crash points."""
+"""Search for failures and their reduction: runs, campaigns, replay, shrinking, crash points."""

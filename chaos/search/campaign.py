@@ -1,8 +1,8 @@
-"""Seeds of a scenario, run side by side; failures kept, shrunk and made repeatable.
+"""Runs the seeds of a scenario side by side; failures are kept, shrunk and made repeatable.
 
-What a failing seed leaves in the report's directory is its run's directory with the page, and a
-replay file beside it. One run in a hundred of a simulation is made a second time in a fresh
-interpreter with other hashes, and has to give the same digest.
+A failing seed leaves its run's directory, with the report page, in the report's directory, and a
+replay file beside it. One in a hundred simulated runs is repeated in a fresh interpreter with
+another hash seed, and must give the same digest.
 """
 
 import shutil
@@ -48,9 +48,9 @@ SECOND_OPINION: Final = "SV"
 class CrashPoints:
     node: str
     power: bool = False
-    """By a power cut instead of a kill."""
+    """True for a power cut instead of a kill."""
     sample: int = 40
-    """How many places, spread over all there are."""
+    """Number of crash points, spread over all possible ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +60,15 @@ class CampaignOptions:
     jobs: int = 2
     quick: bool = False
     report: Path | None = None
-    """Where runs are kept: all of them when there is one seed, else those that failed."""
+    """Directory that keeps runs: all of them for one seed, otherwise the failed ones."""
     strict: bool = False
     shrink: bool = True
     second_judge: SecondJudge | None = None
-    """Asked about every run that was judged and whose directory is kept."""
+    """Called for every judged run whose directory is kept."""
     check_share: float = 0.01
-    """Share of simulated runs that are made again in another interpreter."""
+    """Share of simulated runs that are repeated in another interpreter."""
     corpus: Path | None = None
-    """Directory of plans that went somewhere new: half of the seeds vary one of them (sim)."""
+    """Directory of plans that reached something new: half of the seeds vary one of them (sim)."""
     crash_points: CrashPoints | None = None
     """Run each seed many times, each with a node's death at another change of its disk (sim)."""
 
@@ -77,28 +77,28 @@ class CampaignOptions:
 class Campaign:
     family: Family
     counts: "Counter[str]" = field(default_factory=Counter)
-    """Runs by verdict."""
+    """Number of runs by verdict."""
     outcomes: list[Outcome] = field(default_factory=list)
     replays: dict[str, Path] = field(default_factory=dict)
     """Key of a plan (`run_key`) -> its replay file."""
     new_points: int = 0
-    """Places that no plan of the corpus had reached before."""
+    """Number of points that no plan of the corpus had reached before."""
     not_repeatable: list[str] = field(default_factory=list)
     simulated_s: float = 0.0
     exit_code: int = 0
 
     def add_exit(self, code: int) -> None:
-        """The worse of this and what was."""
+        """Set the exit code to the worse of this code and the present one."""
         self.exit_code = min(self.exit_code, code, key=SEVERITY.index)
 
     @property
     def never_ran(self) -> list[str]:
-        """Ids of checks that had nothing to look at in any of the runs."""
+        """Ids of checks that had nothing to examine in any of the runs."""
         judged = (outcome.judgement for outcome in self.outcomes)
-        return never_ran(one.looked for one in judged if one is not None)
+        return never_ran(judgement.looked for judgement in judged if judgement is not None)
 
     def as_row(self) -> dict[str, Any]:
-        """For programs: of one run its verdict, of many a table."""
+        """Return the result for programs: the verdict of a single run, or a table of many."""
         rows = []
         for outcome in self.outcomes:
             row: dict[str, Any] = {"seed": outcome.plan.seed, "verdict": outcome.verdict}
@@ -142,16 +142,16 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
         clear_place(place)
         return place
 
-    told = options if single else replace(options, say=None)
-    outcomes = run_many(plans, told, jobs=campaign.jobs, keep=place_of)
+    run_options = options if single else replace(options, say=None)
+    outcomes = run_many(plans, run_options, jobs=campaign.jobs, keep=place_of)
     with closing(outcomes):
         for outcome in outcomes:
             if corpus is not None:
-                result.new_points += len(corpus.note(outcome))
-            _take(result, campaign, outcome, say, single=single)
+                result.new_points += len(corpus.add(outcome))
+            _handle_outcome(result, campaign, outcome, say, single=single)
     if options.backend == "sim" and campaign.check_share > 0:
-        every = max(1, round(1 / campaign.check_share))
-        for outcome in result.outcomes[every - 1 :: every]:
+        interval = max(1, round(1 / campaign.check_share))
+        for outcome in result.outcomes[interval - 1 :: interval]:
             _check_digest(result, outcome.plan, say)
     if must_run_all(family, len(result.outcomes), options.backend) and result.never_ran:
         result.add_exit(EXIT_UNKNOWN)
@@ -159,13 +159,13 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
 
 
 def run_key(plan: Plan) -> str:
-    """What tells the runs of one campaign apart: scenario, seed, and place of a crash."""
+    """Return what distinguishes the runs of one campaign: scenario, seed, and place of a crash."""
     event = crash_event(plan)
     return f"{plan.name}-{plan.seed}" + ("" if event is None else f"-at-{event}")
 
 
 def _plans(family: Family, campaign: CampaignOptions, corpus: Corpus | None) -> Iterable[Plan]:
-    """What is to be run; from a corpus one by one, as it grows meanwhile."""
+    """Return the plans to run; plans from a corpus one at a time, as it grows meanwhile."""
     backend, points = campaign.options.backend, campaign.crash_points
     plans = [family.plan(seed, backend, quick=campaign.quick) for seed in campaign.seeds]
     if points is not None:
@@ -173,7 +173,7 @@ def _plans(family: Family, campaign: CampaignOptions, corpus: Corpus | None) -> 
     return plans if corpus is None else map(corpus.plan, plans)
 
 
-def _take(
+def _handle_outcome(
     result: Campaign, campaign: CampaignOptions, outcome: Outcome, say: Say, *, single: bool
 ) -> None:
     _ask_second_judge(campaign, outcome)
@@ -190,10 +190,10 @@ def _take(
     if outcome.directory is not None and outcome.judgement is not None:
         if failed or single:
             assert outcome.record is not None
-            named = outcome.record
+            named_record = outcome.record
             if not is_shipped(result.family):
-                named = replace(named, scenario=result.family.source)
-            again = run_command(named)
+                named_record = replace(named_record, scenario=result.family.source)
+            again = run_command(named_record)
             _write_page(outcome.directory, outcome.judgement, outcome.record, again)
         else:
             with held():
@@ -204,7 +204,7 @@ def _take(
 
 
 def _ask_second_judge(campaign: CampaignOptions, outcome: Outcome) -> None:
-    """Add what the second judge says to what was judged, and write it down."""
+    """Add the second judge's result to the judgement, and save it."""
     directory, judgement = outcome.directory, outcome.judgement
     if campaign.second_judge is None or directory is None or judgement is None:
         return
@@ -215,7 +215,7 @@ def _ask_second_judge(campaign: CampaignOptions, outcome: Outcome) -> None:
 
 
 def _write_page(directory: Path, judgement: Judgement, record: RunRecord, again: str) -> None:
-    """The run's page; a disk that is full of the run gets its room back."""
+    """Write the run's page. If the run filled the disk, its directory is removed."""
     try:
         write_report(directory, judgement, record, again=again)
     except OSError as error:
@@ -227,11 +227,11 @@ def _write_page(directory: Path, judgement: Judgement, record: RunRecord, again:
 def _make_repeatable(
     result: Campaign, campaign: CampaignOptions, outcome: Outcome, say: Say
 ) -> None:
-    """Write the replay file; of a simulated finding one that was shrunk first."""
+    """Write the replay file; a simulated finding is shrunk first."""
     assert campaign.report is not None
     replay = Replay.of(outcome)
-    ours = [id_ for id_ in outcome.finding_ids if id_ != SECOND_OPINION]
-    if campaign.shrink and ours and campaign.options.backend == "sim":
+    own_findings = [id_ for id_ in outcome.finding_ids if id_ != SECOND_OPINION]
+    if campaign.shrink and own_findings and campaign.options.backend == "sim":
         say("shrinking the plan ...")
         options = replace(campaign.options, say=None)
         shrunk = shrink(outcome, options, jobs=campaign.jobs, budget=Budget(SHRINK_RUNS, SHRINK_S))
@@ -269,12 +269,12 @@ def _title(plan: Plan) -> str:
 
 def _check_digest(result: Campaign, plan: Plan, say: Say) -> None:
     try:
-        parted = difference(plan)
+        divergence = difference(plan)
     except DeterminismError as error:
         result.add_exit(EXIT_HARNESS)
         say(f"{_title(plan)} could not be repeated in another process: {error}")
         return
-    if parted:
-        result.not_repeatable.append(f"{_title(plan)}: {parted}")
+    if divergence:
+        result.not_repeatable.append(f"{_title(plan)}: {divergence}")
         result.add_exit(EXIT_NOT_REPEATABLE)
-        say(f"{_title(plan)} is not deterministic: {parted}")
+        say(f"{_title(plan)} is not deterministic: {divergence}")

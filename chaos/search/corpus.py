@@ -1,10 +1,10 @@
-"""Plans that went somewhere new, kept in a directory; later seeds begin from them.
+"""Plans that reached something new, kept in a directory; later seeds start from them.
 
-What a run reached is a set of points: a mark of the code or an event of its log, the role of the
-node, and the fault that lay on the cluster at the time. A plan that reached a point no plan before
-it had is worth another look, so half of the new plans are variations of kept ones, half are fresh
-(chaos.md 4.5). Variations change chance, weather, load and what happens beside the machines' own
-lives; the order of those lives is kept, since it is what keeps a plan within the fault model.
+A run reaches a set of points: a mark of the code or an event of its log, the role of the node, and
+the fault in force at the time. A plan that reached a point that no earlier plan had is worth
+varying, so half of the new plans are variations of kept ones, half are fresh (chaos.md 4.5).
+Variations change chance, background faults, load, and what does not affect the lives of machines;
+the order of those lives is kept, since it keeps a plan within the fault model.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from rocketbed.host.files import write_whole
 
 FORMAT: Final = 1
 AFTERMATH_S: Final = 3.0
-"""How long a fault without duration is taken to matter."""
-BESIDE: Final = ("partition", "isolate", "link", "reset", "swizzle", "clock", "cpu")
+"""Time for which a fault without a duration is assumed to matter."""
+INDEPENDENT: Final = ("partition", "isolate", "link", "reset", "swizzle", "clock", "cpu")
 """Verbs that a variation may leave out or move, since no other step depends on them."""
 
 
 def coverage(record: RunRecord) -> set[str]:
-    """What a run reached: `MARK ROLE FAULT`, and `MARK ROLE -` for the mark alone."""
+    """Return the points of a run: `MARK ROLE FAULT`, and `MARK ROLE -` for the mark alone."""
     points: dict[str, list[int]] = record.facts.get("points", {})
     zero_ns = int(record.facts.get("zero_ns", 0))
     spans: list[tuple[str, int, int]] = []
@@ -42,22 +42,22 @@ def coverage(record: RunRecord) -> set[str]:
         begin = zero_ns + int(step.at_s * 1e9)
         end = begin + int(((step.for_s or 0.0) + AFTERMATH_S) * 1e9)
         spans.append((step.verb, begin // TICK_NS, end // TICK_NS))
-    found: set[str] = set()
+    reached: set[str] = set()
     for name, ticks in points.items():
-        found.add(f"{name} -")
+        reached.add(f"{name} -")
         for verb, begin, end in spans:
             if any(begin <= tick <= end for tick in ticks):
-                found.add(f"{name} {verb}")
-    return found
+                reached.add(f"{name} {verb}")
+    return reached
 
 
 @dataclass(slots=True)
 class Corpus:
-    """A directory of plans. Made if it does not exist; used by one process at a time."""
+    """A directory of plans, created if missing; used by one process at a time."""
 
     directory: Path
     plans: list[Plan] = field(default_factory=list)
-    seen: dict[str, None] = field(default_factory=dict)
+    reached: dict[str, None] = field(default_factory=dict)
     """Every point that a kept plan reached."""
 
     def __post_init__(self) -> None:
@@ -65,24 +65,26 @@ class Corpus:
         for path in sorted(self.directory.glob("*.json")):
             plan, points = _read(path)
             self.plans.append(plan)
-            self.seen.update(dict.fromkeys(points))
+            self.reached.update(dict.fromkeys(points))
 
-    def note(self, outcome: Outcome) -> list[str]:
-        """Take a run in; the points that were new. Its plan is kept if there are any."""
+    def add(self, outcome: Outcome) -> list[str]:
+        """Add a run and return its new points; its plan is kept if there are any."""
         if outcome.record is None:
             return []
         reached = sorted(coverage(outcome.record))
-        new = [point for point in reached if point not in self.seen]
+        new = [point for point in reached if point not in self.reached]
         if new:
-            self.seen.update(dict.fromkeys(new))
+            self.reached.update(dict.fromkeys(new))
             self.plans.append(outcome.plan)
             _write(self.directory, outcome.plan, reached)
         return new
 
     def plan(self, fresh: Plan) -> Plan:
-        """What to run in place of a fresh plan: itself for even seeds, else a kept one, varied.
+        """Return the plan to run in place of a fresh one: itself for even seeds, else a kept one,
+        varied.
 
-        It depends on what is kept, so it is repeated from its replay file, not from its seed.
+        The result depends on what is kept, so it is repeated from its replay file and not from its
+        seed.
         """
         if not self.plans or fresh.seed % 2 == 0:
             return fresh
@@ -96,7 +98,7 @@ class Corpus:
 
 
 def vary(plan: Plan, fresh: Plan, random: Random) -> Plan:
-    """A variation of a plan, with some parts of a fresh one."""
+    """Return a variation of a plan, with some parts of a fresh one."""
     varied = replace(plan, seed=fresh.seed, name=fresh.name)
     if random.random() < 0.5:
         weather = swarm_weather(plan.shape, f"{fresh.name}/{fresh.seed}/weather")
@@ -113,7 +115,7 @@ def vary(plan: Plan, fresh: Plan, random: Random) -> Plan:
 def _vary_steps(plan: Plan, fresh: Plan, random: Random) -> list[Step]:
     steps: list[Step] = []
     for step in plan.steps:
-        if step.verb in BESIDE and not step.label:
+        if step.verb in INDEPENDENT and not step.label:
             if random.random() < 0.3:
                 continue
             if isinstance(step.trigger, At):
@@ -124,8 +126,8 @@ def _vary_steps(plan: Plan, fresh: Plan, random: Random) -> list[Step]:
             step = replace(step, words={**step.words, "store-event": str(random.randint(1, 60))})
         steps.append(step)
     if plan.shape.nodes == fresh.shape.nodes:
-        beside = (step for step in fresh.steps if step.verb in BESIDE and not step.label)
-        steps += [step for step in beside if random.random() < 0.3]
+        extra = (step for step in fresh.steps if step.verb in INDEPENDENT and not step.label)
+        steps += [step for step in extra if random.random() < 0.3]
     return steps
 
 

@@ -1,10 +1,10 @@
-"""Dying at every place: one run counts the changes of a disk, others end at each of a sample.
+"""Crashes at every point: one run counts the changes of a disk, others end at each of a sample.
 
     for outcome in run_many(crash_points(plan, node="b1", power=True, sample=40)):
         ...
 
-All of them are the same plan with a crash at another event, so a finding at one names the very
-operation that must not be cut in two (chaos.md 4.5).
+All of them are the same plan with a crash at another event, so a finding identifies the very
+operation that must not be interrupted (chaos.md 4.5).
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ LABEL = "crash-point"
 
 
 def disk_events(plan: Plan, node: str) -> int:
-    """Changes of a node's disk in the storm of a run of the plan as it is.
+    """Return the number of changes of a node's disk in the fault phase of a run of the plan.
 
-    Raises `ScenarioError` when the run says nothing of the node.
+    Raises `ScenarioError` if the run reports nothing of the node.
     """
     outcome = run_plan(plan, Options(backend="sim"))
     record = outcome.record
@@ -38,11 +38,11 @@ def disk_events(plan: Plan, node: str) -> int:
 def crash_points(
     plan: Plan, *, node: str = "b1", power: bool = False, sample: int = 40
 ) -> Iterator[Plan]:
-    """Plans in which the node dies at one of its disk events, spread over the whole run.
+    """Yield plans in which the node dies at one of its disk events, spread over the whole run.
 
-    It is started again half a second later; a master that may have lost the end of its log comes
-    back as a slave, after the longest follower was promoted. Seeds stay, so all take one way to
-    their crash. Raises `ScenarioError` for a node that the plan has not.
+    It is restarted half a second later. A master that may have lost the end of its log returns as a
+    slave, after the longest follower was promoted. The seed stays the same, so all reach their
+    crash the same way. Raises `ScenarioError` for a node that is not in the plan.
     """
     if node not in plan.shape.nodes:
         raise ScenarioError(f"no node {node!r}: known: {', '.join(plan.shape.nodes)}")
@@ -55,20 +55,20 @@ def crash_points(
 
 
 def crash_event(plan: Plan) -> int | None:
-    """The disk event at which one of `crash_points`' plans has its node die."""
+    """Return the disk event at which a plan of `crash_points` lets its node die."""
     events = (int(step.words["store-event"]) for step in plan.steps if step.label == LABEL)
     return next(events, None)
 
 
 def _death(plan: Plan, node: str, event: int, *, power: bool) -> tuple[Step, ...]:
-    """The crash, armed when the load begins, and what an operator does about it."""
+    """Return the crash, armed when the load begins, and the operator's steps after it."""
     word = " powercut" if power else ""
     lines = [f"at 0s crash {node} at store-event {event}{word} as {LABEL}"]
     masters = {nodes[0]: group for group, nodes in plan.shape.group_nodes().items()}
-    back = "500ms"
+    delay = "500ms"
     if power and node in masters and plan.shape.brokers > 1:
         group = f":{masters[node]}" if plan.shape.groups > 1 else ""
         lines.append(f"after {LABEL}+500ms promote follower:longest{group}")
-        back = "1500ms"
-    lines.append(f"after {LABEL}+{back} restart @{LABEL}")
+        delay = "1500ms"
+    lines.append(f"after {LABEL}+{delay} restart @{LABEL}")
     return tuple(map(parse_step, lines))

@@ -1,8 +1,8 @@
-"""Is a run the same run elsewhere? Asked in fresh interpreters that differ in what must not matter.
+"""Tests that a run is repeatable, in fresh interpreters that differ in what must not matter.
 
-Two children simulate one plan: with another hash seed each, the second without randomised addresses
-where the kernel lets a process ask for that. Their digests have to be equal; if not, both run once
-more and say what they did where they parted.
+Two child processes simulate one plan, each with another hash seed, the second without randomised
+addresses if the kernel supports that. Their digests must be equal; if not, both run again and
+report their events where they diverged.
 """
 
 import ctypes
@@ -26,42 +26,44 @@ HASH_SEEDS: Final = (1, 4242)
 
 
 class DeterminismError(Exception):
-    """A child could not run; the message has the end of what it said."""
+    """A child could not run; the message has the end of its output."""
 
 
 def difference(plan: Plan) -> str:
-    """Run a plan in two fresh interpreters: where they parted, in words; empty when they did not.
+    """Run a plan in two fresh interpreters and return where they diverged, in words; empty if not.
 
     Raises `DeterminismError`.
     """
-    one = _child(plan, HASH_SEEDS[0])
-    other = _child(plan, HASH_SEEDS[1], aslr=False)
-    if one["digest"] == other["digest"]:
+    answer_1 = _child(plan, HASH_SEEDS[0])
+    answer_2 = _child(plan, HASH_SEEDS[1], aslr=False)
+    if answer_1["digest"] == answer_2["digest"]:
         return ""
-    begin = shared_events(one["checkpoints"], other["checkpoints"])
+    begin = shared_events(answer_1["checkpoints"], answer_2["checkpoints"])
     first = _child(plan, HASH_SEEDS[0], begin=begin)
     second = _child(plan, HASH_SEEDS[1], aslr=False, begin=begin)
-    parted = _where(begin, first["trace"], second["trace"])
-    return f"digests {one['digest']} and {other['digest']}: {parted}"
+    divergence = _first_difference(begin, first["trace"], second["trace"])
+    return f"digests {answer_1['digest']} and {answer_2['digest']}: {divergence}"
 
 
 def window(plan: Plan, begin: int, end: int) -> list[str]:
-    """What a plan's run does from one event to another, each as text. Raises `DeterminismError`."""
+    """Return the events of a plan's run in a range, as text. Raises `DeterminismError`."""
     trace: list[str] = _child(plan, HASH_SEEDS[0], begin=begin)["trace"]
     return trace[: end - begin]
 
 
-def shared_events(one: list[str], other: list[str]) -> int:
-    """How many events two runs surely have in common, by their checkpoints."""
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+def shared_events(checkpoints_1: list[str], checkpoints_2: list[str]) -> int:
+    """Return how many events two runs certainly have in common, by their checkpoints."""
+    same = takewhile(
+        lambda pair: pair[0] == pair[1], zip(checkpoints_1, checkpoints_2, strict=False)
+    )
     return len(list(same)) * CHECKPOINT_EVENTS
 
 
-def _where(begin: int, one: list[str], other: list[str]) -> str:
-    for at, (mine, theirs) in enumerate(zip_longest(one, other), start=begin):
-        if mine != theirs:
-            did = f"event {at}: one did {mine or 'nothing more'}"
-            return f"{did}, the other {theirs or 'nothing more'}"
+def _first_difference(begin: int, trace_1: list[str], trace_2: list[str]) -> str:
+    for at, (event_1, event_2) in enumerate(zip_longest(trace_1, trace_2), start=begin):
+        if event_1 != event_2:
+            did = f"event {at}: one did {event_1 or 'nothing more'}"
+            return f"{did}, the other {event_2 or 'nothing more'}"
     return (
         f"between event {begin} and the end, but a repetition of both runs did not differ there:"
         " the divergence is not stable"
@@ -104,7 +106,8 @@ def _main() -> None:
 
 
 def _fix_addresses() -> None:
-    """Let the program that this process becomes have them, where the kernel lets it."""
+    """Turn off address randomisation for the program that this process becomes, if the kernel
+    can."""
     libc = ctypes.CDLL(None)
     libc.personality(libc.personality(ASK_PERSONALITY) | ADDR_NO_RANDOMIZE)
 

@@ -1,4 +1,4 @@
-"""What is said when a run itself fails: a sentence for what is foreseen, else where it happened."""
+"""Explanations of failed runs: a sentence for foreseen errors, otherwise a traceback."""
 
 import errno
 import os
@@ -15,25 +15,26 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def explain(error: BaseException) -> str:
-    """Why a run failed: a sentence for what the harness foresees, else where it happened."""
-    for one in _leaves(error):
-        if isinstance(one, OSError) and _says_full(one):
-            place = one.filename or "its scratch directory"
+    """Return why a run failed: a sentence for errors that the harness foresees, else a
+    traceback."""
+    for leaf in _leaves(error):
+        if isinstance(leaf, OSError) and _says_full(leaf):
+            place = leaf.filename or "its scratch directory"
             reason = f"no space left where the harness writes ({place})"
             return f"{reason}: free some space and run again"
-    for one in _leaves(error):
-        if isinstance(one, HostError | RocketbedError | SimulationError):
-            return str(one)
+    for leaf in _leaves(error):
+        if isinstance(leaf, HostError | RocketbedError | SimulationError):
+            return str(leaf)
     return "".join(traceback.format_exception(error))
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether the harness could not write for want of space."""
-    return any(isinstance(one, OSError) and _says_full(one) for one in _leaves(error))
+    """True if the harness could not write because the disk was full."""
+    return any(isinstance(leaf, OSError) and _says_full(leaf) for leaf in _leaves(error))
 
 
 def _says_full(error: OSError) -> bool:
-    if isinstance(error, shutil.Error):  # of a copied tree: reasons as texts
+    if isinstance(error, shutil.Error):  # errors of a copied tree carry their reasons as text
         return any(os.strerror(number) in str(error) for number in FULL)
     return error.errno in FULL
 

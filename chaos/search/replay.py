@@ -1,10 +1,9 @@
-"""Replay files: a failure with all that is needed to have it again (`FAIL-NAME-SEED.rbx`, JSON).
+"""Replay files: a failure with all that is needed to repeat it (`FAIL-NAME-SEED.rbx`, JSON).
 
-A file holds one plan and its outcome: findings, digest, and checkpoints of the digest, so that
-a replay that goes another way can say after which event it did. Where a plan was shrunk, the plan
-is the small one, and the own plan of the seed stands beside it (`original`). The file of a pytest
-test has no steps to be taken, since those are the body's, but says which are left out (`test`).
-Source: chaos.md 4.7.
+A file holds a plan and its outcome: findings, digest, and checkpoints of the digest, so that a
+replay that diverges can report after which event. If the plan was shrunk, the seed's own plan is
+kept too (`original`). The file of a pytest test has no steps, since those are the body's, but lists
+those to leave out (`test`). Source: chaos.md 4.7.
 """
 
 import json
@@ -33,13 +32,13 @@ from rocketbed.host.files import write_whole
 FORMAT: Final = 2
 KIND: Final = "rocketbed replay"
 Repro = Literal["exact", "schedule", "none"]
-"""`exact`: the same run to the last event; `schedule`: the same plan, on machines that have their
-own mind; `none`: it was tried again and did not come back."""
+"""`exact`: the same run to the last event; `schedule`: the same plan, on machines that are not
+deterministic; `none`: it was repeated and did not recur."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What one run of a plan came to."""
+class PlanResult:
+    """Result of one run of a plan."""
 
     verdict: str = ""
     findings: tuple[str, ...] = ()
@@ -48,10 +47,10 @@ class Taken:
     events: int = 0
     checkpoints: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
-    """What was carried out, with times and names."""
+    """Steps that were carried out, with times and names."""
 
     @classmethod
-    def of(cls, outcome: Outcome) -> "Taken":
+    def of(cls, outcome: Outcome) -> "PlanResult":
         return cls(
             verdict=outcome.verdict,
             findings=tuple(outcome.finding_ids),
@@ -64,36 +63,38 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestPart:
-    """What the file of a pytest test says besides: the steps are not the plan's, but the body's."""
+    """Additional part of the file of a pytest test: its steps are the body's, and not the
+    plan's."""
 
     __test__ = False
 
     node: str
-    """pytest's id of the test, with backend and seed."""
+    """Pytest id of the test, with backend and seed."""
     left_out: tuple[int, ...]
-    """Numbers of the body's steps that are not taken."""
+    """Numbers of the body's steps that are skipped."""
     storms: dict[int, tuple[str, ...]]
-    """Number of a storm -> its steps, in place of what the seed would draw."""
+    """Number of a fault phase -> its steps, replacing those that the seed would draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A failure that can be had again."""
+    """A failure that can be repeated."""
 
     plan: Plan
-    """What a replay runs."""
-    taken: Taken
+    """Plan that a replay runs."""
+    taken: PlanResult
     backend: BackendName = "sim"
     target: str = ""
-    """Foreign software that it ran on (`chaos.backends.foreign.target`), and in which mode."""
+    """Foreign software that it ran on (`chaos.backends.foreign.target`), followed by its mode."""
     mode: Literal["classic", "controller"] = "classic"
     repro: Repro = "exact"
     finding: str = ""
-    """What the plan was shrunk for; empty if it was not. Of a test: its failure's signature."""
+    """Finding that the plan was shrunk for; empty if it was not. For a test, its failure's
+    signature."""
     test: TestPart | None = None
     original: Plan | None = None
-    """The seed's own plan, where the other one was shrunk."""
-    original_taken: Taken | None = None
+    """Own plan of the seed, if `plan` was shrunk."""
+    original_taken: PlanResult | None = None
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the software that wrote the file."""
 
@@ -101,7 +102,7 @@ class Replay:
     def of(cls, outcome: Outcome) -> "Replay":
         return cls(
             plan=outcome.plan,
-            taken=Taken.of(outcome),
+            taken=PlanResult.of(outcome),
             backend=outcome.backend,
             target=outcome.facts.get("target", ""),
             mode=outcome.facts.get("mode", "classic"),
@@ -110,34 +111,34 @@ class Replay:
         )
 
     def of_original(self) -> "Replay":
-        """The seed's own run. Raises `ScenarioError` where that is this one already."""
+        """Return the seed's own run. Raises `ScenarioError` if this is it already."""
         if self.original is None or self.original_taken is None:
             raise ScenarioError("this file holds a seed's own plan: it has no other original")
-        own = replace(self, plan=self.original, taken=self.original_taken)
-        return replace(own, finding="", test=None, original=None, original_taken=None)
+        original = replace(self, plan=self.original, taken=self.original_taken)
+        return replace(original, finding="", test=None, original=None, original_taken=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     outcome: Outcome
     same_digest: bool | None
-    """None where there is nothing to compare: real processes, or another backend than before."""
-    wanted: frozenset[str]
-    """Ids of the findings to be had again; empty where nothing was found."""
+    """None if there is nothing to compare: real processes, or a different backend."""
+    expected: frozenset[str]
+    """Ids of the findings to be repeated; empty if there were none."""
     note: str = ""
-    """Where it went another way, if it did."""
+    """Where the replay diverged, if it did."""
 
     @property
     def same_finding(self) -> bool:
-        """Whether what was found is among what it finds."""
-        return self.wanted.issubset(self.outcome.finding_ids)
+        """True if the replay has all findings of the first run."""
+        return self.expected.issubset(self.outcome.finding_ids)
 
     def comparison(self) -> str:
         now = set(self.outcome.finding_ids)
-        if not self.wanted:
+        if not self.expected:
             return f"no findings the first time, {_list(now) or 'nothing'} this time"
-        parts = {"found again": self.wanted & now, "not found this time": self.wanted - now}
-        return "; ".join(f"{_list(ids)}: {what}" for what, ids in parts.items() if ids)
+        parts = {"found again": self.expected & now, "not found this time": self.expected - now}
+        return "; ".join(f"{_list(ids)}: {label}" for label, ids in parts.items() if ids)
 
 
 def save_replay(replay: Replay, path: Path) -> None:
@@ -159,7 +160,8 @@ def save_replay(replay: Replay, path: Path) -> None:
 def load_replay(path: Path) -> Replay:
     """Read the replay file of a scenario.
 
-    Raises `ScenarioError` for what is none, a test's, another version's or damaged.
+    Raises `ScenarioError` for a test's file, another version's, a damaged one, or another kind of
+    file.
     """
     replay = read_replay(path)
     if replay.test is not None:
@@ -192,14 +194,14 @@ def read_replay(path: Path) -> Replay:
             test = TestPart(**{**with_tuples(test), "storms": storms})
         return Replay(
             plan=plan_from_row(row["plan"]),
-            taken=Taken(**with_tuples(row["taken"])),
+            taken=PlanResult(**with_tuples(row["taken"])),
             backend=read_backend(row["backend"]),
             target=row.get("target", ""),
             mode=row.get("mode", "classic"),
             repro=row["repro"],
             finding=row["finding"],
             original=plan_from_row(row["original"]) if shrunk else None,
-            original_taken=Taken(**with_tuples(row["original_taken"])) if shrunk else None,
+            original_taken=PlanResult(**with_tuples(row["original_taken"])) if shrunk else None,
             test=test,
             versions=row["versions"],
         )
@@ -208,7 +210,7 @@ def read_replay(path: Path) -> Replay:
 
 
 def read_backend(name: object) -> BackendName:
-    """A backend by its name. Raises `ScenarioError`."""
+    """Return a backend by its name. Raises `ScenarioError`."""
     if name not in get_args(BackendName):
         raise ScenarioError(unknown("backend", str(name), list(get_args(BackendName))))
     return cast(BackendName, name)
@@ -217,30 +219,30 @@ def read_backend(name: object) -> BackendName:
 def run_replay(
     replay: Replay, options: Options | None = None, *, directory: Path | None = None
 ) -> Replayed:
-    """Run it again, here, and compare. Another backend than the file's may be asked for."""
+    """Run a replay here and compare. `options` may name another backend than the file's."""
     options = options or Options(backend=replay.backend, target=replay.target, mode=replay.mode)
     outcome = run_plan(replay.plan, options, directory=directory)
-    wanted = frozenset([replay.finding] if replay.finding else replay.taken.findings)
+    expected = frozenset([replay.finding] if replay.finding else replay.taken.findings)
     if options.backend != "sim" or not replay.taken.digest or not outcome.digest:
-        return Replayed(outcome=outcome, same_digest=None, wanted=wanted)
+        return Replayed(outcome=outcome, same_digest=None, expected=expected)
     same = outcome.digest == replay.taken.digest
-    note = "" if same else _where_parted(replay, outcome)
-    return Replayed(outcome=outcome, same_digest=same, wanted=wanted, note=note)
+    note = "" if same else _describe_divergence(replay, outcome)
+    return Replayed(outcome=outcome, same_digest=same, expected=expected, note=note)
 
 
-def _where_parted(replay: Replay, outcome: Outcome) -> str:
-    """Between which events a replay left the way of the first run, in words."""
+def _describe_divergence(replay: Replay, outcome: Outcome) -> str:
+    """Describe between which events a replay diverged from the first run."""
     begin = shared_events(list(replay.taken.checkpoints), outcome.facts.get("checkpoints", []))
     end = min(begin + CHECKPOINT_EVENTS, outcome.facts.get("events", 0))
-    seen = window(replay.plan, begin, end)
-    first = f"; event {begin} of this run is {seen[0]}" if seen else ""
-    last = f", event {end - 1} is {seen[-1]}" if len(seen) > 1 else ""
-    where = f"after event {begin} and by event {end}{first}{last}"
-    return f"it diverged from the first run {where}{changed_versions(replay)}"
+    events = window(replay.plan, begin, end)
+    first = f"; event {begin} of this run is {events[0]}" if events else ""
+    last = f", event {end - 1} is {events[-1]}" if len(events) > 1 else ""
+    place = f"after event {begin} and by event {end}{first}{last}"
+    return f"it diverged from the first run {place}{changed_versions(replay)}"
 
 
 def changed_versions(replay: Replay) -> str:
-    """What is another version by now, in brackets; empty if nothing is."""
+    """Return the versions that have changed since, in brackets; empty if none has."""
     now = versions()
     changed = [
         f"{name} was {value} and is {now.get(name, 'unknown')}"
@@ -252,8 +254,8 @@ def changed_versions(replay: Replay) -> str:
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of everything that determines how a run goes."""
-    found = {
+    """Return the versions of everything that determines how a run goes."""
+    result = {
         "rocketbed": __version__,
         "python": platform.python_version(),
         "trio": trio.__version__,
@@ -268,10 +270,10 @@ def versions() -> dict[str, str]:
             timeout=10,
             check=True,
         )
-        found["git"] = answer.stdout.strip()
+        result["git"] = answer.stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        found["git"] = "unknown"
-    return found
+        result["git"] = "unknown"
+    return result
 
 
 def _list(ids: Iterable[str]) -> str:

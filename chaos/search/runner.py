@@ -1,8 +1,8 @@
-"""Runs plans: each in a process of its own, several at a time, judged where it ran.
+"""Runs plans, each in a process of its own, several at a time, and judges them there.
 
-A simulation's process is a fork of one that has imported everything and runs nothing, so that no
-state of a module passes from one seed to the next and a run that hangs or eats memory can be ended.
-What comes back is an `Outcome`; the run's directory is kept if it is wanted.
+The process of a simulation is a fork of one that has imported everything and runs nothing. So no
+module state passes from one seed to the next, and a run that hangs or exhausts memory can be ended.
+The result is an `Outcome`; the run's directory is kept on request.
 """
 
 import gc
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from rocketbed.chaos.backends.process.run import ProcessHost
 
 END_S: Final = 20.0
-"""What an interrupted run may take to clean up before it is killed."""
+"""Time that an interrupted run may take to clean up before it is killed."""
 TIMEOUT_S: Final = 900.0
 """Real seconds that one run may take."""
 
 Say = Callable[[str], None]
 BackendName = Literal["sim", "process", "docker"]
-"""Where clusters run."""
+"""Kinds of cluster."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,27 +41,27 @@ class Outcome:
     plan: Plan
     backend: BackendName
     judgement: Judgement | None = None
-    """None: the run itself failed (`error`)."""
-    told: str | None = None
-    """What was returned where something else was done (`Options.instead`); it is a digest."""
+    """None if the run itself failed (`error`)."""
+    instead_result: str | None = None
+    """Result of `Options.instead` if that ran in place of the plan; a digest."""
     record: RunRecord | None = None
     directory: Path | None = None
-    """Where the run's files are, if they were kept."""
+    """Directory of the run's files, if they were kept."""
     error: str = ""
-    """Why there is no judgement: a traceback of the harness, a time-out, a signal."""
+    """Reason why there is no judgement: a traceback of the harness, a time-out, a signal."""
     timed_out: bool = False
     simulated_s: float = 0.0
     cpu_s: float = 0.0
     run_cpu_s: float = 0.0
-    """That of the run itself, before it was judged."""
+    """CPU time of the run itself, before it was judged."""
     wall_s: float = 0.0
     memory_mib: float = 0.0
     """Highest resident memory of the run's process."""
 
     @property
     def verdict(self) -> str:
-        """`pass`, `anomaly`, ... (chaos.md 2.10)."""
-        if self.told is not None:
+        """Verdict such as `pass` or `anomaly` (chaos.md 2.10)."""
+        if self.instead_result is not None:
             return "pass"
         return "harness-error" if self.judgement is None else str(self.judgement.verdict)
 
@@ -71,12 +71,12 @@ class Outcome:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The record's; empty where there is none."""
+        """Facts of the record; empty without one."""
         return {} if self.record is None else self.record.facts
 
     @property
     def digest(self) -> str:
-        return self.told or ("" if self.record is None else self.record.digest)
+        return self.instead_result or ("" if self.record is None else self.record.digest)
 
     @property
     def finding_ids(self) -> list[str]:
@@ -87,14 +87,14 @@ class Outcome:
 class Options:
     backend: BackendName = "sim"
     net: Literal["auto", "plain", "proxy", "switch"] = "auto"
-    """What lies between the machines of a process cluster."""
+    """Kind of network between the machines of a process cluster."""
     target: str = ""
     """Foreign software on the machines of a real cluster (`chaos.backends.foreign.target`)."""
     mode: Literal["classic", "controller"] = "classic"
-    """Who assigns roles in the software under test."""
+    """Mechanism that assigns roles in the software under test."""
     timeout_s: float = TIMEOUT_S
     say: Say | None = None
-    """Told of what happens, line by line."""
+    """Called with each line of progress."""
     before: Callable[[], None] | None = None
     """Called in each run's process before it begins; for planted bugs."""
     instead: Callable[[], str] | None = None
@@ -102,22 +102,22 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
-    """One run that is asked for."""
+class RunRequest:
+    """A run to be made."""
 
     plan: Plan
     options: Options
     directory: Path | None = None
-    """Where its files are kept; None: nowhere."""
+    """Directory that keeps its files; None to remove them."""
 
 
-Asked = TypeVar("Asked", bound=Errand)
+Request = TypeVar("Request", bound=RunRequest)
 
 
 def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     """Run and judge a plan in this very process. The directory exists and is empty."""
     outcome = Outcome(plan=plan, backend=options.backend, directory=directory)
-    began, began_cpu = time.monotonic(), time.process_time()
+    start, start_cpu = time.monotonic(), time.process_time()
     say = options.say or (lambda line: None)
     if options.backend == "sim":
         from rocketbed.chaos.backends.sim.run import run_in_simulation
@@ -132,21 +132,21 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
         if options.target:
             record.facts |= {"target": options.target, "mode": options.mode}
             record.save(directory)
-    outcome.run_cpu_s = time.process_time() - began_cpu
+    outcome.run_cpu_s = time.process_time() - start_cpu
     outcome.record = record
     outcome.judgement = judge_run(directory)
-    outcome.cpu_s = time.process_time() - began_cpu
-    outcome.wall_s = time.monotonic() - began
+    outcome.cpu_s = time.process_time() - start_cpu
+    outcome.wall_s = time.monotonic() - start
     outcome.judgement.save(directory)
     return outcome
 
 
 @contextmanager
 def host_of(options: Options) -> "Iterator[ProcessHost | None]":
-    """Where the cluster's programs run; None: as processes of this system. Blocks.
+    """Provide the host of the cluster's programs; None for processes of this system. Blocks.
 
-    What is to run there is fetched, pulled or built, if it has to be. Raises `InstallationError`,
-    `HostError`, `ScenarioError` for a target that names nothing.
+    Software is fetched, pulled or built if necessary. Raises `InstallationError`, `HostError`,
+    `ScenarioError` for an unknown target.
     """
     if options.backend == "docker":
         from rocketbed.chaos.backends.docker.backend import DockerHost
@@ -157,8 +157,8 @@ def host_of(options: Options) -> "Iterator[ProcessHost | None]":
         say = options.say or (lambda line: None)
         with Daemon.connect() as daemon:
             if options.target:
-                found = ready_target(daemon, options.target, say)
-                yield ForeignDockerHost(daemon, found, options.mode)
+                target = ready_target(daemon, options.target, say)
+                yield ForeignDockerHost(daemon, target, options.mode)
             else:
                 yield DockerHost(daemon, ready_image(daemon, say))
     elif options.target:
@@ -184,33 +184,37 @@ def run_many(
     jobs: int = 2,
     keep: Callable[[Plan], Path | None] = lambda plan: None,
 ) -> Generator[Outcome, None, None]:
-    """Run plans side by side; outcomes as they come, in no particular order.
+    """Run plans side by side; yields outcomes as they complete, in no particular order.
 
-    `keep` says where a run's files go (None: nowhere). Closing the generator ends what still runs.
-    Raises `OSError` when a place for a run cannot be made, `HostError` when containers cannot.
+    `keep` returns the directory for a run's files (None to remove them). Closing the generator ends
+    running runs. Raises `OSError` if a run's directory cannot be created, `HostError` if containers
+    cannot.
     """
     options = options or Options()
     if options.backend == "docker":
-        with host_of(options):  # has the image, which may take longer than a run
+        with host_of(options):  # prepares the image, which may take longer than a run
             pass
-    asked = (Errand(plan=plan, options=options, directory=keep(plan)) for plan in plans)
-    with closing(run_errands(asked, jobs=jobs)) as done:
-        for _, outcome in done:
+    requests = (RunRequest(plan=plan, options=options, directory=keep(plan)) for plan in plans)
+    with closing(run_requests(requests, jobs=jobs)) as results:
+        for _, outcome in results:
             yield outcome
 
 
-def run_errands(
-    errands: Iterable[Asked], *, jobs: int = 2
-) -> Generator[tuple[Asked, Outcome], None, None]:
-    """The same for runs that have options of their own. The next one is asked for whenever there
-    is room; an iterator that had none may have one again once an outcome was given."""
+def run_requests(
+    requests: Iterable[Request], *, jobs: int = 2
+) -> Generator[tuple[Request, Outcome], None, None]:
+    """Run requests that have options of their own, like `run_many`.
+
+    The next request is taken whenever there is room; an iterator that was exhausted may continue
+    after an outcome was yielded.
+    """
     with held():  # finalizers of what is collected here would swallow an interrupt
         import rocketbed.chaos.backends.sim.run  # noqa: F401 (what the children need; they share its memory)
 
         gc.collect()
         gc.freeze()
-    waiting = iter(errands)
-    runs: dict[int, _Run[Asked]] = {}
+    waiting = iter(requests)
+    runs: dict[int, _Run[Request]] = {}
     try:
         while True:
             while len(runs) < jobs and (errand := next(waiting, None)) is not None:
@@ -219,39 +223,39 @@ def run_errands(
                     runs[run.child.pipe] = run
             if not runs:
                 return
-            due = min(run.deadline for run in runs.values()) - time.monotonic()
-            for pipe in readable(runs, due):
+            wait_s = min(run.deadline for run in runs.values()) - time.monotonic()
+            for pipe in readable(runs, wait_s):
                 if runs[pipe].child.read():
                     with held():
                         ended = runs.pop(pipe)
                         outcome = ended.outcome()
-                    yield ended.errand, outcome
+                    yield ended.request, outcome
             now = time.monotonic()
             for pipe, run in list(runs.items()):
                 if run.deadline <= now:
                     with held():
                         outcome = runs.pop(pipe).time_out()
-                    yield run.errand, outcome
+                    yield run.request, outcome
     finally:
         with held():
             _end_all(runs.values())
 
 
-class _Run(Generic[Asked]):
-    """One forked run. Made, asked and ended while signals are held."""
+class _Run(Generic[Request]):
+    """A forked run. Started, queried and ended while signals are held."""
 
-    def __init__(self, errand: Asked, mask: set[signal.Signals]) -> None:
-        plan, options, kept = errand.plan, errand.options, errand.directory
+    def __init__(self, errand: Request, mask: set[signal.Signals]) -> None:
+        plan, options, directory_to_keep = errand.plan, errand.options, errand.directory
         self.deadline = time.monotonic() + options.timeout_s
-        self.errand = errand
+        self.request = errand
         self.files = ExitStack()
-        """Closing it takes away what nobody keeps."""
-        directory = kept or self.files.enter_context(Scratch()).path
+        """Closing it removes files that nobody keeps."""
+        directory = directory_to_keep or self.files.enter_context(Scratch()).path
         directory.mkdir(parents=True, exist_ok=True)
         self.child = Child(lambda _send: _run_whole(plan, options, directory), mask)
 
     def outcome(self) -> Outcome:
-        """What the child sent before it ended."""
+        """Return what the child sent before it ended."""
         try:
             outcome = self.child.value()
         except NothingSent as nothing:
@@ -263,25 +267,25 @@ class _Run(Generic[Asked]):
 
     def time_out(self) -> Outcome:
         _end_all([self])
-        limit_s = self.errand.options.timeout_s
+        limit_s = self.request.options.timeout_s
         outcome = self._failed(f"the run took longer than {limit_s:g} s and was stopped")
         outcome.timed_out = True
         return outcome
 
     def _failed(self, error: str) -> Outcome:
-        backend, plan = self.errand.options.backend, self.errand.plan
+        backend, plan = self.request.options.backend, self.request.plan
         return Outcome(plan=plan, backend=backend, error=error, directory=self._place())
 
     def _place(self) -> Path | None:
-        kept = self.errand.directory
-        return kept if kept is not None and kept.exists() else None
+        directory = self.request.directory
+        return directory if directory is not None and directory.exists() else None
 
 
 def _end_all(runs: Iterable[_Run[Any]]) -> None:
-    """End runs that nobody waits for any more, all at the same time."""
+    """End runs whose results are no longer needed, all at the same time."""
     ending = list(runs)
     for run in ending:  # a simulation has started nothing that it would have to end
-        run.child.kill(signal.SIGKILL if run.errand.options.backend == "sim" else signal.SIGINT)
+        run.child.kill(signal.SIGKILL if run.request.options.backend == "sim" else signal.SIGINT)
     until = time.monotonic() + END_S
     for run in ending:
         run.child.reap(until)
@@ -298,9 +302,9 @@ def _run_whole(plan: Plan, options: Options, directory: Path) -> Outcome:
         if options.instead is None:
             outcome = run_here(plan, directory, options)
         else:
-            began = time.process_time()
-            outcome.told = options.instead()
-            outcome.cpu_s = time.process_time() - began
+            start = time.process_time()
+            outcome.instead_result = options.instead()
+            outcome.cpu_s = time.process_time() - start
     except KeyboardInterrupt:
         raise
     except BaseException as error:

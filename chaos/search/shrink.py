@@ -1,8 +1,8 @@
-"""From a plan that finds something to a small one that finds the same.
+"""Reduces a plan that has a finding to a small one with the same finding.
 
 Delta debugging on the steps as they were carried out (times and names, no chance left), then on
-everything else: durations, times, clients, weather, the length of the run. A smaller plan counts
-only if it shows the *same finding*; that it fails somehow is not enough (chaos.md 4.6).
+everything else: durations, times, clients, background faults, the length of the run. A smaller plan
+counts only if it has the *same finding*; another failure is not enough (chaos.md 4.6).
 """
 
 import math
@@ -16,13 +16,13 @@ from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.plan import Plan, Weather
 from rocketbed.chaos.plan.step import After, At, Step, parse_step
 from rocketbed.chaos.plan.targets import labels_in
-from rocketbed.chaos.search.replay import Replay, Taken
+from rocketbed.chaos.search.replay import PlanResult, Replay
 from rocketbed.chaos.search.runner import Options, Outcome, run_many, run_plan
 
 Probe = Callable[[Sequence[Plan]], Sequence[bool]]
-"""Whether each of these plans shows the finding."""
+"""Returns for each of these plans whether it has the finding."""
 LIVENESS_IDS = ("L", "C")
-"""Findings of these families depend on the calm phase, so it is not shortened for them."""
+"""Findings of these families depend on the recovery phase, so it is not shortened for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +31,12 @@ class Shrunk:
     finding: str
     """Id of the check, for instance `A1`."""
     reproduced: bool
-    """Whether the finding was seen again at all; if not, the plan is the one that was given."""
+    """True if the finding recurred at all; if not, the plan is the original one."""
     runs: int
     steps_before: int
     steps_after: int
     replay: Replay | None = None
-    """For a replay file: the small plan and its outcome, and the one it was made from."""
+    """For a replay file: the small plan and its outcome, and the original one."""
 
 
 @dataclass(slots=True)
@@ -46,8 +46,8 @@ class Budget:
     used: int = 0
     began: float = 0.0
 
-    def left(self) -> bool:
-        """Whether another run may begin."""
+    def is_left(self) -> bool:
+        """True if another run may begin."""
         return self.used < self.runs and time.monotonic() - self.began < self.seconds
 
 
@@ -59,34 +59,34 @@ def shrink(
     jobs: int = 2,
     budget: Budget | None = None,
 ) -> Shrunk:
-    """Shrink the plan of an outcome by one of its findings, the gravest unless one is named.
+    """Shrink the plan of an outcome by one of its findings, the gravest unless `finding` names it.
 
-    On real processes each candidate is tried three times and kept if one of them shows it. Raises
-    `ScenarioError` for an outcome without findings.
+    On real processes each candidate is tried three times and kept if one of them has the finding.
+    Raises `ScenarioError` for an outcome without findings.
     """
     options = options or Options()
-    found = outcome.judgement.by_weight if outcome.judgement is not None else []
-    if not (finding or found):
+    findings = outcome.judgement.by_weight if outcome.judgement is not None else []
+    if not (finding or findings):
         raise ScenarioError("no finding to shrink")
-    finding = finding or found[0].id
+    finding = finding or findings[0].id
     tries = 1 if options.backend == "sim" else 3
     steps = outcome.record.steps if outcome.record is not None else []
     concrete = tuple(replace(parse_step(text), label="") for text in steps)
 
     def probe(plans: Sequence[Plan]) -> list[bool]:
-        shown = [False] * len(plans)
+        has_finding = [False] * len(plans)
         tried = [plan for plan in plans for _ in range(tries)]
         with closing(run_many(tried, options, jobs=jobs)) as outcomes:
-            for one in outcomes:
-                shown[plans.index(one.plan)] |= finding in one.finding_ids
-        return shown
+            for result in outcomes:
+                has_finding[plans.index(result.plan)] |= finding in result.finding_ids
+        return has_finding
 
     shrunk = shrink_plan(outcome.plan, finding, probe, concrete=concrete, budget=budget, width=jobs)
     return replace(shrunk, replay=_replay_of(shrunk, outcome, options, tries))
 
 
 def _replay_of(shrunk: Shrunk, outcome: Outcome, options: Options, tries: int) -> Replay:
-    """Run the small plan once more for its digest; on real processes until it shows itself."""
+    """Run the small plan once more for its digest; on real processes until it has the finding."""
     whole = Replay.of(outcome)
     if not shrunk.reproduced:
         return replace(whole, repro="none" if options.backend != "sim" else whole.repro)
@@ -97,7 +97,7 @@ def _replay_of(shrunk: Shrunk, outcome: Outcome, options: Options, tries: int) -
     return replace(
         whole,
         plan=shrunk.plan,
-        taken=Taken.of(small),
+        taken=PlanResult.of(small),
         finding=shrunk.finding,
         original=outcome.plan,
         original_taken=whole.taken,
@@ -113,20 +113,20 @@ def shrink_plan(
     budget: Budget | None = None,
     width: int = 2,
 ) -> Shrunk:
-    """The same with a probe of one's own; it is given `width` plans at a time."""
+    """Shrink a plan with a given probe, which gets `width` plans at a time."""
     budget = budget or Budget()
     budget.began = time.monotonic()
     work = _Work(finding, probe, budget, width)
     begin = replace(plan, steps=concrete) if concrete else plan
-    seen = work.first([begin]) is not None
-    if not seen and concrete:
+    is_reproduced = work.first([begin]) is not None
+    if not is_reproduced and concrete:
         begin, concrete = plan, ()
-        seen = work.first([begin]) is not None
-    small = work.simpler(work.fewer_steps(begin)) if seen else begin
+        is_reproduced = work.first([begin]) is not None
+    small = work.simpler(work.fewer_steps(begin)) if is_reproduced else begin
     return Shrunk(
-        plan=small if seen else plan,
+        plan=small if is_reproduced else plan,
         finding=finding,
-        reproduced=seen,
+        reproduced=is_reproduced,
         runs=budget.used,
         steps_before=len(begin.steps),
         steps_after=len(small.steps),
@@ -141,22 +141,22 @@ class _Work:
     width: int
 
     def first(self, plans: Iterable[Plan]) -> Plan | None:
-        """The first of these that shows the finding; tried a few at a time, in their order."""
+        """Return the first of these plans that has the finding; tried a few at a time, in order."""
         waiting = iter(plans)
-        while self.budget.left():
+        while self.budget.is_left():
             group = list(islice(waiting, self.width))
             if not group:
                 return None
             self.budget.used += len(group)
-            for plan, shown in zip(group, self.probe(group), strict=True):
-                if shown:
+            for plan, has_finding in zip(group, self.probe(group), strict=True):
+                if has_finding:
                     return plan
         return None
 
     def fewer_steps(self, plan: Plan) -> Plan:
         """Leave out halves of the steps, then quarters, down to single ones."""
         parts = 2
-        while plan.steps and self.budget.left():
+        while plan.steps and self.budget.is_left():
             size = math.ceil(len(plan.steps) / parts)
             chunks = ((start, start + size) for start in range(0, len(plan.steps), size))
             smaller = self.first(
@@ -173,9 +173,9 @@ class _Work:
         return plan
 
     def simpler(self, plan: Plan) -> Plan:
-        """Everything but the number of steps, one simplification after the other."""
+        """Simplify everything but the number of steps, one simplification after the other."""
         for simplify in SIMPLER:
-            while self.budget.left():
+            while self.budget.is_left():
                 smaller = self.first(simplify(plan, self.finding))
                 if smaller is None:
                     break
@@ -184,22 +184,22 @@ class _Work:
 
 
 def _closed(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Without the steps that come after, or name, one that is not there any more."""
+    """Return the steps without those that follow, or name, a missing one."""
     while True:
         labels = {step.label for step in steps}
-        kept = tuple(
+        complete = tuple(
             step
             for step in steps
             if not (isinstance(step.trigger, After) and step.trigger.label not in labels)
             and labels.issuperset(labels_in(step.target) + labels_in(step.second))
         )
-        if kept == steps:
-            return kept
-        steps = kept
+        if complete == steps:
+            return complete
+        steps = complete
 
 
 def _shorter_run(plan: Plan, finding: str) -> Iterator[Plan]:
-    """End the storm after the last step, and watch for less long."""
+    """End the fault phase after the last step, and observe for a shorter time."""
     ends = [
         step.trigger.seconds + (step.for_s or 0.0)
         for step in plan.steps
@@ -245,8 +245,8 @@ def _plain_weather(plan: Plan, finding: str) -> Iterator[Plan]:
         if getattr(weather, name) != value:
             yield replace(plan, weather=replace(weather, **{name: value}))
     for node in weather.disk_ms:
-        others = {one: ms for one, ms in weather.disk_ms.items() if one != node}
-        yield replace(plan, weather=replace(weather, disk_ms=others))
+        others_ms = {name: ms for name, ms in weather.disk_ms.items() if name != node}
+        yield replace(plan, weather=replace(weather, disk_ms=others_ms))
 
 
 def _short_faults(plan: Plan, finding: str) -> Iterator[Plan]:
@@ -281,4 +281,4 @@ SIMPLER: Sequence[Callable[[Plan, str], Iterator[Plan]]] = (
     _short_faults,
     _round_times,
 )
-"""Each gives plans that are a little simpler, the best first."""
+"""Each yields plans that are a little simpler, the best first."""

@@ -1,9 +1,9 @@
-"""What no run of a campaign reached: named points of the node's code, what it logs, faults, checks.
+"""Points that no run of a campaign reached: marks of the node's code, log events, faults, checks.
 
-A branch that only trouble takes says so in the log, or passes a mark; so the events that stand in
-the source are the list of such branches, and those that no run logged are where load or faults are
-missing. Simulation only: elsewhere nobody notes what a node logs. A check that had nothing to look
-at in any run has shown nothing of the node.
+A branch that only trouble takes logs an event, or passes a mark. So the events in the source are
+the list of such branches, and those that no run logged show where load or faults are missing.
+Simulation only, as other backends do not record what a node logs. A check that had nothing to
+examine in any run has shown nothing about the node.
 """
 
 import ast
@@ -20,29 +20,29 @@ from rocketbed.chaos.search.runner import Outcome
 
 PACKAGES: Final = ("rocketbed.node", "rocketbed.replication")
 SURE_SEEDS: Final = 200
-"""A scenario whose usual run has so many is there to give every check something to look at."""
+"""A scenario with at least this many usual runs exists to give every check something to examine."""
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def never_ran(runs: Iterable[Mapping[str, bool]]) -> list[str]:
-    """Ids of checks that had nothing to look at in any run; each as `Judgement.looked` tells it."""
-    found: dict[str, bool] = {}
+    """Return the ids of checks that had nothing to examine in any run, from `Judgement.looked`."""
+    has_examined: dict[str, bool] = {}
     for looked in runs:
         for check, ran in looked.items():
-            found[check] = found.get(check, False) or ran
-    return [check for check, ran in found.items() if not ran]
+            has_examined[check] = has_examined.get(check, False) or ran
+    return [check for check, ran in has_examined.items() if not ran]
 
 
 def must_run_all(family: Family, runs: int, backend: str = "sim") -> bool:
-    """Whether so many runs of a scenario fail if a check never ran: it is made for that, and no
-    fewer than its usual ones."""
+    """True if this many runs of a scenario fail if a check never ran: the scenario is made for
+    that, and there are at least as many runs as usual."""
     return SURE_SEEDS <= family.seed_count(backend) <= runs
 
 
 def unreached(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
-    """By kind (`marks`, `events`, `faults`) what none of these runs had, sorted.
+    """Return what none of these runs reached, sorted, by kind (`marks`, `events`, `faults`).
 
-    An event stands with the files that log it: `store.disk_full (store/retention.py)`.
+    An event is listed with the files that log it: `store.disk_full (store/retention.py)`.
     """
     points: set[str] = set()
     verbs: set[str] = set()
@@ -58,18 +58,18 @@ def unreached(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
 
 
 def logged_events() -> Mapping[str, str]:
-    """Every event that a node can log -> the files it stands in, sorted by name."""
-    found: dict[str, dict[str, None]] = {}
+    """Return every event that a node can log -> the files that log it, sorted by name."""
+    files_by_event: dict[str, dict[str, None]] = {}
     for package in PACKAGES:
         root = Path(next(iter(import_module(package).__path__)))
         for path in sorted(root.rglob("*.py")):
             for name in _names(ast.parse(path.read_text(encoding="utf-8"))):
-                found.setdefault(name, {})[f"{path.relative_to(root)}"] = None
-    return {name: ", ".join(found[name]) for name in sorted(found)}
+                files_by_event.setdefault(name, {})[f"{path.relative_to(root)}"] = None
+    return {name: ", ".join(files_by_event[name]) for name in sorted(files_by_event)}
 
 
 def _names(tree: ast.AST) -> Iterator[str]:
-    """First arguments of calls `LOG.LEVEL("name", ...)`."""
+    """Yield the first arguments of calls `LOG.LEVEL("name", ...)`."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr=level), args=[ast.Constant(value=str(name)), *_]):

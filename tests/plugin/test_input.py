@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.plan.library import load_scenario
-from rocketbed.chaos.search.replay import Replay, Taken, save_replay
+from rocketbed.chaos.search.replay import PlanResult, Replay, save_replay
 from tests.support.suites import command, environment, run_pytest, run_suite
 
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def test_a_fault_that_is_missing_fails_and_says_which_mark_to_set(tmp_path: Path
 
 def test_a_replay_file_of_something_else_is_refused(tmp_path: Path) -> None:
     plan = load_scenario("sync-failover").plan(1)
-    save_replay(Replay(plan=plan, taken=Taken()), tmp_path / "scenario.rbx")
+    save_replay(Replay(plan=plan, taken=PlanResult()), tmp_path / "scenario.rbx")
     (tmp_path / "other.rbx").write_text(json.dumps({"kind": "rocketbed replay", "format": 9}))
     ran = run_suite(tmp_path, "--rb-replay", "scenario.rbx", test_one=PLAIN)
     assert ran.code == pytest.ExitCode.USAGE_ERROR

@@ -20,7 +20,7 @@ from rocketbed.chaos.plan.dump import plan_to_toml
 from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import At, parse_step
 from rocketbed.chaos.plan.toml import read_file
-from rocketbed.chaos.report.story import tell
+from rocketbed.chaos.report.story import story_of
 from rocketbed.chaos.run.api import Backend
 from rocketbed.chaos.run.conductor import Company, Conductor
 from rocketbed.chaos.search.replay import Replay, load_replay, save_replay
@@ -183,7 +183,7 @@ def test_bands_last_as_long_as_the_faults(broken: tuple[Path, RunRecord, Hands])
     spans = [span for span in hands.values("span") if span["kind"] == "fault"]
     assert all(span["hand"] for span in spans)
     assert all(span["end"] is not None for span in spans)
-    story = tell(record, read_history(directory / HISTORY_FILE))
+    story = story_of(record, read_history(directory / HISTORY_FILE))
     drawn = [bar for bars in story.faulted.values() for bar in bars if bar.kind != "kill"]
     bars = {bar.kind: bar.end_s - bar.begin_s for bar in drawn}
     assert bars["pause"] == pytest.approx(0.5, abs=0.05)
@@ -342,7 +342,7 @@ def test_readers_that_are_paused_fall_behind_and_catch_up(tmp_path: Path, mode: 
 
     record, hands = run(tmp_path / "run", script, plan)
     points = [(point["t"], point["lag"]) for point in hands.values("point")]
-    story = tell(record, read_history(tmp_path / "run" / HISTORY_FILE))
+    story = story_of(record, read_history(tmp_path / "run" / HISTORY_FILE))
     zero_s = record.facts["zero_ns"] / 1e9
     for lag in ([(time_s - zero_s, count) for time_s, count in points], story.lag):
         before = [count for time_s, count in lag if time_s < 1]

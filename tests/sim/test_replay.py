@@ -144,10 +144,10 @@ def test_coverage_knows_role_and_fault(outcome: Outcome) -> None:
 def test_a_corpus_keeps_what_was_new(outcome: Outcome, tmp_path: Path) -> None:
     corpus = Corpus(tmp_path / "corpus")
     assert corpus.plan(generate(1)) == generate(1)
-    assert corpus.note(outcome)
-    assert corpus.note(outcome) == []
+    assert corpus.add(outcome)
+    assert corpus.add(outcome) == []
     again = Corpus(tmp_path / "corpus")
-    assert (again.plans, sorted(again.seen)) == ([SMALL], sorted(corpus.seen))
+    assert (again.plans, sorted(again.reached)) == ([SMALL], sorted(corpus.reached))
     assert again.plan(generate(2)) == generate(2)
     varied = again.plan(generate(5))
     assert (varied.seed, varied.shape.brokers) == (5, 1)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from rocketbed.chaos.backends.process.samples import Asker
-from rocketbed.chaos.evidence.node_events import FOLLOWING, REPORTS, says_to_empty_it
+from rocketbed.chaos.evidence.node_events import FOLLOWING, REPORTS, reason_to_empty
 from rocketbed.chaos.run.api import Sample
 from rocketbed.chaos.run.operator import NO_FAILOVER
 from rocketbed.host.tied import tied_command
@@ -167,7 +167,7 @@ class OwnSoftware(Software):
     def refuses(self, log: bytes) -> str:
         found = _FOLLOWING.findall(log)[-1:]
         return "".join(
-            says_to_empty_it(event.decode(), _fields(rest).get("reason")) for event, rest in found
+            reason_to_empty(event.decode(), _fields(rest).get("reason")) for event, rest in found
         )
 
     def expired(self, log: bytes) -> Sequence[int]:

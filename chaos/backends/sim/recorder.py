@@ -18,7 +18,7 @@ from rocketbed.chaos.evidence.node_events import (
     MENDED,
     REFUSALS,
     REPORTS,
-    says_to_empty_it,
+    reason_to_empty,
 )
 from rocketbed.chaos.evidence.record import IMAGES, STORES, Image
 from rocketbed.chaos.evidence.trace import Trace
@@ -227,7 +227,7 @@ class Recorder:
             fields = {"start": start, "size": self._segment_size[line.node]}
             self._history.event(Function.NODE, line.node, "expired", fields)
         elif line.event in FOLLOWING:
-            self._refusals[line.node] = says_to_empty_it(line.event, line.fields.get("reason"))
+            self._refusals[line.node] = reason_to_empty(line.event, line.fields.get("reason"))
         elif line.event in REPORTS:
             self._report(line.node, line.event, str(line.fields[REPORTS[line.event]]))
 

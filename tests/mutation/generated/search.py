@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.search.runner import Errand, Outcome, Say, run_errands
+from rocketbed.chaos.search.runner import Outcome, RunRequest, Say, run_requests
 from tests.mutation.generated.draw import Generated, Source, draw, read_sources
 from tests.mutation.generated.results import RESULTS, Fate, kept_in, load
 from tests.mutation.generated.visits import (
@@ -80,7 +80,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempt(Errand):
+class _Attempt(RunRequest):
     case: Case
     visited: Visited
 
@@ -164,7 +164,7 @@ def try_cases(
 def decide(cases: Iterable[Case], *, jobs: int) -> Generator[Fate, None, None]:
     """The same with no line anywhere. Raises `StaleMutant`."""
     waiting = deque(cases)
-    with closing(run_errands(_Attempts(waiting), jobs=jobs)) as done:
+    with closing(run_requests(_Attempts(waiting), jobs=jobs)) as done:
         for attempt, outcome in done:
             case = attempt.case
             _judge(case, attempt.visited, outcome)

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from rocketbed.chaos.plan.library import all_scenarios, load_scenario
 from rocketbed.chaos.plan.plan import Plan
-from rocketbed.chaos.search.runner import Errand, Options, Say, run_errands
+from rocketbed.chaos.search.runner import Options, RunRequest, Say, run_requests
 from rocketbed.host.files import write_whole
 from tests.model.catalogue import Session, sessions
 from tests.mutation.generated.draw import ROOT, Source
@@ -65,13 +65,13 @@ class Trial:
     def name(self) -> str:
         return run_name(self.plan)
 
-    def errand(self, before: Callable[[], None]) -> Errand:
+    def errand(self, before: Callable[[], None]) -> RunRequest:
         """`before` is called in its process."""
-        return Errand(plan=self.plan, options=Options(before=before, instead=self.session))
+        return RunRequest(plan=self.plan, options=Options(before=before, instead=self.session))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Watched(Errand):
+class _Watched(RunRequest):
     kind: Kind
 
 
@@ -153,7 +153,7 @@ def measure(
         asked = trial.errand(watches[trial.name].begin)
         return _Watched(plan=asked.plan, options=asked.options, kind=trial.kind)
 
-    with closing(run_errands(map(errand, missing), jobs=jobs)) as done:
+    with closing(run_requests(map(errand, missing), jobs=jobs)) as done:
         for asked, outcome in done:
             name = run_name(outcome.plan)
             if outcome.verdict != "pass":

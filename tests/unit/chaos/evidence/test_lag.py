@@ -24,7 +24,7 @@ def stood(at: int, *, group: int = 1, **columns: int) -> Row:
 def lag_of(*rows: Row) -> int:
     lag = Lag({MASTER: GROUP, SLAVE: GROUP})
     for one in rows:
-        lag.take(one)
+        lag.add(one)
     return lag.messages
 
 
@@ -65,8 +65,8 @@ def test_attempts_without_an_answer_tell_nothing() -> None:
 def test_a_deleted_topic_is_before_nobody() -> None:
     lag = Lag({})
     for one in (stood(0), sent(4), stood(0, topic=5), sent(1, topic=5)):
-        lag.take(one)
-    lag.forget(TOPIC)
+        lag.add(one)
+    lag.remove_topic(TOPIC)
     assert lag.messages == 2
-    lag.take(sent(0))  # made again, and nobody reads it yet
+    lag.add(sent(0))  # made again, and nobody reads it yet
     assert lag.messages == 2

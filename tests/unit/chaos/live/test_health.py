@@ -25,14 +25,14 @@ def outages(feed: Feed) -> list[tuple[float, float | None]]:
 def test_without_acknowledgements_for_a_second_no_writes_are_taken() -> None:
     feed = Feed()
     health = Health(Picture(feed), GROUPS, rate=60)
-    health.look(10, WELL, 5, loaded=True)
+    health.update(10, WELL, 5, loaded=True)
     assert feed.get("health") == {"mark": "well", "since": None, "why": []}
-    health.look(10.9, HEADLESS, 5, loaded=True)
+    health.update(10.9, HEADLESS, 5, loaded=True)
     assert feed.get("health")["mark"] == "degraded"
-    health.look(16, HEADLESS, 5, loaded=True)
+    health.update(16, HEADLESS, 5, loaded=True)
     assert feed.get("health") == {"mark": "no writes", "since": 10, "why": ["b1 down", "no master"]}
     assert outages(feed) == [(10, None)]
-    health.look(17, WELL, 6, loaded=True)
+    health.update(17, WELL, 6, loaded=True)
     assert feed.get("health")["mark"] == "well"
     assert outages(feed) == [(10, 17)]
 
@@ -40,22 +40,22 @@ def test_without_acknowledgements_for_a_second_no_writes_are_taken() -> None:
 def test_where_few_messages_are_sent_silence_is_waited_for_longer() -> None:
     feed = Feed()
     health = Health(Picture(feed), GROUPS, rate=1)
-    health.look(0, WELL, 5, loaded=True)
-    health.look(7.9, WELL, 5, loaded=True)
+    health.update(0, WELL, 5, loaded=True)
+    health.update(7.9, WELL, 5, loaded=True)
     assert feed.get("health")["since"] is None
-    health.look(8, WELL, 5, loaded=True)
+    health.update(8, WELL, 5, loaded=True)
     assert feed.get("health")["since"] == 0
 
 
 def test_without_a_load_silence_is_no_outage_and_ends_one() -> None:
     feed = Feed()
     health = Health(Picture(feed), GROUPS, rate=60)
-    health.look(0, WELL, 0, loaded=False)
-    health.look(9, WELL, 0, loaded=False)
+    health.update(0, WELL, 0, loaded=False)
+    health.update(9, WELL, 0, loaded=False)
     assert feed.get("health")["mark"] == "well"
-    health.look(10, WELL, 0, loaded=True)
-    health.look(12, WELL, 0, loaded=True)
-    health.look(15, WELL, 0, loaded=False)
+    health.update(10, WELL, 0, loaded=True)
+    health.update(12, WELL, 0, loaded=True)
+    health.update(15, WELL, 0, loaded=False)
     assert outages(feed) == [(10, 15)]
 
 

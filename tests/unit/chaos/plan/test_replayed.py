@@ -15,7 +15,7 @@ def replayed(wanted: str, found: str) -> Replayed:
     outcome = Outcome(
         plan=plan, backend="process", judgement=Judgement(record=None, results=results)
     )
-    return Replayed(outcome=outcome, same_digest=None, wanted=frozenset(wanted.split()))
+    return Replayed(outcome=outcome, same_digest=None, expected=frozenset(wanted.split()))
 
 
 @pytest.mark.parametrize(
