@@ -4,7 +4,7 @@
 from dataclasses import dataclass, field
 
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checks.told import UNDER_WAY_NS
+from rocketbed.chaos.checks.reported_positions import UNDER_WAY_NS
 from rocketbed.chaos.evidence.history import Event, Function
 
 EVENTS = ("start", "setting_asked", "setting_changed", "setting_shown")

@@ -161,7 +161,7 @@ def forgotten_positions(case: Case, findings: Findings) -> int:
 
 
 @check("S28 positions in images", "positions")
-def kept_positions(case: Case, findings: Findings) -> int:
+def positions_in_images(case: Case, findings: Findings) -> int:
     """S28: a kill or power cut leaves the master a table with all that was committed up to 6 s
     before.
 

@@ -34,7 +34,7 @@ TRIPS = 2
 
 
 @check("L11 answers owed", "sends", severity=Severity.LIVENESS)
-def answers_owed(case: Case, findings: Findings) -> int:
+def unanswered_sends(case: Case, findings: Findings) -> int:
     """L11: a send is answered, even under faults, if every node of its group holds the message as
     promised a second before its client gives up.
 

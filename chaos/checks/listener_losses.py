@@ -229,7 +229,7 @@ class _Excuses:
 
 
 @check("A44 told elsewhere", "calls and acknowledgements", final=True)
-def told_elsewhere(case: Case, findings: Findings) -> int:
+def wrong_places(case: Case, findings: Findings) -> int:
     """A44: a function is called for a message with the message's true position, and its sender was
     told that position too.
 
