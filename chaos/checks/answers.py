@@ -100,7 +100,7 @@ class _Group:
         periods: list[tuple[str, int, int]] = []
         down: dict[str, int] = dict.fromkeys(self.lineage.nodes, 0)
         for event in self.case.evidence.events(Function.NODE, "exit", "start"):
-            if event.what == "exit" and event.node in self.lineage.nodes:
+            if event.kind == "exit" and event.node in self.lineage.nodes:
                 down[event.node] = event.time_ns
             elif event.node in down:
                 periods.append((event.node, down.pop(event.node), event.time_ns))
@@ -195,7 +195,7 @@ class _Group:
                 yield Excuse(fault.step, fault.requested_ns, fault.begin_ns + SETTLE_NS)
         recovering: dict[str, int] = {}
         for event in evidence.events(Function.NODE, "start", "recovered"):
-            if event.what == "start" and event.node in nodes:
+            if event.kind == "start" and event.node in nodes:
                 recovering[event.node] = event.time_ns
             elif event.node in recovering:
                 cause = f"{event.node} looked through its log"

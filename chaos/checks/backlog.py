@@ -38,7 +38,7 @@ def settled_ns(case: Case) -> int:
     if not record.calm_ns:
         raise NotApplicable("the run had no calm phase")
     is_quick = facts.get("link_ns", 0) + facts.get("disk_ns", 0) <= QUICK_NS
-    is_still = not any(event.what.startswith("topic_") for event in evidence.events(Function.NODE))
+    is_still = not any(event.kind.startswith("topic_") for event in evidence.events(Function.NODE))
     is_still = is_still and not record.facts.get("late_topics")
     is_free = is_quick and is_still and not faults(evidence)
     return 0 if is_free else record.calm_ns + HALF_OPEN_NS
@@ -97,7 +97,7 @@ def follower_skip(case: Case, findings: Findings) -> int:
     ends = stored.column("physicals") + stored.column("sizes")
     examined = 0
     for name, process in sorted(evidence.record.followers.items()):
-        own = passes.where(got.column("process"), (process,))
+        own = passes.matching(got.column("process"), (process,))
         examined += len(stored.values)
         missed = passes.missing(stored.values, passes.take(got.column("value"), own))
         pulled = _pulls_of(case, pulls, process) if missed else []
@@ -212,7 +212,7 @@ def _readers(case: Case) -> Iterator[tuple[str, Rows]]:
     for function, column, names in kinds:
         rows = evidence.rows((function,))
         for name, number in sorted(names.items()):
-            yield name, rows.at(passes.where(rows.column(column), (number,)))
+            yield name, rows.at(passes.matching(rows.column(column), (number,)))
 
 
 def _read_again(case: Case, reader: str, rows: Rows) -> tuple[list[int], list[int]]:
@@ -251,7 +251,7 @@ def _began_ns(case: Case, reader: str) -> int:
     if process is None:
         return 0
     pulls = case.evidence.rows((Function.PULL,))
-    own = pulls.at(passes.where(pulls.column("process"), (process,)))
+    own = pulls.at(passes.matching(pulls.column("process"), (process,)))
     return min(map(int, own.column("returned_ns")), default=0)
 
 
@@ -279,6 +279,6 @@ def _send_times(
 def _pulls_of(case: Case, pulls: Rows, process: int) -> list[tuple[int, int, int]]:
     """Return queue number, next offset and time of each pull of a process."""
     queues = case.evidence.queue_numbers(pulls)
-    own = passes.where(pulls.column("process"), (process,))
+    own = passes.matching(pulls.column("process"), (process,))
     columns = (queues, pulls.column("physical_offset"), pulls.column("returned_ns"))
     return list(zip(*(map(int, passes.take(column, own)) for column in columns), strict=True))

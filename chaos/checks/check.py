@@ -79,7 +79,7 @@ class Case:
         place = pack(queue, evidence.highest_ends[queue] - 1)
 
         def at_place(rows: Rows, name: str) -> list[int]:
-            positions = passes.where(evidence.keys(rows), (place,))
+            positions = passes.matching(evidence.keys(rows), (place,))
             return [*map(int, passes.take(rows.column(name), positions))]
 
         acknowledged = evidence.acknowledged

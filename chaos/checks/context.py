@@ -48,11 +48,11 @@ def faults(evidence: Evidence) -> list[FaultSpan]:
     """Return every step with the time in which it was in force."""
     spans: list[FaultSpan] = []
     for number, event in enumerate(evidence.history.events):
-        if event.function == Function.NEMESIS and event.what not in ("heal", "struck"):
-            step, end = step_of(event) or event.what, _end(evidence, number, event)
+        if event.function == Function.NEMESIS and event.kind not in ("heal", "struck"):
+            step, end = step_of(event) or event.kind, _end(evidence, number, event)
             asked_ns = int(event.fields.get("began_ns", event.time_ns))
             times = (event.time_ns, end, asked_ns)
-            spans.append(FaultSpan(step, event.what, targets_of(event), *times))
+            spans.append(FaultSpan(step, event.kind, targets_of(event), *times))
     return spans
 
 
@@ -67,7 +67,7 @@ def planned_changes(evidence: Evidence) -> list[Event]:
         return []
     spans, ended, promotions = faults(evidence), set[str](), list[Event]()
     for event in evidence.events(Function.NODE, "promote", "exit"):
-        if event.what == "exit":
+        if event.kind == "exit":
             ended.add(event.node)
             continue
         ended.discard(event.node)
@@ -183,14 +183,14 @@ class Surroundings:
 
 def _end(evidence: Evidence, number: int, event: Event) -> int:
     has_duration = event.fields.get("for_s") is not None
-    down = targets_of(event) if event.what in _DOWN_UNTIL_START else []
-    if not has_duration and not down and event.what not in ("partition", "isolate", "link", "disk"):
+    down = targets_of(event) if event.kind in _DOWN_UNTIL_START else []
+    if not has_duration and not down and event.kind not in ("partition", "isolate", "link", "disk"):
         return event.time_ns + MOMENT_NS
 
     def is_over(later: Event) -> bool:
-        if later.what == "heal":
-            return heals(later, step_of(event) or event.what) or not (has_duration or down)
-        return later.what == "start" and later.node in down
+        if later.kind == "heal":
+            return heals(later, step_of(event) or event.kind) or not (has_duration or down)
+        return later.kind == "start" and later.node in down
 
     return evidence.first_after(number, is_over)
 
@@ -200,13 +200,13 @@ def _role_changes(evidence: Evidence) -> dict[str, list[tuple[int, str]]]:
     for event in evidence.history.events:
         if event.node not in changes:
             continue
-        if event.function == Function.NODE and event.what == "start":
+        if event.function == Function.NODE and event.kind == "start":
             changes[event.node].append((event.time_ns, "master" if as_master(event) else "slave"))
-        elif event.what in ("exit", "kill", "powercut"):
+        elif event.kind in ("exit", "kill", "powercut"):
             changes[event.node].append((event.time_ns, "down"))
-        elif event.what == "pause":
+        elif event.kind == "pause":
             changes[event.node].append((event.time_ns, "paused"))
-        elif event.what == "heal" and changes[event.node][-1:]:
+        elif event.kind == "heal" and changes[event.node][-1:]:
             _, role = changes[event.node][-1]
             if role == "paused" and len(changes[event.node]) > 1:
                 changes[event.node].append((event.time_ns, changes[event.node][-2][1]))

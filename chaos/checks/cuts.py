@@ -20,9 +20,9 @@ def cuts_on_disk(case: Case, findings: Findings) -> int:
     examined = 0
     begun: dict[str, Event] = {}
     for event in evidence.events(Function.NODE, "cut", "followed", "exit"):
-        if event.what == "cut":
+        if event.kind == "cut":
             begun[event.node] = event
-        elif (cut := begun.pop(event.node, None)) is not None and event.what == "followed":
+        elif (cut := begun.pop(event.node, None)) is not None and event.kind == "followed":
             start, ends = cut.fields.get("start"), case.losses.ends[event.node]
             if not isinstance(start, int) or not ends.complete:
                 continue

@@ -62,7 +62,7 @@ def _lost_deletion(evidence: Evidence, group: int, deletion: Deletion) -> Excuse
     nodes = {name for name in evidence.record.nodes if evidence.group_of_name(name) == group}
     last_wipes: dict[str, int] = {}
     for event in evidence.history.events:
-        if event.what == "wipe" and event.time_ns > deletion.end_ns:
+        if event.kind == "wipe" and event.time_ns > deletion.end_ns:
             last_wipes |= {node: event.time_ns for node in targets_of(event) if node in nodes}
     times = sorted(last_wipes.values())
     if len(times) == len(nodes) > 1 and any(b - a < COPIED_NS for a, b in pairwise(times)):

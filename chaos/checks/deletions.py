@@ -49,12 +49,12 @@ def deletions_of(events: Iterable[Event]) -> dict[str, Deletion]:
         if event.function != Function.NODE:
             continue
         topic = str(event.fields.get("topic", ""))
-        if event.what == "topic_leaving":
+        if event.kind == "topic_leaving":
             deletions[topic] = Deletion(topic, event.time_ns)
-        elif event.what == "topic_deleted":
+        elif event.kind == "topic_deleted":
             begin_ns, ends = deletions[topic].begin_ns, event.fields["ends"]
             deletions[topic] = Deletion(topic, begin_ns, event.time_ns, ends)
-        elif event.what == "topic_again":
+        elif event.kind == "topic_again":
             recreated.add(topic)
     return {
         topic: Deletion(

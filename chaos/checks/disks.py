@@ -72,9 +72,9 @@ class Disks:
         """Each time that a node's disk began to lie, by node."""
         excuses: dict[str, list[Excuse]] = defaultdict(list)
         for event in self._evidence.events(Function.NEMESIS):
-            if LYING in {event.what, *step_of(event).split()}:
+            if LYING in {event.kind, *step_of(event).split()}:
                 for node in targets_of(event):
-                    cause = f"the disk of {node} lied: {step_of(event) or event.what}"
+                    cause = f"the disk of {node} lied: {step_of(event) or event.kind}"
                     excuses[node].append(self._until_wiped(node, cause, event.time_ns))
         return dict(excuses)
 
@@ -162,7 +162,7 @@ class Disks:
         value's."""
         for log in self._evidence.logs if self._hits else ():
             messages = log.messages
-            for number in passes.where(passes.column(messages.values), (value,)):
+            for number in passes.matching(passes.column(messages.values), (value,)):
                 begin = messages.physicals[number]
                 if excuse := self.damage_of(log.group, begin, begin + messages.sizes[number]):
                     return excuse
@@ -231,7 +231,7 @@ class Disks:
         """Times at which each node got an empty disk."""
         times: dict[str, list[int]] = defaultdict(list)
         for event in self._evidence.history.events:
-            if event.what == "wipe":
+            if event.kind == "wipe":
                 for node in targets_of(event):
                     times[node].append(event.time_ns)
         return dict(times)

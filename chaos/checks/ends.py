@@ -142,7 +142,7 @@ def _from_events(events: list[Event], name: str) -> NodeTrace | None:
             # An event reports what was true before it, so it counts just before its time.
             trace.add(event.time_ns - 1, written, durable)
         recovered = event.fields.get("end")
-        if event.what == "recovered" and str(recovered).isdigit() and trace.times:
+        if event.kind == "recovered" and str(recovered).isdigit() and trace.times:
             end = int(str(recovered))
             trace.add(event.time_ns, end, min(end, trace.durable[-1]))
     return trace if trace.times else None

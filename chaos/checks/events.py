@@ -10,7 +10,7 @@ def step_of(event: Event) -> str:
 
 def heals(event: Event, step: str) -> bool:
     """True if an event ends what a step began."""
-    return event.what == "heal" and step_of(event) in (step, "everything")
+    return event.kind == "heal" and step_of(event) in (step, "everything")
 
 
 def targets_of(event: Event) -> list[str]:

@@ -117,10 +117,10 @@ class Evidence:
 
     def rows(self, functions: Iterable[Function], *outcomes: Outcome) -> Rows:
         """Return the rows of these functions, and of these outcomes if any are named."""
-        positions = passes.where(passes.column(self.history.columns["function"]), functions)
+        positions = passes.matching(passes.column(self.history.columns["function"]), functions)
         if outcomes:
             outcome = passes.take(passes.column(self.history.columns["outcome"]), positions)
-            positions = passes.take(positions, passes.where(outcome, outcomes))
+            positions = passes.take(positions, passes.matching(outcome, outcomes))
         return Rows(self.history, positions)
 
     @cached_property
@@ -251,7 +251,7 @@ class Evidence:
         return [
             event
             for event in self.history.events
-            if event.function == function and (not kinds or event.what in kinds)
+            if event.function == function and (not kinds or event.kind in kinds)
         ]
 
     @cached_property
@@ -263,7 +263,7 @@ class Evidence:
             if event.function != Function.NEMESIS:
                 continue
             step = step_of(event)
-            if event.what == "double" or (event.what == "promote" and "unfenced" in step.split()):
+            if event.kind == "double" or (event.kind == "promote" and "unfenced" in step.split()):
                 end = self.first_after(number, partial(heals, step=step))
                 for node in targets_of(event):
                     # Once it has started as a slave again it accepts nothing more.
@@ -410,5 +410,5 @@ def gather(
 
 def _follows(event: Event, node: str) -> bool:
     """True if an event is a node's start as a slave."""
-    is_start = event.function == Function.NODE and event.what == "start"
+    is_start = event.function == Function.NODE and event.kind == "start"
     return is_start and event.node == node and not as_master(event)

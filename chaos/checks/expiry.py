@@ -79,7 +79,7 @@ def _add_old_segments(case: Case, findings: Findings, reserved_ns: int) -> bool:
         last_changes = [
             event for event in changes if event.node == log.name and event.time_ns < stop_ns
         ][-1:]
-        is_up = not any(event.what == "exit" for event in last_changes)
+        is_up = not any(event.kind == "exit" for event in last_changes)
         since_ns = max(
             *(record.calm_ns, old_ns, min(later_sends, default=stop_ns) + reserved_ns),
             *(event.time_ns for event in last_changes),
@@ -102,7 +102,7 @@ def _add_moved_readers(case: Case, findings: Findings, reserved_ns: int) -> int:
     """Add readers that were moved past young messages; return how many were moved."""
     evidence = case.evidence
     pulls = evidence.rows((Function.PULL,))
-    moved = pulls.at(passes.where(pulls.column("status"), (PullStatus.MOVED.value,)))
+    moved = pulls.at(passes.matching(pulls.column("status"), (PullStatus.MOVED.value,)))
     queues = evidence.queue_numbers(moved)
     sends = evidence.acknowledged
     keys, invoked = evidence.keys(sends), sends.column("invoked_ns")

@@ -98,7 +98,7 @@ def _ended_before(evidence: Evidence, turns_ns: list[int]) -> bool:
 def _ended(evidence: Evidence, node: str, time_ns: int, election: Election) -> bool:
     """True if a node ended after `time_ns` and before an election."""
     return any(
-        event.node == node and event.what == "exit" and time_ns <= event.time_ns < election.time_ns
+        event.node == node and event.kind == "exit" and time_ns <= event.time_ns < election.time_ns
         for event in evidence.history.events
     )
 
@@ -107,7 +107,7 @@ def _turns(evidence: Evidence) -> Iterator[tuple[int, Event]]:
     """Yield the begin and the step of each planned change."""
     elections = _elections(evidence)
     for event in evidence.history.events:
-        if event.function != Function.NEMESIS or event.what not in ("handover", "stop"):
+        if event.function != Function.NEMESIS or event.kind not in ("handover", "stop"):
             continue
         began_ns = int(event.fields.get("began_ns", event.time_ns))
         if targets_of(event)[:1] == [_leader_at(elections, began_ns)]:
@@ -118,7 +118,7 @@ def _elections(evidence: Evidence) -> list[Election]:
     return [
         Election(event.time_ns, str(event.fields["former"]), event.node)
         for event in evidence.history.events
-        if event.function == Function.NODE and event.what == "promote"
+        if event.function == Function.NODE and event.kind == "promote"
     ]
 
 
@@ -205,7 +205,7 @@ def nobody_else(case: Case, findings: Findings) -> int:
         (number, event)
         for number, event in enumerate(events)
         if event.function == Function.NEMESIS
-        and event.what == "register"
+        and event.kind == "register"
         and "copy" not in step_of(event).split()
     ]
     if not lost_registers:
@@ -227,7 +227,7 @@ def nobody_else(case: Case, findings: Findings) -> int:
         if alone_ns >= SHOWN_AFTER_NS and is_silent:
             findings.add(f"nothing was acknowledged in {alone_ns / SECOND_NS:.1f} s of {step!r}")
         for report in events[number:end_at]:
-            is_report = report.function == Function.NODE and report.what == "register"
+            is_report = report.function == Function.NODE and report.kind == "register"
             if is_report and not report.fields["trouble"]:
                 text = f"the controller finds nothing wrong at the end of {step!r}"
                 findings.add(text, time_ns=report.time_ns)
@@ -241,11 +241,11 @@ def _recent_leaders(events: list[Event], *, after: int) -> set[str]:
     for event in events:
         if (
             event.function == Function.NODE
-            and event.what == "sample"
+            and event.kind == "sample"
             and event.fields.get("master")
         ):
             last = event.node
-        elif event.function == Function.NODE and event.what == "exit" and event.node == last:
+        elif event.function == Function.NODE and event.kind == "exit" and event.node == last:
             last = ""
     return {last, *(sample.node for sample in _as_leaders(events, after=after))}
 
@@ -253,7 +253,7 @@ def _recent_leaders(events: list[Event], *, after: int) -> set[str]:
 def _as_leaders(events: Iterable[Event], *, after: int = 0) -> Iterator[Event]:
     """Yield the samples of nodes that report to lead."""
     for event in events:
-        is_sample = event.function == Function.NODE and event.what == "sample"
+        is_sample = event.function == Function.NODE and event.kind == "sample"
         if is_sample and event.time_ns > after and event.fields.get("master"):
             yield event
 
@@ -262,7 +262,7 @@ def _end_of(events: list[Event], number: int) -> int:
     """Return the index of the event that ended a fault, or made it irrelevant."""
     step = step_of(events[number])
     for at in range(number + 1, len(events)):
-        if heals(events[at], step) or events[at].what == "forced":
+        if heals(events[at], step) or events[at].kind == "forced":
             return at
     return len(events)
 
@@ -270,7 +270,7 @@ def _end_of(events: list[Event], number: int) -> int:
 def _alone_until(events: list[Event], nodes: list[str]) -> int:
     """Return the time of the next fault of a node after the first event, or of the last event."""
     for event in events[1:]:
-        is_fault = event.function == Function.NEMESIS and event.what != "heal"
+        is_fault = event.function == Function.NEMESIS and event.kind != "heal"
         if is_fault and not set(nodes).isdisjoint(targets_of(event)):
             return int(event.fields.get("began_ns", event.time_ns))
     return events[-1].time_ns

@@ -36,11 +36,11 @@ class _Reader:
     also=("A11e skip between polls", Severity.SAFETY),
     final=True,
 )
-def polls_over_time(case: Case, back: Findings, skips: Findings) -> int:
+def polls_over_time(case: Case, steps_back: Findings, skips: Findings) -> int:
     """A10e: no pull returns what comes before the last message got. A11e: none skips a stored
     message."""
     pulls = case.require_rows((Function.PULL,), without="the history holds no pulls")
-    walk = _PullSequence(case, pulls, back)
+    walk = _PullSequence(case, pulls, steps_back)
     walk.examine()
     walk.add_skips(skips)
     return len(pulls)
@@ -49,11 +49,11 @@ def polls_over_time(case: Case, back: Findings, skips: Findings) -> int:
 class _PullSequence:
     """Examines all pulls in order."""
 
-    def __init__(self, case: Case, pulls: Rows, back: Findings) -> None:
+    def __init__(self, case: Case, pulls: Rows, steps_back: Findings) -> None:
         self._evidence = case.evidence
         self._losses = case.losses
         self._pulls = pulls
-        self._steps_back = back
+        self._steps_back = steps_back
         self._gaps: list[tuple[int, int, int, int]] = []
         """Pull's position, key of the last message before, key of the next one, time."""
 

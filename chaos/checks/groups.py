@@ -47,8 +47,10 @@ def group_skips(case: Case, findings: Findings) -> int:
         examined += len(passed)
         if group in evidence.subscribed_tags:
             tags = passes.take(stored.column("tags"), passed)
-            passed = [passed[int(at)] for at in passes.where(tags, evidence.subscribed_tags[group])]
-        got = passes.take(values, passes.where(groups, (group,)))
+            passed = [
+                passed[int(at)] for at in passes.matching(tags, evidence.subscribed_tags[group])
+            ]
+        got = passes.take(values, passes.matching(groups, (group,)))
         for at in passes.missing(passes.take(stored.values, passed), got):
             number = passed[at]
             queue, offset = int(numbers[number]), int(offsets[number])
@@ -164,7 +166,7 @@ def _excuse_of_skip(case: Case, group: int, queue: int, offset: int, value: int)
     if excuse := losses.split_between(brokers, passed_ns, until_ns):
         return excuse
     sends = evidence.sends
-    places = passes.where(sends.column("value"), (value,))
+    places = passes.matching(sends.column("value"), (value,))
     sent_ns = sends.row(int(places[0])).returned_ns if len(places) else -1
     if passed_ns >= sent_ns:
         return None
@@ -185,7 +187,7 @@ def _may_be_reused(evidence: Evidence, queue: int, offset: int, loss: Excuse) ->
     """
     sends, stored = evidence.sends, evidence.stored
     earlier_sends = sends.at(passes.below(sends.column("invoked_ns"), loss.end_ns))
-    if len(passes.where(earlier_sends.column("attempt"), (OWN_ATTEMPTS,))):
+    if len(passes.matching(earlier_sends.column("attempt"), (OWN_ATTEMPTS,))):
         return True  # nobody knows how often these were stored
     absent = earlier_sends.at(passes.missing(earlier_sends.column("value"), stored.values))
     lost = sum(

@@ -172,11 +172,11 @@ def _calls(evidence: Evidence) -> list[Row]:
 def _begins_without_locks(event: Event, leads: set[str]) -> bool:
     """True if a node becomes master with this event. `leads` holds the elected leaders and is
     updated."""
-    if event.what == "promote" and leads:  # a manual promotion comes with a start
+    if event.kind == "promote" and leads:  # a manual promotion comes with a start
         leads.discard(str(event.fields.get("former")))
         leads.add(event.node)
         return True
-    return event.what == "start" and (as_master(event) or event.node in leads)
+    return event.kind == "start" and (as_master(event) or event.node in leads)
 
 
 def _unlocked(case: Case, call: Row, planned: list[Event]) -> Excuse | None:

@@ -260,7 +260,7 @@ def _judge(
         try:
             results += check.run(case)
         except Exception as error:  # a check that crashes has shown nothing
-            reason = f"the check itself failed: {error!r} at {_where(error)}"
+            reason = f"the check itself failed: {error!r} at {_line_of(error)}"
             results += [not_run(title, "rows", reason) for title in check.titles]
     results[:] = [_require_examination(evidence.record.expect.checks, result) for result in results]
     if selected is None:
@@ -278,7 +278,7 @@ def _judge(
         judgement.faults = surroundings.faults
         judgement.rto = outages(evidence, judgement.faults)
     except Exception as error:
-        results.append(not_run("E2 report", "rows", f"it failed: {error!r} at {_where(error)}"))
+        results.append(not_run("E2 report", "rows", f"it failed: {error!r} at {_line_of(error)}"))
     return judgement
 
 
@@ -329,6 +329,6 @@ def _ignore_progress(done: int, of: int, title: str) -> None:
     """Ignore progress."""
 
 
-def _where(error: BaseException) -> str:
+def _line_of(error: BaseException) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{os.path.basename(last.filename)}:{last.lineno}"

@@ -49,8 +49,8 @@ class Layout:
 
     def common(self, layout: "Layout") -> int:
         end = min(self.end, layout.end)
-        for mine, theirs in zip_longest(self.pieces, layout.pieces):
-            piece_1, piece_2 = mine or (self.end, -1), theirs or (layout.end, -1)
+        for own_piece, other_piece in zip_longest(self.pieces, layout.pieces):
+            piece_1, piece_2 = own_piece or (self.end, -1), other_piece or (layout.end, -1)
             if piece_1 != piece_2:
                 return min(piece_1[0], piece_2[0], end)
         return end
@@ -206,7 +206,7 @@ def power_cuts(evidence: Evidence) -> list[Change]:
             kind, nodes = POWER_CUT, [source.node]
             written, durable = source.written, source.durable
         else:
-            if source.function == Function.NODE and source.what in ("ready", "recovered"):
+            if source.function == Function.NODE and source.kind in ("ready", "recovered"):
                 change = open_cuts.pop((source.node, POWER_CUT), None)
                 open_cuts.pop((source.node, WIPE), None)
                 end = str(source.fields.get("end", ""))
@@ -228,9 +228,9 @@ def power_cuts(evidence: Evidence) -> list[Change]:
 
 
 def _destruction(event: Event) -> str:
-    if event.what in (POWER_CUT, WIPE):
-        return event.what
-    cause = event.fields.get("cause") if event.what == "exit" else None
+    if event.kind in (POWER_CUT, WIPE):
+        return event.kind
+    cause = event.fields.get("cause") if event.kind == "exit" else None
     return POWER_CUT if event.function == Function.NODE and cause == POWER_CUT else ""
 
 
@@ -242,13 +242,13 @@ def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
     for event in evidence.history.events:
         if event.function != Function.NODE or event.node not in nodes:
             continue
-        if event.what == PROMOTE or (event.what == "start" and as_master(event)):
+        if event.kind == PROMOTE or (event.kind == "start" and as_master(event)):
             if any(
                 begin <= event.time_ns <= end and node == event.node
                 for begin, end, node in evidence.splits
             ):
                 # A second master, by a step `double`: what it writes is never authoritative.
-                if event.what == "start":
+                if event.kind == "start":
                     changes.append(Change(event.time_ns, DOUBLED, event.node))
                 continue
             written = event.fields.get("written")
@@ -259,7 +259,7 @@ def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
             )
             change.planned = event in planned
             changes.append(change)
-        elif event.what == RECOVERED:
+        elif event.kind == RECOVERED:
             changes.append(Change(event.time_ns, RECOVERED, event.node))
     return sorted(changes, key=lambda change: change.time_ns)
 

@@ -103,10 +103,10 @@ def _cuts(evidence: Evidence) -> Iterator[tuple[Event, int, int, str]]:
     start, end, and pattern of the copy's name."""
     written: dict[str, object] = {}
     for event in evidence.events(Function.NODE, "cut", "cut_resumed", "exit"):
-        if event.what == "exit":
+        if event.kind == "exit":
             written[event.node] = event.fields.get("written")
             continue
-        is_resumed = event.what == "cut_resumed"
+        is_resumed = event.kind == "cut_resumed"
         start = event.fields.get("offset" if is_resumed else "start")
         end = written.get(event.node) if is_resumed else event.fields.get("end")
         if isinstance(start, int) and isinstance(end, int):
@@ -170,7 +170,7 @@ def catch_up(case: Case, findings: Findings) -> int:
         for event in evidence.events(Function.NODE, "sample", "start", "exit", "cut")
         if begin <= event.time_ns <= end
     ]
-    if not evidence.record.calm_ns or all(event.what != "sample" for event in samples):
+    if not evidence.record.calm_ns or all(event.kind != "sample" for event in samples):
         raise NotApplicable("no samples of a calm phase longer than the time-outs")
     masters: dict[int, int] = {}
     lagging: dict[str, _Progress] = {}
@@ -187,13 +187,13 @@ def catch_up(case: Case, findings: Findings) -> int:
         pauses[event.node].append((event.time_ns, max(end_ns, cut_ns)))
     examined = 0
     for event in samples:
-        if event.what == "cut":
+        if event.kind == "cut":
             at = event.fields.get("start")
             if at != cut_at.get(event.node):  # repeated cuts at one place are no progress
                 cut_at[event.node] = at
                 lagging.pop(event.node, None)
             continue
-        if event.what != "sample":
+        if event.kind != "sample":
             lagging.pop(event.node, None)
             continue
         examined += 1
@@ -241,11 +241,11 @@ def half_open(case: Case, findings: Findings) -> int:
         for event in events:
             if event.node not in lineage.nodes:
                 continue
-            if event.what in ("start", "ready", "recovered"):
+            if event.kind in ("start", "ready", "recovered"):
                 silent.pop(event.node, None)
-            elif event.what == "exit" and (event.time_ns, event.node) in changes:
+            elif event.kind == "exit" and (event.time_ns, event.node) in changes:
                 silent[event.node] = event.time_ns
-            elif event.what == "sample" and "in_sync" in event.fields:
+            elif event.kind == "sample" and "in_sync" in event.fields:
                 silent_nodes = [
                     node
                     for node, since in silent.items()

@@ -206,12 +206,12 @@ class _Excuses:
         ]
         master = self._case.losses.lineages[group].era(time_ns).master if group >= 0 else ""
         earlier = [event for event in events if event.node == master and event.time_ns <= time_ns]
-        if not earlier or earlier[-1].what == "recovered":
+        if not earlier or earlier[-1].kind == "recovered":
             return time_ns
         recoveries = (
             event.time_ns
             for event in events
-            if event.what == "recovered" and event.time_ns > time_ns
+            if event.kind == "recovered" and event.time_ns > time_ns
         )
         return next(recoveries, time_ns)
 

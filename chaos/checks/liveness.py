@@ -115,7 +115,7 @@ def _begin(evidence: Evidence, nodes: Collection[str], until_ns: int) -> int:
 def _is_hit(evidence: Evidence, node: str) -> bool:
     """True if a node's disk was damaged or had a fault, which may hide what it has in common."""
     return any(
-        event.what in ("damaged", "damage", "disk") and node in targets_of(event)
+        event.kind in ("damaged", "damage", "disk") and node in targets_of(event)
         for event in evidence.history.events
     )
 
@@ -202,12 +202,12 @@ def answered_in_calm(case: Case, findings: Findings) -> int:
         answered = [row for row in rows if row.returned_ns >= 0]
         if may_be_busy:
             answered = [row for row in answered if row.status != ResponseCode.SYSTEM_BUSY]
-        good = [row for row in answered if row.outcome == Outcome.OK]
+        successful = [row for row in answered if row.outcome == Outcome.OK]
         examined += len(answered)
         kind = function.name.lower()
-        if function is not Function.SEND and len(good) < SUCCESS_MIN * len(answered):
-            findings.add(f"{len(good)} of {len(answered)} requests {kind} were answered")
-        for row in good:
+        if function is not Function.SEND and len(successful) < SUCCESS_MIN * len(answered):
+            findings.add(f"{len(successful)} of {len(answered)} requests {kind} were answered")
+        for row in successful:
             elapsed_ns = row.returned_ns - row.invoked_ns
             if elapsed_ns >= LATE_NS:
                 text = f"a request {kind} was answered after {elapsed_ns / 1e9:.1f} s"
@@ -253,8 +253,8 @@ def _refused(evidence: Evidence, since_ns: int) -> int:
     counts: dict[str, int] = {}
     total = 0
     for event in evidence.events(Function.NODE, "sample", "start"):
-        count = int(event.fields.get("refused", 0)) if event.what == "sample" else 0
-        if event.what == "sample" and event.time_ns >= since_ns:
+        count = int(event.fields.get("refused", 0)) if event.kind == "sample" else 0
+        if event.kind == "sample" and event.time_ns >= since_ns:
             total += max(count - counts.get(event.node, 0), 0)
         counts[event.node] = count
     return total

@@ -106,7 +106,7 @@ def _promised(case: Case, log: NodeLog) -> tuple[int, int, int]:
     since_ns = max((at for at in cuts if at < image.time_ns), default=0)
     since_ns = max(since_ns, era.start_ns)
     sends = evidence.sends
-    acknowledged = passes.where(sends.column("outcome"), (Outcome.OK,))
+    acknowledged = passes.matching(sends.column("outcome"), (Outcome.OK,))
     promised = 0, 0, 0
     for at, acknowledged_ns in zip(
         acknowledged, passes.take(sends.column("returned_ns"), acknowledged), strict=True

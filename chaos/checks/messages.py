@@ -97,7 +97,7 @@ def altered_labels(case: Case, findings: Findings) -> int:
 def duplicates(case: Case, findings: Findings) -> int:
     """A5: no attempt is stored twice, except where the client itself retries."""
     evidence = case.evidence
-    own = passes.where(evidence.sends.column("attempt"), (OWN_ATTEMPTS,))
+    own = passes.matching(evidence.sends.column("attempt"), (OWN_ATTEMPTS,))
     retried_by_client = set(map(int, passes.take(evidence.sends.column("value"), own)))
     examined = 0
     for node in evidence.logs:

@@ -54,7 +54,7 @@ _Operation = tuple[int, int, int, set[int], int]
 
 
 def _ordered_operations(evidence: Evidence, topics: set[str]) -> dict[int, _Operation]:
-    begun: dict[int, int] = {}
+    begins: dict[int, int] = {}
     values: dict[int, set[int]] = defaultdict(set)
     finished: dict[int, tuple[int, int, int]] = {}
     lines: dict[tuple[int, int], int] = {}
@@ -64,14 +64,14 @@ def _ordered_operations(evidence: Evidence, topics: set[str]) -> dict[int, _Oper
         row = sends.row(number)
         if evidence.history.topic(row) not in topics:
             continue
-        begun[row.operation] = min(begun.get(row.operation, row.invoked_ns), row.invoked_ns)
+        begins[row.operation] = min(begins.get(row.operation, row.invoked_ns), row.invoked_ns)
         values[row.operation].add(row.value)
         if row.outcome == Outcome.OK:
             queue = int(queues[number])
             line = lines.setdefault((row.process, queue), len(lines))
             finished[row.operation] = line, row.returned_ns, queue
     return {
-        operation: (line, begun[operation], ended, values[operation], queue)
+        operation: (line, begins[operation], ended, values[operation], queue)
         for operation, (line, ended, queue) in finished.items()
     }
 

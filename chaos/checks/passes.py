@@ -26,7 +26,7 @@ def column(values: Sequence[int]) -> Column:
     return np.asarray(values, np.int64)
 
 
-def where(column: Column, allowed: Iterable[int]) -> Column:
+def matching(column: Column, allowed: Iterable[int]) -> Column:
     """Return the positions of values that are among `allowed`, as a column."""
     return np.flatnonzero(np.isin(column, list(allowed)))
 
@@ -139,9 +139,9 @@ def conflicts(keys: Column, values: Column) -> list[tuple[int, int]]:
         return []
     starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
     first = np.repeat(starts, np.diff(np.append(starts, len(ranked))))
-    wrong = np.flatnonzero((ranked_values != ranked_values[first]) & (ranked != -1))
+    differing = np.flatnonzero((ranked_values != ranked_values[first]) & (ranked != -1))
     pairs: dict[int, tuple[int, int]] = {}
-    for position in wrong.tolist():
+    for position in differing.tolist():
         begin = int(first[position])
         pairs.setdefault(begin, (int(order[begin]), int(order[position])))
     return sorted(pairs.values())

@@ -107,9 +107,9 @@ def kept_commits(
     for (group, queue, offset, at), begun_ns, node in sorted(
         zip(commits, begun, nodes, strict=True), key=lambda item: item[0][3]
     ):
-        struck = ends[evidence.group_of(node)]
-        after = bisect_right(struck, begun_ns)
-        if after < len(struck) and struck[after] < at + PERSIST_NS:
+        violent_ends_ns = ends[evidence.group_of(node)]
+        after = bisect_right(violent_ends_ns, begun_ns)
+        if after < len(violent_ends_ns) and violent_ends_ns[after] < at + PERSIST_NS:
             continue
         place = group, queue, bisect_right(resets[group, queue], at)
         times, best = kept_by_place[(*place, node) if by_node else place]
@@ -136,7 +136,7 @@ def violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
     ascending."""
     ends: dict[int, list[int]] = defaultdict(list)
     for event in evidence.history.events:
-        cause = event.fields.get("cause") if event.what == "exit" else event.what
+        cause = event.fields.get("cause") if event.kind == "exit" else event.kind
         if cause not in VIOLENT:
             continue
         for node in targets_of(event):
@@ -270,12 +270,12 @@ def passed_between(evidence: Evidence, group: int, queue: int, offset: int) -> t
     """
     rows = evidence.rows((Function.COMMIT_OFFSET, Function.DELIVER))
     kinds, processes = rows.column("function"), rows.column("process")
-    begun: dict[int, int] = {}
+    first_seen: dict[int, int] = {}
     since = until = ENDLESS
     for (row_group, row_queue, row_offset, time_ns), kind, process in zip(
         positions(evidence, rows), kinds, processes, strict=True
     ):
-        since_ns = begun.setdefault(int(process), time_ns)
+        since_ns = first_seen.setdefault(int(process), time_ns)
         if (row_group, row_queue) != (group, queue) or row_offset < offset + (
             kind == Function.COMMIT_OFFSET
         ):

@@ -41,7 +41,7 @@ def early_acknowledgements(case: Case, findings: Findings) -> int:
 def _group(evidence: Evidence, losses: Losses, lineage: Lineage, findings: Findings) -> int:
     """Judge one group: all acknowledgements by columns, then the doubtful ones one at a time."""
     sends = evidence.sends
-    acknowledged = passes.where(sends.column("outcome"), (Outcome.OK,))
+    acknowledged = passes.matching(sends.column("outcome"), (Outcome.OK,))
     acknowledged = passes.take(
         acknowledged, passes.non_negative(passes.take(losses.attempts.ends, acknowledged))
     )
@@ -107,7 +107,7 @@ def early_reads(case: Case, findings: Findings) -> int:
         number = next((at for at, name in evidence.history.nodes.items() if name == node), None)
         if number is None or not node_ends.complete:
             continue
-        rows_of_node = passes.where(reads.column("node"), (number,))
+        rows_of_node = passes.matching(reads.column("node"), (number,))
         times, levels = passes.column(node_ends.trace.times), passes.column(node_ends.trace.durable)
         moments = passes.take(reads.column("returned_ns"), rows_of_node)
         reached = passes.step(times, levels, moments)

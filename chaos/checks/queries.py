@@ -232,10 +232,10 @@ def time_searches(case: Case, findings: Findings) -> int:
         row = searches.row(number)
         queue = int(queues[number])
         newest = -1 if expires and row.queue_offset >= 0 else latest.get(queue, -1)
-        wrong = _contradiction(times, newest, queue, row)
-        if wrong:
+        contradiction = _contradiction(times, newest, queue, row)
+        if contradiction:
             place = f"{evidence.history.topic(row)}/{row.queue}"
-            text = f"{place}: for time {row.value} offset {row.queue_offset}, {wrong}"
+            text = f"{place}: for time {row.value} offset {row.queue_offset}, {contradiction}"
             findings.add(evidence.example(row, text, value=None))
     return len(searches)
 

@@ -21,11 +21,11 @@ def unseen(case: Case, findings: Findings) -> int:
     """A2: an acknowledged message of the final log was read by the reader that read everything at
     the end, or without such a reader by some member of a group."""
     evidence, reads = case.evidence, case.evidence.reads
-    final = passes.where(reads.column("process"), (FINAL_READER,))
+    final = passes.matching(reads.column("process"), (FINAL_READER,))
     pulls = evidence.rows((Function.PULL,)).column("process")
     if any(stall.what == "drain" for stall in evidence.record.stalls):
         raise NotApplicable("the final read did not finish")
-    if len(passes.where(pulls, (FINAL_READER,))) or len(final):
+    if len(passes.matching(pulls, (FINAL_READER,))) or len(final):
         received, reader = passes.take(reads.column("value"), final), "the final reader"
     else:
         delivered = evidence.rows((Function.DELIVER,))
@@ -112,9 +112,9 @@ def polls_rise(case: Case, findings: Findings) -> int:
     before = passes.neighbours(got.column("operation"))
     later = passes.non_negative(before)
     earlier = passes.take(before, later)
-    good = set(passes.below(passes.take(offsets, earlier), passes.take(offsets, later)))
-    for at in range(len(later)) if len(good) != len(later) else ():
-        if at not in good:
+    rising = set(passes.below(passes.take(offsets, earlier), passes.take(offsets, later)))
+    for at in range(len(later)) if len(rising) != len(later) else ():
+        if at not in rising:
             previous = got.row(int(earlier[at]))
             text = f"came behind offset {previous.queue_offset} in one pull"
             findings.add(example_of(evidence, got.row(int(later[at])), text))

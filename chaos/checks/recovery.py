@@ -92,18 +92,18 @@ def _restarts(evidence: Evidence) -> list[tuple[Event, int, NodeLog, bool]]:
         if isinstance(moment, NodeLog):
             open_images[moment.name] = moment
             damaged.discard(moment.name)
-        elif moment.function == Function.NODE and moment.what == "damaged":
+        elif moment.function == Function.NODE and moment.kind == "damaged":
             damaged.add(moment.node)
-        elif moment.function == Function.NODE and moment.what == "cut_resumed":
+        elif moment.function == Function.NODE and moment.kind == "cut_resumed":
             cuts[moment.node] = moment.fields.get("offset")
-        elif moment.function == Function.NODE and moment.what == "recovered":
+        elif moment.function == Function.NODE and moment.kind == "recovered":
             image = open_images.pop(moment.node, None)
             end = str(moment.fields.get("end", ""))
             if cuts.pop(moment.node, None) == moment.fields.get("end"):
                 continue  # it died in a cut to its master's log, and completed that first
             if image is not None and end.isdigit():
                 restarts.append((moment, int(end), image, moment.node in damaged))
-        elif moment.what == WIPE:
+        elif moment.kind == WIPE:
             for node in targets_of(moment):
                 open_images.pop(node, None)
     return restarts
@@ -147,11 +147,11 @@ def _error_windows(evidence: Evidence) -> list[tuple[str, int, int, bool]]:
     events = evidence.history.events
     windows: list[tuple[str, int, int, bool]] = []
     for number, event in enumerate(events):
-        if event.function == Function.NODE and event.what in ERROR_EVENTS:
+        if event.function == Function.NODE and event.kind in ERROR_EVENTS:
             windows.append((event.node, event.time_ns, _end(evidence, number, event.node), True))
             continue
         words = step_of(event).split()
-        if event.function != Function.NEMESIS or event.what != "disk":
+        if event.function != Function.NEMESIS or event.kind != "disk":
             continue
         if "eio-fsync" not in words or "once" in words:
             continue
@@ -166,7 +166,7 @@ def _end(evidence: Evidence, number: int, node: str, *, healed: str | None = Non
     """Return when the incarnation of a node at an event ended, or the fault was healed."""
 
     def is_over(event: Event) -> bool:
-        ended = event.node == node and event.what in ("exit", "kill", "powercut", "start")
+        ended = event.node == node and event.kind in ("exit", "kill", "powercut", "start")
         return ended or (healed is not None and heals(event, healed))
 
     return evidence.first_after(number, is_over)

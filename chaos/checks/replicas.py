@@ -144,7 +144,7 @@ def _safe_end(evidence: Evidence, losses: Losses, image: NodeLog) -> int:
     cutting: int | None = None
     for event in evidence.events(Function.NODE, "cut", "followed"):
         if event.node == image.name and event.time_ns < image_record.time_ns:
-            cutting = event.fields.get("start") if event.what == "cut" else None
+            cutting = event.fields.get("start") if event.kind == "cut" else None
     if isinstance(cutting, int):
         limit = min(limit, cutting)  # the cut was in progress
     if image_record.durable is not None and image_record.cause == "powercut":

@@ -62,7 +62,7 @@ def settings_kept(case: Case, findings: Findings) -> int:
     examined = 0
     for event in evidence.events(Function.NODE, *EVENTS):
         node = event.node
-        if event.what == "start":
+        if event.kind == "start":
             start_times[node] = event.time_ns
             for (setting_node, _), setting in settings.items():
                 if setting_node == node:
@@ -70,19 +70,19 @@ def settings_kept(case: Case, findings: Findings) -> int:
             continue
         key = str(event.fields["key"])
         setting = settings.setdefault((node, key), _Setting())
-        if event.what == "setting_asked":
+        if event.kind == "setting_asked":
             setting.request(event)
-        elif event.what == "setting_changed":
+        elif event.kind == "setting_changed":
             setting.change(event, start_times.get(node, -1))
         elif int(event.fields["began_ns"]) >= start_times.get(
             node, -1
         ):  # else from an earlier process
             examined += 1
             if setting.possible and event.fields["value"] not in setting.possible:
-                right = " or ".join(sorted(setting.possible))
+                possible = " or ".join(sorted(setting.possible))
                 findings.add(
                     f"{node} said at {event.time_ns / 1e9:.3f} s that {key} is"
-                    f" {event.fields['value']}, and it is {right} by what it was told",
+                    f" {event.fields['value']}, and it is {possible} by what it was told",
                     node=node,
                 )
             setting.report(event)

@@ -121,8 +121,8 @@ def false_alarms(case: Case, findings: Findings) -> int:
     affected = {
         evidence.group_of_name(node)
         for event in evidence.history.events
-        if event.what in ("damaged", "damage")
-        or (event.what == "disk" and HARMFUL.intersection(step_of(event).split()))
+        if event.kind in ("damaged", "damage")
+        or (event.kind == "disk" and HARMFUL.intersection(step_of(event).split()))
         for node in targets_of(event)
     }
     healthy = [
@@ -144,7 +144,7 @@ def _cut(evidence: Evidence, node: str, time_ns: int) -> Excuse | None:
     process."""
     for cut in evidence.history.events if evidence.record.backend != "sim" else ():
         is_near = abs(cut.time_ns - time_ns) < CUT_NS
-        if cut.what == "powercut" and is_near and node in targets_of(cut):
+        if cut.kind == "powercut" and is_near and node in targets_of(cut):
             cause = f"power cut of {node}"
             return Excuse(cause, cut.time_ns - CUT_NS, cut.time_ns + CUT_NS)
     return None
@@ -192,10 +192,10 @@ def _was_up(evidence: Evidence, image: NodeLog) -> bool:
     for event in evidence.history.events:
         if event.time_ns > image.image_record.time_ns:
             break
-        if event.node == image.name and event.what in ("recovered", "ready"):
+        if event.node == image.name and event.kind in ("recovered", "ready"):
             up = True
-        elif event.node == image.name and event.what in ("exit", "stop", "start"):
-            up = event.what == "exit" and event.time_ns == image.image_record.time_ns and up
+        elif event.node == image.name and event.kind in ("exit", "stop", "start"):
+            up = event.kind == "exit" and event.time_ns == image.image_record.time_ns and up
     return up
 
 
@@ -210,13 +210,13 @@ def two_owners(case: Case, findings: Findings) -> int:
     names = {*record.ids, *record.stores}
     examined = 0
     for event in case.evidence.history.events:
-        if event.what == "start" and event.node in names:
+        if event.kind == "start" and event.node in names:
             examined += 1
             if event.node in alive:
                 text = f"{event.node} was started while its process before was alive"
                 findings.add(text, node=event.node, time_ns=event.time_ns)
             alive.add(event.node)
-        elif event.what == "twin" and event.function == Function.NODE:
+        elif event.kind == "twin" and event.function == Function.NODE:
             examined += 1
             reason = str(event.fields.get("reason"))
             changes = event.fields.get("changes")
@@ -224,7 +224,7 @@ def two_owners(case: Case, findings: Findings) -> int:
                 text = f"a second process on the store of {event.node} made {changes} changes"
                 text += f" and ended with {reason or 'a clean stop'}"
                 findings.add(text, node=event.node, time_ns=event.time_ns)
-        elif event.what in ("exit", "kill", "powercut", "stop", "crash", "kill-in-recovery"):
+        elif event.kind in ("exit", "kill", "powercut", "stop", "crash", "kill-in-recovery"):
             alive -= {event.node, *map(str, event.fields.get("targets", ()))}
     if not examined:
         raise NotApplicable("the history records no start")
@@ -262,9 +262,9 @@ def _after_power_cut(evidence: Evidence, image: NodeLog) -> bool:
     for event in evidence.history.events:
         if event.time_ns > image.image_record.time_ns:
             break
-        if event.what == "recovered" and event.node == image.name:
+        if event.kind == "recovered" and event.node == image.name:
             cut = False
-        elif event.what == "powercut" or event.fields.get("cause") == "powercut":
+        elif event.kind == "powercut" or event.fields.get("cause") == "powercut":
             cut = cut or image.name in targets_of(event)
     return cut or image.image_record.cause == "powercut"
 
@@ -311,9 +311,9 @@ def _has_recovered(evidence: Evidence, image: NodeLog) -> bool:
     for event in evidence.history.events:
         if event.time_ns > image.image_record.time_ns:
             break
-        if event.what == "wipe" and image.name in targets_of(event):
+        if event.kind == "wipe" and image.name in targets_of(event):
             recovered = False
-        elif event.what == "recovered" and event.node == image.name:
+        elif event.kind == "recovered" and event.node == image.name:
             recovered = True
     return recovered
 

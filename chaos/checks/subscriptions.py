@@ -27,9 +27,9 @@ def unwanted_tags(case: Case, findings: Findings) -> int:
     groups = rows.column("operation")
     examined = 0
     for group, tags_of_group in sorted(evidence.subscribed_tags.items()):
-        rows_of_group = passes.where(groups, (group,))
+        rows_of_group = passes.matching(groups, (group,))
         examined += len(rows_of_group)
-        matching = set(map(int, passes.where(tags, (-1, *tags_of_group))))
+        matching = set(map(int, passes.matching(tags, (-1, *tags_of_group))))
         for at in rows_of_group:
             if int(at) not in matching:
                 text = f"was given to group {group}, which did not ask for its tag"
@@ -127,7 +127,7 @@ def _unacknowledged_yet(case: Case, queue: int, offset: int, time_ns: int) -> Ex
     """
     evidence = case.evidence
     sends = evidence.acknowledged
-    for at in passes.where(evidence.keys(sends), (pack(queue, offset),)):
+    for at in passes.matching(evidence.keys(sends), (pack(queue, offset),)):
         acknowledged_ns = sends.row(int(at)).returned_ns
         if acknowledged_ns > time_ns:
             return Excuse("what it had read did not count yet", time_ns, acknowledged_ns)

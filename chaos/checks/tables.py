@@ -56,7 +56,7 @@ def tables_complete(case: Case, findings: Findings) -> int:
         queues_of[name.group, name.topic] = max(queues_of[name.group, name.topic], name.queue + 1)
     names = set(queues_of)
     events = evidence.events(Function.NODE)
-    changed = {event.fields["topic"] for event in events if event.what.startswith("topic_")}
+    changed = {event.fields["topic"] for event in events if event.kind.startswith("topic_")}
     examined = 0
     for node in evidence.nodes:
         topics = node.directory.topics() or {}
@@ -190,9 +190,9 @@ def _not_copied(case: Case, group: int) -> Excuse | None:
         ]
         since, longest = zero_ns, 0
         for event in changes:
-            if event.what == "exit":
+            if event.kind == "exit":
                 longest = max(longest, event.time_ns - since)
-            since = event.time_ns if event.what == "start" else era.start_ns
+            since = event.time_ns if event.kind == "start" else era.start_ns
         if max(longest, era.start_ns - since) < COPIED_NS:
             return evidence.excuse(f"promotion of {era.master}, before it copied tables", zero_ns)
     return None

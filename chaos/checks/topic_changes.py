@@ -44,13 +44,13 @@ def forbidden_reads(case: Case, findings: Findings) -> int:
     closed to readers. (Sends are not judged: a client goes by its route there.)"""
     evidence = case.evidence
     closed: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    begun: dict[str, int] = {}
+    closed_since: dict[str, int] = {}
     for event in _changes(evidence, "topic_widening"):
         topic = str(event.fields["topic"])
-        if event.what == "topic_widening":
-            closed[topic].append((begun.pop(topic, event.time_ns), event.time_ns))
+        if event.kind == "topic_widening":
+            closed[topic].append((closed_since.pop(topic, event.time_ns), event.time_ns))
         elif not int(event.fields["perm"]) & PERM_READ:
-            begun[topic] = event.time_ns
+            closed_since[topic] = event.time_ns
     if not any(begin < end for spans in closed.values() for begin, end in spans):
         raise NotApplicable("no topic was closed to readers")
     pulls = evidence.rows((Function.PULL,))

@@ -21,9 +21,9 @@ def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
     of_slaves: list[Event] = []
     master = record.nodes[0]
     for event in history.events:
-        if event.what == "promote":
+        if event.kind == "promote":
             master = event.node
-        elif event.what == "kill" and event.node:
+        elif event.kind == "kill" and event.node:
             (of_master if event.node == master else of_slaves).append(event)
     return [
         _while_writing("D1 master killed while writing", of_master, history),
@@ -59,8 +59,8 @@ def _led_on(kill: Event | None, history: History) -> CheckResult:
         return not_run(name, "kills", "no master was killed")
     died_ns = kill.fields.get("began_ns", kill.time_ns)
     later = [event for event in history.events if event.time_ns >= died_ns]
-    promoted = next((event for event in later if event.what == "promote"), None)
-    back = next((one for one in later if one.what == "start" and one.node == kill.node), None)
+    promoted = next((event for event in later if event.kind == "promote"), None)
+    back = next((one for one in later if one.kind == "start" and one.node == kill.node), None)
     if promoted is None or (back is not None and back.time_ns < promoted.time_ns):
         finding = f"nobody led on after {kill.node} before it was back"
         return judged(name, 1, "kills", [finding])
@@ -82,11 +82,11 @@ def _in_recovery(events: Sequence[Event]) -> CheckResult:
     for event in events:
         if event.function != Function.NODE:
             continue
-        if event.what == "start":
+        if event.kind == "start":
             recovering.add(event.node)
-        elif event.what == "recovered":
+        elif event.kind == "recovered":
             recovering.discard(event.node)
-        elif event.what == "exit":
+        elif event.kind == "exit":
             if event.fields.get("cause") == "kill" and event.node in recovering:
                 hits.append(event.node)
             recovering.discard(event.node)
@@ -101,9 +101,9 @@ def _back(events: Sequence[Event], record: RunRecord) -> CheckResult:
     last: dict[str, str] = {}
     restarts = 0
     for event in events:
-        if event.function == Function.NODE and event.what in ("start", "recovered"):
-            restarts += event.what == "start"
-            last[event.node] = event.what
+        if event.function == Function.NODE and event.kind in ("start", "recovered"):
+            restarts += event.kind == "start"
+            last[event.node] = event.kind
     nodes = record.nodes
     findings = [f"{node} did not come back" for node in nodes if last.get(node) != "recovered"]
     return judged("D4 back after every kill", restarts, "starts", findings)

@@ -159,7 +159,7 @@ def run_demo(
         judgement.results.append(guest.check())
     if second_judge is not None:
         judgement.results.append(second_judge(directory, judgement))
-    page = write_report(directory, judgement, record, again=command_again(options))
+    page = write_report(directory, judgement, record, repeat_command=command_again(options))
     if not options.keep and judgement.exit_code == 0:
         for name in ("stores", "images", "nodes"):
             shutil.rmtree(directory / name, ignore_errors=True)

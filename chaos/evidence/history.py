@@ -7,7 +7,7 @@ CRC-32C, and the last one has the number of rows. Columns, and the promises of o
 
 Layout: 8 bytes `RBHIST2\\n`, then blocks: length u32, CRC-32C u32 (big-endian), payload. A payload
 is a msgpack array of entries: a row is an array of 19 numbers in the order of `Row`; a name is
-`["name", kind, id, text]`; an event is `["event", time_ns, function, node, what, fields]`; the last
+`["name", kind, id, text]`; an event is `["event", time_ns, function, node, kind, fields]`; the last
 entry of the last block is `["end", rows, events]`.
 """
 
@@ -131,7 +131,7 @@ class Event(NamedTuple):
     time_ns: int
     function: int
     node: str
-    what: str
+    kind: str
     """Kind, such as `kill`, `start`, `ready`, `stop`, `recovered`, `flush`."""
     fields: dict[str, Any]
 
@@ -202,15 +202,15 @@ class Attempt:
         node: str | None = None,
     ) -> None:
         """Record that the attempt returned now. Raises `KeyError` if it had returned before."""
-        writer, begun = self._writer, self._row
+        writer, row = self._writer, self._row
         if value is not None:
-            begun = begun._replace(value=value)
-        writer.forget(begun.number)
-        queue = begun.queue if queue is None else queue
-        place = begun.node if node is None else writer.node_id(node)
+            row = row._replace(value=value)
+        writer.forget(row.number)
+        queue = row.queue if queue is None else queue
+        place = row.node if node is None else writer.node_id(node)
         result = writer.now_ns(), outcome, status, queue_offset, physical_offset
-        unchanged = begun.length, begun.epoch, place, *begun[-2:]
-        writer.write(Row(*begun[:4], queue, *begun[5:9], *result, *unchanged))
+        unchanged = row.length, row.epoch, place, *row[-2:]
+        writer.write(Row(*row[:4], queue, *row[5:9], *result, *unchanged))
 
 
 class HistoryWriter(Closing):
@@ -283,10 +283,10 @@ class HistoryWriter(Closing):
         self.write(Row(*invoked, *returned, length, UNKNOWN, node_id, body_crc, label_crc))
 
     def event(
-        self, function: Function, node: str, what: str, fields: Mapping[str, Any] | None = None
+        self, function: Function, node: str, kind: str, fields: Mapping[str, Any] | None = None
     ) -> None:
         self._events += 1
-        event = Event(self.now_ns(), int(function), node, what, dict(fields or {}))
+        event = Event(self.now_ns(), int(function), node, kind, dict(fields or {}))
         self._add(["event", *event])
         if self.listener is not None:
             self.listener(event)
@@ -343,8 +343,8 @@ class HistoryWriter(Closing):
 
 def save_history(path: str | os.PathLike[str], history: History, rows: Iterable[Row]) -> None:
     """Write a history again, with these rows in place of its own. Raises `OSError`."""
-    now = [0]
-    with HistoryWriter(path, lambda: now[0]) as writer:
+    clock = [0]
+    with HistoryWriter(path, lambda: clock[0]) as writer:
         kinds = (("topic", history.topics), ("node", history.nodes))
         names = {number: (kind, text) for kind, part in kinds for number, text in part.items()}
         for number in sorted(names):
@@ -352,8 +352,8 @@ def save_history(path: str | os.PathLike[str], history: History, rows: Iterable[
         for row in rows:
             writer.write(row)
         for event in history.events:
-            now[0] = event.time_ns
-            writer.event(Function(event.function), event.node, event.what, event.fields)
+            clock[0] = event.time_ns
+            writer.event(Function(event.function), event.node, event.kind, event.fields)
 
 
 def read_history(path: str | os.PathLike[str]) -> History:

@@ -33,7 +33,7 @@ class Lag:
         self._ends: dict[Queue, int] = {}
         self._positions: defaultdict[int, dict[Queue, int]] = defaultdict(dict)
         """Reader -> queue -> the next message that it reads."""
-        self._behind: Counter[int] = Counter()
+        self._lags: Counter[int] = Counter()
         """Reader -> the sum over its queues."""
 
     def add(self, row: Row) -> None:
@@ -66,7 +66,7 @@ class Lag:
     @property
     def messages(self) -> int:
         """Number of messages that the slowest reader has not received, or not processed."""
-        return max(self._behind.values(), default=0)
+        return max(self._lags.values(), default=0)
 
     def _set_end(self, queue: Queue, end: int) -> None:
         for reader in self._positions:
@@ -83,4 +83,4 @@ class Lag:
     def _count(self, reader: int, queue: Queue, sign: int) -> None:
         position = self._positions[reader].get(queue)
         if position is not None:
-            self._behind[reader] += sign * max(0, self._ends.get(queue, 0) - position)
+            self._lags[reader] += sign * max(0, self._ends.get(queue, 0) - position)

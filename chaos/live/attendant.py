@@ -70,7 +70,7 @@ class RunAttendant:
             if isinstance(entry, Row):
                 lag.add(entry)
                 return
-            if entry.what == "topic_leaving":
+            if entry.kind == "topic_leaving":
                 lag.remove_topic(history.topic_id(entry.fields["topic"]))
             self._take(entry)
 
@@ -124,11 +124,11 @@ class RunAttendant:
     # --- inside
 
     def _take(self, event: Event) -> None:
-        if event.what == "sample":
+        if event.kind == "sample":
             self.picture.stand(event.node, Sample.of_row(event.fields))
             return
-        if event.what in ("start", "recovered"):
-            change = self._recovering.add if event.what == "start" else self._recovering.discard
+        if event.kind in ("start", "recovered"):
+            change = self._recovering.add if event.kind == "start" else self._recovering.discard
             change(event.node)
         self.picture.take(event)
         if self._console is not None:
@@ -183,8 +183,8 @@ class RunAttendant:
             kind: str = state
             if state == "running":
                 role = "master" if is_master else "slave"
-                here = "recovering" if name in self._recovering else role
-                kind = "serving" if member is None else here
+                activity = "recovering" if name in self._recovering else role
+                kind = "serving" if member is None else activity
             self.picture.enter(name, kind, now_s)
         links = sorted(conductor.actions.effects.links().items())
         kinds = [[first, second, "cut" if link.cut else "slow"] for (first, second), link in links]

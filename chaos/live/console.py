@@ -77,8 +77,8 @@ class Console:
     def is_cut(self, name: str) -> bool:
         """True if every link from a machine to the nodes and nameservers is cut."""
         links = self._conductor.actions.effects.links()
-        others = [other for other in self.machines if other != name]
-        return all((name, other) in links and links[name, other].cut for other in others)
+        peers = [other for other in self.machines if other != name]
+        return all((name, other) in links and links[name, other].cut for other in peers)
 
     async def press(self, action: str, name: str) -> str:
         """Press a button and return what was done. Raises `Refused`, `HostError`."""
@@ -104,7 +104,7 @@ class Console:
 
     def note(self, event: Event) -> None:
         """End the fault that a starting node was down for, whoever started it."""
-        if event.function == Function.NODE and event.what == "start":
+        if event.function == Function.NODE and event.kind == "start":
             faults = self._held(event.node, "start") + self._held(event.node, "resume")
             for held in faults:
                 if held.by_hand and held.done.names == [event.node]:
@@ -124,9 +124,9 @@ class Console:
         until = trio.current_time() + CATCH_UP_S
         while trio.current_time() < until:
             own, log_ends = await backend.observe(name), {}
-            for other in members.followers(group):
-                if other != name and (sample := await backend.observe(other)) is not None:
-                    log_ends[other] = sample.written
+            for follower in members.followers(group):
+                if follower != name and (sample := await backend.observe(follower)) is not None:
+                    log_ends[follower] = sample.written
             longest = max(log_ends, key=log_ends.__getitem__, default=name)
             if own is not None and own.written >= log_ends.get(longest, 0):
                 return

@@ -38,7 +38,7 @@ class Health:
             mark = "degraded"
         if self._last_s is not None and now_s - self._last_s >= self._silent_s:
             since_s, mark = round(self._last_s, 3), "no writes"
-        elif loaded or self._picture.has(WRITES):
+        elif loaded or self._picture.is_open(WRITES):
             self._picture.enter(WRITES, "taken" if loaded else "none due", now_s)
         if since_s is not None:
             self._picture.enter(WRITES, "outage", since_s)

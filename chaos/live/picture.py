@@ -57,7 +57,7 @@ class Picture:
         span = {"rows": [name], "kind": kind, "begin": round(time_s, 3), "end": None}
         self._open[self.add("span", span)] = name, span
 
-    def has(self, name: str) -> bool:
+    def is_open(self, name: str) -> bool:
         """True if a row has an open span."""
         return any(owner == name for owner, _ in self._open.values())
 
@@ -122,28 +122,28 @@ class Picture:
         elif event.function == Function.NODE:
             text = _sentence(event)
             if text:
-                self.tell(time_s, text, event.what)
+                self.tell(time_s, text, event.kind)
 
     def _take_fault(self, event: Event, time_s: float) -> None:
         fields = event.fields
         step, by_hand = str(fields.get("step", "")), bool(fields.get("by_hand"))
-        if event.what == "heal" and step == EVERYTHING:
+        if event.kind == "heal" and step == EVERYTHING:
             self.end_faults(time_s)
             self.tell(time_s, "all faults are healed", "heal")
-        elif event.what == "heal" and "began_ns" not in fields:
+        elif event.kind == "heal" and "began_ns" not in fields:
             self.end_faults(time_s, step=step)
             self.tell(time_s, f"over: {action_of(step)}", "heal", by_hand=by_hand)
-        elif event.what == "heal":
+        elif event.kind == "heal":
             self.end_faults(time_s, step="heal")
             self.tell(time_s, "links and disks are healed", "heal", by_hand=by_hand)
-        elif event.what in ("struck", "missed"):
-            self.tell(time_s, f"{event.what}: {action_of(step)}", event.what)
+        elif event.kind in ("struck", "missed"):
+            self.tell(time_s, f"{event.kind}: {action_of(step)}", event.kind)
         else:
             begin_s = int(fields.get("began_ns", event.time_ns)) / 1e9
-            lasts = fields.get("for_s") is not None or event.what in LASTING
+            lasts = fields.get("for_s") is not None or event.kind in LASTING
             names = [*fields.get("targets", []), *fields.get("second", [])]
-            self.begin_fault(step, event.what, names, begin_s, lasts=lasts, by_hand=by_hand)
-            self.tell(begin_s, action_of(step), event.what, by_hand=by_hand)
+            self.begin_fault(step, event.kind, names, begin_s, lasts=lasts, by_hand=by_hand)
+            self.tell(begin_s, action_of(step), event.kind, by_hand=by_hand)
 
 
 def action_of(step: str) -> str:
@@ -155,16 +155,16 @@ def action_of(step: str) -> str:
 def _sentence(event: Event) -> str:
     """Describe an event of a node in words; empty for one that only a chart shows."""
     node, fields = event.node, event.fields
-    if event.what == "start":
+    if event.kind == "start":
         part = "master" if fields.get("id") == 0 else "slave"
         return f"{node} starts as {part}"
-    if event.what == "recovered":
+    if event.kind == "recovered":
         return f"{node} has recovered"
-    if event.what == "exit":
+    if event.kind == "exit":
         reason = fields.get("reason")
         return f"{node} ended: {fields.get('cause', '')}" + (f", {reason}" if reason else "")
-    if event.what == "promote":
+    if event.kind == "promote":
         return f"{node} becomes the master in place of {fields.get('former', '')}"
-    if event.what == "cut":
+    if event.kind == "cut":
         return f"{node} truncated its log where it diverged from its master's"
     return ""

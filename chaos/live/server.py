@@ -66,7 +66,7 @@ class LiveServer:
         self._world = world
         self._desk = desk
         self._listener: Listener | None = None
-        self._known = 0
+        self._admitted = 0
         self._strangers: dict[HttpConnection, trio.CancelScope] = {}
         self._parts = {
             f"/{file.name}": file
@@ -109,8 +109,8 @@ class LiveServer:
             async with stream:
                 try:
                     first = await self._first_request(connection)
-                    if first is not None and self._known < CONNECTIONS_MAX:
-                        await self._serve_known(connection, first)
+                    if first is not None and self._admitted < CONNECTIONS_MAX:
+                        await self._serve_admitted(connection, first)
                 except BadRequest as error:
                     await _say(connection, error.status, str(error))
                     await connection.finish()
@@ -133,8 +133,8 @@ class LiveServer:
                 self._strangers.pop(connection, None)
         return None
 
-    async def _serve_known(self, connection: HttpConnection, first: Request) -> None:
-        self._known += 1
+    async def _serve_admitted(self, connection: HttpConnection, first: Request) -> None:
+        self._admitted += 1
         try:
             request: Request | None = first
             while request is not None:
@@ -150,7 +150,7 @@ class LiveServer:
                 if request is not None and not await self._is_admitted(connection, request):
                     return
         finally:
-            self._known -= 1
+            self._admitted -= 1
 
     async def _is_admitted(self, connection: HttpConnection, request: Request) -> bool:
         """True if a request is admitted; otherwise the reason is sent."""

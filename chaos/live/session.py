@@ -169,7 +169,9 @@ def _write(session: _Session, place: Place, record: RunRecord, judgement: Judgem
     save_replay(Replay.of(outcome), place.replay)
     description = "The faults that were injected by hand in a live run"
     place.scenario.write_text(plan_to_toml(outcome.plan, description=description), encoding="utf-8")
-    write_report(place.directory, judgement, record, again=f"rocketbed chaos replay {place.replay}")
+    write_report(
+        place.directory, judgement, record, repeat_command=f"rocketbed chaos replay {place.replay}"
+    )
 
 
 def _phase(feed: Feed, name: str) -> None:

@@ -81,7 +81,7 @@ def _judge(
     result.finding_ids = tuple(dict.fromkeys(one.id for one in judgement.by_weight))
     if judgement.verdict is RunVerdict.PASS:
         return None
-    write_report(directory, judgement, record, again="pytest --rb-replay FILE")
+    write_report(directory, judgement, record, repeat_command="pytest --rb-replay FILE")
     asked = f"chaos.check() of {script.asked_at}" if script.asked_at else "chaos.check()"
     hint = ""
     if judgement.verdict is RunVerdict.UNKNOWN and not script.checks and not script.has_sent:

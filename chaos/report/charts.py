@@ -153,7 +153,7 @@ def throughput(story: Story) -> str:
     parts = _frame(story, top, bottom)
     parts.append(_label(f"{highest:,.0f}/s", top + 8, small=True))
     parts.append(path(_scaled(story, rates, highest, top, bottom), "written"))
-    lag = thin([(time_s, float(behind)) for time_s, behind in sorted(story.lag)])
+    lag = thin([(time_s, float(messages)) for time_s, messages in sorted(story.lag)])
     if lag:
         most = max(1.0, max(value for _, value in lag))
         parts.append(path(_scaled(story, lag, most, top, bottom), "confirmed"))

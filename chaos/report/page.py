@@ -40,7 +40,7 @@ WORDS = {
 
 
 def write_report(
-    directory: Path, judgement: Judgement, record: RunRecord, *, again: str = ""
+    directory: Path, judgement: Judgement, record: RunRecord, *, repeat_command: str = ""
 ) -> Path:
     """Write `index.html` and `junit.xml` into a run's directory; return the page's path.
 
@@ -77,7 +77,7 @@ def write_report(
         not_run=[result for result in checks if result.verdict is Verdict.NOT_APPLICABLE],
         wrong=[result for result in checks if not result.harmless],
         shown=SHOWN,
-        again=again or run_command(record),
+        again=repeat_command or run_command(record),
         version=__version__,
         python=platform.python_version(),
     )

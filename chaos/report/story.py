@@ -70,7 +70,7 @@ def story_of(record: RunRecord, history: History) -> Story:
     _add_faults(story, history.events, at)
     _add_lag(story, record, history, at)
     for event in history.events:
-        if event.what == "sample":
+        if event.kind == "sample":
             written, flushed, confirmed, dispatched = map(event.fields.__getitem__, SAMPLED)
             sample = at(event.time_ns), written, flushed, confirmed, dispatched
             story.samples.setdefault(event.node, []).append(sample)
@@ -102,19 +102,19 @@ def _add_roles(story: Story, record: RunRecord, events: list[Event], at: At) -> 
         node, time_s = event.node, at(event.time_ns)
         if event.function != Function.NODE or node not in story.roles:
             continue
-        if event.what == "start":
+        if event.kind == "start":
             roles[node] = "master" if event.fields.get("id") == 0 else "slave"
             switch(node, time_s, "recovering")
-        elif event.what == "recovered":
+        elif event.kind == "recovered":
             switch(node, time_s, roles.get(node, "slave"))
-        elif event.what == "exit":
+        elif event.kind == "exit":
             switch(node, time_s, "down")
             cause = str(event.fields.get("cause", "stop"))
             if time_s < story.end_s and cause != "stop":
                 story.ticks[node].append(Tick(time_s, cause, f"{cause} of {node}"))
-        elif event.what == "promote":
+        elif event.kind == "promote":
             story.ticks[node].append(Tick(time_s, "promote", f"{node} promoted"))
-        elif event.what == "cut":
+        elif event.kind == "cut":
             story.ticks[node].append(Tick(time_s, "cut", f"{node} cut its log"))
     for node in list(open_bars):
         switch(node, story.end_s, "")
@@ -129,7 +129,7 @@ def _add_lag(story: Story, record: RunRecord, history: History, at: At) -> None:
         if node in ids and group in ids
     }
     topics = {name: number for number, name in history.topics.items()}
-    leaving = [event for event in history.events if event.what == "topic_leaving"]
+    leaving = [event for event in history.events if event.kind == "topic_leaving"]
     lag = Lag(groups)
     for row in history.columns.rows():
         while leaving and leaving[0].time_ns <= row.returned_ns:
@@ -142,17 +142,17 @@ def _add_lag(story: Story, record: RunRecord, history: History, at: At) -> None:
 def _add_faults(story: Story, events: list[Event], at: At) -> None:
     ends: dict[str, float] = {}
     for event in events:
-        if event.function == Function.NEMESIS and event.what == "heal":
+        if event.function == Function.NEMESIS and event.kind == "heal":
             ends[str(event.fields.get("step", ""))] = at(event.time_ns)
     faulted: dict[str, list[Bar]] = defaultdict(list)
     for event in events:
         step = str(event.fields.get("step", ""))
-        if event.function != Function.NEMESIS or event.what in ("heal", "struck", "missed"):
+        if event.function != Function.NEMESIS or event.kind in ("heal", "struck", "missed"):
             continue
         begin_s = at(int(event.fields.get("began_ns", event.time_ns)))
         has_duration = event.fields.get("for_s") is not None
         end_s = ends.get(step, story.calm_s) if has_duration else begin_s
-        bar = Bar(begin_s, max(begin_s, end_s), event.what, step)
+        bar = Bar(begin_s, max(begin_s, end_s), event.kind, step)
         for name in event.fields.get("targets", []):
             faulted[name].append(bar)
     story.faulted = dict(faulted)

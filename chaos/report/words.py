@@ -33,8 +33,8 @@ def count_of(number: int, unit: str) -> str:
     return f"{number:,} {unit}" + ("" if number == 1 else "s")
 
 
-def failing(found: int, examined: int, unit: str) -> str:
+def failing(failures: int, examined: int, unit: str) -> str:
     """Return the share of what a check examined that fails: `fails for 2 of 9 reads`."""
-    if found > examined:  # several findings about one thing
-        return f"fails {count_of(found, 'time')} in {examined:,} {unit}"
-    return f"fails for {found:,} of {examined:,} {unit}"
+    if failures > examined:  # several findings about one thing
+        return f"fails {count_of(failures, 'time')} in {examined:,} {unit}"
+    return f"fails for {failures:,} of {examined:,} {unit}"

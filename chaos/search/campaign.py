@@ -193,8 +193,8 @@ def _handle_outcome(
             named_record = outcome.record
             if not is_shipped(result.family):
                 named_record = replace(named_record, scenario=result.family.source)
-            again = run_command(named_record)
-            _write_page(outcome.directory, outcome.judgement, outcome.record, again)
+            command = run_command(named_record)
+            _write_page(outcome.directory, outcome.judgement, outcome.record, command)
         else:
             with held():
                 shutil.rmtree(outcome.directory, ignore_errors=True)
@@ -214,10 +214,10 @@ def _ask_second_judge(campaign: CampaignOptions, outcome: Outcome) -> None:
     judgement.save(directory)
 
 
-def _write_page(directory: Path, judgement: Judgement, record: RunRecord, again: str) -> None:
+def _write_page(directory: Path, judgement: Judgement, record: RunRecord, command: str) -> None:
     """Write the run's page. If the run filled the disk, its directory is removed."""
     try:
-        write_report(directory, judgement, record, again=again)
+        write_report(directory, judgement, record, repeat_command=command)
     except OSError as error:
         if is_full(error):
             shutil.rmtree(directory, ignore_errors=True)

@@ -134,10 +134,13 @@ class Replayed:
         return self.expected.issubset(self.outcome.finding_ids)
 
     def comparison(self) -> str:
-        now = set(self.outcome.finding_ids)
+        current = set(self.outcome.finding_ids)
         if not self.expected:
-            return f"no findings the first time, {_list(now) or 'nothing'} this time"
-        parts = {"found again": self.expected & now, "not found this time": self.expected - now}
+            return f"no findings the first time, {_list(current) or 'nothing'} this time"
+        parts = {
+            "found again": self.expected & current,
+            "not found this time": self.expected - current,
+        }
         return "; ".join(f"{_list(ids)}: {label}" for label, ids in parts.items() if ids)
 
 
@@ -243,11 +246,11 @@ def _describe_divergence(replay: Replay, outcome: Outcome) -> str:
 
 def changed_versions(replay: Replay) -> str:
     """Return the versions that have changed since, in brackets; empty if none has."""
-    now = versions()
+    current = versions()
     changed = [
-        f"{name} was {value} and is {now.get(name, 'unknown')}"
+        f"{name} was {value} and is {current.get(name, 'unknown')}"
         for name, value in replay.versions.items()
-        if now.get(name) != value
+        if current.get(name) != value
     ]
     return f" ({'; '.join(changed)})" if changed else ""
 
@@ -261,10 +264,10 @@ def versions() -> dict[str, str]:
         "trio": trio.__version__,
         "system": f"{platform.system()} {platform.release()}",
     }
-    here = os.path.dirname(__file__)
+    folder = os.path.dirname(__file__)
     try:
         answer = subprocess.run(
-            ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"],
+            ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
             capture_output=True,
             text=True,
             timeout=10,

@@ -61,7 +61,7 @@ def check(outcome: Outcome, id_: str) -> CheckResult:
 def events(outcome: Outcome, what: str) -> list[Event]:
     assert outcome.directory is not None
     history = read_history(outcome.directory / HISTORY_FILE)
-    return [one for one in history.events if one.function == Function.NODE and one.what == what]
+    return [one for one in history.events if one.function == Function.NODE and one.kind == what]
 
 
 @pytest.mark.ci

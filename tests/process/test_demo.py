@@ -112,7 +112,7 @@ def erase_last_message(directory: Path) -> None:
     """The last leader's last message disappears, and what its tables wrote since, as if they had
     never been written."""
     led = [
-        one.node for one in read_history(directory / HISTORY_FILE).events if one.what == "promote"
+        one.node for one in read_history(directory / HISTORY_FILE).events if one.kind == "promote"
     ]
     store = open_directory(directory / "stores" / led[-1])
     last: Record | None = None

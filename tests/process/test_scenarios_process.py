@@ -63,7 +63,7 @@ class LateHost(ProcessHost):
 @pytest.mark.slow
 def test_a_crash_point_may_strike_as_it_is_withdrawn(tmp_path: Path) -> None:
     record = run_in_processes(LONE, tmp_path, net="plain", host=LateHost())
-    ends = [event for event in read_history(tmp_path / HISTORY_FILE).events if event.what == "exit"]
+    ends = [event for event in read_history(tmp_path / HISTORY_FILE).events if event.kind == "exit"]
     assert [event.fields["cause"] for event in ends] == ["kill", "stop"]
     assert (record.crashes, record.stalls) == ([], [])
 

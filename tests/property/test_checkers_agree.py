@@ -90,7 +90,7 @@ def test_sets_agree(one: list[int], other: list[int]) -> None:
     same("neighbours", one)
     same("edges", one)
     same("non_negative", one)
-    same("where", one, (1, 3))
+    same("matching", one, (1, 3))
     same("above", one, 2)
 
 

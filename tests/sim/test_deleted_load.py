@@ -29,10 +29,10 @@ def test_topics_are_deleted_and_changed_under_load(tmp_path: Path) -> None:
     outcome = run_plan(PLAN, directory=tmp_path)
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids
     history = read_history(tmp_path / HISTORY_FILE)
-    events = [event for event in history.events if event.what.startswith("topic_")]
-    deleted = [event for event in events if event.what == "topic_deleted"]
+    events = [event for event in history.events if event.kind.startswith("topic_")]
+    deleted = [event for event in events if event.kind == "topic_deleted"]
     assert [event.fields["topic"] for event in deleted] == ["load-2", "load-3"]
-    again = {event.fields["topic"]: event.time_ns for event in events if "again" in event.what}
+    again = {event.fields["topic"]: event.time_ns for event in events if "again" in event.kind}
     assert again
     assert outcome.judgement is not None
     assert outcome.judgement.result("S26").passed

@@ -90,7 +90,7 @@ def faults(directory: Path) -> dict[tuple[str, str], float]:
     history = read_history(directory / HISTORY_FILE)
     zero_ns = read_record(directory).facts["zero_ns"]
     return {
-        (event.what, action_of(event.fields["step"]).split(" for ")[0]): (event.time_ns - zero_ns)
+        (event.kind, action_of(event.fields["step"]).split(" for ")[0]): (event.time_ns - zero_ns)
         / 1e9
         for event in history.events
         if event.function == Function.NEMESIS and "targets" in event.fields

@@ -28,6 +28,6 @@ def test_the_end_of_the_storm_undoes_what_has_still_to_last(tmp_path: Path) -> N
     starts = [
         (event.node, event.fields["role"])
         for event in read_history(tmp_path / "history.rbh").events
-        if event.function == Function.NODE and event.what == "start"
+        if event.function == Function.NODE and event.kind == "start"
     ]
     assert [role for node, role in starts if node == "b2"] == ["SLAVE", "ASYNC_MASTER", "SLAVE"]

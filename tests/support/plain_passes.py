@@ -18,7 +18,7 @@ def column(values: Sequence[int]) -> Plain:
     return values
 
 
-def where(column: Plain, allowed: Iterable[int]) -> list[int]:
+def matching(column: Plain, allowed: Iterable[int]) -> list[int]:
     wanted = {int(value) for value in allowed}
     return [position for position, value in enumerate(column) if value in wanted]
 

@@ -63,7 +63,7 @@ def replay(
         outcome = replayed.outcome
         if outcome.judgement is not None and outcome.record is not None:
             again = f"rocketbed chaos replay {file}"
-            page = write_report(directory, outcome.judgement, outcome.record, again=again)
+            page = write_report(directory, outcome.judgement, outcome.record, repeat_command=again)
     except (OSError, HostError) as exc:
         return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:
