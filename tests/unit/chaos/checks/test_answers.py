@@ -23,17 +23,17 @@ END = 1 << 20
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
-    made = RunMaker(tmp_path / "run")
-    made.record.promise = Promise(flush="sync", replication="sync", copies=2)
-    made.trace = Trace()
+    maker = RunMaker(tmp_path / "run")
+    maker.record.promise = Promise(flush="sync", replication="sync", copies=2)
+    maker.trace = Trace()
     for node in NODES:
-        made.trace.node(node).add(0, 0, 0)
-        made.trace.node(node).add(HELD_NS - SECOND, END, 0)
-        made.trace.node(node).add(HELD_NS, END, END)
-    sent, end_ns = made.sends[VALUE], SENT_NS + 3 * SECOND
+        maker.trace.node(node).add(0, 0, 0)
+        maker.trace.node(node).add(HELD_NS - SECOND, END, 0)
+        maker.trace.node(node).add(HELD_NS, END, END)
+    sent, end_ns = maker.sends[VALUE], SENT_NS + 3 * SECOND
     sent = replace(sent, outcome=Outcome.INFO, invoked_ns=SENT_NS, returned_ns=end_ns)
-    made.sends[VALUE] = sent
-    return made
+    maker.sends[VALUE] = sent
+    return maker
 
 
 def unanswered(run: RunMaker) -> None:
@@ -231,10 +231,10 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
+@pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_what_is_everywhere_is_answered(
-    run: RunMaker, change: Change, wanted: tuple[int, int]
+    run: RunMaker, change: Change, expected: tuple[int, int]
 ) -> None:
     change(run)
     result = results(run.judge(only=["L11"]))["L11"]
-    assert (result.found, result.allowed_found) == wanted, result.findings
+    assert (result.found, result.allowed_found) == expected, result.findings

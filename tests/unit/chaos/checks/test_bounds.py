@@ -19,8 +19,8 @@ def run(tmp_path: Path) -> RunMaker:
     return RunMaker(tmp_path / "run")
 
 
-def told(run: RunMaker, maximum: int, *, at_ms: int = ASKED_MS, slave: bool = False) -> None:
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+def answer(run: RunMaker, maximum: int, *, at_ms: int = ASKED_MS, slave: bool = False) -> None:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         return [
             ids.row(
                 Function.BOUNDS,
@@ -38,19 +38,19 @@ def told(run: RunMaker, maximum: int, *, at_ms: int = ASKED_MS, slave: bool = Fa
 
 
 def all_of_it(run: RunMaker) -> None:
-    told(run, LAST + 1)
+    answer(run, LAST + 1)
 
 
 def one_too_low(run: RunMaker) -> None:
-    told(run, LAST)
+    answer(run, LAST)
 
 
 def before_it_was_acknowledged(run: RunMaker) -> None:
-    told(run, LAST, at_ms=724)
+    answer(run, LAST, at_ms=724)
 
 
 def by_a_slave(run: RunMaker) -> None:
-    told(run, LAST, slave=True)
+    answer(run, LAST, slave=True)
 
 
 def on_processes(run: RunMaker) -> None:
@@ -93,10 +93,10 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
+@pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_what_was_acknowledged_is_in_front_of_the_end(
-    run: RunMaker, change: Change, wanted: tuple[int, int]
+    run: RunMaker, change: Change, expected: tuple[int, int]
 ) -> None:
     change(run)
     result = results(run.judge(only=["A18"]))["A18"]
-    assert (result.found, result.allowed_found) == wanted, result.findings
+    assert (result.found, result.allowed_found) == expected, result.findings

@@ -24,7 +24,7 @@ def maker(tmp_path: Path) -> RunMaker:
     maker.record.calm_ns = 1
     maker.record.facts["burst"] = 40
 
-    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         for value in range(FIRST, FIRST + SENT):
             times = {"invoked_ns": LATE_NS, "returned_ns": LATE_NS}
             yield ids.row(Function.SEND_ONEWAY, process=1, queue=value % 2, value=value, **times)
@@ -42,12 +42,12 @@ def count_refusals(maker: RunMaker, count: int) -> None:
     maker.event(310 * MS, "b1", "sample", refused=40 + count)
 
 
-def refuse_a_batch(maker: RunMaker, *, again: Outcome | None = None) -> None:
+def refuse_a_batch(maker: RunMaker, *, retried_outcome: Outcome | None = None) -> None:
     """A batch was refused, since the node was busy; and what came of it in another attempt."""
 
-    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         attempts = [(LATE_NS, Outcome.FAIL, int(ResponseCode.SYSTEM_BUSY))]
-        attempts += [] if again is None else [(LATE_NS + 9 * MS, again, 0)]
+        attempts += [] if retried_outcome is None else [(LATE_NS + 9 * MS, retried_outcome, 0)]
         for number, (time_ns, outcome, status) in enumerate(attempts):
             for place in range(BATCH):
                 yield ids.row(
@@ -101,13 +101,13 @@ def test_a_count_begins_again_with_a_start(maker: RunMaker) -> None:
 def test_a_refused_batch_is_one_refusal_that_was_told(maker: RunMaker) -> None:
     store_all_but(maker, 10)
     count_refusals(maker, 8)
-    refuse_a_batch(maker, again=Outcome.OK)
+    refuse_a_batch(maker, retried_outcome=Outcome.OK)
     texts = results(maker.judge(only=("L7",)))["L7"].findings
     assert any("refused 7 of them" in str(text) for text in texts)
 
 
 @pytest.mark.parametrize(
-    ("again", "burst", "is_found"),
+    ("retried_outcome", "burst", "is_found"),
     [
         (Outcome.OK, 40, False),  # it came in another attempt
         (None, 40, False),  # the load ended before there was one
@@ -117,11 +117,11 @@ def test_a_refused_batch_is_one_refusal_that_was_told(maker: RunMaker) -> None:
     ],
 )
 def test_a_refusal_by_a_busy_node(
-    maker: RunMaker, again: Outcome | None, burst: int, is_found: bool
+    maker: RunMaker, retried_outcome: Outcome | None, burst: int, is_found: bool
 ) -> None:
     maker.record.facts["burst"] = burst
     store_all_but(maker, 0)
-    refuse_a_batch(maker, again=again)
+    refuse_a_batch(maker, retried_outcome=retried_outcome)
     assert found(maker.judge(only=("L7",))) == ({"L7"} if is_found else set())
 
 
@@ -145,7 +145,7 @@ def test_what_is_asked_in_the_calm_phase_is_answered_soon(
 ) -> None:
     del maker.record.facts["burst"]  # in one a node may be behind
 
-    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         for number in range(SENT - 100):
             outcome = Outcome.INFO if number < unanswered else Outcome.OK
             taken_ns = taken_ms * MS if number == unanswered else MS
@@ -169,7 +169,7 @@ def test_what_is_asked_in_the_calm_phase_is_answered_soon(
 def test_what_is_told_in_bursts_may_be_refused_only(
     maker: RunMaker, outcome: Outcome, status: int, is_found: bool
 ) -> None:
-    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + MS}
         for number in range(10):
             is_bad = {"outcome": outcome, "status": status} if number == 0 else {}
@@ -180,7 +180,7 @@ def test_what_is_told_in_bursts_may_be_refused_only(
 
 
 def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> None:
-    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + 4000 * MS}
         yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)
 
@@ -190,7 +190,7 @@ def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> N
 
 
 def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker) -> None:
-    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": CALM_NS, "returned_ns": -1}
         yield ids.row(Function.COMMIT_OFFSET, process=2, queue=0, outcome=Outcome.INFO, **times)
 
@@ -199,7 +199,7 @@ def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker) -> None:
 
 
 def test_a_run_that_came_to_no_calm_phase_has_no_answers_in_it(maker: RunMaker) -> None:
-    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + 4000 * MS}
         yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)
 

@@ -39,13 +39,13 @@ def forget(path: Path) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
     """A topic is deleted once all was sent, and nobody reads it at the end."""
-    made = RunMaker(tmp_path / "run")
-    made.record.followers = {"consumer-2": 7}
-    made.event(BEGIN_NS, "", "topic_leaving", topic=TOPIC)
-    made.event(END_NS, "", "topic_deleted", topic=TOPIC, ends={"b": LAST})
-    made.read_values, made.delivered, made.committed = [], [], {0: 0, 1: 0}
-    made.after.append(forget)
-    return made
+    maker = RunMaker(tmp_path / "run")
+    maker.record.followers = {"consumer-2": 7}
+    maker.event(BEGIN_NS, "", "topic_leaving", topic=TOPIC)
+    maker.event(END_NS, "", "topic_deleted", topic=TOPIC, ends={"b": LAST})
+    maker.read_values, maker.delivered, maker.committed = [], [], {0: 0, 1: 0}
+    maker.after.append(forget)
+    return maker
 
 
 def as_it_should_be(run: RunMaker) -> None:

@@ -41,14 +41,14 @@ PROCESS = 5
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
-    made = RunMaker(tmp_path / "run")
-    made.record.consumer_groups = {"group-1": GROUP}
-    made.record.followers = {"consumer-2": FOLLOWER}
-    follow(made, range(COUNT))
-    made.strike(SECOND, "b1", "reset")
+    maker = RunMaker(tmp_path / "run")
+    maker.record.consumer_groups = {"group-1": GROUP}
+    maker.record.followers = {"consumer-2": FOLLOWER}
+    follow(maker, range(COUNT))
+    maker.strike(SECOND, "b1", "reset")
     for node in NODES:
-        keep(made, node, END, END)
-    return made
+        keep(maker, node, END, END)
+    return maker
 
 
 def keep(run: RunMaker, node: str, *positions: int) -> None:
@@ -61,7 +61,7 @@ def keep(run: RunMaker, node: str, *positions: int) -> None:
 def follow(run: RunMaker, values: "range | list[int]", time_ns: int = 85 * SECOND) -> None:
     """The follower gets these, a pull for each queue."""
 
-    def rows(_run: RunMaker, made: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, built: Made, ids: Ids) -> list[Row]:
         return [
             row
             for queue in (0, 1)
@@ -69,7 +69,7 @@ def follow(run: RunMaker, values: "range | list[int]", time_ns: int = 85 * SECON
                 FOLLOWER,
                 queue,
                 0,
-                [(v, made.places[v][1]) for v in values if made.places[v][0] == queue],
+                [(v, built.places[v][1]) for v in values if built.places[v][0] == queue],
                 time_ns,
             )
         ]
@@ -134,7 +134,7 @@ def let_consume(path: Path) -> None:
 def a_slave_has_old_positions(run: RunMaker) -> None:
     run.after.append(let_consume)
 
-    def commit(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def commit(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         return [ids.commit(1, 5, at_s * SECOND) for at_s in (81, 97)]
 
     run.rows.append(commit)
@@ -184,23 +184,23 @@ def passed_before_a_loss(run: RunMaker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_lost", "kept", "wanted"),
+    ("is_lost", "kept_messages", "expected"),
     [(True, END, set()), (True, END - 1, {"S21"}), (False, END, {"S21"})],
 )
 def test_a_loss_brings_positions_down_to_the_end(
-    run: RunMaker, is_lost: bool, kept: int, wanted: set[str]
+    run: RunMaker, is_lost: bool, kept_messages: int, expected: set[str]
 ) -> None:
-    def commit(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def commit(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         return [ids.commit(1, END + 5, 80 * SECOND), ids.commit(1, END, 97 * SECOND)]
 
     run.rows.append(commit)
     for node in ("b1", "b2", "b3"):
-        keep(run, node, END, kept)
+        keep(run, node, END, kept_messages)
     if is_lost:
         run.strike(81 * SECOND, "b1", "powercut", written=10_000, durable=1_000)
         run.event(82 * SECOND, "b1", "recovered", end=1_000)
     run.after.append(let_consume)
-    assert found(run.judge(only=["S21"])) == wanted
+    assert found(run.judge(only=["S21"])) == expected
 
 
 CASES: list[tuple[Change, set[str]]] = [
@@ -223,11 +223,11 @@ CASES: list[tuple[Change, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_it_finds_just_that(run: RunMaker, change: Change, wanted: set[str]) -> None:
+@pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
     judgement = run.judge()
-    assert found(judgement) == wanted, [
+    assert found(judgement) == expected, [
         (result.id, result.findings) for result in judgement.findings
     ]
 
@@ -271,11 +271,11 @@ def without_queue_1(run: RunMaker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "kept", "is_lost"),
+    ("verb", "kept_messages", "is_lost"),
     [("powercut", 2_000, True), ("powercut", 9_900, False), ("kill", 10_000, False)],
 )
 def test_a_group_owes_no_position_of_what_was_lost_before_it_would_have_expired(
-    run: RunMaker, verb: str, kept: int, is_lost: bool
+    run: RunMaker, verb: str, kept_messages: int, is_lost: bool
 ) -> None:
     """Seed 1390026: no log has any of the second queue, and none begins with 0."""
     run.record.facts["retention_ns"] = SECOND
@@ -283,8 +283,8 @@ def test_a_group_owes_no_position_of_what_was_lost_before_it_would_have_expired(
     run.rows.clear()
     for value in range(1, COUNT, 2):
         run.sends[value] = Sent(value, queue=1, queue_offset=value // 2, returned_ns=40 * SECOND)
-    run.strike(50 * SECOND, "b1", verb, written=10_000, durable=kept)
-    run.event(51 * SECOND, "b1", "recovered", end=kept)
+    run.strike(50 * SECOND, "b1", verb, written=10_000, durable=kept_messages)
+    run.event(51 * SECOND, "b1", "recovered", end=kept_messages)
     without_queue_1(run)
     result = results(run.judge(only=["A30"]))["A30"]
     assert (result.found, result.allowed_found) == ((0, 1) if is_lost else (1, 0))
@@ -326,17 +326,17 @@ def test_an_offset_that_damage_made_has_no_place() -> None:
     assert pack(1, OFFSET_MASK + 1) == -1
 
 
-@pytest.mark.parametrize("due", ["A15", "A99"])
-def test_a_check_that_had_to_run_and_did_not_is_no_pass(run: RunMaker, due: str) -> None:
-    run.record.expect = Expectation(checks=("A1", due))
+@pytest.mark.parametrize("required_check", ["A15", "A99"])
+def test_a_check_that_had_to_run_and_did_not_is_no_pass(run: RunMaker, required_check: str) -> None:
+    run.record.expect = Expectation(checks=("A1", required_check))
     judgement = run.judge()
     assert results(judgement)["A1"].passed
-    assert results(judgement)[due].verdict is Verdict.DID_NOT_RUN
+    assert results(judgement)[required_check].verdict is Verdict.DID_NOT_RUN
     assert (str(judgement.verdict), judgement.exit_code) == ("unknown", 6)
 
 
 @pytest.mark.parametrize(
-    ("calm_s", "strike_s", "delay_s", "wanted"),
+    ("calm_s", "strike_s", "delay_s", "expected"),
     [
         (1, 0, 1, Verdict.OK),
         (1, 0, 5, Verdict.VIOLATED),
@@ -348,7 +348,7 @@ def test_a_check_that_had_to_run_and_did_not_is_no_pass(run: RunMaker, due: str)
     ],
 )
 def test_what_is_sent_late_in_calm_comes_soon(
-    run: RunMaker, calm_s: int, strike_s: int | None, delay_s: int, wanted: Verdict
+    run: RunMaker, calm_s: int, strike_s: int | None, delay_s: int, expected: Verdict
 ) -> None:
     run.record.calm_ns = calm_s * SECOND
     run.events.clear()
@@ -360,7 +360,7 @@ def test_what_is_sent_late_in_calm_comes_soon(
     follow(run, [], SECOND)
     follow(run, range(COUNT), 84 * SECOND + delay_s * SECOND)
     run.record.consumer_groups = {}
-    assert results(run.judge(only=["A32"]))["A32"].verdict is wanted
+    assert results(run.judge(only=["A32"]))["A32"].verdict is expected
 
 
 def test_how_late_readers_were_under_faults_is_a_figure(run: RunMaker) -> None:
@@ -385,16 +385,16 @@ def test_what_came_before_its_acknowledgement_was_not_late(run: RunMaker) -> Non
 
 
 @pytest.mark.parametrize(
-    ("back_s", "again_s", "wanted"), [(71, 75, (0, 1)), (71, 71.5, (1, 0)), (99, 75, (1, 0))]
+    ("back_s", "again_s", "expected"), [(71, 75, (0, 1)), (71, 71.5, (1, 0)), (99, 75, (1, 0))]
 )
 def test_who_went_back_is_given_what_is_new_behind_that(
-    run: RunMaker, back_s: int, again_s: float, wanted: tuple[int, int]
+    run: RunMaker, back_s: int, again_s: float, expected: tuple[int, int]
 ) -> None:
     run.record.calm_ns, run.delivered, last = 1, [], run.sends[-1]
     run.sends[-1] = replace(last, invoked_ns=70 * SECOND, returned_ns=70 * SECOND + 5 * MS)
     times = [60 * SECOND, int(again_s * SECOND), 76 * SECOND]
 
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         places = zip((0, 0, COUNT - 1), (0, 0, 1), (0, 0, 11), times, strict=True)
         got = [ids.deliver(*place) for place in places]
         back_ns = back_s * SECOND
@@ -405,11 +405,11 @@ def test_who_went_back_is_given_what_is_new_behind_that(
     run.rows[:] = [rows]
     run.record.followers = {}
     result = results(run.judge(only=["A32"]))["A32"]
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected
 
 
 @pytest.mark.parametrize(
-    ("process", "disk_ms", "commits_s", "wanted"),
+    ("process", "disk_ms", "commits_s", "expected"),
     [
         (PROCESS, 200, [(71, 74), (71, 74.5)], (0, 1)),
         (PROCESS, 200, [(71, 72), (73, 74)], (0, 1)),
@@ -424,13 +424,13 @@ def test_who_waits_for_its_commits_is_given_nothing_meanwhile(
     process: int,
     disk_ms: int,
     commits_s: list[tuple[float, float]],
-    wanted: tuple[int, int],
+    expected: tuple[int, int],
 ) -> None:
     run.record.facts["disk_ns"] = disk_ms * MS
     run.record.calm_ns, run.delivered, last = 1, [], run.sends[-1]
     run.sends[-1] = replace(last, invoked_ns=70 * SECOND, returned_ns=70 * SECOND)
 
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> Iterator[Row]:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> Iterator[Row]:
         for begin_s, end_s in commits_s:
             times = {"invoked_ns": int(begin_s * SECOND), "returned_ns": int(end_s * SECOND)}
             yield ids.row(Function.COMMIT_OFFSET, process=process, operation=GROUP, **times)
@@ -439,7 +439,7 @@ def test_who_waits_for_its_commits_is_given_nothing_meanwhile(
     run.rows[:] = [rows]
     run.record.followers = {}
     result = results(run.judge(only=["A32"]))["A32"]
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected
 
 
 def test_a_topic_of_batch_queues_is_still_known_as_one(run: RunMaker) -> None:
@@ -449,5 +449,5 @@ def test_a_topic_of_batch_queues_is_still_known_as_one(run: RunMaker) -> None:
         (queue / f"{0:020}").touch()
 
     run.after.append(after)
-    told = f"b2 has batch queues, and no such type for topic {TOPIC} in its topics.json"
-    assert results(run.judge())["S21"].findings == (told,)
+    finding = f"b2 has batch queues, and no such type for topic {TOPIC} in its topics.json"
+    assert results(run.judge())["S21"].findings == (finding,)

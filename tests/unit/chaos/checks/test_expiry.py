@@ -14,10 +14,10 @@ FIRST_SEGMENT = 18
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
-    made = RunMaker(tmp_path / "run")
-    made.record.facts["retention_ns"] = 10 * SECOND
-    made.record.calm_ns = 0
-    return made
+    maker = RunMaker(tmp_path / "run")
+    maker.record.facts["retention_ns"] = 10 * SECOND
+    maker.record.calm_ns = 0
+    return maker
 
 
 def test_nothing_may_expire_where_retention_is_off(run: RunMaker) -> None:
@@ -73,12 +73,12 @@ def test_in_the_calm_every_node_deletes_what_is_old(
     run.record.facts["retention_round_ns"] = round_s * SECOND
     run.specs += [spec_of(COUNT + number) for number in range(20)]
     run.sends += [Sent(COUNT + number) for number in range(20)]
-    what, at_s = event
+    kind, at_s = event
     for node in run.nodes:
-        if what == "clock":
+        if kind == "clock":
             run.strike(at_s * SECOND, node, "clock")
         else:
-            run.event(at_s * SECOND, node, what, role="SLAVE", id=1)
+            run.event(at_s * SECOND, node, kind, role="SLAVE", id=1)
     result = run.judge(only=["S24"]).result("S24")
     assert result.found == (len(run.nodes) if finds else 0)
 

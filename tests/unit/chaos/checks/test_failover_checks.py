@@ -17,9 +17,9 @@ LOST = "at 100ms register ns1 delete"
 
 @pytest.fixture
 def maker(tmp_path: Path) -> RunMaker:
-    made = RunMaker(tmp_path / "run")
-    made.record.calm_ns = 10 * SECOND
-    return made
+    run_maker = RunMaker(tmp_path / "run")
+    run_maker.record.calm_ns = 10 * SECOND
+    return run_maker
 
 
 def judge(maker: RunMaker) -> Judgement:
@@ -74,25 +74,25 @@ def test_nobody_leads_after_a_turn(maker: RunMaker) -> None:
     assert results(judge(maker))["X4"].findings == ("nobody followed b1 after 'handover b1'",)
 
 
-def positions_over_a_turn(maker: RunMaker, told: int, **committed: int) -> None:
+def positions_over_a_turn(maker: RunMaker, reported: int, **committed: int) -> None:
     """7 is committed before a turn, and then a position is read."""
     hand_over(maker)
     maker.record.facts["elects"] = True
     maker.committed = {}
 
-    def rows(maker: RunMaker, made: Made, ids: Ids) -> list[Row]:
+    def rows(maker: RunMaker, built: Made, ids: Ids) -> list[Row]:
         commit = ids.commit(0, 7, 90 * MS)._replace(**committed)
-        read = ids.commit(0, told, 120 * MS)
+        read = ids.commit(0, reported, 120 * MS)
         return [commit, read._replace(function=Function.READ_OFFSET)]
 
     maker.rows.append(rows)
 
 
-@pytest.mark.parametrize("told", [6, 7, 8])
-def test_a_position_over_a_turn(maker: RunMaker, told: int) -> None:
-    positions_over_a_turn(maker, told)
+@pytest.mark.parametrize("reported", [6, 7, 8])
+def test_a_position_over_a_turn(maker: RunMaker, reported: int) -> None:
+    positions_over_a_turn(maker, reported)
     judgement = judge(maker)
-    assert found(judgement) == ({"X6"} if told == 6 else set())
+    assert found(judgement) == ({"X6"} if reported == 6 else set())
     assert results(judgement)["X6"].examined == 1
 
 
@@ -109,25 +109,25 @@ def test_a_busy_machine_is_excused_only_where_it_handed_nothing_over(
 
 
 @pytest.mark.parametrize(
-    "what", ["kill", "reset", "unanswered", "another member", "no turn", "classic"]
+    "cause", ["kill", "reset", "unanswered", "another member", "no turn", "classic"]
 )
-def test_a_position_that_may_be_forgotten(maker: RunMaker, what: str) -> None:
-    answers = {"outcome": Outcome.INFO, "returned_ns": UNKNOWN} if what == "unanswered" else {}
+def test_a_position_that_may_be_forgotten(maker: RunMaker, cause: str) -> None:
+    answers = {"outcome": Outcome.INFO, "returned_ns": UNKNOWN} if cause == "unanswered" else {}
     positions_over_a_turn(maker, 6, **answers)
-    if what == "kill":
+    if cause == "kill":
         maker.strike(95 * MS, "b1", "kill")
-    elif what == "reset":
+    elif cause == "reset":
         reset = {"function": Function.RESET_OFFSET, "queue_offset": 0}
         maker.rows.append(lambda _maker, _made, ids: [ids.commit(0, 0, 100 * MS)._replace(**reset)])
-    elif what == "another member":
+    elif cause == "another member":
         maker.rows.append(
             lambda _maker, _made, ids: [
                 ids.commit(0, 6, at * MS)._replace(process=6) for at in (80, 115)
             ]
         )
-    elif what == "classic":
+    elif cause == "classic":
         maker.record.facts["elects"] = False
-    elif what == "no turn":
+    elif cause == "no turn":
         maker.events = [one for one in maker.events if one[3] != "handover"]
     result = results(judge(maker))["X6"]
     assert result.verdict is Verdict.NOT_APPLICABLE, result

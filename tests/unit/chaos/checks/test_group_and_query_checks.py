@@ -30,9 +30,9 @@ Change = Callable[[RunMaker], None]
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
-    made = RunMaker(tmp_path / "run")
-    made.strike(SECOND, "b1", "reset")  # without a fault what comes late in these runs is wrong
-    return made
+    maker = RunMaker(tmp_path / "run")
+    maker.strike(SECOND, "b1", "reset")  # without a fault what comes late in these runs is wrong
+    return maker
 
 
 def add(run: RunMaker, function: Function, time_ns: int, **fields: int) -> None:
@@ -44,7 +44,7 @@ def _row(
     time_ns: int,
     fields: dict[str, int],
     _run: RunMaker,
-    _made: Made,
+    _built: Made,
     ids: Ids,
 ) -> list[Row]:
     values = {"invoked_ns": time_ns, "returned_ns": time_ns, "process": 6, **fields}
@@ -52,7 +52,7 @@ def _row(
 
 
 def deliver(run: RunMaker, value: int, offset: int, time_ns: int, *, process: int) -> None:
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         return [ids.deliver(value, value % 2, offset, time_ns, process=process)]
 
     run.rows.append(rows)
@@ -61,7 +61,7 @@ def deliver(run: RunMaker, value: int, offset: int, time_ns: int, *, process: in
 def commit(run: RunMaker, queue: int, offset: int, time_ns: int) -> None:
     """Of a member that had got what is below, where the one that gets all has not begun yet."""
 
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         return [ids.commit(queue, offset, time_ns)]
 
     if time_ns < 80 * SECOND:
@@ -141,22 +141,22 @@ def got_what_it_did_not_ask_for(run: RunMaker) -> None:
     in_group(run, "another")
 
 
-def went_back(run: RunMaker, *, given: int) -> None:
+def went_back(run: RunMaker, *, delivered: int) -> None:
     """The member that reads goes back to the third message of queue 0, and commits that."""
     in_group(run)
     back_ns = 82 * SECOND
     add(run, Function.RESET_OFFSET, back_ns, process=5, queue=0, operation=GROUP, queue_offset=2)
-    deliver(run, given * 2, given, back_ns + MS, process=5)
+    deliver(run, delivered * 2, delivered, back_ns + MS, process=5)
 
 
 def went_back_and_got_that(run: RunMaker) -> None:
-    went_back(run, given=2)
+    went_back(run, delivered=2)
     commit(run, 0, 3, 83 * SECOND)
     run.rows.append(lambda run, made, ids: [ids.commit(0, 12, 95 * SECOND)])
 
 
 def went_back_and_got_another(run: RunMaker) -> None:
-    went_back(run, given=3)
+    went_back(run, delivered=3)
 
 
 def went_back_and_got_its_queue_again(run: RunMaker) -> None:
@@ -166,12 +166,12 @@ def went_back_and_got_its_queue_again(run: RunMaker) -> None:
 
 
 def went_back_and_got_what_is_before(run: RunMaker) -> None:
-    went_back(run, given=1)
+    went_back(run, delivered=1)
 
 
 def went_back_to_what_did_not_count_yet(run: RunMaker) -> None:
     """A slave had it already; the master says that its queue ends before (seed 859472)."""
-    went_back(run, given=1)
+    went_back(run, delivered=1)
     run.sends[4].returned_ns = 82 * SECOND + 2 * MS
 
 
@@ -188,11 +188,11 @@ def went_back_twice_and_got_the_first_place(run: RunMaker) -> None:
     went_back_and_got_another(run)
 
 
-def forgotten(run: RunMaker, *, asked: str = "b1") -> None:
+def forgotten(run: RunMaker, *, queried: str = "b1") -> None:
     """Committed to b1 at 50 s; at 79 s a node says less."""
 
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
-        node = {"b1": ids.b1, "b2": ids.b2}[asked]
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+        node = {"b1": ids.b1, "b2": ids.b2}[queried]
         read = ids.row(
             Function.READ_OFFSET,
             process=9,
@@ -313,7 +313,7 @@ def forgotten_by_a_kill_before_the_answer_came(run: RunMaker) -> None:
 
 
 def not_known_to_its_slave(run: RunMaker) -> None:
-    forgotten(run, asked="b2")
+    forgotten(run, queried="b2")
 
 
 def begun_early_after_going_back(run: RunMaker) -> None:
@@ -408,7 +408,7 @@ def filtered_before_a_loss(
     run.event(96 * MS, "b1", "recovered", end=500)
     in_group(run, "t")
 
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         passed = ids.commit(0, 6, 98 * MS)
         if not is_answered:
             passed = passed._replace(returned_ns=-1, outcome=Outcome.INFO)
@@ -526,7 +526,7 @@ def search(run: RunMaker, offset: int) -> None:
 def told_more(run: RunMaker, *, node: str = "b1", member: int = 5) -> None:
     """Of a queue that ends at 12, where that one had committed 6."""
 
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         place = {"node": {"b1": ids.b1, "b2": ids.b2}[node], "queue": 0, "process": 9}
         at = {"invoked_ns": 79 * SECOND, "returned_ns": 79 * SECOND}
         read = ids.row(Function.READ_OFFSET, operation=GROUP, queue_offset=14, **place, **at)
@@ -672,22 +672,22 @@ CASES: list[tuple[Change, set[str]]] = [
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["numpy", "plain"])
-@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_it_finds_just_that(run: RunMaker, change: Change, wanted: set[str], plain: bool) -> None:
+@pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str], plain: bool) -> None:
     change(run)
     with form(plain=plain):
         judgement = run.judge()
-    assert found(judgement) == wanted, [
+    assert found(judgement) == expected, [
         (result.id, result.findings) for result in judgement.findings
     ]
 
 
 @pytest.mark.parametrize(
-    ("start_s", "kill_s", "wanted"),
+    ("start_s", "kill_s", "expected"),
     [(60, None, False), (60, 55, True), (60, 61, False), (70, None, True)],
 )
 def test_a_member_may_ask_for_a_while_until_it_is_killed(
-    run: RunMaker, start_s: int, kill_s: int | None, wanted: bool
+    run: RunMaker, start_s: int, kill_s: int | None, expected: bool
 ) -> None:
     """Who was seen last at 50 s may have said its position to a master that started after that
     (seed 1270762)."""
@@ -695,14 +695,14 @@ def test_a_member_may_ask_for_a_while_until_it_is_killed(
     run.event(start_s * SECOND, "b1", "start", role="master", id=0)
     if kill_s is not None:
         run.strike(kill_s * SECOND, "consumer-1", "kill", targets=["consumer-1"])
-    assert ("A36" in found(run.judge(only=["A36"]))) == wanted
+    assert ("A36" in found(run.judge(only=["A36"]))) == expected
 
 
 @pytest.mark.parametrize(
-    ("at_s", "wanted"), [(70, (1, 0)), (79, (0, 1)), (80, (0, 1)), (90, (1, 0))]
+    ("at_s", "expected"), [(70, (1, 0)), (79, (0, 1)), (80, (0, 1)), (90, (1, 0))]
 )
 def test_a_place_may_be_passed_at_a_second_master(
-    run: RunMaker, at_s: int, wanted: tuple[int, int]
+    run: RunMaker, at_s: int, expected: tuple[int, int]
 ) -> None:
     """By what it gave from there, which nobody was told of (seed 1272066)."""
     stored_before_it_was_got(run)
@@ -711,7 +711,7 @@ def test_a_place_may_be_passed_at_a_second_master(
     run.strike((at_s + 1) * SECOND, "b2", "heal", step=step, targets=["b2"])
     run.event((at_s + 1) * SECOND, "b2", "start", role="SLAVE", id=1)
     result = results(run.judge(only=["A41"]))["A41"]
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected
 
 
 def test_warnings_do_not_fail_a_run(run: RunMaker) -> None:
@@ -736,20 +736,20 @@ def test_without_groups_their_checks_are_beside_the_point(run: RunMaker) -> None
     assert str(results(judgement)["A23"].verdict) == "not-applicable"
 
 
-@pytest.mark.parametrize(("at_ms", "wanted"), [(240, (0, 1)), (79_000, (1, 0))])
+@pytest.mark.parametrize(("at_ms", "expected"), [(240, (0, 1)), (79_000, (1, 0))])
 def test_what_was_passed_before_it_was_lost_may_be_committed_again(
-    tmp_path: Path, at_ms: int, wanted: tuple[int, int]
+    tmp_path: Path, at_ms: int, expected: tuple[int, int]
 ) -> None:
     run = RunMaker(tmp_path / "run", nodes=("b1",))
     lost_later(run, got_ns=at_ms * MS)
     result = results(run.judge(only=["A25"]))["A25"]
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-@pytest.mark.parametrize(("at_ms", "wanted"), [(90, (0, 1)), (97, (1, 0))])
+@pytest.mark.parametrize(("at_ms", "expected"), [(90, (0, 1)), (97, (1, 0))])
 def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
-    tmp_path: Path, at_ms: int, wanted: tuple[int, int], is_answered: bool
+    tmp_path: Path, at_ms: int, expected: tuple[int, int], is_answered: bool
 ) -> None:
     """A commit that nobody answered counts from when it began (seed 858172)."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
@@ -757,11 +757,11 @@ def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
         run, begun_ns=at_ms * MS, is_answered=is_answered, lost_ns=90 * MS, queue=-1
     )
     result = results(run.judge(only=["A41"]))["A41"]
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected
 
 
 @pytest.mark.parametrize(
-    ("lost_ms", "queue", "newer", "wanted"),
+    ("lost_ms", "queue", "newer", "expected"),
     [
         (90, 0, 0, (0, 1)),
         (90, 1, 0, (1, 0)),
@@ -771,7 +771,7 @@ def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
     ids=["lost", "of another queue", "sent later", "too few"],
 )
 def test_a_place_is_given_again_only_where_messages_were_lost(
-    tmp_path: Path, lost_ms: int, queue: int, newer: int, wanted: tuple[int, int]
+    tmp_path: Path, lost_ms: int, queue: int, newer: int, expected: tuple[int, int]
 ) -> None:
     """A turn by which nothing was lost excused whatever a group that asks for some tags did not
     get after it."""
@@ -782,15 +782,15 @@ def test_a_place_is_given_again_only_where_messages_were_lost(
     if newer:
         run.sends[8] = Sent(8, invoked_ns=97 * MS, returned_ns=99 * MS)
     result = results(run.judge(only=["A41"]))["A41"]
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected
 
 
 @pytest.mark.parametrize(
-    ("tags", "at_ms", "wanted"),
+    ("tags", "at_ms", "expected"),
     [(["t"], 1500, (0, 1)), (["t"], 40_000, (1, 0)), ([], 1500, (1, 0)), ([], 240, (0, 1))],
 )
 def test_a_lost_message_of_another_tag_is_passed_without_being_given(
-    tmp_path: Path, tags: list[str], at_ms: int, wanted: tuple[int, int]
+    tmp_path: Path, tags: list[str], at_ms: int, expected: tuple[int, int]
 ) -> None:
     """A member takes its answer in up to two seconds later (seed 900442)."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
@@ -798,11 +798,11 @@ def test_a_lost_message_of_another_tag_is_passed_without_being_given(
     in_group(run, *tags)
     run.rows.append(lambda _run, _made, ids: [ids.commit(0, COUNT // 2, at_ms * MS)])
     result = results(run.judge(only=["A22"]))["A22"]
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected
 
 
 @pytest.mark.parametrize(
-    ("at_ms", "paused", "wanted"),
+    ("at_ms", "paused", "expected"),
     [
         (1500, (), (0, 1)),
         (40_000, (), (1, 0)),
@@ -812,7 +812,7 @@ def test_a_lost_message_of_another_tag_is_passed_without_being_given(
     ],
 )
 def test_who_was_given_what_was_lost_is_beyond_what_comes_to_stand_there(
-    tmp_path: Path, at_ms: int, paused: tuple[int, ...], wanted: tuple[int, int]
+    tmp_path: Path, at_ms: int, paused: tuple[int, ...], expected: tuple[int, int]
 ) -> None:
     """By a node that had it still, but not long after it was gone everywhere; or the answer waited
     for a member that was paused (seed 866436)."""
@@ -827,4 +827,4 @@ def test_who_was_given_what_was_lost_is_beyond_what_comes_to_stand_there(
     run.sends.append(Sent(COUNT, invoked_ns=300 * MS, returned_ns=305 * MS))
     run.delivered = list(range(COUNT - 2))
     result = results(run.judge(only=["A22"]))["A22"]
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected

@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> RunMaker:
 
 
 @pytest.mark.parametrize(
-    ("parts", "wanted"),
+    ("parts", "expected"),
     [
         ([GOOD], RunVerdict.PASS),
         ([GOOD, WARNING, BESIDE], RunVerdict.PASS),
@@ -42,8 +42,8 @@ def run(tmp_path: Path) -> RunMaker:
         ([MISSING, STALL, CRASH, ANOMALY], RunVerdict.ANOMALY),
     ],
 )
-def test_the_worst_counts(parts: list[Any], wanted: RunVerdict) -> None:
-    assert decide(parts) is wanted
+def test_the_worst_counts(parts: list[Any], expected: RunVerdict) -> None:
+    assert decide(parts) is expected
 
 
 def test_the_row_says_all_of_it(run: RunMaker) -> None:

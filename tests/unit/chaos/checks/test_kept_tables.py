@@ -29,9 +29,9 @@ GIVEN = 6
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
-    made = RunMaker(tmp_path / "run")
-    made.record.consumer_groups = {"group-1": GROUP}
-    return made
+    maker = RunMaker(tmp_path / "run")
+    maker.record.consumer_groups = {"group-1": GROUP}
+    return maker
 
 
 def groups(run: RunMaker, place: str, **fields: Any) -> None:
@@ -46,20 +46,20 @@ def image(run: RunMaker, node: str, offset: int | None, time_ns: int = AT_NS) ->
     def write(store: Path) -> None:
         write_table(store, "consumerOffset.json", table)
 
-    made = ImageMaker(node, "kill", time_ns, run.specs, harm=write)
-    run.images.append(made)
+    image_maker = ImageMaker(node, "kill", time_ns, run.specs, harm=write)
+    run.images.append(image_maker)
     run.event(time_ns, node, "exit", cause="kill")
 
 
 def committed(run: RunMaker, time_ns: int, offset: int = GIVEN) -> None:
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         return [ids.commit(0, offset, time_ns)._replace(node=ids.b1)]
 
     run.rows.append(rows)
 
 
 @pytest.mark.parametrize(
-    ("fields", "wanted"),
+    ("fields", "expected"),
     [
         ({"retryMaxTimes": 16, "consumeEnable": True}, set()),
         ({"retryMaxTimes": 3}, {"S21"}),
@@ -69,20 +69,20 @@ def committed(run: RunMaker, time_ns: int, offset: int = GIVEN) -> None:
 )
 @pytest.mark.parametrize("place", ["stores/b3", "images/b2-1"])
 def test_groups_are_as_they_were_made(
-    run: RunMaker, place: str, fields: dict[str, Any], wanted: set[str]
+    run: RunMaker, place: str, fields: dict[str, Any], expected: set[str]
 ) -> None:
     image(run, "b2", None)
     groups(run, place, **fields)
-    assert found(run.judge(only=["S21"])) == wanted
+    assert found(run.judge(only=["S21"])) == expected
 
 
-@pytest.mark.parametrize(("group", "wanted"), [("group-1", {"S21"}), ("another", set())])
+@pytest.mark.parametrize(("group", "expected"), [("group-1", {"S21"}), ("another", set())])
 def test_nothing_is_forbidden_to_a_group_of_the_run(
-    run: RunMaker, group: str, wanted: set[str]
+    run: RunMaker, group: str, expected: set[str]
 ) -> None:
     table = {"subscriptionGroupTable": {}, "forbiddenTable": {group: {TOPIC: 4}}}
     run.after.append(lambda path: write_table(path / "stores/b1", "subscriptionGroup.json", table))
-    assert found(run.judge(only=["S21"])) == wanted
+    assert found(run.judge(only=["S21"])) == expected
 
 
 def has_it(run: RunMaker) -> None:
@@ -162,13 +162,13 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
+@pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_a_kill_leaves_a_master_its_positions(
-    run: RunMaker, change: Change, wanted: tuple[int, int]
+    run: RunMaker, change: Change, expected: tuple[int, int]
 ) -> None:
     change(run)
     result = results(run.judge(only=["S28"]))["S28"]
-    assert (result.found, result.allowed_found) == wanted, result.findings
+    assert (result.found, result.allowed_found) == expected, result.findings
 
 
 def promoted(run: RunMaker, at_s: int, exit_s: int = 0, start_s: int = 0) -> None:
@@ -188,7 +188,7 @@ def promoted_with_first_queue(run: RunMaker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "made", "has", "wanted"),
+    ("change", "created", "columns", "expected"),
     [
         (lambda run: None, 4, 2, (1, 0)),
         (lambda run: promoted(run, 3), 4, 2, (0, 1)),
@@ -204,13 +204,13 @@ def promoted_with_first_queue(run: RunMaker) -> None:
     ],
 )
 def test_a_topic_has_its_queues_unless_its_master_never_copied_them(
-    run: RunMaker, change: Change, made: int, has: int, wanted: tuple[int, int]
+    run: RunMaker, change: Change, created: int, columns: int, expected: tuple[int, int]
 ) -> None:
     """One that comes back from the log alone has as many as messages name (seed 1271011)."""
-    run.record.topics = {TOPIC: made}
+    run.record.topics = {TOPIC: created}
 
     def after(path: Path) -> None:
-        for node, count in {"b1": has, "b2": made, "b3": made}.items():
+        for node, count in {"b1": columns, "b2": created, "b3": created}.items():
             row = {"topicName": TOPIC, "readQueueNums": count, "writeQueueNums": count, "perm": 6}
             table = {"topicConfigTable": {TOPIC: row}}
             write_table(path / "stores" / node, "topics.json", table)
@@ -218,12 +218,12 @@ def test_a_topic_has_its_queues_unless_its_master_never_copied_them(
     run.after.append(after)
     change(run)
     result = results(run.judge(only=["S21"]))["S21"]
-    assert (result.found, result.allowed_found) == wanted, result.findings
+    assert (result.found, result.allowed_found) == expected, result.findings
 
 
-@pytest.mark.parametrize(("write", "wanted"), [(4, (0, 1)), (16, (1, 0)), (1, (1, 0))])
+@pytest.mark.parametrize(("write", "expected"), [(4, (0, 1)), (16, (1, 0)), (1, (1, 0))])
 def test_a_send_makes_a_topic_with_as_many_queues_to_write_as_to_read(
-    run: RunMaker, write: int, wanted: tuple[int, int]
+    run: RunMaker, write: int, expected: tuple[int, int]
 ) -> None:
     run.record.topics = {TOPIC: 2}
 
@@ -236,4 +236,4 @@ def test_a_send_makes_a_topic_with_as_many_queues_to_write_as_to_read(
     run.after.append(after)
     promoted(run, 3)
     result = results(run.judge(only=["S21"]))["S21"]
-    assert (result.found, result.allowed_found) == wanted, result.findings
+    assert (result.found, result.allowed_found) == expected, result.findings

@@ -23,17 +23,17 @@ TRIES = 3
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
-    made = RunMaker(tmp_path / "run")
-    made.record.listeners = {"listener": LOOSE, "ordered": ORDERED}
-    made.record.ordered_listeners = [ORDERED]
-    made.record.listener_tries = TRIES
-    made.record.delay_levels = "1s 2s 3s 4s"
-    made.record.calm_ns = 30 * SECOND
-    return made
+    maker = RunMaker(tmp_path / "run")
+    maker.record.listeners = {"listener": LOOSE, "ordered": ORDERED}
+    maker.record.ordered_listeners = [ORDERED]
+    maker.record.listener_tries = TRIES
+    maker.record.delay_levels = "1s 2s 3s 4s"
+    maker.record.calm_ns = 30 * SECOND
+    return maker
 
 
 def row(run: RunMaker, function: Function, **fields: int) -> None:
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         return [ids.row(function, **fields)]
 
     run.rows.append(rows)
@@ -763,15 +763,15 @@ def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) 
     assert run.judge(only=IDS).result("A27w").verdict is Verdict.NOT_APPLICABLE
 
 
-@pytest.mark.parametrize(("has_fault", "wanted"), [(True, "not-applicable"), (False, "violated")])
+@pytest.mark.parametrize(("has_fault", "expected"), [(True, "not-applicable"), (False, "violated")])
 def test_without_a_fault_nothing_may_be_late_before_the_calm_phase(
-    run: RunMaker, has_fault: bool, wanted: str
+    run: RunMaker, has_fault: bool, expected: str
 ) -> None:
     late(run)
     run.record.calm_ns = 70 * SECOND
     if has_fault:
         run.strike(2 * SECOND, "b1", "reset")
-    assert str(run.judge(only=IDS).result("A27w").verdict) == wanted
+    assert str(run.judge(only=IDS).result("A27w").verdict) == expected
 
 
 @pytest.mark.parametrize(
@@ -801,8 +801,8 @@ def test_messages_are_told_where_they_stand(
     run.specs.append(spec_of(VALUE, topic=TOLD, queue_id=0, queue_offset=7))
     is_waiting = function == Function.TELL and level
 
-    def rows(_run: RunMaker, made: Made, ids: Ids) -> list[Row]:
-        place = {"queue": 0, "queue_offset": 7, "physical_offset": made.offsets[-1]} | changed
+    def rows(_run: RunMaker, built: Made, ids: Ids) -> list[Row]:
+        place = {"queue": 0, "queue_offset": 7, "physical_offset": built.offsets[-1]} | changed
         times = {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS}
         return [ids.row(function, topic=ids.told, value=VALUE, operation=level, **place, **times)]
 
@@ -811,12 +811,12 @@ def test_messages_are_told_where_they_stand(
     assert run.judge(only=["A44"]).result("A44").found == is_wrong
 
 
-def _stands(taken: dict[str, int], made: Made, stays: str) -> dict[str, int]:
-    return taken | ({"physical_offset": made.offsets[-1]} if stays == "as it was" else {})
+def _stands(accepted: dict[str, int], built: Made, stays: str) -> dict[str, int]:
+    return accepted | ({"physical_offset": built.offsets[-1]} if stays == "as it was" else {})
 
 
 @pytest.mark.parametrize(
-    ("topic", "offset", "stays", "wanted"),
+    ("topic", "offset", "stays", "expected"),
     [
         (TOLD, 7, "no more", (0, 1)),
         (TOLD, 6, "no more", (1, 0)),
@@ -830,7 +830,7 @@ def _stands(taken: dict[str, int], made: Made, stays: str) -> dict[str, int]:
     ],
 )
 def test_a_delayed_message_was_passed_only_at_its_own_place(
-    run: RunMaker, topic: str, offset: int, stays: str, wanted: tuple[int, int]
+    run: RunMaker, topic: str, offset: int, stays: str, expected: tuple[int, int]
 ) -> None:
     """A group got something else there before the loss, which gave the place free again (seed
     1280658)."""
@@ -839,43 +839,43 @@ def test_a_delayed_message_was_passed_only_at_its_own_place(
         run.specs.append(spec_of(VALUE, topic=topic, queue_id=0, queue_offset=7))
     if stays != "no more":
         run.specs.append(spec_of(6, topic=TOLD, queue_id=0, queue_offset=offset))
-    told: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
-    told |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
-    taken = {"process": 5, "queue": 0, "queue_offset": offset, "physical_offset": 2500}
-    taken |= {"invoked_ns": 35 * SECOND, "returned_ns": 35 * SECOND, "operation": LOOSE}
-    due = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "operation": ORDERED, "value": VALUE}
+    sent_row: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
+    sent_row |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
+    accepted = {"process": 5, "queue": 0, "queue_offset": offset, "physical_offset": 2500}
+    accepted |= {"invoked_ns": 35 * SECOND, "returned_ns": 35 * SECOND, "operation": LOOSE}
+    late_row = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "operation": ORDERED, "value": VALUE}
     run.rows.append(
         lambda _run, made, ids: [
-            ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **told),
-            ids.row(Function.HEAR, topic=ids.told, value=6, **_stands(taken, made, stays)),
-            ids.row(Function.HEAR, topic=ids.told, **due),
+            ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **sent_row),
+            ids.row(Function.HEAR, topic=ids.told, value=6, **_stands(accepted, made, stays)),
+            ids.row(Function.HEAR, topic=ids.told, **late_row),
         ]
     )
     run.strike(40 * SECOND, "b1", "powercut", written=3_000, durable=2_000)
     run.event(40 * SECOND, "b1", "exit", cause="powercut", reason="")
     run.event(41 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
     result = run.judge(only=["A27"]).result("A27")
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected
 
 
-@pytest.mark.parametrize(("stands", "wanted"), [(False, (0, 1)), (True, (1, 0))])
+@pytest.mark.parametrize(("stands", "expected"), [(False, (0, 1)), (True, (1, 0))])
 def test_a_member_in_order_that_left_is_excused_only_where_the_record_is_gone(
-    run: RunMaker, *, stands: bool, wanted: tuple[int, int]
+    run: RunMaker, *, stands: bool, expected: tuple[int, int]
 ) -> None:
     """A loss at that time may have been of others."""
     run.record.promise = Promise(replication="async", copies=1)
     if stands:
         run.specs.append(spec_of(VALUE, topic=TOLD, queue_id=0, queue_offset=7))
-    told: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
-    told |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
-    due = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "queue": 0, "queue_offset": 7}
-    refused = due | {"operation": ORDERED, "outcome": Outcome.FAIL}
+    sent_row: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
+    sent_row |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
+    late_row = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "queue": 0, "queue_offset": 7}
+    refused = late_row | {"operation": ORDERED, "outcome": Outcome.FAIL}
 
-    def rows(_run: RunMaker, made: Made, ids: Ids) -> list[Row]:
-        place = {"physical_offset": made.offsets[-1], "value": VALUE, "process": 5}
+    def rows(_run: RunMaker, built: Made, ids: Ids) -> list[Row]:
+        place = {"physical_offset": built.offsets[-1], "value": VALUE, "process": 5}
         return [
-            ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **told),
-            ids.row(Function.HEAR, topic=ids.told, operation=LOOSE, **due, **place),
+            ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **sent_row),
+            ids.row(Function.HEAR, topic=ids.told, operation=LOOSE, **late_row, **place),
             ids.row(Function.HEAR, topic=ids.told, **refused, **place),
         ]
 
@@ -884,4 +884,4 @@ def test_a_member_in_order_that_left_is_excused_only_where_the_record_is_gone(
     run.event(TOLD_NS + SECOND, "b1", "exit", cause="powercut", reason="")
     run.event(TOLD_NS + SECOND + MS, "b1", "start", role="ASYNC_MASTER", id=0)
     result = run.judge(only=["A27"]).result("A27")
-    assert (result.found, result.allowed_found) == wanted
+    assert (result.found, result.allowed_found) == expected

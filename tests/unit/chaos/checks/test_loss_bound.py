@@ -88,28 +88,28 @@ class Bound:
 
 @pytest.fixture
 def bound(tmp_path: Path) -> Bound:
-    made = Bound(tmp_path)
-    made.promise()
-    return made
+    bound_run = Bound(tmp_path)
+    bound_run.promise()
+    return bound_run
 
 
-def cut_master(bound: Bound, *, durable: int, kept: int, others: int = COUNT) -> None:
+def cut_master(bound: Bound, *, durable: int, kept_messages: int, others_hold: int = COUNT) -> None:
     """A power cut of the master after all messages; it comes back with `kept` of them."""
     bound.writes("b1", durable=durable)
     for node in ("b2", "b3"):
         bound.writes(node)
-        bound.holds(node, CUT_NS - 1, messages=others)
+        bound.holds(node, CUT_NS - 1, messages=others_hold)
     bound.run.event(CUT_NS, "b1", "exit", cause="powercut")
-    bound.holds("b1", CUT_NS, messages=min(durable, kept))
-    bound.holds("b1", BACK_NS, messages=kept)
-    bound.back("b1", messages=kept)
+    bound.holds("b1", CUT_NS, messages=min(durable, kept_messages))
+    bound.holds("b1", BACK_NS, messages=kept_messages)
+    bound.back("b1", messages=kept_messages)
     for node in ("b2", "b3"):
-        bound.holds(node, BACK_NS + 1, messages=kept)
-    bound.survive(kept)
+        bound.holds(node, BACK_NS + 1, messages=kept_messages)
+    bound.survive(kept_messages)
 
 
 def test_async_flush_may_lose_what_was_not_on_disk(bound: Bound) -> None:
-    cut_master(bound, durable=20, kept=22)
+    cut_master(bound, durable=20, kept_messages=22)
     judgement = bound.judge()
     assert found(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
     (row,) = judgement.bounds
@@ -128,7 +128,7 @@ def test_async_flush_may_lose_what_was_not_on_disk(bound: Bound) -> None:
 
 
 def test_what_may_be_lost_is_a_miss_where_the_scenario_expects_no_loss(bound: Bound) -> None:
-    cut_master(bound, durable=20, kept=22)
+    cut_master(bound, durable=20, kept_messages=22)
     bound.run.record.expect = Expectation(loss="none")
     judgement = bound.judge()
     assert found(judgement) == {"X3"}
@@ -137,7 +137,7 @@ def test_what_may_be_lost_is_a_miss_where_the_scenario_expects_no_loss(bound: Bo
 
 
 def test_nothing_on_disk_may_be_lost(bound: Bound) -> None:
-    cut_master(bound, durable=20, kept=18)
+    cut_master(bound, durable=20, kept_messages=18)
     judgement = bound.judge()
     assert {"A1", "2.3"} <= found(judgement)
     lost = {example.value for example in results(judgement)["A1"].examples}
@@ -148,15 +148,15 @@ def test_nothing_on_disk_may_be_lost(bound: Bound) -> None:
 def test_sync_flush_loses_nothing_by_a_power_cut(bound: Bound) -> None:
     """Not even what the disk did not have: then it was acknowledged too soon, which I7 finds."""
     bound.promise(flush="sync")
-    cut_master(bound, durable=20, kept=20)
+    cut_master(bound, durable=20, kept_messages=20)
     judgement = bound.judge()
     assert {"A1", "2.3", "I7"} <= found(judgement)
     assert results(judgement)["I7"].found == 4
 
 
-@pytest.mark.parametrize(("before", "wanted"), [(0, set()), (1, {"I7"})])
+@pytest.mark.parametrize(("before", "expected"), [(0, set()), (1, {"I7"})])
 def test_what_listeners_are_sent_is_acknowledged_like_all_else(
-    bound: Bound, before: int, wanted: set[str]
+    bound: Bound, before: int, expected: set[str]
 ) -> None:
     """A record ends behind its beginning by what it holds at least."""
     bound.promise(flush="sync")
@@ -164,17 +164,17 @@ def test_what_listeners_are_sent_is_acknowledged_like_all_else(
         bound.writes(node)
     size = RECORD_SIZE_MIN + 10
 
-    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         place = {"physical_offset": bound.ends[-1] - size + before, "length": 10}
         times = {"invoked_ns": 2 * SECOND, "returned_ns": 3 * SECOND}
         return [ids.row(Function.TELL, topic=ids.told, process=1, value=500, **place, **times)]
 
     bound.run.rows.append(rows)
-    assert found(bound.run.judge(only=["I7"])) == wanted
+    assert found(bound.run.judge(only=["I7"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("lied_ns", "wanted"),
+    ("lied_ns", "expected"),
     [
         (1 * MS, set()),
         (CUT_NS - 10 * MS, {"I7"}),  # it acknowledged too soon before
@@ -182,12 +182,12 @@ def test_what_listeners_are_sent_is_acknowledged_like_all_else(
     ],
 )
 def test_a_disk_that_lied_excuses_its_node_from_then_on(
-    bound: Bound, lied_ns: int, wanted: set[str]
+    bound: Bound, lied_ns: int, expected: set[str]
 ) -> None:
     bound.promise(flush="sync")
     bound.run.events.append((lied_ns, *_disk_step("b1", "lost-fsync")))
-    cut_master(bound, durable=20, kept=20)
-    assert wanted <= found(bound.judge()) <= wanted | {"A2", "A13"}
+    cut_master(bound, durable=20, kept_messages=20)
+    assert expected <= found(bound.judge()) <= expected | {"A2", "A13"}
 
 
 def _disk_step(node: str, fault: str) -> tuple[Function, str, str, dict[str, Any]]:
@@ -196,7 +196,7 @@ def _disk_step(node: str, fault: str) -> tuple[Function, str, str, dict[str, Any
 
 def test_the_lost_are_all_above_one_offset(bound: Bound) -> None:
     """An older message gone while a newer one is there is no torn tail, legal as the newer were."""
-    cut_master(bound, durable=10, kept=22)
+    cut_master(bound, durable=10, kept_messages=22)
     bound.survive(22)
     del bound.run.specs[15]
     for node in ("b1", "b2", "b3"):
@@ -294,7 +294,7 @@ def promote(bound: Bound, node: str, *, messages: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at_ns", "behind", "is_told", "is_allowed"),
+    ("at_ns", "missing", "is_told", "is_allowed"),
     [
         (CUT_NS - 2 * MS, 0, True, True),
         (CUT_NS - 2 * MS, 0, False, False),
@@ -303,13 +303,13 @@ def promote(bound: Bound, node: str, *, messages: int) -> None:
     ],
 )
 def test_the_promoted_may_have_lost_what_was_damaged_there(
-    bound: Bound, at_ns: int, behind: int, is_told: bool, is_allowed: bool
+    bound: Bound, at_ns: int, missing: int, is_told: bool, is_allowed: bool
 ) -> None:
     bound.promise(flush="async", replication="sync", copies=2)
     bound.writes("b1")
     bound.writes("b2")
     bound.writes("b3", lag=5)
-    begin = bound.ends[COUNT - 4] + behind
+    begin = bound.ends[COUNT - 4] + missing
     hit = f"commitlog/{0:020d} bytes {begin} to {begin + 512}"
     bound.run.event(at_ns, "b2", "damaged", hit=hit, kind="misdirect", untold=False)
     if is_told:
@@ -510,9 +510,9 @@ def test_other_software_may_not_follow_with_another_log(
     assert result.found == 2 - allowed
 
 
-@pytest.mark.parametrize(("node", "wanted"), [("b2", [22]), ("b1", []), ("b", [])])
+@pytest.mark.parametrize(("node", "expected"), [("b2", [22]), ("b1", []), ("b", [])])
 def test_a_node_that_gives_readers_what_is_not_on_its_disk(
-    bound: Bound, node: str, wanted: list[int]
+    bound: Bound, node: str, expected: list[int]
 ) -> None:
     """Only the disk of the node that answered counts, and only if that is known."""
     bound.promise(flush="sync", copies=1)
@@ -520,7 +520,7 @@ def test_a_node_that_gives_readers_what_is_not_on_its_disk(
     bound.writes("b2", durable=22)
     bound.writes("b3")
 
-    def pulls(run: RunMaker, made: Made, ids: Ids) -> list[Row]:
+    def pulls(run: RunMaker, built: Made, ids: Ids) -> list[Row]:
         rows = [ids.pull(9, 0, v // 2, [(v, v // 2)], CUT_NS) for v in (20, 22)]
         number = {"b": ids.node, "b1": ids.b1, "b2": ids.b2}[node]
         return [row._replace(node=number) for pair in rows for row in pair]
@@ -528,12 +528,12 @@ def test_a_node_that_gives_readers_what_is_not_on_its_disk(
     bound.run.rows.append(pulls)
     judgement = bound.run.judge(only=["I11"])
     result = results(judgement)["I11"]
-    assert [one.value for one in result.examples] == wanted, result
+    assert [one.value for one in result.examples] == expected, result
 
 
-@pytest.mark.parametrize(("after_s", "wanted"), [(15, []), (40, [20])])
+@pytest.mark.parametrize(("after_s", "expected"), [(15, []), (40, [20])])
 def test_an_answer_may_be_on_its_way_while_its_disk_is_lost(
-    bound: Bound, after_s: int, wanted: list[int]
+    bound: Bound, after_s: int, expected: list[int]
 ) -> None:
     """As long as a connection behind a partition is kept (seed 869259)."""
     bound.promise(flush="sync", copies=1)
@@ -541,13 +541,13 @@ def test_an_answer_may_be_on_its_way_while_its_disk_is_lost(
         bound.writes(node)
     bound.holds("b1", 2 * SECOND, messages=0)
 
-    def pull(run: RunMaker, made: Made, ids: Ids) -> list[Row]:
+    def pull(run: RunMaker, built: Made, ids: Ids) -> list[Row]:
         rows = ids.pull(9, 0, 10, [(20, 10)], (2 + after_s) * SECOND)
         return [row._replace(node=ids.b1) for row in rows]
 
     bound.run.rows.append(pull)
     result = results(bound.run.judge(only=["I11"]))["I11"]
-    assert [one.value for one in result.examples] == wanted, result
+    assert [one.value for one in result.examples] == expected, result
 
 
 @pytest.mark.parametrize("following", [True, False])
@@ -556,18 +556,18 @@ def test_a_former_master_that_follows_again_has_the_whole_log(
 ) -> None:
     """Real machines are looked at now and then, so its cut may show in no sample: it was longer
     before, and is longer again. What it says of itself then decides what its promotion may take."""
-    run, kept, end = bound.run, bound.run.specs[:20], COUNT + 6
+    run, kept_specs, end = bound.run, bound.run.specs[:20], COUNT + 6
     run.trace = None
-    run.specs = [*kept, *(spec_of(value) for value in range(COUNT, end))]
+    run.specs = [*kept_specs, *(spec_of(value) for value in range(COUNT, end))]
     offsets = build(tmp_path / "second", run.specs)
     last = offsets[-1] + bound.ends[-1] - bound.offsets[-1]
     for place, value in enumerate(range(COUNT, end), start=20):
-        where = (value % 2, place // 2, offsets[place])
-        run.sends.append(Sent(value, Outcome.OK, *where, invoked_ns=SECOND + value * MS))
+        place_of_value = (value % 2, place // 2, offsets[place])
+        run.sends.append(Sent(value, Outcome.OK, *place_of_value, invoked_ns=SECOND + value * MS))
     for node, written in (("b1", bound.ends[-1]), ("b2", bound.ends[19])):
         run.event(CUT_NS - MS, node, "sample", written=written)
     promote(bound, "b2", messages=20)
-    run.specs = kept
+    run.specs = kept_specs
     for node in ("b1", "b2", "b3"):
         is_slave = node != "b2"
         run.event(2 * SECOND, node, "sample", written=last, following=is_slave and following)

@@ -36,9 +36,9 @@ def add(run: RunMaker, *rows: Callable[[Ids, Made], list[Row]]) -> None:
 
 
 def _make(
-    make: Callable[[Ids, Made], list[Row]], _run: RunMaker, made: Made, ids: Ids
+    make: Callable[[Ids, Made], list[Row]], _run: RunMaker, built: Made, ids: Ids
 ) -> list[Row]:
-    return make(ids, made)
+    return make(ids, built)
 
 
 def lost(run: RunMaker) -> None:
@@ -230,12 +230,12 @@ CASES: list[tuple[Change, set[str]]] = [
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["numpy", "plain"])
-@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_it_finds_just_that(run: RunMaker, change: Change, wanted: set[str], plain: bool) -> None:
+@pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str], plain: bool) -> None:
     change(run)
     with form(plain=plain):
         judgement = run.judge()
-    assert found(judgement) == wanted, [
+    assert found(judgement) == expected, [
         (result.id, result.findings) for result in judgement.findings
     ]
 
@@ -267,9 +267,9 @@ def test_ordered_messages_in_another_order(run: RunMaker) -> None:
     assert "operation 0" in results(judgement)["A15"].findings[0]
 
 
-@pytest.mark.parametrize(("offset", "wanted"), [(0, set()), (None, {"A15"})])
+@pytest.mark.parametrize(("offset", "expected"), [(0, set()), (None, {"A15"})])
 def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
-    tmp_path: Path, offset: int | None, wanted: set[str]
+    tmp_path: Path, offset: int | None, expected: set[str]
 ) -> None:
     """What stood at offset 0 was lost, message 0 came there, and its reader had passed it already
     (seed 830079)."""
@@ -284,23 +284,23 @@ def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
     run.event(22 * SECOND, "b1", "recovered", end=0)
     orders = [2, 0, 1, *range(3, COUNT)]
 
-    def rows(ids: Ids, made: Made) -> list[Row]:
+    def rows(ids: Ids, built: Made) -> list[Row]:
         before = [] if offset is None else [ids.deliver(500, 0, offset, 10 * SECOND)]
         return before + [
-            ids.deliver(value, *made.places[value][:2], 80 * SECOND + rank * MS)
+            ids.deliver(value, *built.places[value][:2], 80 * SECOND + rank * MS)
             for rank, value in enumerate(orders)
         ]
 
     add(run, rows)
-    assert found(run.judge(only=["A15"])) == wanted
+    assert found(run.judge(only=["A15"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("offset", "at_s", "wanted"),
+    ("offset", "at_s", "expected"),
     [(0, 55, set()), (1, 55, {"A15"}), (0, 20, {"A15"}), (None, 55, {"A15"})],
 )
 def test_ordered_messages_where_the_reader_had_got_a_second_masters(
-    run: RunMaker, offset: int | None, at_s: int, wanted: set[str]
+    run: RunMaker, offset: int | None, at_s: int, expected: set[str]
 ) -> None:
     """At the place of message 0 its reader had got what a second master had there, and went on
     behind it (seed 1505028)."""
@@ -312,15 +312,15 @@ def test_ordered_messages_where_the_reader_had_got_a_second_masters(
     run.strike(54 * SECOND, "b2", "double", for_s=3.0)
     orders = [2, 0, 1, *range(3, COUNT)]
 
-    def rows(ids: Ids, made: Made) -> list[Row]:
+    def rows(ids: Ids, built: Made) -> list[Row]:
         before = [] if offset is None else [ids.deliver(500, 0, offset, at_s * SECOND)]
         return before + [
-            ids.deliver(value, *made.places[value][:2], 80 * SECOND + rank * MS)
+            ids.deliver(value, *built.places[value][:2], 80 * SECOND + rank * MS)
             for rank, value in enumerate(orders)
         ]
 
     add(run, rows)
-    assert found(run.judge(only=["A15"])) == wanted
+    assert found(run.judge(only=["A15"])) == expected
 
 
 def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
@@ -334,9 +334,9 @@ def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
     assert example.around[3].startswith("offset 6: value 12")
 
 
-@pytest.mark.parametrize(("told", "wanted"), [(False, {"A2", "A8"}), (True, set())])
+@pytest.mark.parametrize(("reported", "expected"), [(False, {"A2", "A8"}), (True, set())])
 def test_a_record_that_was_damaged_is_not_where_it_was(
-    run: RunMaker, told: bool, wanted: set[str]
+    run: RunMaker, reported: bool, expected: set[str]
 ) -> None:
     """Its queue's number was flipped on the only copy, and others copied it (seed 867449)."""
     run.sends[12] = Sent(12, queue=5)
@@ -344,9 +344,9 @@ def test_a_record_that_was_damaged_is_not_where_it_was(
     at = run._made().places[12][2] + 12
     hit = f"commitlog/{0:020d} byte {at}"
     run.event(SECOND, "b2", "damaged", hit=hit, kind="flip", untold=False)
-    if told:
+    if reported:
         run.event(2 * SECOND, "b2", "reported", event="store.unqueued_record", text="Trial")
-    assert found(run.judge(only=["A2", "A8"])) == wanted
+    assert found(run.judge(only=["A2", "A8"])) == expected
 
 
 def test_examples_are_the_first_and_the_farthest(run: RunMaker) -> None:
@@ -354,10 +354,10 @@ def test_examples_are_the_first_and_the_farthest(run: RunMaker) -> None:
     run.sends = [Sent(value, physical=100_000 * value + 1) for value in range(60)]
     result = results(run.judge())["A8"]
     assert result.found == 60
-    shown = [example.value for example in result.examples]
-    assert len(shown) == 32
-    assert shown[:16] == list(range(16))
-    assert set(shown[16:]) == set(range(44, 60))
+    shown_values = [example.value for example in result.examples]
+    assert len(shown_values) == 32
+    assert shown_values[:16] == list(range(16))
+    assert set(shown_values[16:]) == set(range(44, 60))
 
 
 def test_a_long_lag_is_a_figure(run: RunMaker) -> None:

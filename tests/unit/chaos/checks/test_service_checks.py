@@ -110,7 +110,7 @@ def test_progress_at_the_beginning_and_end_of_the_storm(maker: RunMaker) -> None
     judgement = maker.judge(only=IDS)
     assert found(judgement) == {"X2"}, "nothing came after the first quarter of a second"
     maker.record.expect = Expectation(progress=(1, 20.0))
-    assert results(again(maker))["X2"].verdict is Verdict.NOT_APPLICABLE
+    assert results(judge_again(maker))["X2"].verdict is Verdict.NOT_APPLICABLE
 
 
 def test_nothing_lost_where_none_is_expected(maker: RunMaker) -> None:
@@ -125,7 +125,7 @@ def test_expectations_are_in_the_record(maker: RunMaker) -> None:
     assert read_record(maker.path).expect == maker.record.expect
 
 
-def again(maker: RunMaker) -> Judgement:
+def judge_again(maker: RunMaker) -> Judgement:
     """Judge what is written, with another record."""
     maker.record.save(maker.path)
     return judge_run(maker.path, only=IDS)

@@ -11,12 +11,12 @@ from tests.support.run_maker import MS, SECOND, RunMaker, results
 KEY = "flushIntervalCommitLog"
 
 
-def shown(run: RunMaker, at_s: float, value: str) -> None:
+def showing(run: RunMaker, at_s: float, value: str) -> None:
     at_ns = int(at_s * SECOND)
     run.event(at_ns, "b1", "setting_shown", key=KEY, value=value, began_ns=at_ns - 10 * MS)
 
 
-def told(run: RunMaker, at_s: float, value: str, *, answered_s: float = 0) -> None:
+def setting(run: RunMaker, at_s: float, value: str, *, answered_s: float = 0) -> None:
     at_ns = int(at_s * SECOND)
     run.event(at_ns, "b1", "setting_asked", key=KEY, value=value, began_ns=at_ns)
     if answered_s:
@@ -28,61 +28,61 @@ def started(run: RunMaker, at_s: float) -> None:
     run.event(int(at_s * SECOND), "b1", "start", role="master", id=0)
 
 
-def taken(run: RunMaker) -> None:
-    told(run, 20, "20", answered_s=20.1)
-    shown(run, 30, "20")
+def accepting(run: RunMaker) -> None:
+    setting(run, 20, "20", answered_s=20.1)
+    showing(run, 30, "20")
 
 
 def not_taken(run: RunMaker) -> None:
-    told(run, 20, "20", answered_s=20.1)
-    shown(run, 30, "500")
+    setting(run, 20, "20", answered_s=20.1)
+    showing(run, 30, "500")
 
 
 def gone_with_a_start(run: RunMaker) -> None:
-    told(run, 20, "20", answered_s=20.1)
+    setting(run, 20, "20", answered_s=20.1)
     started(run, 25)
-    shown(run, 30, "500")
+    showing(run, 30, "500")
 
 
 def there_after_a_start(run: RunMaker) -> None:
-    told(run, 20, "20", answered_s=20.1)
+    setting(run, 20, "20", answered_s=20.1)
     started(run, 25)
-    shown(run, 30, "20")
+    showing(run, 30, "20")
 
 
 def not_answered(run: RunMaker) -> None:
-    told(run, 20, "20")
-    shown(run, 30, "20")
+    setting(run, 20, "20")
+    showing(run, 30, "20")
 
 
 def not_answered_nor_taken(run: RunMaker) -> None:
-    told(run, 20, "20")
-    shown(run, 30, "500")
-    shown(run, 50, "500")
+    setting(run, 20, "20")
+    showing(run, 30, "500")
+    showing(run, 50, "500")
 
 
 def another_one(run: RunMaker) -> None:
-    told(run, 20, "20")
-    shown(run, 30, "200")
+    setting(run, 20, "20")
+    showing(run, 30, "200")
 
 
 def back_by_itself(run: RunMaker) -> None:
-    told(run, 20, "20", answered_s=20.1)
-    shown(run, 30, "20")
-    shown(run, 60, "500")
+    setting(run, 20, "20", answered_s=20.1)
+    showing(run, 30, "20")
+    showing(run, 60, "500")
 
 
 def answered_by_the_one_before(run: RunMaker) -> None:
-    told(run, 20, "20")
+    setting(run, 20, "20")
     started(run, 20.05)
     run.event(20 * SECOND + 100 * MS, "b1", "setting_changed", key=KEY, value="20")
-    shown(run, 30, "500")
+    showing(run, 30, "500")
 
 
 @pytest.mark.parametrize(
     ("change", "count"),
     [
-        (taken, 0),
+        (accepting, 0),
         (not_taken, 1),
         (gone_with_a_start, 0),
         (there_after_a_start, 1),
@@ -99,7 +99,7 @@ def test_a_node_says_what_it_was_told(
 ) -> None:
     run = RunMaker(tmp_path / "run")
     started(run, 1)
-    shown(run, 19, "500")
+    showing(run, 19, "500")
     change(run)
     assert results(run.judge(only=["S29"]))["S29"].found == count
 
@@ -108,11 +108,11 @@ def test_what_it_was_started_with_is_not_known_from_what_it_was_told(tmp_path: P
     """The first look began in the life before."""
     run = RunMaker(tmp_path / "run")
     started(run, 19)
-    shown(run, 19.005, "500")
-    told(run, 20, "20", answered_s=20.1)
-    shown(run, 21, "20")
+    showing(run, 19.005, "500")
+    setting(run, 20, "20", answered_s=20.1)
+    showing(run, 21, "20")
     started(run, 25)
-    shown(run, 30, "500")
+    showing(run, 30, "500")
     assert results(run.judge(only=["S29"]))["S29"].found == 0
 
 

@@ -160,10 +160,10 @@ CASES: list[tuple[Change, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_it_is_found_by_its_rule(run: RunMaker, change: Change, wanted: set[str]) -> None:
+@pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_it_is_found_by_its_rule(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
-    assert found(run.judge()) == wanted
+    assert found(run.judge()) == expected
 
 
 def test_damage_that_the_node_reports_is_shown_and_allowed(run: RunMaker) -> None:
@@ -213,18 +213,18 @@ def test_an_image_may_be_torn(run: RunMaker, cause: str) -> None:
     assert found(run.judge()) == set()
 
 
-@pytest.mark.parametrize(("damaged_ns", "wanted"), [(SECOND - 1, set()), (SECOND + 1, {"SI"})])
+@pytest.mark.parametrize(("damaged_ns", "expected"), [(SECOND - 1, set()), (SECOND + 1, {"SI"})])
 def test_an_image_from_before_the_damage_is_not_excused_by_it(
-    run: RunMaker, damaged_ns: int, wanted: set[str]
+    run: RunMaker, damaged_ns: int, expected: set[str]
 ) -> None:
     image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
     run.event(damaged_ns, "b2", "damaged", hit="commitlog", kind="flip")
     run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a checksum")
-    assert found(run.judge(only=["SI"])) == wanted
+    assert found(run.judge(only=["SI"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("recovered_ns", "hit", "wanted"),
+    ("recovered_ns", "hit", "expected"),
     [
         (1, f"consumequeue/{TOPIC}/0/{0:020d} bytes 48 to 52", set()),
         (SECOND // 2, f"consumequeue/{TOPIC}/0/{0:020d} bytes 48 to 52", {"SI"}),
@@ -233,7 +233,7 @@ def test_an_image_from_before_the_damage_is_not_excused_by_it(
     ],
 )
 def test_a_node_that_ends_before_it_has_recovered_tells_of_no_damage(
-    run: RunMaker, recovered_ns: int, hit: str, wanted: set[str]
+    run: RunMaker, recovered_ns: int, hit: str, expected: set[str]
 ) -> None:
     """Of the file that was hit (seed 1306722)."""
 
@@ -243,12 +243,12 @@ def test_a_node_that_ends_before_it_has_recovered_tells_of_no_damage(
     image(run, "crash", harm=harm)
     run.event(SECOND // 3, "b2", "damaged", hit=hit, kind="old", untold=False)
     run.event(recovered_ns, "b2", "recovered", end=0)
-    assert found(run.judge(only=["SI"])) == wanted
+    assert found(run.judge(only=["SI"])) == expected
 
 
-@pytest.mark.parametrize(("cut", "wanted"), [(True, set()), (False, {"SI"})])
+@pytest.mark.parametrize(("cut", "expected"), [(True, set()), (False, {"SI"})])
 def test_a_kill_within_a_recovery_finds_what_the_power_cut_left(
-    run: RunMaker, cut: bool, wanted: set[str]
+    run: RunMaker, cut: bool, expected: set[str]
 ) -> None:
     """All of the log was lost, and what was not cut yet of the queues points into it."""
 
@@ -260,19 +260,21 @@ def test_a_kill_within_a_recovery_finds_what_the_power_cut_left(
     if cut:
         run.event(SECOND // 2, "b2", "exit", cause="powercut")
     judgement = run.judge(only=["SI"])
-    assert found(judgement) == wanted, [result.findings for result in judgement.findings]
+    assert found(judgement) == expected, [result.findings for result in judgement.findings]
 
 
-@pytest.mark.parametrize(("in_place", "wanted"), [(False, set()), (True, {"S15t"})])
-def test_a_table_that_was_written_in_place(run: RunMaker, in_place: bool, wanted: set[str]) -> None:
+@pytest.mark.parametrize(("in_place", "expected"), [(False, set()), (True, {"S15t"})])
+def test_a_table_that_was_written_in_place(
+    run: RunMaker, in_place: bool, expected: set[str]
+) -> None:
     run.record.digest = "of a simulation"
     if in_place:
         run.event(SECOND, "b2", "table_in_place", path="/store/config/topics.json")
-    assert found(run.judge(only=["S15t"])) == wanted
+    assert found(run.judge(only=["S15t"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("fault", "wanted"),
+    ("fault", "expected"),
     [
         ("", {"S20"}),
         ("damage", set()),
@@ -281,12 +283,12 @@ def test_a_table_that_was_written_in_place(run: RunMaker, in_place: bool, wanted
         ("kill", {"S20"}),
     ],
 )
-def test_damage_that_nothing_did(run: RunMaker, fault: str, wanted: set[str]) -> None:
+def test_damage_that_nothing_did(run: RunMaker, fault: str, expected: set[str]) -> None:
     if fault:
-        what = "disk" if "-" in fault else fault
-        run.strike(SECOND, "b1", what, step=f"{what} b1 {fault}")
+        kind = "disk" if "-" in fault else fault
+        run.strike(SECOND, "b1", kind, step=f"{kind} b1 {fault}")
     run.event(2 * SECOND, "b2", "reported", event="store.index_damage", text="a slot is wrong")
-    assert found(run.judge(only=["S20"])) == wanted
+    assert found(run.judge(only=["S20"])) == expected
 
 
 def test_marks_that_were_ahead_of_the_disk(run: RunMaker) -> None:
@@ -368,7 +370,7 @@ PROMISED: list[tuple[Harm, int, dict[str, object], set[str]]] = [
 
 
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
-@pytest.mark.parametrize(("spoil", "marked", "changes", "wanted"), PROMISED)
+@pytest.mark.parametrize(("spoil", "marked", "changes", "expected"), PROMISED)
 def test_what_the_mark_of_an_image_promises_is_there(
     run: RunMaker,
     tmp_path: Path,
@@ -376,7 +378,7 @@ def test_what_the_mark_of_an_image_promises_is_there(
     spoil: Harm,
     marked: int,
     changes: dict[str, object],
-    wanted: set[str],
+    expected: set[str],
 ) -> None:
     """`marked`: the messages below the mark W."""
     end = ends(tmp_path)[marked - 1] if marked else 0
@@ -388,7 +390,7 @@ def test_what_the_mark_of_an_image_promises_is_there(
 
     keep_marks(run)
     image(run, cause, harm=harm)
-    assert found(run.judge(only=["SI"])) == wanted
+    assert found(run.judge(only=["SI"])) == expected
 
 
 def keep_marks(run: RunMaker) -> None:
@@ -396,10 +398,10 @@ def keep_marks(run: RunMaker) -> None:
     harm(run, partial(own_marks, flushed=0), node="b3")
 
 
-@pytest.mark.parametrize(("told", "wanted"), [(True, set()), (False, {"SI"})])
+@pytest.mark.parametrize(("is_reported", "expected"), [(True, set()), (False, {"SI"})])
 @pytest.mark.parametrize("spoil", [file_gone("rocketbed.ckpt"), folder_gone("index"), unit_gone])
 def test_what_was_durable_may_be_gone_by_damage_that_its_node_reported(
-    run: RunMaker, tmp_path: Path, spoil: Harm, told: bool, wanted: set[str]
+    run: RunMaker, tmp_path: Path, spoil: Harm, is_reported: bool, expected: set[str]
 ) -> None:
     end = ends(tmp_path)[13]
 
@@ -410,23 +412,23 @@ def test_what_was_durable_may_be_gone_by_damage_that_its_node_reported(
     keep_marks(run)
     image(run, "kill", harm=take)
     run.event(SECOND // 2, "b2", "damaged", hit="notes.txt", kind="delete")
-    if told:
+    if is_reported:
         run.event(2 * SECOND, "b2", "reported", event="store.damage", text="something is gone")
-    assert found(run.judge(only=["SI"])) == wanted
+    assert found(run.judge(only=["SI"])) == expected
 
 
-@pytest.mark.parametrize(("event", "wanted"), [("wipe", set()), ("start", {"SI"})])
+@pytest.mark.parametrize(("event", "expected"), [("wipe", set()), ("start", {"SI"})])
 def test_a_disk_on_which_nothing_recovered_yet_needs_no_mark(
-    run: RunMaker, event: str, wanted: set[str]
+    run: RunMaker, event: str, expected: set[str]
 ) -> None:
     keep_marks(run)
     image(run, "kill")
     run.event(SECOND // 2, "b2", event)
-    assert found(run.judge(only=["SI"])) == wanted
+    assert found(run.judge(only=["SI"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("node", "cause", "behind", "wanted"),
+    ("node", "cause", "lag", "expected"),
     [
         ("b1", "kill", 1, set()),
         ("b1", "kill", 2, {"S11f"}),
@@ -435,29 +437,29 @@ def test_a_disk_on_which_nothing_recovered_yet_needs_no_mark(
     ],
 )
 def test_a_kill_leaves_what_was_acknowledged_as_flushed_in_F(
-    run: RunMaker, tmp_path: Path, node: str, cause: str, behind: int, wanted: set[str]
+    run: RunMaker, tmp_path: Path, node: str, cause: str, lag: int, expected: set[str]
 ) -> None:
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
-    harm = partial(own_marks, flushed=ends(tmp_path)[-behind] + 8)
+    harm = partial(own_marks, flushed=ends(tmp_path)[-lag] + 8)
     run.images.append(ImageMaker(node, cause, 60 * SECOND, run.specs, harm=harm))
-    assert found(run.judge(only=["S11f"])) == wanted
+    assert found(run.judge(only=["S11f"])) == expected
 
 
-@pytest.mark.parametrize(("cut_s", "wanted"), [(50, set()), (61, {"S11f"})])
+@pytest.mark.parametrize(("cut_s", "expected"), [(50, set()), (61, {"S11f"})])
 def test_a_power_cut_leaves_an_older_F_to_the_kill_that_comes_after_it(
-    run: RunMaker, tmp_path: Path, cut_s: int, wanted: set[str]
+    run: RunMaker, tmp_path: Path, cut_s: int, expected: set[str]
 ) -> None:
     """Who was elected leads until another one is (`soak-failover` seed 1125)."""
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
     run.event(cut_s * SECOND, "b1", "exit", cause="powercut", written=0, durable=0)
     harm = partial(own_marks, flushed=ends(tmp_path)[-2] + 8)
     run.images.append(ImageMaker("b1", "kill", 60 * SECOND, run.specs, harm=harm))
-    assert found(run.judge(only=["S11f"])) == wanted
+    assert found(run.judge(only=["S11f"])) == expected
 
 
-@pytest.mark.parametrize(("end_s", "wanted"), [(61, set()), (0, {"S11f"})])
+@pytest.mark.parametrize(("end_s", "expected"), [(61, set()), (0, {"S11f"})])
 def test_F_is_not_written_where_a_node_can_open_no_file(
-    run: RunMaker, tmp_path: Path, end_s: int, wanted: set[str]
+    run: RunMaker, tmp_path: Path, end_s: int, expected: set[str]
 ) -> None:
     """It says so; what it acknowledged before is there (seed 900755)."""
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
@@ -465,7 +467,7 @@ def test_F_is_not_written_where_a_node_can_open_no_file(
     run.strike(end_s * SECOND, "", "heal", targets=["b1"], label="e9")
     harm = partial(own_marks, flushed=ends(tmp_path)[-2] + 8)
     run.images.append(ImageMaker("b1", "kill", 60 * SECOND, run.specs, harm=harm))
-    assert found(run.judge(only=["S11f"])) == wanted
+    assert found(run.judge(only=["S11f"])) == expected
 
 
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
@@ -476,7 +478,7 @@ def test_F_that_is_not_whole(run: RunMaker, cause: str, flushed: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "wanted"),
+    ("fields", "expected"),
     [
         ({"changes": 0, "reason": "StoreLocked: /store is held"}, set()),
         ({"changes": 3, "reason": "StoreLocked: /store is held"}, {"S18"}),
@@ -484,10 +486,10 @@ def test_F_that_is_not_whole(run: RunMaker, cause: str, flushed: bytes) -> None:
     ],
 )
 def test_a_second_process_gives_up_at_once(
-    run: RunMaker, fields: dict[str, object], wanted: set[str]
+    run: RunMaker, fields: dict[str, object], expected: set[str]
 ) -> None:
     run.event(SECOND, "b2", "twin", **fields)
-    assert found(run.judge(only=["S18"])) == wanted
+    assert found(run.judge(only=["S18"])) == expected
 
 
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
@@ -501,8 +503,8 @@ def test_a_checkpoint_ahead_of_a_cut(run: RunMaker) -> None:
     assert found(run.judge()) == {"SI"}
 
 
-@pytest.mark.parametrize(("durable", "wanted"), [(9999, {"SI", "S14"}), (200, {"S14"})])
-def test_damage_below_what_was_on_disk(run: RunMaker, durable: int, wanted: set[str]) -> None:
+@pytest.mark.parametrize(("durable", "expected"), [(9999, {"SI", "S14"}), (200, {"S14"})])
+def test_damage_below_what_was_on_disk(run: RunMaker, durable: int, expected: set[str]) -> None:
     image(
         run,
         "powercut",
@@ -510,12 +512,12 @@ def test_damage_below_what_was_on_disk(run: RunMaker, durable: int, wanted: set[
         harm=lambda root: overwrite(segment_of(root, 0)[0], 300, bytes(60)),
     )
     names = found(run.judge(only=["SI"]))
-    assert names == wanted - {"S14"}
+    assert names == expected - {"S14"}
 
 
-@pytest.mark.parametrize(("cause", "wanted"), [("kill", {"SI"}), ("powercut", set())])
+@pytest.mark.parametrize(("cause", "expected"), [("kill", {"SI"}), ("powercut", set())])
 def test_where_a_queue_file_stands_says_nothing_of_the_log(
-    run: RunMaker, cause: str, wanted: set[str]
+    run: RunMaker, cause: str, expected: set[str]
 ) -> None:
     """A power cut may leave a queue's later file and not the one before (seed 1270821)."""
 
@@ -526,14 +528,14 @@ def test_where_a_queue_file_stands_says_nothing_of_the_log(
         assert beyond < 9999
 
     image(run, cause, durable=9999, harm=later)
-    assert found(run.judge(only=["SI"])) == wanted
+    assert found(run.judge(only=["SI"])) == expected
 
 
 # --- recoveries
 
 
 @pytest.mark.parametrize(
-    ("cause", "recovered", "wanted"),
+    ("cause", "recovered", "expected"),
     [
         ("kill", COUNT, set()),
         ("kill", COUNT - 1, {"S13"}),
@@ -543,19 +545,19 @@ def test_where_a_queue_file_stands_says_nothing_of_the_log(
     ],
 )
 def test_where_a_recovery_ends(
-    run: RunMaker, tmp_path: Path, cause: str, recovered: int, wanted: set[str]
+    run: RunMaker, tmp_path: Path, cause: str, recovered: int, expected: set[str]
 ) -> None:
     """On disk were 20 messages and a part of the next."""
-    behind = ends(tmp_path)
-    image(run, cause, written=behind[-1], durable=behind[19] + 10)
-    run.event(3 * SECOND, "b2", "recovered", end=behind[recovered - 1])
-    assert found(run.judge(only=["S13"])) == wanted
+    lag = ends(tmp_path)
+    image(run, cause, written=lag[-1], durable=lag[19] + 10)
+    run.event(3 * SECOND, "b2", "recovered", end=lag[recovered - 1])
+    assert found(run.judge(only=["S13"])) == expected
 
 
 def test_a_recovery_beyond_what_was_written(run: RunMaker, tmp_path: Path) -> None:
-    behind = ends(tmp_path)
-    image(run, "powercut", count=20, written=behind[19], durable=behind[10])
-    run.event(3 * SECOND, "b2", "recovered", end=behind[21])
+    lag = ends(tmp_path)
+    image(run, "powercut", count=20, written=lag[19], durable=lag[10])
+    run.event(3 * SECOND, "b2", "recovered", end=lag[21])
     assert found(run.judge(only=["S13"])) == {"S13"}
 
 
@@ -571,8 +573,8 @@ def test_a_store_that_does_not_boot_is_found(run: RunMaker) -> None:
     assert found(run.judge(only=["S14"])) == {"S14"}
 
 
-@pytest.mark.parametrize(("grows", "wanted"), [(True, {"S17"}), (False, set())])
-def test_nothing_is_written_after_an_error(run: RunMaker, grows: bool, wanted: set[str]) -> None:
+@pytest.mark.parametrize(("grows", "expected"), [(True, {"S17"}), (False, set())])
+def test_nothing_is_written_after_an_error(run: RunMaker, grows: bool, expected: set[str]) -> None:
     run.trace = Trace()
     for node in run.nodes:
         run.trace.node(node).add(1, 100_000, 100_000)
@@ -580,18 +582,18 @@ def test_nothing_is_written_after_an_error(run: RunMaker, grows: bool, wanted: s
     run.event(12 * SECOND, "b2", "exit", cause="crash")
     if grows:
         run.trace.node("b2").add(11 * SECOND, 100_200, 100_000)
-    assert found(run.judge(only=["S17"])) == wanted
+    assert found(run.judge(only=["S17"])) == expected
 
 
-@pytest.mark.parametrize(("end_s", "wanted"), [(39, set()), (41, {"S17"}), (None, {"S17"})])
+@pytest.mark.parametrize(("end_s", "expected"), [(39, set()), (41, {"S17"}), (None, {"S17"})])
 def test_a_node_ends_soon_after_its_disk_failed(
-    run: RunMaker, end_s: int | None, wanted: set[str]
+    run: RunMaker, end_s: int | None, expected: set[str]
 ) -> None:
     run.event(10 * SECOND, "b2", "eio")
     run.record.end_ns = 60 * SECOND
     if end_s is not None:
         run.event(end_s * SECOND, "b2", "exit", cause="crash")
-    assert found(run.judge(only=["S17"])) == wanted
+    assert found(run.judge(only=["S17"])) == expected
 
 
 def test_nothing_is_acknowledged_after_an_error(run: RunMaker) -> None:
@@ -621,7 +623,7 @@ def cut(run: RunMaker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends_after", "then", "wanted"),
+    ("ends_after", "later_event", "expected"),
     [
         (400, "followed", set()),
         (None, "followed", {"R2c"}),
@@ -630,7 +632,7 @@ def cut(run: RunMaker) -> None:
     ],
 )
 def test_what_a_replica_cuts_is_gone_before_it_follows(
-    run: RunMaker, ends_after: int | None, then: str, wanted: set[str]
+    run: RunMaker, ends_after: int | None, later_event: str, expected: set[str]
 ) -> None:
     run.record.facts["elects"] = True
     run.trace = Trace()
@@ -638,11 +640,11 @@ def test_what_a_replica_cuts_is_gone_before_it_follows(
     if ends_after is not None:
         run.trace.node("b2").add(20 * SECOND + MS, ends_after, ends_after)
     run.event(20 * SECOND, "b2", "cut", start=400, end=1000)
-    run.event(20 * SECOND + 2 * MS, "b2", then)
+    run.event(20 * SECOND + 2 * MS, "b2", later_event)
     run.event(21 * SECOND, "b2", "followed")
     judgement = run.judge(only=["R2c"])
-    assert judgement.result("R2c").examined == (then == "followed")
-    assert found(judgement) == wanted
+    assert judgement.result("R2c").examined == (later_event == "followed")
+    assert found(judgement) == expected
 
 
 def test_what_was_cut_stays_away(run: RunMaker) -> None:
@@ -659,7 +661,7 @@ def test_what_was_cut_comes_back(run: RunMaker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "wanted"),
+    ("change", "expected"),
     [
         (lambda data: data, set()),
         (lambda data: data[:-1], {"R2k"}),
@@ -673,7 +675,7 @@ def test_what_was_cut_comes_back(run: RunMaker) -> None:
 def test_a_node_keeps_what_it_cuts_off(
     run: RunMaker,
     change: Callable[[bytes], bytes | None],
-    wanted: set[str],
+    expected: set[str],
     emptied: bool,
     size: int,
     resumed: bool,
@@ -685,8 +687,8 @@ def test_a_node_keeps_what_it_cuts_off(
         run.event(21 * SECOND - 2 * MS, "b2", "exit", cause="kill", written=size)
         run.event(21 * SECOND, "b2", "cut_resumed", offset=0)
     else:
-        kept = f"/store/rocketbed.cut/{0:020d}"
-        run.event(21 * SECOND, "b2", "cut", start=0, end=size, kept=kept)
+        kept_path = f"/store/rocketbed.cut/{0:020d}"
+        run.event(21 * SECOND, "b2", "cut", start=0, end=size, kept=kept_path)
     if emptied:
         run.strike(22 * SECOND, "b2", "wipe", targets=["b2"])
 
@@ -698,11 +700,11 @@ def test_a_node_keeps_what_it_cuts_off(
             copy.write_bytes(data)
 
     run.after.append(alter)
-    assert found(run.judge(only=["R2k"])) == (set() if emptied else wanted)
+    assert found(run.judge(only=["R2k"])) == (set() if emptied else expected)
 
 
 @pytest.mark.parametrize(
-    ("place", "damaged_s", "wanted"),
+    ("place", "damaged_s", "expected"),
     [
         ("byte 10", 20, set()),
         ("byte 399", 20, set()),
@@ -715,39 +717,39 @@ def test_a_node_keeps_what_it_cuts_off(
     ],
 )
 def test_damage_that_a_node_cuts_off_before_it_sees_it_is_kept_as_it_is(
-    run: RunMaker, place: str, damaged_s: int, wanted: set[str]
+    run: RunMaker, place: str, damaged_s: int, expected: set[str]
 ) -> None:
     cut(run)
     if place:
         hit = f"commitlog/{0:020d} {place}"
         run.event(damaged_s * SECOND, "b2", "damaged", hit=hit, kind="flip", untold=False)
-    kept = f"/store/rocketbed.cut/{0:020d}"
-    run.event(21 * SECOND, "b2", "cut", start=0, end=400, kept=kept)
+    kept_path = f"/store/rocketbed.cut/{0:020d}"
+    run.event(21 * SECOND, "b2", "cut", start=0, end=400, kept=kept_path)
 
     def alter(path: Path) -> None:
         copy = path / "stores" / "b2" / "rocketbed.cut" / f"{0:020d}"
         copy.write_bytes(bytes(400))
 
     run.after.append(alter)
-    assert found(run.judge(only=["R2k"])) == wanted
+    assert found(run.judge(only=["R2k"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("flush", "reported", "wanted"),
+    ("flush", "reported", "expected"),
     [("async", 900, set()), ("async", 1001, {"R3"}), ("sync", 500, set()), ("sync", 501, {"R3"})],
 )
 def test_reports_against_the_disk(
-    run: RunMaker, flush: str, reported: int, wanted: set[str]
+    run: RunMaker, flush: str, reported: int, expected: set[str]
 ) -> None:
     run.record.promise = Promise(flush=flush, replication="sync", copies=2)  # type: ignore[arg-type]
     run.trace, run.acks = Trace(), Trace()
     run.trace.node("b2").add(SECOND, 1000, 500)
     run.acks.node("b2").add(2 * SECOND, reported, reported)
-    assert found(run.judge(only=["R3"])) == wanted
+    assert found(run.judge(only=["R3"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("written", "durable", "reported", "wanted"),
+    ("written", "durable", "reported", "expected"),
     [
         (1000, 0, 1, set()),  # a question
         (0, 0, 4096, set()),  # where does your log begin?
@@ -757,18 +759,20 @@ def test_reports_against_the_disk(
     ],
 )
 def test_reports_that_acknowledge_nothing_written(
-    run: RunMaker, written: int, durable: int, reported: int, wanted: set[str]
+    run: RunMaker, written: int, durable: int, reported: int, expected: set[str]
 ) -> None:
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
     run.trace, run.acks = Trace(), Trace()
     run.trace.node("b2").add(SECOND, written, durable)
     run.acks.node("b2").add(2 * SECOND, reported, 0)
-    assert found(run.judge(only=["R3"])) == wanted
+    assert found(run.judge(only=["R3"])) == expected
 
 
-@pytest.mark.parametrize(("second", "wanted"), [((1 << 20) - 50, {"R3"}), ((1 << 20) + 400, set())])
+@pytest.mark.parametrize(
+    ("second", "expected"), [((1 << 20) - 50, {"R3"}), ((1 << 20) + 400, set())]
+)
 def test_a_file_whose_last_record_is_on_disk_is_so_while_the_next_is_written(
-    run: RunMaker, second: int, wanted: set[str]
+    run: RunMaker, second: int, expected: set[str]
 ) -> None:
     """Seed 868974."""
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
@@ -776,7 +780,7 @@ def test_a_file_whose_last_record_is_on_disk_is_so_while_the_next_is_written(
     for time_ns, written in ((1, 900), (2, (1 << 20) - 100), (3, second), (4, (1 << 20) + 900)):
         run.trace.node("b2").add(time_ns * SECOND, written, min(written, (1 << 20) - 100))
     run.acks.node("b2").add(4 * SECOND, 1 << 20, 0)
-    assert found(run.judge(only=["R3"])) == wanted
+    assert found(run.judge(only=["R3"])) == expected
 
 
 def samples(run: RunMaker, node: str, ends: list[int], **fields: object) -> None:
@@ -785,30 +789,32 @@ def samples(run: RunMaker, node: str, ends: list[int], **fields: object) -> None
 
 
 @pytest.mark.parametrize(
-    ("follower", "wanted"), [([5] * 10, {"R8"}), (list(range(10)), set()), ([50] * 10, set())]
+    ("follower", "expected"), [([5] * 10, {"R8"}), (list(range(10)), set()), ([50] * 10, set())]
 )
-def test_a_follower_gets_on(run: RunMaker, follower: list[int], wanted: set[str]) -> None:
+def test_a_follower_gets_on(run: RunMaker, follower: list[int], expected: set[str]) -> None:
     samples(run, "b1", [50] * 10, master=True)
     samples(run, "b2", follower, master=False)
     judgement = run.judge(only=["R8"])
-    assert found(judgement) == wanted
-    assert str(judgement.verdict) == ("stalled" if wanted else "pass")
+    assert found(judgement) == expected
+    assert str(judgement.verdict) == ("stalled" if expected else "pass")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "wanted"), [([81], {"R8"}), ([83], set()), ([80, 83], {"R8"})], ids=str
+    ("seconds", "expected"), [([81], {"R8"}), ([83], set()), ([80, 83], {"R8"})], ids=str
 )
-def test_a_follower_that_cuts_gets_on(run: RunMaker, seconds: list[int], wanted: set[str]) -> None:
+def test_a_follower_that_cuts_gets_on(
+    run: RunMaker, seconds: list[int], expected: set[str]
+) -> None:
     """Once at a place (seed 1273034)."""
     samples(run, "b1", [50] * 10, master=True)
     samples(run, "b2", [6, 6, 6, 6, 6, 5, 5, 5, 5, 5], master=False)
     for second in seconds:
         run.event(second * SECOND + MS, "b2", "cut", start=5, end=6)
-    assert found(run.judge(only=["R8"])) == wanted
+    assert found(run.judge(only=["R8"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("seconds", "disk_ms", "cut_s", "wanted"),
+    ("seconds", "disk_ms", "cut_s", "expected"),
     [
         (30, 0, 0, {"R8"}),
         (31, 0, 0, set()),
@@ -818,7 +824,7 @@ def test_a_follower_that_cuts_gets_on(run: RunMaker, seconds: list[int], wanted:
     ],
 )
 def test_a_follower_with_a_slow_disk_gets_on(
-    run: RunMaker, seconds: int, disk_ms: int, cut_s: int, wanted: set[str]
+    run: RunMaker, seconds: int, disk_ms: int, cut_s: int, expected: set[str]
 ) -> None:
     """For as long as its recovery and the syncs of a cut take it may stand still (seeds 1283078,
     1391062)."""
@@ -828,16 +834,16 @@ def test_a_follower_with_a_slow_disk_gets_on(
     samples(run, "b1", [50] * 10, master=True)
     samples(run, "b2", [5] * 10, master=False)
     run.event(53 * SECOND, "b2", "recovered", end=5, seconds=seconds)
-    assert found(run.judge(only=["R8"])) == wanted
+    assert found(run.judge(only=["R8"])) == expected
 
 
-@pytest.mark.parametrize(("cut_s", "wanted"), [([79, 87], set()), ([79], {"R8"})], ids=str)
+@pytest.mark.parametrize(("cut_s", "expected"), [([79, 87], set()), ([79], {"R8"})], ids=str)
 def test_a_follower_with_a_slow_disk_may_cut_more_than_once(
-    run: RunMaker, cut_s: list[int], wanted: set[str]
+    run: RunMaker, cut_s: list[int], expected: set[str]
 ) -> None:
     for second in cut_s:
         run.event(second * SECOND, "b2", "cut", start=5, end=6)
-    test_a_follower_with_a_slow_disk_gets_on(run, 21, 700, 0, wanted)
+    test_a_follower_with_a_slow_disk_gets_on(run, 21, 700, 0, expected)
 
 
 def test_a_run_may_end_before_a_cut_on_a_slow_disk_has(run: RunMaker) -> None:
@@ -845,25 +851,25 @@ def test_a_run_may_end_before_a_cut_on_a_slow_disk_has(run: RunMaker) -> None:
     test_a_follower_with_a_slow_disk_gets_on(run, 21, 700, 0, set())
 
 
-@pytest.mark.parametrize(("rate", "wanted"), [("4KiB", set()), ("64KiB", {"R8"})])
+@pytest.mark.parametrize(("rate", "expected"), [("4KiB", set()), ("64KiB", {"R8"})])
 def test_what_a_connection_holds_goes_on_at_the_rate_of_a_slow_link(
-    run: RunMaker, rate: str, wanted: set[str]
+    run: RunMaker, rate: str, expected: set[str]
 ) -> None:
     samples(run, "b1", [50] * 10, master=True)
     samples(run, "b2", [5] * 10, master=False)
     step = f"at 30s link b1 -> b2 rate {rate} for 1s"
     run.strike(30 * SECOND, "b1", "link", step=step)
     run.strike(31 * SECOND, "b1", "heal", step=step)
-    assert found(run.judge(only=["R8"])) == wanted
+    assert found(run.judge(only=["R8"])) == expected
 
 
-@pytest.mark.parametrize(("counted", "wanted"), [(3, {"R9"}), (2, set())])
-def test_a_silent_slave_is_given_up(run: RunMaker, counted: int, wanted: set[str]) -> None:
+@pytest.mark.parametrize(("counted", "expected"), [(3, {"R9"}), (2, set())])
+def test_a_silent_slave_is_given_up(run: RunMaker, counted: int, expected: set[str]) -> None:
     run.event(10 * SECOND, "b3", "exit", cause="powercut", written=0, durable=0)
     run.event(20 * SECOND, "b1", "sample", master=True, in_sync=3)
     run.event(40 * SECOND, "b1", "sample", master=True, in_sync=counted)
     judgement: Judgement = run.judge(only=["R9"])
-    assert found(judgement) == wanted
+    assert found(judgement) == expected
     assert results(judgement)["R9"].examined == 1
 
 
@@ -875,54 +881,58 @@ def test_images_agree_with_the_final_log(run: RunMaker, time_ns: int) -> None:
     assert all(results(judgement)[name].passed for name in ("R1i", "R1"))
 
 
-@pytest.mark.parametrize(("byte", "wanted"), [(100, set()), (101, {"R1i"})])
+@pytest.mark.parametrize(("byte", "expected"), [(100, set()), (101, {"R1i"})])
 def test_a_byte_that_no_checksum_covers_may_become_the_truth(
-    run: RunMaker, byte: int, wanted: set[str]
+    run: RunMaker, byte: int, expected: set[str]
 ) -> None:
     """It was flipped on b2, which is master later (seed 866600)."""
     image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
     hit = f"commitlog/{0:020d} byte {byte}"
     run.event(2 * SECOND, "b2", "damaged", hit=hit, kind="flip", untold=True)
-    assert found(run.judge(only=["R1i"])) == wanted
+    assert found(run.judge(only=["R1i"])) == expected
 
 
-@pytest.mark.parametrize(("stands_at", "wanted"), [(5, set()), (6, {"R1i"})])
+@pytest.mark.parametrize(("stands_at", "expected"), [(5, set()), (6, {"R1i"})])
 def test_what_a_second_master_wrote_is_no_part_of_the_truth(
-    run: RunMaker, tmp_path: Path, stands_at: int, wanted: set[str]
+    run: RunMaker, tmp_path: Path, stands_at: int, expected: set[str]
 ) -> None:
     """Until it follows again; what it had when it became one is (seed 867516)."""
-    there = ends(tmp_path)
+    end_offsets = ends(tmp_path)
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.trace = Trace()
-    run.trace.node("b3").add(1, there[stands_at - 1], there[stands_at - 1])
-    run.trace.node("b3").add(2 * SECOND, there[-1], there[-1])
+    run.trace.node("b3").add(1, end_offsets[stands_at - 1], end_offsets[stands_at - 1])
+    run.trace.node("b3").add(2 * SECOND, end_offsets[-1], end_offsets[-1])
     run.strike(SECOND, "b3", "double", for_s=1.0)
     run.event(SECOND, "b3", "start", role="SYNC_MASTER", id=0)
-    run.images.append(ImageMaker("b3", "powercut", 3 * SECOND, specs, durable=there[-1]))
-    assert found(run.judge(only=["R1i"])) == wanted
+    run.images.append(ImageMaker("b3", "powercut", 3 * SECOND, specs, durable=end_offsets[-1]))
+    assert found(run.judge(only=["R1i"])) == expected
 
 
-@pytest.mark.parametrize(("written_to", "wanted"), [(5, {"R1i"}), (6, set())])
+@pytest.mark.parametrize(("written_to", "expected"), [(5, {"R1i"}), (6, set())])
 def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
-    run: RunMaker, tmp_path: Path, written_to: int, wanted: set[str]
+    run: RunMaker, tmp_path: Path, written_to: int, expected: set[str]
 ) -> None:
     """What it has once it follows again is judged (seed 869218)."""
-    there = ends(tmp_path)
+    end_offsets = ends(tmp_path)
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.trace = Trace()
-    moments = ((1, there[4]), (SECOND + MS, there[written_to - 1]), (3 * SECOND, there[-1]))
+    moments = (
+        (1, end_offsets[4]),
+        (SECOND + MS, end_offsets[written_to - 1]),
+        (3 * SECOND, end_offsets[-1]),
+    )
     for time_ns, end in moments:
         run.trace.node("b3").add(time_ns, end, end)
     run.strike(SECOND, "b3", "double", for_s=1.0)
     for time_ns, role, number in ((SECOND, "SYNC_MASTER", 0), (2 * SECOND, "SLAVE", 2)):
         run.event(time_ns, "b3", "start", role=role, id=number)
-        run.event(time_ns + 1, "b3", "recovered", end=there[4])
-    run.images.append(ImageMaker("b3", "powercut", 4 * SECOND, specs, durable=there[-1]))
-    assert found(run.judge(only=["R1i"])) == wanted
+        run.event(time_ns + 1, "b3", "recovered", end=end_offsets[4])
+    run.images.append(ImageMaker("b3", "powercut", 4 * SECOND, specs, durable=end_offsets[-1]))
+    assert found(run.judge(only=["R1i"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("stands_at", "epochs_led", "acknowledged", "wanted"),
+    ("stands_at", "epochs_led", "acknowledged", "expected"),
     [
         (6, [3, 5], 6, set()),
         (6, [3, 5], 7, {"R1i"}),
@@ -931,23 +941,23 @@ def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
     ],
 )
 def test_what_began_an_epoch_that_never_came_to_lead_is_no_part_of_the_truth(
-    run: RunMaker, stands_at: int, epochs_led: list[int], acknowledged: int, wanted: set[str]
+    run: RunMaker, stands_at: int, epochs_led: list[int], acknowledged: int, expected: set[str]
 ) -> None:
     """soak-failover 1290023, seed 1273057."""
     for value in range(acknowledged, len(run.sends)):
         run.sends[value] = Sent(value, Outcome.INFO)
     marker = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":4,"leader":3}')
-    other = spec_of(500, queue_id=1)
-    specs = [*run.specs[:6], other, *run.specs[7:]]
+    other_spec = spec_of(500, queue_id=1)
+    specs = [*run.specs[:6], other_spec, *run.specs[7:]]
     specs.insert(stands_at, marker)
     for epoch in epochs_led:
         run.event(epoch, "b1", "promote", former="b2", epoch=epoch)
     run.images.append(ImageMaker("b3", "kill", SECOND, specs))
-    assert found(run.judge(only=["R1i"])) == wanted
+    assert found(run.judge(only=["R1i"])) == expected
 
 
 @pytest.mark.parametrize(
-    ("others_end", "copies", "later_epoch", "acknowledged", "wanted"),
+    ("others_end", "copies", "later_epoch", "acknowledged", "expected"),
     [
         (6, 2, 5, 6, set()),
         (7, 2, 5, 6, {"R1i"}),
@@ -964,26 +974,26 @@ def test_what_a_leader_began_again_alone_is_no_part_of_the_truth(
     copies: int,
     later_epoch: int,
     acknowledged: int,
-    wanted: set[str],
+    expected: set[str],
 ) -> None:
     """It was killed over the marker of its second epoch, and the next leader began one at the same
     place that was over before anybody saw it (seed 1518002)."""
-    there = ends(tmp_path)
+    end_offsets = ends(tmp_path)
     run.sends[acknowledged:] = [Sent(value, Outcome.INFO) for value in range(acknowledged, COUNT)]
-    mine = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":4,"leader":1}')
+    own_marker = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":4,"leader":1}')
     later = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":%d,"leader":2}' % later_epoch)
-    image_specs = [*run.specs[:6], mine]
+    image_specs = [*run.specs[:6], own_marker]
     if later_epoch:
         run.specs = [*run.specs[:6], later, *run.specs[6:]]
         run.read_values = run.delivered = list(range(COUNT))
     run.record.promise = Promise(flush="sync", replication="sync", copies=copies)
     run.trace = Trace()
     for node in run.nodes:
-        end = there[5] if node == "b1" else there[others_end - 1]
+        end = end_offsets[5] if node == "b1" else end_offsets[others_end - 1]
         run.trace.node(node).add(1, end, end)
-        run.trace.node(node).add(2 * SECOND, there[-1], there[-1])
+        run.trace.node(node).add(2 * SECOND, end_offsets[-1], end_offsets[-1])
     run.images.append(ImageMaker("b1", "kill", SECOND, image_specs))
-    assert found(run.judge(only=["R1i"])) == wanted
+    assert found(run.judge(only=["R1i"])) == expected
 
 
 def test_an_image_with_other_bytes(run: RunMaker) -> None:
@@ -992,15 +1002,15 @@ def test_an_image_with_other_bytes(run: RunMaker) -> None:
     assert found(run.judge(only=["R1i"])) == {"R1i"}
 
 
-@pytest.mark.parametrize(("then", "wanted"), [("", set()), ("followed", {"R1i"})])
+@pytest.mark.parametrize(("later_event", "expected"), [("", set()), ("followed", {"R1i"})])
 def test_what_is_being_cut_is_no_part_of_the_truth(
-    run: RunMaker, tmp_path: Path, then: str, wanted: set[str]
+    run: RunMaker, tmp_path: Path, later_event: str, expected: set[str]
 ) -> None:
     """A power cut leaves what a cut has not reached yet (seed 1271838)."""
-    there = ends(tmp_path)
+    end_offsets = ends(tmp_path)
     specs = [*run.specs[:6], spec_of(500, queue_id=1), *run.specs[7:]]
-    run.event(SECOND - 10 * MS, "b3", "cut", start=there[5], end=there[6])
-    if then:
-        run.event(SECOND - MS, "b3", then)
-    run.images.append(ImageMaker("b3", "powercut", SECOND, specs, durable=there[-1]))
-    assert found(run.judge(only=["R1i"])) == wanted
+    run.event(SECOND - 10 * MS, "b3", "cut", start=end_offsets[5], end=end_offsets[6])
+    if later_event:
+        run.event(SECOND - MS, "b3", later_event)
+    run.images.append(ImageMaker("b3", "powercut", SECOND, specs, durable=end_offsets[-1]))
+    assert found(run.judge(only=["R1i"])) == expected
