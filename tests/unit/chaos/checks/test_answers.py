@@ -17,7 +17,7 @@ Change = Callable[[RunMaker], None]
 VALUE = 8
 SENT_NS = 80 * SECOND
 HELD_NS = 81 * SECOND
-"""When the last node has it on disk."""
+"""Time at which the last node has the message on disk."""
 END = 1 << 20
 
 
@@ -170,7 +170,7 @@ def given_up_as_it_leads_no_more(run: RunMaker) -> None:
 
 
 def power_is_off(run: RunMaker, *, copies: int = 2) -> None:
-    """Since 20 s before the calm phase, for 50 s of it."""
+    """The node is down from 20 s before the recovery phase, for 50 s of it."""
     assert run.trace is not None
     run.trace.nodes.pop("b3")
     run.trace.node("b3").add(0, 0, 0)

@@ -1,4 +1,4 @@
-"""A master's answer for a queue's end is behind what it had acknowledged (A18)."""
+"""Bounds that a master reports include all that it had acknowledged (A18)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.run_maker import MS, Ids, Made, RunMaker, results
 
 Change = Callable[[RunMaker], None]
 LAST = 11
-"""The offset in queue 0 of value 22, which was acknowledged at 225 ms."""
+"""Offset in queue 0 of value 22, which was acknowledged at 225 ms."""
 ASKED_MS = 800
 
 

@@ -1,4 +1,4 @@
-"""L7: what is sent in the calm phase is stored, or was refused for a reason that is known."""
+"""L7: messages sent in the recovery phase are stored, or were refused for a known reason."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,14 +12,14 @@ from tests.support.run_maker import COUNT, MS, Ids, Made, RunMaker, found, resul
 
 SENT = 200
 FIRST = 1000
-"""Value of the first one without an answer."""
+"""Value of the first send without an answer."""
 BATCH = 8
 LATE_NS = 300 * MS
 
 
 @pytest.fixture
 def maker(tmp_path: Path) -> RunMaker:
-    """A run with bursts."""
+    """Make it a run with bursts."""
     maker = RunMaker(tmp_path / "run")
     maker.record.calm_ns = 1
     maker.record.facts["burst"] = 40
@@ -38,12 +38,12 @@ def store_all_but(maker: RunMaker, count: int) -> None:
 
 
 def count_refusals(maker: RunMaker, count: int) -> None:
-    maker.event(150 * MS, "b1", "sample", refused=40)  # before: says nothing of these
+    maker.event(150 * MS, "b1", "sample", refused=40)  # before the period that is judged
     maker.event(310 * MS, "b1", "sample", refused=40 + count)
 
 
 def refuse_a_batch(maker: RunMaker, *, retried_outcome: Outcome | None = None) -> None:
-    """A batch was refused, since the node was busy; and what came of it in another attempt."""
+    """Let a busy node refuse a batch, and give another attempt this outcome."""
 
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         attempts = [(LATE_NS, Outcome.FAIL, int(ResponseCode.SYSTEM_BUSY))]
@@ -109,8 +109,8 @@ def test_a_refused_batch_is_one_refusal_that_was_told(maker: RunMaker) -> None:
 @pytest.mark.parametrize(
     ("retried_outcome", "burst", "is_found"),
     [
-        (Outcome.OK, 40, False),  # it came in another attempt
-        (None, 40, False),  # the load ended before there was one
+        (Outcome.OK, 40, False),  # another attempt succeeded
+        (None, 40, False),  # the load ended before another attempt
         (Outcome.INFO, 40, True),
         (Outcome.OK, 0, True),
         (None, 0, True),
@@ -132,7 +132,7 @@ def test_another_failure_is_one(maker: RunMaker) -> None:
 
 
 CALM_NS = 26_000 * MS
-"""Late enough for a client to have given up what a fault cost it."""
+"""Time by which a client has given up requests that a fault cost it."""
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ CALM_NS = 26_000 * MS
 def test_what_is_asked_in_the_calm_phase_is_answered_soon(
     maker: RunMaker, function: Function, unanswered: int, taken_ms: int, is_found: bool
 ) -> None:
-    del maker.record.facts["burst"]  # in one a node may be behind
+    del maker.record.facts["burst"]  # bursts may overload a node
 
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         for number in range(SENT - 100):

@@ -1,4 +1,4 @@
-"""How late slaves have what their master writes (R10)."""
+"""Time until slaves have what their master writes (R10)."""
 
 from pathlib import Path
 

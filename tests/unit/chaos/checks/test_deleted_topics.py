@@ -1,4 +1,4 @@
-"""What a deleted topic may leave, and what counts as excused by its deletion: A2, A31, A39, S26."""
+"""Remainders of a deleted topic, and findings that its deletion excuses: A2, A31, A39, S26."""
 
 import shutil
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Change = Callable[[RunMaker], None]
 IDS = ["A2", "A7", "A31", "A39", "I13", "S25", "S26"]
 BEGIN_NS, END_NS = 40 * SECOND, 41 * SECOND
 LAST = 1 << 40
-"""No log is so long."""
+"""Longer than any log."""
 
 
 def forget(path: Path) -> None:
@@ -38,7 +38,7 @@ def forget(path: Path) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
-    """A topic is deleted once all was sent, and nobody reads it at the end."""
+    """The topic is deleted after all sends, and no member reads it at the end."""
     maker = RunMaker(tmp_path / "run")
     maker.record.followers = {"consumer-2": 7}
     maker.event(BEGIN_NS, "", "topic_leaving", topic=TOPIC)
@@ -89,7 +89,7 @@ def queue_left(run: RunMaker) -> None:
 
 
 def queue_left_and_disks_replaced(run: RunMaker, times_s: tuple[int, ...]) -> None:
-    """Knowledge of it can pass from one to the next only while both are there (seed 859189)."""
+    """A deletion can pass from one node to the next only while both run."""
     queue_left(run)
     for node, time_s in zip(NODES, times_s, strict=False):
         run.strike(time_s * SECOND, node, "wipe")
@@ -136,7 +136,7 @@ def test_without_a_deletion_the_checks_do_not_apply(tmp_path: Path) -> None:
 
 
 def test_what_was_sent_later_has_to_be_there(run: RunMaker) -> None:
-    """A message of the topic that was made again is excused by nothing."""
+    """Nothing excuses a missing message of the recreated topic."""
     late = run.sends[5]
     late.invoked_ns = END_NS + SECOND
     run.event(END_NS, "", "topic_again", topic=TOPIC)
@@ -157,7 +157,8 @@ def test_a_send_that_nobody_can_date_goes_by_its_place() -> None:
 
 
 def test_what_was_read_before_a_deletion_is_of_the_deleted_topic() -> None:
-    """Seed 853760: in the end that a former master lost it stood beyond the deletion's offset."""
+    """In the end of the log that a former master lost, the message lay beyond the deletion's
+    offset."""
     deletion = Deletion("T", BEGIN_NS, END_NS, {"b": 1000})
     one = Generations({"T": deletion}, ["b"])
     row = Row(

@@ -1,4 +1,4 @@
-"""What readers and tables have to have at the end: A4l, A22, A30, A31, S21."""
+"""Required results of readers and tables at the end: A4l, A22, A30, A31, S21."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ from tests.support.stores import SEGMENT, Spec, build
 
 Change = Callable[[RunMaker], None]
 END = COUNT // 2
-"""Of each queue."""
+"""Messages in each queue."""
 FOLLOWER = 7
 
 PROCESS = 5
@@ -52,14 +52,14 @@ def run(tmp_path: Path) -> RunMaker:
 
 
 def keep(run: RunMaker, node: str, *positions: int) -> None:
-    """What a node's table of positions says, queue by queue; the last word stands."""
+    """Write a node's table of positions, queue by queue; the last value counts."""
     rows = {str(queue): offset for queue, offset in enumerate(positions)}
     table = {"offsetTable": {f"{TOPIC}@group-1": rows}}
     run.after.append(lambda path: write_table(path / "stores" / node, "consumerOffset.json", table))
 
 
 def follow(run: RunMaker, values: "range | list[int]", time_ns: int = 85 * SECOND) -> None:
-    """The follower gets these, a pull for each queue."""
+    """Let the follower get these messages, with a pull for each queue."""
 
     def rows(_run: RunMaker, built: Made, ids: Ids) -> list[Row]:
         return [
@@ -91,7 +91,7 @@ def another_tag(run: RunMaker) -> None:
 
 
 def another_tag_by_a_disk(run: RunMaker) -> None:
-    """Of b2: the others have copied it."""
+    """Alter b2's table: the other nodes have a copy of it."""
     another_tag(run)
     hit = f"commitlog/{0:020d} bytes 0 to 4096"
     run.event(SECOND, "b2", "damaged", hit=hit, kind="misdirect", untold=False)
@@ -244,7 +244,7 @@ def test_a_follower_may_have_passed_what_stands_there_since_a_loss(run: RunMaker
 
 
 def test_a_group_owes_no_position_where_all_of_a_queue_was_lost(run: RunMaker) -> None:
-    """Though retention is on (seed 1281131)."""
+    """Retention does not excuse it."""
     run.record.facts["retention_ns"] = SECOND
     run.rows.clear()
     for value in range(1, COUNT, 2):
@@ -256,7 +256,7 @@ def test_a_group_owes_no_position_where_all_of_a_queue_was_lost(run: RunMaker) -
 
 
 def without_queue_1(run: RunMaker) -> None:
-    """No log has any of it, and none begins with 0."""
+    """No log has any message of it, and none begins with 0."""
     specs = [spec for spec in run.specs if spec.queue_id == 0]
 
     def begin_later(path: Path) -> None:
@@ -277,7 +277,7 @@ def without_queue_1(run: RunMaker) -> None:
 def test_a_group_owes_no_position_of_what_was_lost_before_it_would_have_expired(
     run: RunMaker, verb: str, kept_messages: int, is_lost: bool
 ) -> None:
-    """Seed 1390026: no log has any of the second queue, and none begins with 0."""
+    """No log has any message of the second queue, and none begins with 0."""
     run.record.facts["retention_ns"] = SECOND
     run.record.promise = Promise(replication="async", copies=1)
     run.rows.clear()
@@ -296,10 +296,8 @@ def test_a_group_owes_no_position_of_what_was_lost_before_it_would_have_expired(
 def test_a_group_owes_no_position_of_what_a_second_master_took(
     run: RunMaker, sent_s: int, seen_s: int, *, is_lost: bool
 ) -> None:
-    """Seed 1818008: unless somebody was given it later, or it was sent when there was one master.
-
-    What the only master took has expired, and so the queue's end has to be told.
-    """
+    """Excused unless a reader got it later, or it was sent while there was one master. What the
+    only master took has expired, so the queue's end must still be reported."""
     run.record.facts["retention_ns"] = SECOND
     run.rows.clear()
     run.read_values = list(range(0, COUNT, 2))
@@ -320,7 +318,7 @@ def test_a_group_owes_no_position_of_what_a_second_master_took(
 
 
 def test_an_offset_that_damage_made_has_no_place() -> None:
-    """Seed 1281009."""
+    """Damage may make an offset too large for a key."""
     found = passes.pack(passes.column([1, 1]), passes.column([OFFSET_MASK, OFFSET_MASK + 1]))
     assert list(found) == [pack(1, OFFSET_MASK), pack(1, OFFSET_MASK + 1)]
     assert pack(1, OFFSET_MASK + 1) == -1

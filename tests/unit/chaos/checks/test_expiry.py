@@ -1,4 +1,4 @@
-"""S24, and what may be missing where retention is on."""
+"""S24, and messages that may be missing because of retention."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from rocketbed.chaos.checks.result import Verdict
 from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, Sent, spec_of
 
 FIRST_SEGMENT = 18
-"""Messages in it."""
+"""Number of messages in a segment."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_nothing_may_expire_where_retention_is_off(run: RunMaker) -> None:
 
 @pytest.mark.parametrize(("after_s", "finds"), [(9, True), (11, False)])
 def test_a_segment_with_a_young_message(run: RunMaker, after_s: int, finds: bool) -> None:
-    """All messages are sent within the first quarter of a second."""
+    """All messages are sent in the first quarter of a second."""
     run.event(after_s * SECOND, "b2", "expired", start=0, size=1 << 20)
     result = run.judge(only=["S24"]).result("S24")
     assert (result.verdict is Verdict.VIOLATED) == finds
@@ -43,8 +43,7 @@ def test_a_segment_with_a_young_message(run: RunMaker, after_s: int, finds: bool
     ],
 )
 def test_nothing_deleted(run: RunMaker, reserved_s: int, stop_s: int, verdict: Verdict) -> None:
-    """All that the first segment has is old enough after ten seconds (seed 859634), if nodes are
-    not stopped before (seed 1290043)."""
+    """The first segment is old enough after ten seconds, if nodes are not stopped before."""
     run.record.facts["retention_ns"] = reserved_s * SECOND
     run.record.stop_ns = stop_s * SECOND
     run.specs += [spec_of(COUNT + number) for number in range(20)]
@@ -61,14 +60,14 @@ def test_nothing_deleted(run: RunMaker, reserved_s: int, stop_s: int, verdict: V
         (60, 1, ("start", 80), False),
         (60, 1, ("exit", 61), False),
         (60, 10, ("start", 0), False),
-        (60, 0, ("start", 0), False),  # it rests at some hours
+        (60, 0, ("start", 0), False),  # retention rests at some hours
         (60, 1, ("clock", 20), False),
     ],
 )
 def test_in_the_calm_every_node_deletes_what_is_old(
     run: RunMaker, calm_s: int, round_s: int, event: tuple[str, int], finds: bool
 ) -> None:
-    """Its first segment is old at 10 s, and nodes are stopped at 95 s."""
+    """The first segment is old at 10 s, and nodes are stopped at 95 s."""
     run.record.calm_ns, run.record.stop_ns = calm_s * SECOND, 95 * SECOND
     run.record.facts["retention_round_ns"] = round_s * SECOND
     run.specs += [spec_of(COUNT + number) for number in range(20)]
@@ -92,7 +91,7 @@ def test_a_slow_disk_keeps_what_is_old_until_its_mark_rises(
 
 
 def test_a_segment_is_old_when_what_stands_behind_it_is(run: RunMaker) -> None:
-    """For half a minute nothing was written."""
+    """Nothing was written for half a minute."""
     run.record.calm_ns, run.record.stop_ns = 60 * SECOND, 95 * SECOND
     run.record.facts["retention_round_ns"] = SECOND
     run.specs += [spec_of(COUNT + number) for number in range(20)]

@@ -75,7 +75,7 @@ def test_nobody_leads_after_a_turn(maker: RunMaker) -> None:
 
 
 def positions_over_a_turn(maker: RunMaker, reported: int, **committed: int) -> None:
-    """7 is committed before a turn, and then a position is read."""
+    """Commit 7 before a planned change of the leader, and read a position after it."""
     hand_over(maker)
     maker.record.facts["elects"] = True
     maker.committed = {}
@@ -163,7 +163,7 @@ def test_a_lost_register_elects_or_is_not_told(
 
 @pytest.mark.parametrize("is_ended", [False, True])
 def test_who_led_may_have_said_so_long_before(maker: RunMaker, is_ended: bool) -> None:
-    """Samples are seconds apart where a machine is slow; who ended since led no more."""
+    """Samples are seconds apart on a slow machine; a node that ended since led no longer."""
     maker.event(100 * MS, "b1", "sample", master=True)
     if is_ended:
         maker.event(200 * MS, "b1", "exit", cause="kill")

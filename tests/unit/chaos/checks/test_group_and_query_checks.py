@@ -1,4 +1,5 @@
-"""Consumer groups, queries by key, bounds of queues, searches by time: found, and innocent."""
+"""Consumer groups, queries by key, bounds of queues, searches by time: violations and innocent
+cases."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,9 @@ Change = Callable[[RunMaker], None]
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
     maker = RunMaker(tmp_path / "run")
-    maker.strike(SECOND, "b1", "reset")  # without a fault what comes late in these runs is wrong
+    maker.strike(
+        SECOND, "b1", "reset"
+    )  # with a fault, so that late rows in these runs are not judged
     return maker
 
 
@@ -59,7 +62,8 @@ def deliver(run: RunMaker, value: int, offset: int, time_ns: int, *, process: in
 
 
 def commit(run: RunMaker, queue: int, offset: int, time_ns: int) -> None:
-    """Of a member that had got what is below, where the one that gets all has not begun yet."""
+    """Commits of a member that had read the messages below, before the member that reads everything
+    began."""
 
     def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         return [ids.commit(queue, offset, time_ns)]
@@ -92,7 +96,7 @@ def not_passed_yet(run: RunMaker) -> None:
 
 
 def stored_before_it_was_got(run: RunMaker) -> None:
-    """Message 10 is at offset 5 of queue 0, and comes after a commit of 6."""
+    """Message 10 is at offset 5 of queue 0, and is delivered after a commit of 6."""
     skipped(run)
     run.committed = {}
     deliver(run, 10, 5, 84 * SECOND, process=5)
@@ -113,7 +117,7 @@ def stored_before_it_was_unwanted(run: RunMaker) -> None:
 
 
 def in_group(run: RunMaker, *tags: str) -> None:
-    """The group stands in the run's record and, at every queue's end, in its nodes' tables."""
+    """The group is in the run's record and, with every queue's end, in its nodes' tables."""
     run.record.consumer_groups = {"group-1": GROUP}
     run.record.filters = {"group-1": list(tags)} if tags else {}
     ends = {"0": COUNT // 2, "1": COUNT // 2}
@@ -142,7 +146,8 @@ def got_what_it_did_not_ask_for(run: RunMaker) -> None:
 
 
 def went_back(run: RunMaker, *, delivered: int) -> None:
-    """The member that reads goes back to the third message of queue 0, and commits that."""
+    """The member that reads goes back to the third message of queue 0, and commits that
+    position."""
     in_group(run)
     back_ns = 82 * SECOND
     add(run, Function.RESET_OFFSET, back_ns, process=5, queue=0, operation=GROUP, queue_offset=2)
@@ -160,7 +165,7 @@ def went_back_and_got_another(run: RunMaker) -> None:
 
 
 def went_back_and_got_its_queue_again(run: RunMaker) -> None:
-    """Another member had it meanwhile, and got what it went back to (seed 1272391)."""
+    """Another member had the queue meanwhile, and got the message that this one went back to."""
     went_back_and_got_another(run)
     deliver(run, 4, 2, 82 * SECOND + MS // 2, process=8)
 
@@ -170,13 +175,13 @@ def went_back_and_got_what_is_before(run: RunMaker) -> None:
 
 
 def went_back_to_what_did_not_count_yet(run: RunMaker) -> None:
-    """A slave had it already; the master says that its queue ends before (seed 859472)."""
+    """A slave had it already; the master reports that its queue ends before it."""
     went_back(run, delivered=1)
     run.sends[4].returned_ns = 82 * SECOND + 2 * MS
 
 
 def went_back_twice(run: RunMaker) -> None:
-    """To the fifth message, then to the third before anything came."""
+    """Go back to the fifth message, then to the third before any arrived."""
     moment = 82 * SECOND - MS
     add(run, Function.RESET_OFFSET, moment, process=5, queue=0, operation=GROUP, queue_offset=4)
     went_back_and_got_that(run)
@@ -189,7 +194,7 @@ def went_back_twice_and_got_the_first_place(run: RunMaker) -> None:
 
 
 def forgotten(run: RunMaker, *, queried: str = "b1") -> None:
-    """Committed to b1 at 50 s; at 79 s a node says less."""
+    """Commit to b1 at 50 s, and let a node report less at 79 s."""
 
     def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         node = {"b1": ids.b1, "b2": ids.b2}[queried]
@@ -244,13 +249,13 @@ def committed_another_before(run: RunMaker) -> None:
 
 
 def committed_less_since(run: RunMaker) -> None:
-    """By a member that had begun with what a slave told it."""
+    """Commit by a member that had started with a slave's position."""
     forgotten(run)
     run.rows.append(lambda run, made, ids: [ids.commit(0, 2, 70 * SECOND)])
 
 
 def forgotten_beside_another_member(run: RunMaker, *, begin: int = 45, until: int = 55) -> None:
-    """One that reads the queue too says with each of its pulls where it stands."""
+    """Each pull of a second reader of the queue overwrites the position with its own."""
     forgotten(run)
     for second in (begin, until):
         add(
@@ -265,7 +270,7 @@ def forgotten_beside_another_member(run: RunMaker, *, begin: int = 45, until: in
 
 
 def forgotten_beside_another_member_without_answer(run: RunMaker) -> None:
-    """The last question of that one stands behind all rows, without a time of return."""
+    """The last query of that reader comes after all rows, without a time of return."""
     forgotten_beside_another_member(run)
     add(
         run,
@@ -291,7 +296,7 @@ def forgotten_by_a_kill(run: RunMaker) -> None:
 
 
 def forgotten_by_a_kill_after_a_pause(run: RunMaker, *, at_s: int = 52) -> None:
-    """It had no time to save its tables."""
+    """The node had no time to save its tables."""
     forgotten_by_a_kill(run)
     run.strike(at_s * SECOND, "b1", "pause", for_s=7.0)
 
@@ -317,7 +322,7 @@ def not_known_to_its_slave(run: RunMaker) -> None:
 
 
 def begun_early_after_going_back(run: RunMaker) -> None:
-    """What was committed before it went back binds nobody any more."""
+    """Commits from before the rewind no longer count."""
     commit(run, 0, 6, 60 * SECOND)
     add(
         run, Function.RESET_OFFSET, 62 * SECOND, process=5, queue=0, operation=GROUP, queue_offset=0
@@ -372,7 +377,7 @@ def committed_beyond(run: RunMaker) -> None:
 
 
 def lost_later(run: RunMaker, *, got_ns: int) -> None:
-    """The last message of queue 0, and the group commits behind it after it is gone."""
+    """The last message of queue 0 is lost, and the group then commits a position after it."""
     run.specs = run.specs[: COUNT - 2]
     run.committed = {0: COUNT // 2 - 1}
     run.strike(250 * MS, "b1", "powercut", written=10_000, durable=1_000)
@@ -383,7 +388,7 @@ def lost_later(run: RunMaker, *, got_ns: int) -> None:
 
 
 def lost_and_replaced(run: RunMaker) -> None:
-    """The last message of queue 0 is gone at 250 ms, and the next one stands in its place."""
+    """The last message of queue 0 is lost at 250 ms, and the next one gets its place."""
     run.specs = [*run.specs[: COUNT - 2], spec_of(COUNT)]
     run.committed = {0: COUNT // 2 - 1}
     run.strike(250 * MS, "b1", "powercut", written=10_000, durable=1_000)
@@ -519,12 +524,12 @@ def at_the_first_message(run: RunMaker) -> None:
 
 
 def search(run: RunMaker, offset: int) -> None:
-    """For the time of message 8, which is at offset 4 of queue 0."""
+    """Search for the time of message 8, which is at offset 4 of queue 0."""
     add(run, Function.SEARCH_TIME, 60 * SECOND, queue=0, value=STORE_MS + 8000, queue_offset=offset)
 
 
 def told_more(run: RunMaker, *, node: str = "b1", member: int = 5) -> None:
-    """Of a queue that ends at 12, where that one had committed 6."""
+    """The queue ends at 12, and the second reader had committed 6 there."""
 
     def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         place = {"node": {"b1": ids.b1, "b2": ids.b2}[node], "queue": 0, "process": 9}
@@ -689,8 +694,8 @@ def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str], p
 def test_a_member_may_ask_for_a_while_until_it_is_killed(
     run: RunMaker, start_s: int, kill_s: int | None, expected: bool
 ) -> None:
-    """Who was seen last at 50 s may have said its position to a master that started after that
-    (seed 1270762)."""
+    """A member last seen at 50 s may have reported its position to a master that started after
+    that."""
     told_more(run, member=8)
     run.event(start_s * SECOND, "b1", "start", role="master", id=0)
     if kill_s is not None:
@@ -704,7 +709,7 @@ def test_a_member_may_ask_for_a_while_until_it_is_killed(
 def test_a_place_may_be_passed_at_a_second_master(
     run: RunMaker, at_s: int, expected: tuple[int, int]
 ) -> None:
-    """By what it gave from there, which nobody was told of (seed 1272066)."""
+    """A second master may have delivered an unacknowledged message there."""
     stored_before_it_was_got(run)
     step = f"at {at_s}s double b2 for 1s"
     run.strike(at_s * SECOND, "b2", "double", step=step, targets=["b2"], for_s=1.0)
@@ -751,7 +756,7 @@ def test_what_was_passed_before_it_was_lost_may_be_committed_again(
 def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
     tmp_path: Path, at_ms: int, expected: tuple[int, int], is_answered: bool
 ) -> None:
-    """A commit that nobody answered counts from when it began (seed 858172)."""
+    """An unanswered commit counts from its begin."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
     filtered_before_a_loss(
         run, begun_ns=at_ms * MS, is_answered=is_answered, lost_ns=90 * MS, queue=-1
@@ -773,8 +778,8 @@ def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
 def test_a_place_is_given_again_only_where_messages_were_lost(
     tmp_path: Path, lost_ms: int, queue: int, newer: int, expected: tuple[int, int]
 ) -> None:
-    """A turn by which nothing was lost excused whatever a group that asks for some tags did not
-    get after it."""
+    """A loss point without a loss must not excuse everything that a group with a tag filter missed
+    later."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
     filtered_before_a_loss(
         run, begun_ns=90 * MS, is_answered=True, lost_ns=lost_ms * MS, queue=queue
@@ -792,7 +797,7 @@ def test_a_place_is_given_again_only_where_messages_were_lost(
 def test_a_lost_message_of_another_tag_is_passed_without_being_given(
     tmp_path: Path, tags: list[str], at_ms: int, expected: tuple[int, int]
 ) -> None:
-    """A member takes its answer in up to two seconds later (seed 900442)."""
+    """A member records its answer up to two seconds later."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
     lost_and_replaced(run)
     in_group(run, *tags)
@@ -814,8 +819,8 @@ def test_a_lost_message_of_another_tag_is_passed_without_being_given(
 def test_who_was_given_what_was_lost_is_beyond_what_comes_to_stand_there(
     tmp_path: Path, at_ms: int, paused: tuple[int, ...], expected: tuple[int, int]
 ) -> None:
-    """By a node that had it still, but not long after it was gone everywhere; or the answer waited
-    for a member that was paused (seed 866436)."""
+    """Delivered by a node that still had it, but not long after it was lost everywhere; or the
+    answer waited for a paused member."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
     if paused:
         begin_ms, end_ms = paused

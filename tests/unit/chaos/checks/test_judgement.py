@@ -1,4 +1,4 @@
-"""One word for a run: which result makes which, and that nothing passes by default."""
+"""Verdict of a run by the results of its checks; nothing passes by default."""
 
 import json
 import os

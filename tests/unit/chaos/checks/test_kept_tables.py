@@ -1,4 +1,4 @@
-"""Tables of a run's nodes, images among them: groups as they were made (S21), positions (S28)."""
+"""Tables of a run's nodes, images included: unaltered groups (S21), positions (S28)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +22,9 @@ from tests.support.run_maker import (
 
 Change = Callable[[RunMaker], None]
 AT_NS = 30 * SECOND
-"""Of the image."""
+"""Time of the image."""
 GIVEN = 6
-"""The position that was committed."""
+"""Position that was committed."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def groups(run: RunMaker, place: str, **fields: Any) -> None:
 
 
 def image(run: RunMaker, node: str, offset: int | None, time_ns: int = AT_NS) -> None:
-    """What a kill left of a node, with such a position of queue 0 in its table."""
+    """Add the image of a killed node with this position of queue 0 in its table."""
     table = {"offsetTable": {} if offset is None else {f"{TOPIC}@group-1": {"0": offset}}}
 
     def write(store: Path) -> None:
@@ -141,7 +141,7 @@ def was_paused(run: RunMaker) -> None:
 
 
 def had_its_topic_deleted_later(run: RunMaker) -> None:
-    """Another one of its name may stand in the table."""
+    """The table may hold another topic of the same name."""
     has_none(run)
     run.event(40 * SECOND, "", "topic_leaving", topic=TOPIC)
     run.event(41 * SECOND, "", "topic_deleted", topic=TOPIC, ends={"b": 1 << 20})
@@ -172,7 +172,7 @@ def test_a_kill_leaves_a_master_its_positions(
 
 
 def promoted(run: RunMaker, at_s: int, exit_s: int = 0, start_s: int = 0) -> None:
-    """b2 becomes master; it may have been down before that."""
+    """Promote b2, which may have been down before."""
     if exit_s:
         run.event(exit_s * SECOND, "b2", "exit", cause="kill")
         run.event(start_s * SECOND, "b2", "start", role="slave")
@@ -182,7 +182,7 @@ def promoted(run: RunMaker, at_s: int, exit_s: int = 0, start_s: int = 0) -> Non
 
 
 def promoted_with_first_queue(run: RunMaker) -> None:
-    """Messages of no other queue are left."""
+    """Remove the messages of all other queues."""
     run.specs = [spec for spec in run.specs if spec.queue_id == 0]
     promoted(run, 3)
 
@@ -198,7 +198,7 @@ def promoted_with_first_queue(run: RunMaker) -> None:
         (lambda run: promoted(run, 16), 4, 2, (1, 0)),
         (lambda run: promoted(run, 16, 2, 3), 4, 2, (0, 1)),
         (lambda run: promoted(run, 19, 2, 3), 4, 2, (1, 0)),
-        (lambda run: promoted(run, 3), 2, 4, (0, 1)),  # a send made it anew (seed 1306545)
+        (lambda run: promoted(run, 3), 2, 4, (0, 1)),  # a send created it again
         (lambda run: promoted(run, 3), 2, 5, (1, 0)),
         (lambda run: promoted(run, 16), 2, 4, (1, 0)),
     ],
@@ -206,7 +206,7 @@ def promoted_with_first_queue(run: RunMaker) -> None:
 def test_a_topic_has_its_queues_unless_its_master_never_copied_them(
     run: RunMaker, change: Change, created: int, columns: int, expected: tuple[int, int]
 ) -> None:
-    """One that comes back from the log alone has as many as messages name (seed 1271011)."""
+    """A topic that was rebuilt from the log alone has as many queues as its messages name."""
     run.record.topics = {TOPIC: created}
 
     def after(path: Path) -> None:

@@ -1,5 +1,8 @@
-"""What listeners were called for: A26 to A29, A42, A43, A45. A message of level 2 is told at 60 s
-and comes to both groups at 62 s; one that its function refuses comes again at level 3, then 4."""
+"""Calls of listener functions: A26 to A29, A42, A43, A45.
+
+A message of level 2 is sent at 60 s and delivered to both groups at 62 s; if its function refuses
+it, it is delivered again at level 3, then 4.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +106,7 @@ def early_by_a_clock(run: RunMaker) -> None:
 
 
 def before_it_was_sent(run: RunMaker) -> None:
-    """No clock makes that right."""
+    """No clock excuses that."""
     tell(run)
     hear(run, LOOSE, TOLD_NS - 10 * MS)
     hear(run, LOOSE, DUE_NS)
@@ -139,7 +142,7 @@ def refused_and_not_again(run: RunMaker) -> None:
 
 
 def dead_letters_unread(run: RunMaker, *, times: int = TRIES) -> None:
-    """What was refused for the last time may be among them."""
+    """A message whose last call was refused may be among them."""
     tell(run)
     hear(run, ORDERED, DUE_NS)
     run.record.stalls = [Stall(what="drain", subject=UNREAD, reason="too slow")]
@@ -154,7 +157,7 @@ def dead_letters_unread_and_one_call_too_few(run: RunMaker) -> None:
 
 
 def put_back_and_lost(run: RunMaker, *, process: int = 6) -> None:
-    """One had it once more, and left its queue before it was done (seed 1390028)."""
+    """One member had it again, and lost its queue before it was done."""
     run.record.promise = Promise(replication="async", copies=1)
     refused_and_not_again(run)
     run.strike(DUE_NS + SECOND, "b1", "powercut", written=10_000, durable=6_000)
@@ -183,7 +186,7 @@ def put_back_and_lost_and_put_back(run: RunMaker) -> None:
 
 
 def lost(run: RunMaker) -> None:
-    """On its way: nobody was told where the delivered one stands."""
+    """It was in transit: the place of the delivered one is not reported."""
     run.record.promise = Promise(replication="async", copies=1)
     by_one_group_only(run)
     run.strike(70 * SECOND, "b1", "powercut", written=10_000, durable=5_000)
@@ -194,7 +197,7 @@ def lost(run: RunMaker) -> None:
 def promoted_without_it(
     run: RunMaker, *, at_s: int = 70, written: int = 5_000, end: int = 10_000
 ) -> None:
-    """What a consumer put back is behind all that it was given (seed 1281344)."""
+    """What a consumer put back lies after everything that it got."""
     refused_and_not_again(run)
     run.trace = Trace()
     for node in run.nodes:
@@ -210,7 +213,7 @@ def promoted_before_the_refusal(run: RunMaker) -> None:
 def left_in_order_after_a_promotion(
     run: RunMaker, *, written: int = 5_000, offset: int = 3
 ) -> None:
-    """Who had it in hand left its queue, and began before it when it came back (seed 1510025)."""
+    """The member that handled it lost its queue, and started before it when it returned."""
     tell(run)
     hear(run, LOOSE, DUE_NS)
     hear(run, ORDERED, DUE_NS, refused=True)
@@ -225,7 +228,7 @@ def left_in_order_after_a_promotion(
 
 
 def left_in_order_after_a_second_master(run: RunMaker) -> None:
-    """Which had it, and nobody else."""
+    """Only that member had it."""
     left_in_order_after_a_promotion(run, written=10_000)
     run.strike(TOLD_NS - SECOND, "b3", "double", for_s=2.0)
 
@@ -239,7 +242,7 @@ def stayed_in_order_after_a_promotion(run: RunMaker) -> None:
 
 
 def promoted_with_what_came_later(run: RunMaker) -> None:
-    """What was put back, or came again when it was due, was written before."""
+    """Messages that were put back, or became due, were written before."""
     promoted_without_it(run, at_s=90, written=10_000, end=11_000)
     run.sends[-1].invoked_ns, run.sends[-1].returned_ns = 85 * SECOND, 86 * SECOND
 
@@ -249,7 +252,7 @@ def promoted_with_all_there_was(run: RunMaker) -> None:
 
 
 def down_when_it_was_due(run: RunMaker, *, up_s: int = 71) -> None:
-    """Its master came back, took messages for a second, and lost what it gave out late."""
+    """Its master returned, accepted messages for a second, and lost what it delivered late."""
     run.record.promise = Promise(replication="async", copies=1)
     tell(run)
     hear(run, ORDERED, DUE_NS)
@@ -291,7 +294,7 @@ def passed_at_a_second_master(
         run, Function.HEAR, process=5, value=VALUE + 1, operation=LOOSE, queue=1, queue_offset=9,
         physical_offset=7000, invoked_ns=DUE_NS, returned_ns=DUE_NS,
     )  # fmt: skip
-    if level:  # it came to stand there since
+    if level:  # it was stored there later
         run.specs.append(spec_of(VALUE, queue_id=1, queue_offset=9))
     run.strike(at_s * SECOND, "b3", "double", for_s=1.0)
     run.event((at_s + 1) * SECOND, "b3", "start", role="SLAVE", id=2)
@@ -306,7 +309,7 @@ def passed_there_before_a_second_master(run: RunMaker) -> None:
 
 
 def passed_long_after_a_second_master(run: RunMaker, *, level: int = 0, other_s: int = 40) -> None:
-    """A member in order had got another message of it, before this one was told."""
+    """An ordered member had got another message at that place, before this one was sent."""
     passed_at_a_second_master(run, level=level, other_s=other_s, at_s=41)
 
 
@@ -351,7 +354,7 @@ def dead_twice(run: RunMaker) -> None:
 
 
 def dead_twice_after_two_refusals(run: RunMaker) -> None:
-    """Where nobody answered that it had been put back, it is handled, and put back, once more."""
+    """Without an answer to the return, it is handled and put back once more."""
     dead_twice(run)
     hear(run, LOOSE, 80 * SECOND, times=TRIES - 1, refused=True, offset=9)
 
@@ -368,7 +371,7 @@ def called_once_more_in_order(run: RunMaker) -> None:
 
 
 def called_once_more_in_order_where_nothing_was_safe(run: RunMaker, *, since_s: int = 10) -> None:
-    """What it puts back was answered in the same way, it seems."""
+    """The return was answered in the same way, apparently."""
     called_once_more_in_order(run)
     tell(run, outcome=Outcome.WEAK, value=VALUE + 1, at_ns=DUE_NS + since_s * SECOND)
 
@@ -412,7 +415,7 @@ def again_late_now_and_then(run: RunMaker) -> None:
 
 
 def again_after_another_refusal(run: RunMaker) -> None:
-    """Whoever had it first did not come to put it back."""
+    """The first owner did not get to put it back."""
     again_late(run)
     hear(run, LOOSE, DUE_NS + 4 * SECOND, refused=True)
 
@@ -426,7 +429,7 @@ def another(run: RunMaker, at_s: int, offset: int, process: int = 5) -> None:
 
 
 def several(run: RunMaker, *calls: tuple[int, int]) -> None:
-    """Calls in order of other messages, by offset and process, a second apart."""
+    """Add ordered calls of other messages, by offset and process, a second apart."""
     as_it_should_be(run)
     for offset in {one for one, _ in calls}:
         tell(run, value=VALUE + offset, outcome=Outcome.INFO)
@@ -447,7 +450,7 @@ def begun_again_in_another_order(run: RunMaker) -> None:
 
 
 def begun_again_where_another_was(run: RunMaker) -> None:
-    """The group's position went back to before what the member had ever been called for."""
+    """The group's position went back to before anything the member had been called for."""
     several(run, (11, 4), (12, 4), (13, 5), (11, 5), (12, 5), (13, 5), (14, 5))
 
 
@@ -501,7 +504,7 @@ def two_owners(run: RunMaker, *, process: int = 6) -> None:
 
 def two_by_one_owner(run: RunMaker) -> None:
     two_owners(run, process=5)
-    run.strike(DUE_NS - SECOND, "b1", "pause")  # which may end a lock
+    run.strike(DUE_NS - SECOND, "b1", "pause")  # these may end a lock
 
 
 def one_after_the_other(run: RunMaker) -> None:
@@ -559,7 +562,7 @@ def two_owners_after_a_stop_that_nobody_waited_for(run: RunMaker) -> None:
 
 
 def two_owners_after_a_stop_and_a_start_that_nobody_waited_for(run: RunMaker) -> None:
-    """It came back, without its locks, before the next one led."""
+    """It returned, without its locks, before the next one led."""
     two_owners_after_a_stop_that_nobody_waited_for(run)
     run.event(DUE_NS - 20 * SECOND - MS // 4, "b1", "start", role="ELECTED", id=-1)
 
@@ -620,7 +623,7 @@ def late_in_order_after_a_fault(run: RunMaker) -> None:
 
 
 def late_in_order_long_after_a_fault(run: RunMaker) -> None:
-    """Who was cut off then has no lock any more."""
+    """A member that was cut off then no longer has a lock."""
     told_ns = 2 * TOLD_NS
     tell(run, at_ns=told_ns)
     hear(run, LOOSE, told_ns + 2 * SECOND)
@@ -629,7 +632,7 @@ def late_in_order_long_after_a_fault(run: RunMaker) -> None:
 
 
 def late_in_order_behind_another(run: RunMaker) -> None:
-    """The function had the message before it in hand."""
+    """The function was handling the previous message."""
     tell(run, value=VALUE + 1)
     hear(run, LOOSE, DUE_NS, value=VALUE + 1, offset=6)
     hear(run, ORDERED, DUE_NS, value=VALUE + 1, offset=6, lasts_ns=9 * SECOND)
@@ -645,7 +648,7 @@ def tried_again_late_in_order(run: RunMaker) -> None:
 
 
 def taken_again_in_order(run: RunMaker) -> None:
-    """What comes twice was not waited for."""
+    """A repeated message was not waited for."""
     as_it_should_be(run)
     hear(run, ORDERED, DUE_NS + 60 * SECOND, process=6)
 
@@ -692,7 +695,7 @@ def taken_again_in_order(run: RunMaker) -> None:
         (passed_at_a_second_master, set()),
         (passed_before_a_second_master, {"A27"}),
         (passed_there_before_a_second_master, {"A27"}),
-        (passed_long_after_a_second_master, set()),  # seed 1285040
+        (passed_long_after_a_second_master, set()),
         (delayed_passed_long_after_a_second_master, set()),
         (passed_by_what_came_after_a_second_master, {"A27"}),
         (delayed_passed_by_what_came_after_a_second_master, {"A27"}),
@@ -781,7 +784,7 @@ def test_without_a_fault_nothing_may_be_late_before_the_calm_phase(
         (0, {"physical_offset": 1}, True),
         (0, {"queue_offset": 8}, True),
         (0, {"queue": 1}, True),
-        (2, {"queue_offset": 8}, False),  # its waiting record's
+        (2, {"queue_offset": 8}, False),  # of its waiting record
         (2, {"queue": 1}, True),
         (2, {"physical_offset": 1}, True),
     ],
@@ -821,8 +824,8 @@ def _stands(accepted: dict[str, int], built: Made, stays: str) -> dict[str, int]
         (TOLD, 7, "no more", (0, 1)),
         (TOLD, 6, "no more", (1, 0)),
         (TOLD, 8, "no more", (0, 1)),
-        (TOLD, 8, "as it was", (1, 0)),  # what stands where it was given has passed nobody
-        (TOLD, 8, "again", (0, 1)),  # seed 1281344
+        (TOLD, 8, "as it was", (1, 0)),  # a call at the message's place has skipped no other one
+        (TOLD, 8, "again", (0, 1)),
         ("%RETRY%listener", 7, "no more", (1, 0)),
         ("%RETRY%ordered", 7, "no more", (1, 0)),
         ("SCHEDULE_TOPIC_XXXX", 7, "no more", (1, 0)),
@@ -832,8 +835,7 @@ def _stands(accepted: dict[str, int], built: Made, stays: str) -> dict[str, int]
 def test_a_delayed_message_was_passed_only_at_its_own_place(
     run: RunMaker, topic: str, offset: int, stays: str, expected: tuple[int, int]
 ) -> None:
-    """A group got something else there before the loss, which gave the place free again (seed
-    1280658)."""
+    """A group got another message there before the loss, which freed the place again."""
     run.record.promise = Promise(replication="async", copies=1)
     if topic:
         run.specs.append(spec_of(VALUE, topic=topic, queue_id=0, queue_offset=7))
@@ -862,7 +864,7 @@ def test_a_delayed_message_was_passed_only_at_its_own_place(
 def test_a_member_in_order_that_left_is_excused_only_where_the_record_is_gone(
     run: RunMaker, *, stands: bool, expected: tuple[int, int]
 ) -> None:
-    """A loss at that time may have been of others."""
+    """A loss at that time may have been of other messages."""
     run.record.promise = Promise(replication="async", copies=1)
     if stands:
         run.specs.append(spec_of(VALUE, topic=TOLD, queue_id=0, queue_offset=7))

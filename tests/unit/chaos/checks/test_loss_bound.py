@@ -1,7 +1,7 @@
 """The bound of chaos.md 2.3 and I7, case by case.
 
-The log of these runs is made, and its ends are told by traces: what each node had written and what
-was on disk at each moment. Message `v` ends at `ends[v]`.
+The log of these runs is built, and traces report its ends: what each node had written and what was
+on disk at each time. Message `v` ends at `ends[v]`.
 """
 
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ from tests.support.run_maker import (
 from tests.support.stores import build, encode
 
 CUT_NS = 400 * MS
-"""After all of the messages."""
+"""Later than all messages."""
 BACK_NS = 500 * MS
 
 
 class Bound:
-    """A run in which the first messages survive, and those from `kept` on are gone."""
+    """A run in which the first messages survive, and those from `kept` on are lost."""
 
     def __init__(self, path: Path, *, nodes: Sequence[str] = ("b1", "b2", "b3")) -> None:
         self.run = RunMaker(path / "run", nodes=tuple(nodes))
@@ -55,7 +55,7 @@ class Bound:
         self.run.record.promise = Promise(**fields)  # type: ignore[arg-type]
 
     def writes(self, node: str, *, lag: int = 0, durable: int | None = None) -> None:
-        """The node gets each message within its send, `lag` messages late; `durable` messages
+        """Let the node get each message within its send, `lag` messages late; `durable` messages
         reach the disk (None: each at once)."""
         assert self.run.trace is not None
         trace = self.run.trace.node(node)
@@ -68,17 +68,17 @@ class Bound:
             trace.add(value * 10 * MS + 2 * MS, self.ends[reached], on_disk)
 
     def holds(self, node: str, time_ns: int, *, messages: int) -> None:
-        """From a moment on the node's log ends behind so many messages, all on disk."""
+        """Set the end of the node's log, all on disk, to this many messages from a time on."""
         assert self.run.trace is not None
         end = self.ends[messages - 1] if messages else 0
         self.run.trace.node(node).add(time_ns, end, end)
 
     def survive(self, messages: int) -> None:
-        """The final logs hold so many."""
+        """Set the number of messages in the final logs."""
         self.run.specs = self.run.specs[:messages]
 
     def back(self, node: str, *, messages: int) -> None:
-        """The node has recovered with so many."""
+        """Add the recovery of a node with this many messages."""
         end = self.ends[messages - 1] if messages else 0
         self.run.event(BACK_NS, node, "recovered", end=end)
 
@@ -94,7 +94,7 @@ def bound(tmp_path: Path) -> Bound:
 
 
 def cut_master(bound: Bound, *, durable: int, kept_messages: int, others_hold: int = COUNT) -> None:
-    """A power cut of the master after all messages; it comes back with `kept` of them."""
+    """Cut the master's power after all messages; it returns with `kept_messages` of them."""
     bound.writes("b1", durable=durable)
     for node in ("b2", "b3"):
         bound.writes(node)
@@ -146,7 +146,7 @@ def test_nothing_on_disk_may_be_lost(bound: Bound) -> None:
 
 
 def test_sync_flush_loses_nothing_by_a_power_cut(bound: Bound) -> None:
-    """Not even what the disk did not have: then it was acknowledged too soon, which I7 finds."""
+    """Nor what the disk did not have: then it was acknowledged too soon, which I7 reports."""
     bound.promise(flush="sync")
     cut_master(bound, durable=20, kept_messages=20)
     judgement = bound.judge()
@@ -158,7 +158,7 @@ def test_sync_flush_loses_nothing_by_a_power_cut(bound: Bound) -> None:
 def test_what_listeners_are_sent_is_acknowledged_like_all_else(
     bound: Bound, before: int, expected: set[str]
 ) -> None:
-    """A record ends behind its beginning by what it holds at least."""
+    """A record ends at least its minimum size after its start."""
     bound.promise(flush="sync")
     for node in ("b1", "b2", "b3"):
         bound.writes(node)
@@ -195,7 +195,8 @@ def _disk_step(node: str, fault: str) -> tuple[Function, str, str, dict[str, Any
 
 
 def test_the_lost_are_all_above_one_offset(bound: Bound) -> None:
-    """An older message gone while a newer one is there is no torn tail, legal as the newer were."""
+    """A missing message before a stored one is no torn tail, even if the later ones might be
+    missing."""
     cut_master(bound, durable=10, kept_messages=22)
     bound.survive(22)
     del bound.run.specs[15]
@@ -231,7 +232,7 @@ def test_a_slaves_power_cut_takes_nothing(bound: Bound) -> None:
 def test_a_new_disk_loses_all_once_the_slaves_that_hold_it_are_emptied(
     bound: Bound, emptied: Sequence[str]
 ) -> None:
-    """A slave that drops it by itself has lost it."""
+    """A slave that removes it on its own has lost it."""
     bound.promise(flush="sync", replication="sync", copies=2)
     for node in ("b1", "b2", "b3"):
         bound.writes(node)
@@ -271,7 +272,7 @@ def test_a_new_disk_loses_all_once_the_slaves_that_hold_it_are_emptied(
 def test_the_power_cut_of_a_master_takes_no_copies_of_slaves(
     bound: Bound, promise: Promise, is_allowed: bool, lag: int, is_damaged: bool
 ) -> None:
-    """What was damaged there may be taken for an end that was never written."""
+    """Damage there may be mistaken for an end that was never written."""
     bound.run.record.promise = promise
     if is_damaged:
         bound.run.event(CUT_NS - 9 * MS, "b2", "damaged", hit="zeros", kind="cut", untold=False)
@@ -358,8 +359,8 @@ def test_the_promoted_loses_nothing_that_it_had(bound: Bound) -> None:
 
 
 def test_sync_replication_promises_a_copy(bound: Bound) -> None:
-    """Two copies, and the promoted is the longest: an acknowledged message it lacks was
-    acknowledged by the master alone."""
+    """Two copies, and the promoted node has the longest log: an acknowledged message that it lacks
+    was acknowledged by the master alone."""
     bound.promise(replication="sync", copies=2)
     bound.writes("b1")
     bound.writes("b2", lag=3)
@@ -460,7 +461,7 @@ def test_a_change_of_that_very_moment_counts(bound: Bound) -> None:
 
 
 def diverge(bound: Bound) -> None:
-    """An unclean turn, and a slave `b3` that keeps the bytes the others lost."""
+    """A loss point with unclean loss, and a slave `b3` that keeps the bytes the others lost."""
     bound.promise(replication="sync", copies=3)
     for node in ("b1", "b2", "b3"):
         bound.writes(node)
@@ -486,7 +487,7 @@ def diverge(bound: Bound) -> None:
 
 
 def test_a_stale_log_of_the_right_length_is_no_copy(bound: Bound) -> None:
-    """After an unclean turn a slave that refused holds as many bytes, and other ones."""
+    """After unclean loss a slave that refused holds as many bytes, with other content."""
     diverge(bound)
     judgement = bound.judge()
     late = [example.value for example in results(judgement)["I7"].examples]
@@ -535,7 +536,7 @@ def test_a_node_that_gives_readers_what_is_not_on_its_disk(
 def test_an_answer_may_be_on_its_way_while_its_disk_is_lost(
     bound: Bound, after_s: int, expected: list[int]
 ) -> None:
-    """As long as a connection behind a partition is kept (seed 869259)."""
+    """As long as a connection is kept during a partition."""
     bound.promise(flush="sync", copies=1)
     for node in ("b1", "b2", "b3"):
         bound.writes(node)
@@ -554,8 +555,8 @@ def test_an_answer_may_be_on_its_way_while_its_disk_is_lost(
 def test_a_former_master_that_follows_again_has_the_whole_log(
     bound: Bound, tmp_path: Path, following: bool
 ) -> None:
-    """Real machines are looked at now and then, so its cut may show in no sample: it was longer
-    before, and is longer again. What it says of itself then decides what its promotion may take."""
+    """Real machines are sampled now and then, so a cut may show in no sample: the log was longer
+    before, and is longer again. The node's own report then decides what its promotion may take."""
     run, kept_specs, end = bound.run, bound.run.specs[:20], COUNT + 6
     run.trace = None
     run.specs = [*kept_specs, *(spec_of(value) for value in range(COUNT, end))]
@@ -591,7 +592,7 @@ def test_a_former_master_that_follows_again_has_the_whole_log(
 def test_a_slave_that_says_to_empty_it_is_right_where_one_began_anew(
     bound: Bound, began_anew: bool
 ) -> None:
-    """L5 tells the operator's work, and whether there was a reason (`soak-swarm` seed 21)."""
+    """L5 reports the operator's work, and whether there was a reason."""
     for node in ("b1", "b2", "b3"):
         bound.writes(node)
     if began_anew:

@@ -1,4 +1,4 @@
-"""Each check of messages: a case that it must find, and the closest one that is innocent."""
+"""Checks of messages: each with a violation, and with the closest innocent case."""
 
 from collections.abc import Callable
 from functools import partial
@@ -55,7 +55,7 @@ def unread(run: RunMaker) -> None:
 
 
 def unread_unknown(run: RunMaker) -> None:
-    """Nobody was promised it."""
+    """No client was promised it."""
     unread(run)
     run.sends[COUNT - 1] = Sent(COUNT - 1, Outcome.INFO, queue_offset=-1, physical=-1)
 
@@ -82,7 +82,7 @@ def doubled(run: RunMaker) -> None:
 
 
 def retried(run: RunMaker) -> None:
-    """Another attempt of one operation has a value of its own; both may be stored."""
+    """Another attempt of an operation has a value of its own; both may be stored."""
     body = body_of(COUNT, operation=4)
     run.specs.append(spec_of(COUNT, body=body))
     run.sends.append(Sent(COUNT, operation=4, body=body))
@@ -110,7 +110,7 @@ def place_not_told(run: RunMaker) -> None:
 
 
 def overtaken(run: RunMaker) -> None:
-    """Message 6 began when 8 had been answered, and stands before it."""
+    """Message 6 began when 8 had been answered, and is stored before it."""
     run.sends[6].invoked_ns = 200 * MS
 
 
@@ -190,7 +190,7 @@ def read_while_sent(run: RunMaker) -> None:
 
 
 def in_order_twice(run: RunMaker) -> None:
-    """First deliveries count: a repetition of the old is no disorder."""
+    """First deliveries count: a repetition of old ones is no disorder."""
     run.record.ordered_topics = ["Trial"]
     add(run, lambda ids, made: [ids.deliver(0, 0, 0, 88 * SECOND)])
 
@@ -271,8 +271,8 @@ def test_ordered_messages_in_another_order(run: RunMaker) -> None:
 def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
     tmp_path: Path, offset: int | None, expected: set[str]
 ) -> None:
-    """What stood at offset 0 was lost, message 0 came there, and its reader had passed it already
-    (seed 830079)."""
+    """The message at offset 0 was lost, message 0 got the place, and its reader had already passed
+    it."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
     run.record.ordered_topics = ["Trial"]
     run.delivered = []
@@ -302,8 +302,8 @@ def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
 def test_ordered_messages_where_the_reader_had_got_a_second_masters(
     run: RunMaker, offset: int | None, at_s: int, expected: set[str]
 ) -> None:
-    """At the place of message 0 its reader had got what a second master had there, and went on
-    behind it (seed 1505028)."""
+    """At the place of message 0 its reader had got a second master's message, and continued after
+    it."""
     run.record.ordered_topics = ["Trial"]
     run.delivered = []
     for send in run.sends:
@@ -338,7 +338,7 @@ def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
 def test_a_record_that_was_damaged_is_not_where_it_was(
     run: RunMaker, reported: bool, expected: set[str]
 ) -> None:
-    """Its queue's number was flipped on the only copy, and others copied it (seed 867449)."""
+    """Its queue's number was flipped on the only copy, and copied from there."""
     run.sends[12] = Sent(12, queue=5)
     run.read_values = [value for value in range(COUNT) if value != 12]
     at = run._made().places[12][2] + 12

@@ -1,4 +1,4 @@
-"""Expectations of a scenario: each missed by a hair, and met by one."""
+"""Expectations of a scenario: each just missed, and just met."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ def maker(tmp_path: Path) -> RunMaker:
 
 
 def fail_between(maker: RunMaker, first: int, last: int, *, until_ns: int) -> None:
-    """These sends failed; the one behind them was acknowledged at that time."""
+    """Let these sends fail; the next one is acknowledged at that time."""
     for value in range(first, last + 1):
         maker.sends[value] = replace(maker.sends[value], outcome=Outcome.WEAK)
     invoked_ns = (last + 1) * 10 * MS
@@ -45,7 +45,7 @@ def test_what_is_not_expected_is_not_judged(maker: RunMaker) -> None:
 def test_an_outage_counts_from_the_last_acknowledgement(
     maker: RunMaker, limit_s: float, is_missed: bool
 ) -> None:
-    fail_between(maker, 5, 6, until_ns=1 * SECOND)  # the last one before returned at 45 ms
+    fail_between(maker, 5, 6, until_ns=1 * SECOND)  # the previous one returned at 45 ms
     maker.sends[5] = replace(maker.sends[5], invoked_ns=41 * MS, returned_ns=55 * MS)
     maker.record.expect = Expectation(rto_s=limit_s)
     judgement = maker.judge(only=IDS)
@@ -126,6 +126,6 @@ def test_expectations_are_in_the_record(maker: RunMaker) -> None:
 
 
 def judge_again(maker: RunMaker) -> Judgement:
-    """Judge what is written, with another record."""
+    """Judge the written run with another record."""
     maker.record.save(maker.path)
     return judge_run(maker.path, only=IDS)

@@ -1,4 +1,4 @@
-"""Settings that are changed under load have to be what nodes then say: S29."""
+"""Nodes report the settings that were changed under load: S29."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_a_node_says_what_it_was_told(
 
 
 def test_what_it_was_started_with_is_not_known_from_what_it_was_told(tmp_path: Path) -> None:
-    """The first look began in the life before."""
+    """The first query began in the previous process."""
     run = RunMaker(tmp_path / "run")
     started(run, 19)
     showing(run, 19.005, "500")

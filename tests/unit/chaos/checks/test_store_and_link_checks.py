@@ -1,4 +1,4 @@
-"""Checks of directories, images, recoveries and links: a case each, and its innocent twin."""
+"""Checks of stores, images, recoveries and links: each with a violation and an innocent case."""
 
 import json
 import os
@@ -126,7 +126,7 @@ def abort_after_clean_stop(run: RunMaker) -> None:
 
 
 def abort_after_kill(run: RunMaker) -> None:
-    """Killed at the end: the file is what it has to leave."""
+    """Killed at the end: the abort file must be present."""
     abort_after_clean_stop(run)
     run.record.stopped_cleanly = ["b1", "b3"]
 
@@ -187,7 +187,7 @@ def test_damage_without_a_word_of_the_node_is_found(run: RunMaker) -> None:
 
 
 def image(run: RunMaker, cause: str, *, count: int = COUNT, **fields: object) -> None:
-    """Node b2's store as it was at 1 s; it had recovered, and does so again."""
+    """Take an image of b2's store at 1 s; the node had recovered, and recovers again."""
     run.event(1, "b2", "recovered", end=0)
     run.event(SECOND, "b2", "exit", cause=cause)
     run.images.append(
@@ -235,7 +235,7 @@ def test_an_image_from_before_the_damage_is_not_excused_by_it(
 def test_a_node_that_ends_before_it_has_recovered_tells_of_no_damage(
     run: RunMaker, recovered_ns: int, hit: str, expected: set[str]
 ) -> None:
-    """Of the file that was hit (seed 1306722)."""
+    """Only damage of the file that was hit is excused."""
 
     def harm(root: Path) -> None:
         overwrite(root / "consumequeue" / TOPIC / "0" / f"{0:020d}", 48, bytes(4))
@@ -250,7 +250,7 @@ def test_a_node_that_ends_before_it_has_recovered_tells_of_no_damage(
 def test_a_kill_within_a_recovery_finds_what_the_power_cut_left(
     run: RunMaker, cut: bool, expected: set[str]
 ) -> None:
-    """All of the log was lost, and what was not cut yet of the queues points into it."""
+    """The whole log was lost, and remaining queue units point into it."""
 
     def take(root: Path) -> None:
         segment_of(root, 0)[0].unlink()
@@ -297,7 +297,7 @@ def test_marks_that_were_ahead_of_the_disk(run: RunMaker) -> None:
 
 
 def own_marks(root: Path, flushed: bytes | int, **changes: object) -> None:
-    """As rocketbed leaves them when it is killed; `flushed` is F, or the bytes of its file."""
+    """Write the marks as a killed node leaves them; `flushed` is F, or the bytes of its file."""
     mark: dict[str, object] = {
         "id": "one",
         "clean": None,
@@ -317,12 +317,12 @@ def own_marks(root: Path, flushed: bytes | int, **changes: object) -> None:
 
 
 UNIT = 6
-"""Of queue 0 in the images below: of message 12, which ends below or above their marks."""
+"""Unit of message 12 in queue 0 of the images below, which ends below or above their marks."""
 Harm = Callable[[Path], object]
 
 
 def unit_gone(root: Path) -> None:
-    """Later ones are there."""
+    """Later units are present."""
     overwrite(queue_of(root), UNIT * 20, bytes(20))
 
 
@@ -347,7 +347,7 @@ def foreign_abort(root: Path) -> None:
 
 
 def index_newer(root: Path) -> None:
-    """The file that the mark names is gone, and another one there."""
+    """The file that the mark names is missing, and another one is present."""
     next((root / "index").iterdir()).rename(root / "index" / "20311114221322221")
 
 
@@ -380,7 +380,7 @@ def test_what_the_mark_of_an_image_promises_is_there(
     changes: dict[str, object],
     expected: set[str],
 ) -> None:
-    """`marked`: the messages below the mark W."""
+    """`marked` is the number of messages below the mark W."""
     end = ends(tmp_path)[marked - 1] if marked else 0
 
     def harm(root: Path) -> None:
@@ -394,7 +394,7 @@ def test_what_the_mark_of_an_image_promises_is_there(
 
 
 def keep_marks(run: RunMaker) -> None:
-    """A node has one at the end."""
+    """A node has a mark at the end."""
     harm(run, partial(own_marks, flushed=0), node="b3")
 
 
@@ -449,7 +449,7 @@ def test_a_kill_leaves_what_was_acknowledged_as_flushed_in_F(
 def test_a_power_cut_leaves_an_older_F_to_the_kill_that_comes_after_it(
     run: RunMaker, tmp_path: Path, cut_s: int, expected: set[str]
 ) -> None:
-    """Who was elected leads until another one is (`soak-failover` seed 1125)."""
+    """An elected leader leads until another one is elected."""
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
     run.event(cut_s * SECOND, "b1", "exit", cause="powercut", written=0, durable=0)
     harm = partial(own_marks, flushed=ends(tmp_path)[-2] + 8)
@@ -461,7 +461,7 @@ def test_a_power_cut_leaves_an_older_F_to_the_kill_that_comes_after_it(
 def test_F_is_not_written_where_a_node_can_open_no_file(
     run: RunMaker, tmp_path: Path, end_s: int, expected: set[str]
 ) -> None:
-    """It says so; what it acknowledged before is there (seed 900755)."""
+    """It reports that; what it acknowledged before is there."""
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
     run.strike(0, "", "disk", targets=["b1"], step="disk b1 no-descriptors", label="e9")
     run.strike(end_s * SECOND, "", "heal", targets=["b1"], label="e9")
@@ -519,7 +519,7 @@ def test_damage_below_what_was_on_disk(run: RunMaker, durable: int, expected: se
 def test_where_a_queue_file_stands_says_nothing_of_the_log(
     run: RunMaker, cause: str, expected: set[str]
 ) -> None:
-    """A power cut may leave a queue's later file and not the one before (seed 1270821)."""
+    """A power cut may leave a queue's later file and not the previous one."""
 
     def later(root: Path) -> None:
         file = queue_of(root)
@@ -680,8 +680,8 @@ def test_a_node_keeps_what_it_cuts_off(
     size: int,
     resumed: bool,
 ) -> None:
-    """Also where a slave's log ended inside a record, and where it died in the cut and did it at
-    its next start."""
+    """Also if a slave's log ended inside a record, or if it died in the cut and completed it at its
+    next start."""
     cut(run)
     if resumed:
         run.event(21 * SECOND - 2 * MS, "b2", "exit", cause="kill", written=size)
@@ -752,9 +752,9 @@ def test_reports_against_the_disk(
     ("written", "durable", "reported", "expected"),
     [
         (1000, 0, 1, set()),  # a question
-        (0, 0, 4096, set()),  # where does your log begin?
+        (0, 0, 4096, set()),  # a request for the start of the log
         (4000, 4000, 1 << 20, {"R3"}),
-        ((1 << 20) - 100, (1 << 20) - 100, 1 << 20, set()),  # behind a blank record
+        ((1 << 20) - 100, (1 << 20) - 100, 1 << 20, set()),  # after a blank record
         ((1 << 20) - 100, (1 << 20) - 200, 1 << 20, {"R3"}),
     ],
 )
@@ -774,7 +774,7 @@ def test_reports_that_acknowledge_nothing_written(
 def test_a_file_whose_last_record_is_on_disk_is_so_while_the_next_is_written(
     run: RunMaker, second: int, expected: set[str]
 ) -> None:
-    """Seed 868974."""
+    """The next file is written while the last record of the previous one is durable."""
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
     run.trace, run.acks = Trace(), Trace()
     for time_ns, written in ((1, 900), (2, (1 << 20) - 100), (3, second), (4, (1 << 20) + 900)):
@@ -805,7 +805,7 @@ def test_a_follower_gets_on(run: RunMaker, follower: list[int], expected: set[st
 def test_a_follower_that_cuts_gets_on(
     run: RunMaker, seconds: list[int], expected: set[str]
 ) -> None:
-    """Once at a place (seed 1273034)."""
+    """It cuts only once at one place."""
     samples(run, "b1", [50] * 10, master=True)
     samples(run, "b2", [6, 6, 6, 6, 6, 5, 5, 5, 5, 5], master=False)
     for second in seconds:
@@ -826,8 +826,7 @@ def test_a_follower_that_cuts_gets_on(
 def test_a_follower_with_a_slow_disk_gets_on(
     run: RunMaker, seconds: int, disk_ms: int, cut_s: int, expected: set[str]
 ) -> None:
-    """For as long as its recovery and the syncs of a cut take it may stand still (seeds 1283078,
-    1391062)."""
+    """It may stand still for as long as its recovery and the syncs of a cut take."""
     if cut_s:
         run.event(cut_s * SECOND, "b2", "cut", start=5, end=6)
     run.record.facts["disks_ns"] = {"b1": 300 * MS, "b2": disk_ms * MS}
@@ -885,7 +884,7 @@ def test_images_agree_with_the_final_log(run: RunMaker, time_ns: int) -> None:
 def test_a_byte_that_no_checksum_covers_may_become_the_truth(
     run: RunMaker, byte: int, expected: set[str]
 ) -> None:
-    """It was flipped on b2, which is master later (seed 866600)."""
+    """It was flipped on b2, which is master later."""
     image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
     hit = f"commitlog/{0:020d} byte {byte}"
     run.event(2 * SECOND, "b2", "damaged", hit=hit, kind="flip", untold=True)
@@ -896,7 +895,7 @@ def test_a_byte_that_no_checksum_covers_may_become_the_truth(
 def test_what_a_second_master_wrote_is_no_part_of_the_truth(
     run: RunMaker, tmp_path: Path, stands_at: int, expected: set[str]
 ) -> None:
-    """Until it follows again; what it had when it became one is (seed 867516)."""
+    """Not before it follows again; only what it had at its promotion counts."""
     end_offsets = ends(tmp_path)
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.trace = Trace()
@@ -912,7 +911,7 @@ def test_what_a_second_master_wrote_is_no_part_of_the_truth(
 def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
     run: RunMaker, tmp_path: Path, written_to: int, expected: set[str]
 ) -> None:
-    """What it has once it follows again is judged (seed 869218)."""
+    """What it has after it follows again is judged."""
     end_offsets = ends(tmp_path)
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.trace = Trace()
@@ -943,7 +942,7 @@ def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
 def test_what_began_an_epoch_that_never_came_to_lead_is_no_part_of_the_truth(
     run: RunMaker, stands_at: int, epochs_led: list[int], acknowledged: int, expected: set[str]
 ) -> None:
-    """soak-failover 1290023, seed 1273057."""
+    """An epoch that never led is not in the surviving log."""
     for value in range(acknowledged, len(run.sends)):
         run.sends[value] = Sent(value, Outcome.INFO)
     marker = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":4,"leader":3}')
@@ -976,8 +975,8 @@ def test_what_a_leader_began_again_alone_is_no_part_of_the_truth(
     acknowledged: int,
     expected: set[str],
 ) -> None:
-    """It was killed over the marker of its second epoch, and the next leader began one at the same
-    place that was over before anybody saw it (seed 1518002)."""
+    """It was killed at the marker of its second epoch, and the next leader began one at the same
+    place, which was over before any sample showed it."""
     end_offsets = ends(tmp_path)
     run.sends[acknowledged:] = [Sent(value, Outcome.INFO) for value in range(acknowledged, COUNT)]
     own_marker = Spec("rmq_sys_rb_epoch", 0, b'{"epoch":4,"leader":1}')
@@ -1006,7 +1005,7 @@ def test_an_image_with_other_bytes(run: RunMaker) -> None:
 def test_what_is_being_cut_is_no_part_of_the_truth(
     run: RunMaker, tmp_path: Path, later_event: str, expected: set[str]
 ) -> None:
-    """A power cut leaves what a cut has not reached yet (seed 1271838)."""
+    """A power cut leaves what a cut has not reached yet."""
     end_offsets = ends(tmp_path)
     specs = [*run.specs[:6], spec_of(500, queue_id=1), *run.specs[7:]]
     run.event(SECOND - 10 * MS, "b3", "cut", start=end_offsets[5], end=end_offsets[6])

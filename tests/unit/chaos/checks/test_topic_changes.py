@@ -1,4 +1,4 @@
-"""Changes of a topic have to be in every table at the end, and hold meanwhile: S27, A40."""
+"""Changes of a topic are in every table at the end, and hold meanwhile: S27, A40."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def table(run: RunMaker, node: str, queues: int, perm: int) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
-    """The topic gets a fifth queue; before, it is closed to readers, who come later (at 90 s)."""
+    """The topic gets a fifth queue, and is closed to readers before; these come later (at 90 s)."""
     made = RunMaker(tmp_path / "run")
     made.event(50 * SECOND, "", "topic_changed", topic=TOPIC, queues=4, perm=WRITE)
     made.event(55 * SECOND, "", "topic_widening", topic=TOPIC)
