@@ -27,8 +27,7 @@ BACK_NS = 3 * SECOND_NS
 ANSWER_NS = SECOND_NS
 """A send must be answered within this time after every node of its group holds the message."""
 SAFE_NS = SECOND_NS // 2
-"""From this long after that, "not safe" is no longer an acceptable answer: a time-out is a
-second."""
+"""From this long after that, "not safe" is no acceptable answer; a time-out is a second."""
 TRIPS = 2
 """On a slow network, additional round trips: the slave's acknowledgement and the answer."""
 

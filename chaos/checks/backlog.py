@@ -1,7 +1,7 @@
 """Every group and every follower reads to the end once the faults are over.
 
-The run waits for that and reports who did not get there (L8); these checks look at what was written
-down.
+The run waits for that and reports readers that do not get there (L8); these checks examine the
+history and the tables.
 """
 
 from bisect import bisect_right
@@ -256,7 +256,7 @@ def _began_ns(case: Case, reader: str) -> int:
 
 
 def _last(times: list[int], time_ns: int) -> int:
-    """Return the last of ascending times up to a time; -1 if there is none."""
+    """Return the last of ascending times up to a time; -1 if all are later."""
     at = bisect_right(times, time_ns)
     return times[at - 1] if at else -1
 

@@ -4,7 +4,7 @@ from rocketbed.chaos.evidence.history import Event
 
 
 def step_of(event: Event) -> str:
-    """Return the step that caused an event; empty if there is none."""
+    """Return the step that caused an event; empty without one."""
     return str(event.fields.get("step", ""))
 
 

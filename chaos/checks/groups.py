@@ -152,7 +152,7 @@ def _excuse_of_skip(case: Case, group: int, queue: int, offset: int, value: int)
     passed_ns, until_ns = passed_between(evidence, group, queue, offset)
     loss_of_place = losses.excuses_by_key.get(pack(queue, offset))
     if loss_of_place is not None:
-        # A message without a tag of the group's was passed without being delivered.
+        # A group with a tag filter passes messages with other tags without their delivery.
         is_filtered = group in evidence.subscribed_tags
         since_ns = passed_ns - POLL_DELAY_NS if is_filtered else passed_ns
         if since_ns <= loss_of_place.end_ns:
@@ -188,7 +188,7 @@ def _may_be_reused(evidence: Evidence, queue: int, offset: int, loss: Excuse) ->
     sends, stored = evidence.sends, evidence.stored
     earlier_sends = sends.at(passes.below(sends.column("invoked_ns"), loss.end_ns))
     if len(passes.matching(earlier_sends.column("attempt"), (OWN_ATTEMPTS,))):
-        return True  # nobody knows how often these were stored
+        return True  # it is unknown how often these were stored
     absent = earlier_sends.at(passes.missing(earlier_sends.column("value"), stored.values))
     lost = sum(
         place == queue or (place < 0 and _may_be_of(evidence, row, queue))

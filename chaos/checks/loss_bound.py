@@ -182,7 +182,7 @@ class Losses:
 
     def written_before(self, image: NodeLog, limit: int) -> int:
         """Return the highest end, up to `limit`, of a message that the image's node had
-        acknowledged as master since it began to serve; 0 if there is none.
+        acknowledged as master since it began to serve; 0 without one.
 
         An image that lost its files does not know the ends of its records, but the acknowledgements
         do.

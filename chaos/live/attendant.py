@@ -112,7 +112,7 @@ class RunAttendant:
         return answer
 
     def end_storm(self) -> bool:
-        """End the fault phase; False if there is none."""
+        """End the fault phase; False if it is not running."""
         if self._conductor is None or self._conductor.phase != "storm":
             return False
         self._conductor.end_storm()

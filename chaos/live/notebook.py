@@ -47,7 +47,7 @@ class Notebook:
         self.steps.append(Step(trigger=trigger, verb=verb, target=target, words=words))
 
     def end(self, verbs: Sequence[str], name: str, time_s: float) -> None:
-        """End the last of these verbs on a member; if there is none, the call records a start."""
+        """End the last of these verbs on a member; without one, the call records a start."""
         for place in range(len(self.steps) - 1, -1, -1):
             step = self.steps[place]
             if step.verb in verbs and step.target == self.names[name] and step.for_s is None:

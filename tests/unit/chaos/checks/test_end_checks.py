@@ -307,7 +307,7 @@ def test_a_group_owes_no_position_of_what_a_second_master_took(
     if seen_s:
         last = COUNT - 1 - COUNT % 2
         got = [(last, last // 2)]
-        run.rows.append(lambda run, made, ids: ids.pull(9, 1, last // 2, got, seen_s * SECOND))
+        run.rows.append(lambda run, built, ids: ids.pull(9, 1, last // 2, got, seen_s * SECOND))
     step = "at 39s double b2 for 2s"
     run.strike(39 * SECOND, "b2", "double", step=step, targets=["b2"], for_s=2.0)
     run.strike(41 * SECOND, "b2", "heal", step=step, targets=["b2"])

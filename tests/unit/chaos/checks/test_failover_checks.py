@@ -118,10 +118,12 @@ def test_a_position_that_may_be_forgotten(maker: RunMaker, cause: str) -> None:
         maker.strike(95 * MS, "b1", "kill")
     elif cause == "reset":
         reset = {"function": Function.RESET_OFFSET, "queue_offset": 0}
-        maker.rows.append(lambda _maker, _made, ids: [ids.commit(0, 0, 100 * MS)._replace(**reset)])
+        maker.rows.append(
+            lambda _maker, _built, ids: [ids.commit(0, 0, 100 * MS)._replace(**reset)]
+        )
     elif cause == "another member":
         maker.rows.append(
-            lambda _maker, _made, ids: [
+            lambda _maker, _built, ids: [
                 ids.commit(0, 6, at * MS)._replace(process=6) for at in (80, 115)
             ]
         )

@@ -157,7 +157,7 @@ def went_back(run: RunMaker, *, delivered: int) -> None:
 def went_back_and_got_that(run: RunMaker) -> None:
     went_back(run, delivered=2)
     commit(run, 0, 3, 83 * SECOND)
-    run.rows.append(lambda run, made, ids: [ids.commit(0, 12, 95 * SECOND)])
+    run.rows.append(lambda run, built, ids: [ids.commit(0, 12, 95 * SECOND)])
 
 
 def went_back_and_got_another(run: RunMaker) -> None:
@@ -236,7 +236,7 @@ def committed_twice(run: RunMaker, *, first: int = 2, software: str = "rocketmq-
     forgotten(run)
     run.record.facts["software"] = software
     run.rows.append(
-        lambda run, made, ids: [ids.commit(0, first, 48 * SECOND)._replace(node=ids.b1)]
+        lambda run, built, ids: [ids.commit(0, first, 48 * SECOND)._replace(node=ids.b1)]
     )
 
 
@@ -251,7 +251,7 @@ def committed_another_before(run: RunMaker) -> None:
 def committed_less_since(run: RunMaker) -> None:
     """Commit by a member that had started with a slave's position."""
     forgotten(run)
-    run.rows.append(lambda run, made, ids: [ids.commit(0, 2, 70 * SECOND)])
+    run.rows.append(lambda run, built, ids: [ids.commit(0, 2, 70 * SECOND)])
 
 
 def forgotten_beside_another_member(run: RunMaker, *, begin: int = 45, until: int = 55) -> None:
@@ -384,7 +384,7 @@ def lost_later(run: RunMaker, *, got_ns: int) -> None:
     run.event(251 * MS, "b1", "recovered", end=1_000)
     run.event(252 * MS, "b1", "start", role="master", id=0)
     deliver(run, COUNT - 2, COUNT // 2 - 1, got_ns, process=5)
-    run.rows.append(lambda _run, _made, ids: [ids.commit(0, COUNT // 2, 80 * SECOND)])
+    run.rows.append(lambda _run, _built, ids: [ids.commit(0, COUNT // 2, 80 * SECOND)])
 
 
 def lost_and_replaced(run: RunMaker) -> None:
@@ -801,7 +801,7 @@ def test_a_lost_message_of_another_tag_is_passed_without_being_given(
     run = RunMaker(tmp_path / "run", nodes=("b1",))
     lost_and_replaced(run)
     in_group(run, *tags)
-    run.rows.append(lambda _run, _made, ids: [ids.commit(0, COUNT // 2, at_ms * MS)])
+    run.rows.append(lambda _run, _built, ids: [ids.commit(0, COUNT // 2, at_ms * MS)])
     result = results(run.judge(only=["A22"]))["A22"]
     assert (result.found, result.allowed_found) == expected
 

@@ -847,9 +847,9 @@ def test_a_delayed_message_was_passed_only_at_its_own_place(
     accepted |= {"invoked_ns": 35 * SECOND, "returned_ns": 35 * SECOND, "operation": LOOSE}
     late_row = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "operation": ORDERED, "value": VALUE}
     run.rows.append(
-        lambda _run, made, ids: [
+        lambda _run, built, ids: [
             ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **sent_row),
-            ids.row(Function.HEAR, topic=ids.told, value=6, **_stands(accepted, made, stays)),
+            ids.row(Function.HEAR, topic=ids.told, value=6, **_stands(accepted, built, stays)),
             ids.row(Function.HEAR, topic=ids.told, **late_row),
         ]
     )

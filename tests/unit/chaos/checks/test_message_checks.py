@@ -73,7 +73,7 @@ def other_body(run: RunMaker) -> None:
 
 
 def delivered_unknown(run: RunMaker) -> None:
-    add(run, lambda ids, made: [ids.deliver(555, 0, 0, 85 * SECOND)])
+    add(run, lambda ids, built: [ids.deliver(555, 0, 0, 85 * SECOND)])
 
 
 def doubled(run: RunMaker) -> None:
@@ -120,79 +120,79 @@ def side_by_side(run: RunMaker) -> None:
 
 
 def pull_goes_back_within(run: RunMaker) -> None:
-    add(run, lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (4, 2), (2, 1)], 60 * SECOND))
+    add(run, lambda ids, built: ids.pull(9, 0, 0, [(0, 0), (4, 2), (2, 1)], 60 * SECOND))
 
 
 def pull_rises(run: RunMaker) -> None:
-    add(run, lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (2, 1), (4, 2)], 60 * SECOND))
+    add(run, lambda ids, built: ids.pull(9, 0, 0, [(0, 0), (2, 1), (4, 2)], 60 * SECOND))
 
 
 def pull_skips_within(run: RunMaker) -> None:
-    add(run, lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (4, 2)], 60 * SECOND))
+    add(run, lambda ids, built: ids.pull(9, 0, 0, [(0, 0), (4, 2)], 60 * SECOND))
 
 
 def pull_begins_late(run: RunMaker) -> None:
-    add(run, lambda ids, made: ids.pull(9, 0, 0, [(4, 2)], 60 * SECOND))
+    add(run, lambda ids, built: ids.pull(9, 0, 0, [(4, 2)], 60 * SECOND))
 
 
 def pull_begins_early(run: RunMaker) -> None:
-    add(run, lambda ids, made: ids.pull(9, 0, 2, [(2, 1)], 60 * SECOND))
+    add(run, lambda ids, built: ids.pull(9, 0, 2, [(2, 1)], 60 * SECOND))
 
 
 def pull_where_asked(run: RunMaker) -> None:
-    add(run, lambda ids, made: ids.pull(9, 0, 2, [(4, 2)], 60 * SECOND))
+    add(run, lambda ids, built: ids.pull(9, 0, 2, [(4, 2)], 60 * SECOND))
 
 
 def led_back(run: RunMaker) -> None:
     add(
         run,
-        lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (2, 1)], 60 * SECOND, told=1),
-        lambda ids, made: ids.pull(9, 0, 1, [(2, 1)], 61 * SECOND),
+        lambda ids, built: ids.pull(9, 0, 0, [(0, 0), (2, 1)], 60 * SECOND, told=1),
+        lambda ids, built: ids.pull(9, 0, 1, [(2, 1)], 61 * SECOND),
     )
 
 
 def sought_back(run: RunMaker) -> None:
     add(
         run,
-        lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (2, 1)], 60 * SECOND),
-        lambda ids, made: ids.pull(9, 0, 0, [(0, 0)], 61 * SECOND),
+        lambda ids, built: ids.pull(9, 0, 0, [(0, 0), (2, 1)], 60 * SECOND),
+        lambda ids, built: ids.pull(9, 0, 0, [(0, 0)], 61 * SECOND),
     )
 
 
 def led_beyond(run: RunMaker) -> None:
     add(
         run,
-        lambda ids, made: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND, told=3),
-        lambda ids, made: ids.pull(9, 0, 3, [(6, 3)], 61 * SECOND),
+        lambda ids, built: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND, told=3),
+        lambda ids, built: ids.pull(9, 0, 3, [(6, 3)], 61 * SECOND),
     )
 
 
 def sought_beyond(run: RunMaker) -> None:
     add(
         run,
-        lambda ids, made: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND),
-        lambda ids, made: ids.pull(9, 0, 3, [(6, 3)], 61 * SECOND),
+        lambda ids, built: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND),
+        lambda ids, built: ids.pull(9, 0, 3, [(6, 3)], 61 * SECOND),
     )
 
 
 def vanished(run: RunMaker) -> None:
     run.sends.append(Sent(99, Outcome.INFO, queue_offset=-1, physical=-1))
-    add(run, lambda ids, made: [ids.deliver(99, 1, 12, 85 * SECOND)])
+    add(run, lambda ids, built: [ids.deliver(99, 1, 12, 85 * SECOND)])
 
 
 def read_too_soon(run: RunMaker) -> None:
-    add(run, lambda ids, made: [ids.deliver(20, *made.places[20][:2], 100 * MS)])
+    add(run, lambda ids, built: [ids.deliver(20, *built.places[20][:2], 100 * MS)])
 
 
 def read_while_sent(run: RunMaker) -> None:
     """A reader may have it before its producer has the answer."""
-    add(run, lambda ids, made: [ids.deliver(20, *made.places[20][:2], 201 * MS)])
+    add(run, lambda ids, built: [ids.deliver(20, *built.places[20][:2], 201 * MS)])
 
 
 def in_order_twice(run: RunMaker) -> None:
     """First deliveries count: a repetition of old ones is no disorder."""
     run.record.ordered_topics = ["Trial"]
-    add(run, lambda ids, made: [ids.deliver(0, 0, 0, 88 * SECOND)])
+    add(run, lambda ids, built: [ids.deliver(0, 0, 0, 88 * SECOND)])
 
 
 CASES: list[tuple[Change, set[str]]] = [
@@ -257,8 +257,8 @@ def test_ordered_messages_in_another_order(run: RunMaker) -> None:
     run.delivered = []
     add(
         run,
-        lambda ids, made: [
-            ids.deliver(value, *made.places[value][:2], 80 * SECOND + rank * MS)
+        lambda ids, built: [
+            ids.deliver(value, *built.places[value][:2], 80 * SECOND + rank * MS)
             for rank, value in enumerate([2, 0, 1, *range(3, COUNT)])
         ],
     )
@@ -361,6 +361,6 @@ def test_examples_are_the_first_and_the_farthest(run: RunMaker) -> None:
 
 
 def test_a_long_lag_is_a_figure(run: RunMaker) -> None:
-    add(run, lambda ids, made: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND))
+    add(run, lambda ids, built: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND))
     result = results(run.judge())["A16"]
     assert result.figures["lag_max_ms"] == pytest.approx(60_000 - 25)

@@ -22,13 +22,13 @@ def table(run: RunMaker, node: str, queues: int, perm: int) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
     """The topic gets a fifth queue, and is closed to readers before; these come later (at 90 s)."""
-    made = RunMaker(tmp_path / "run")
-    made.event(50 * SECOND, "", "topic_changed", topic=TOPIC, queues=4, perm=WRITE)
-    made.event(55 * SECOND, "", "topic_widening", topic=TOPIC)
-    made.event(CHANGED_NS, "", "topic_changed", topic=TOPIC, queues=5, perm=READ | WRITE)
+    maker = RunMaker(tmp_path / "run")
+    maker.event(50 * SECOND, "", "topic_changed", topic=TOPIC, queues=4, perm=WRITE)
+    maker.event(55 * SECOND, "", "topic_widening", topic=TOPIC)
+    maker.event(CHANGED_NS, "", "topic_changed", topic=TOPIC, queues=5, perm=READ | WRITE)
     for node in NODES:
-        table(made, node, 5, READ | WRITE)
-    return made
+        table(maker, node, 5, READ | WRITE)
+    return maker
 
 
 def as_it_should_be(run: RunMaker) -> None:
