@@ -178,9 +178,8 @@ def delays_under_faults(case: Case, findings: Findings) -> int:
     limits = passes.column([until_ns] * len(sends))
     sent = sends.at(passes.below(sends.column("returned_ns"), limits))
     items = (item for _, rows in _readers(case) for item in _delays(sent, rows))
-    delays = [
-        max(delay, 0) for _, _, delay in items
-    ]  # readers may get it sooner than the sender its acknowledgement
+    # A reader may get a message before its sender gets the acknowledgement.
+    delays = [max(delay, 0) for _, _, delay in items]
     if not delays:
         raise NotApplicable("nothing that was acknowledged under faults came to anybody")
     findings.figures = spread("delay", delays)

@@ -81,7 +81,7 @@ class Losses:
         self.ends = node_ends(evidence)
         self.lineages = lineages(evidence, self.ends)
         self.loss_points = [
-            Loss(lineage, turn) for lineage in self.lineages for turn in lineage.loss_points
+            Loss(lineage, point) for lineage in self.lineages for point in lineage.loss_points
         ]
         self.attempts = Attempts(evidence)
         self.missing: list[Attempt] = []
@@ -143,10 +143,10 @@ class Losses:
         """
         record = Attempt(-1, -1, group, True, begin_ns, until_ns, ENDLESS, 0)
         for loss in self.loss_points:
-            turn = loss.point
-            takes_something = turn.threshold is None or turn.threshold < turn.end
+            point = loss.point
+            takes_something = point.threshold is None or point.threshold < point.end
             concerns_group = group in (loss.lineage.group, -1)
-            if not (concerns_group and takes_something and turn.change.time_ns > begin_ns):
+            if not (concerns_group and takes_something and point.change.time_ns > begin_ns):
                 continue
             is_open = not is_safe and loss.point.change.kind == PROMOTE
             may_take = is_open or self._may_take(loss, record)
@@ -274,15 +274,15 @@ class Losses:
         return None
 
     def _may_take(self, loss: Loss, message: Attempt) -> bool:
-        turn = loss.point
-        if message.invoked_ns >= turn.change.time_ns:
+        point = loss.point
+        if message.invoked_ns >= point.change.time_ns:
             return False
         # If the end of the log is unknown, nothing can be held against the node; `unobserved` then
         # keeps the check from passing. A message of unknown place is excused only if it was never
         # acknowledged.
-        if turn.threshold is None or message.end is None:
-            return not message.acknowledged or turn.threshold is None
-        if message.end <= turn.threshold:
+        if point.threshold is None or message.end is None:
+            return not message.acknowledged or point.threshold is None
+        if message.end <= point.threshold:
             return False
         return not message.acknowledged or self._promise_allows(loss, message)
 
@@ -294,9 +294,8 @@ class Losses:
         if promise.replication == "async" or promise.copies <= 1:
             return True
         if self._evidence.elects:
-            return self._lost_its_copy(
-                loss, message
-            )  # a controller must choose a node that has them all
+            # A controller must choose a node that has all of them.
+            return self._lost_its_copy(loss, message)
         if self._holders(loss.lineage, message, without=change.node) >= promise.copies:
             return True
         return self._lost_its_copy(loss, message)
@@ -347,8 +346,8 @@ class Losses:
     ) -> bool:
         """True if a node may have had the message and lost it; by default the promoted node, until
         its promotion."""
-        turn = loss.point
-        node, until_ns = node or turn.change.node, until_ns or turn.change.time_ns
+        point = loss.point
+        node, until_ns = node or point.change.node, until_ns or point.change.time_ns
         end = message.end or 0
         cut_short = self._evidence.disks.cut_short
         # With elections a node that lacks something must not lead, damaged or not.

@@ -231,10 +231,8 @@ def process_spans(evidence: Evidence) -> dict[Place, dict[int, tuple[int, int]]]
     ):
         spans_of_place = spans[group, queue]
         first, last = spans_of_place.get(process, (time_ns, time_ns))
-        spans_of_place[process] = (
-            min(first, time_ns),
-            max(last, time_ns),
-        )  # unanswered ones come last
+        # Rows of unanswered requests come last, out of order.
+        spans_of_place[process] = min(first, time_ns), max(last, time_ns)
     return spans
 
 

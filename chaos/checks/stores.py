@@ -165,9 +165,8 @@ def abort_law(case: Case, findings: Findings) -> int:
             continue
         examined += 1
         marks = image.directory.marks
-        is_stopped = (
-            marks is not None and marks.trusted
-        )  # `clean` is stored, as the last act of a stop
+        # `clean` is stored: the last act of a stop.
+        is_stopped = marks is not None and marks.trusted
         if not image.directory.has_abort and not is_stopped:
             text = f"{image.label}: there is no abort file, although the process lived"
             findings.add(

@@ -32,9 +32,8 @@ Change = Callable[[RunMaker], None]
 @pytest.fixture
 def run(tmp_path: Path) -> RunMaker:
     maker = RunMaker(tmp_path / "run")
-    maker.strike(
-        SECOND, "b1", "reset"
-    )  # with a fault, so that late rows in these runs are not judged
+    # With a fault, so that late rows in these runs are not judged.
+    maker.strike(SECOND, "b1", "reset")
     return maker
 
 
