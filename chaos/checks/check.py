@@ -171,7 +171,7 @@ def check(
                 for (name, grade), findings in zip(heads, collected, strict=True)
             ]
 
-        run.__doc__ = look.__doc__
+        run.__doc__ = examine.__doc__
         return Check(tuple(name for name, _ in heads), run, needs_history)
 
     return decorate
