@@ -86,7 +86,8 @@ def _judge(
     hint = ""
     if judgement.verdict is RunVerdict.UNKNOWN and not script.checks and not script.has_sent:
         hint = f"\n{NOTHING_SENT}"
-    return ChecksFailed(f"{asked}: {summary_text(judgement, record)}{hint}", result.finding_ids)
+    text = summary_text(judgement, record, explain=True)
+    return ChecksFailed(f"{asked}: {text}{hint}", result.finding_ids)
 
 
 def play(spec: RunSpec, script: Script, directory: Path) -> tuple[RunRecord, float, str]:

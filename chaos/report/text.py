@@ -53,17 +53,13 @@ def run_command(record: RunRecord) -> str:
     return command
 
 
-def _passed_over(judgement: Judgement) -> str:
+def _inapplicable(judgement: Judgement) -> dict[str, list[str]]:
     """Return the checks that this run had nothing for, by reason."""
     reasons: dict[str, list[str]] = {}
     for result in judgement.results:
         if result.verdict is Verdict.NOT_APPLICABLE:
             reasons.setdefault(result.note, []).append(result.id)
-    if not reasons:
-        return ""
-    count = sum(map(len, reasons.values()))
-    listed = "; ".join(f"{', '.join(ids)} ({reason})" for reason, ids in reasons.items())
-    return f", {count} not run: {listed}"
+    return reasons
 
 
 def excuse_texts(judgement: Judgement, record: RunRecord) -> list[str]:
@@ -77,13 +73,17 @@ def excuse_texts(judgement: Judgement, record: RunRecord) -> list[str]:
     return texts
 
 
-def summary_text(judgement: Judgement, record: RunRecord) -> str:
+def summary_text(judgement: Judgement, record: RunRecord, *, explain: bool = False) -> str:
+    """Return the summary; with `explain`, also why each other check does not apply."""
     facts, ran_on = record.facts, ""
     if "target" in facts:  # the software under test was not our own node
         software, mode = facts.get("software", facts["target"]), facts.get("mode", "classic")
         ran_on = f", {software} in {mode} mode"
     ran = [r for r in judgement.results if r.verdict in (Verdict.OK, Verdict.VIOLATED)]
     held = sum(result.passed for result in ran)
+    reasons = _inapplicable(judgement)
+    others = f", {sum(map(len, reasons.values()))} do not apply" if reasons else ""
+    others += " (--explain says why)" if reasons and not explain else ""
     broken_nodes = facts.get("left_broken")
     lines = [
         f"{judgement.verdict.upper()}  {record.scenario}, seed {record.seed}, {record.backend}"
@@ -96,8 +96,10 @@ def summary_text(judgement: Judgement, record: RunRecord) -> str:
             else []
         ),
         f"loss:     {loss_text(judgement)}",
-        f"checks:   {held} of {len(ran)} held{_passed_over(judgement)}",
+        f"checks:   {held} of {len(ran)} held{others}",
     ]
+    if explain:
+        lines += [f"  {', '.join(ids)}: {reason}" for reason, ids in reasons.items()]
     lines += [f"  excused: {text}" for text in excuse_texts(judgement, record)]
     for result in judgement.findings:
         kind = "  warning" if result.harmless else "  FINDING"

@@ -67,6 +67,7 @@ def demo(
     keep: bool,
     report: Path,
     as_json: bool,
+    explain: bool,
     store: Path | None,
     verify: str | None,
 ) -> int:
@@ -78,7 +79,7 @@ def demo(
         from rocketbed.chaos.demo.trial import DemoOptions, command_again, run_demo
         from rocketbed.chaos.plan.errors import ScenarioError
         from rocketbed.chaos.report.text import summary_text
-        from rocketbed.chaos.search.failures import explain
+        from rocketbed.chaos.search.failures import explain as describe
     except ModuleNotFoundError as exc:
         raise click.UsageError(
             f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
@@ -106,9 +107,9 @@ def demo(
     except KeyboardInterrupt:
         raise click.Abort from None
     except Exception as exc:
-        click.echo(f"rocketbed: {explain(exc)}", err=True)
+        click.echo(f"rocketbed: {describe(exc)}", err=True)
         return EXIT_HARNESS
-    say(summary_text(result.judgement, result.record))
+    say(summary_text(result.judgement, result.record, explain=explain))
     say(f"report: {result.page}")
     say(f"reproduce: {command_again(options)}")
     if as_json:
@@ -124,7 +125,7 @@ def _show_bug(seed: int, report: Path) -> int:
             raise click.UsageError(f"{option.opts[0]} has no meaning with --bug")
     try:
         from rocketbed.chaos.demo.bug import show
-        from rocketbed.chaos.search.failures import explain
+        from rocketbed.chaos.search.failures import explain as describe
     except ModuleNotFoundError as exc:
         raise click.UsageError(
             f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
@@ -137,7 +138,7 @@ def _show_bug(seed: int, report: Path) -> int:
     except KeyboardInterrupt:
         raise click.Abort from None
     except Exception as exc:
-        click.echo(f"rocketbed: {explain(exc)}", err=True)
+        click.echo(f"rocketbed: {describe(exc)}", err=True)
         return EXIT_HARNESS
     if page is None:
         return 1

@@ -12,7 +12,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def judged_options(
     *, report: str, report_help: str = "Directory of the report."
 ) -> Callable[[Command], Command]:
-    """Add `--json` and `--report`."""
+    """Add `--json`, `--explain` and `--report`."""
 
     def decorate(command: Command) -> Command:
         command = click.option(
@@ -21,6 +21,9 @@ def judged_options(
             default=Path(report),
             show_default=True,
             help=report_help,
+        )(command)
+        command = click.option(
+            "--explain", is_flag=True, help="Say why each check that does not apply does not."
         )(command)
         return click.option(
             "--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."

@@ -40,6 +40,7 @@ class LiveOptions:
     report: Path
     port: int
     as_json: bool
+    explain: bool = False
 
 
 def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
@@ -94,7 +95,7 @@ def _tell(outcome: Outcome, place: Place, asked: LiveOptions, say: Callable[[str
             row = {"verdict": outcome.verdict, "error": outcome.error}
             click.echo(json.dumps({**row, "exit_code": outcome.exit_code}))
         return outcome.exit_code
-    say(summary_text(outcome.judgement, outcome.record))
+    say(summary_text(outcome.judgement, outcome.record, explain=asked.explain))
     say(f"report: {place.directory / 'index.html'}")
     say(f"reproduce: rocketbed chaos replay {place.replay}")
     say(f"       or: {run_command(replace(outcome.record, scenario=str(place.scenario)))}")

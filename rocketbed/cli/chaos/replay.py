@@ -34,6 +34,7 @@ def replay(
     net: Literal["auto", "plain", "proxy", "switch"],
     original: bool,
     as_json: bool,
+    explain: bool,
     report: Path,
 ) -> int:
     """Replay FILE (a .rbx written by `chaos run`) and compare it with the original run.
@@ -73,7 +74,7 @@ def replay(
         if as_json:
             click.echo(json.dumps({"verdict": outcome.verdict, "error": outcome.error}))
         return outcome.exit_code
-    say(summary_text(outcome.judgement, outcome.record))
+    say(summary_text(outcome.judgement, outcome.record, explain=explain))
     say(f"report: {page}")
     say(replayed.comparison())
     if replayed.same_digest is not None:

@@ -122,6 +122,7 @@ def run(
     sample: int,
     coverage: bool,
     as_json: bool,
+    explain: bool,
     report: Path,
     verify: str | None,
     is_live: bool,
@@ -140,7 +141,13 @@ def run(
 
         check_live(seeds, corpus, crash_points, verify, strict)
         asked = LiveOptions(
-            options=options, seed=seed, quick=quick, report=report, port=live_port, as_json=as_json
+            options=options,
+            seed=seed,
+            quick=quick,
+            report=report,
+            port=live_port,
+            as_json=as_json,
+            explain=explain,
         )
         return live(scenario, asked, say)
     check_target(target, mode, backend, say)
@@ -168,7 +175,7 @@ def run(
         return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:
         raise click.Abort from None
-    tell(result, say)
+    tell(result, say, explain=explain)
     missed = unreached(result.outcomes) if coverage and backend == "sim" else {}
     for kind, names in missed.items():
         say(f"{kind} that no seed reached: {', '.join(names) or 'none'}")
@@ -187,14 +194,14 @@ def check_live(*others: object) -> None:
         )
 
 
-def tell(result: Campaign, say: Callable[[str], None]) -> None:
+def tell(result: Campaign, say: Callable[[str], None], *, explain: bool = False) -> None:
     """What came of it, for people."""
     if len(result.outcomes) == 1:
         outcome = result.outcomes[0]
         if outcome.judgement is None or outcome.record is None:
             say(f"the run failed: {outcome.error}")
         else:
-            say(summary_text(outcome.judgement, outcome.record))
+            say(summary_text(outcome.judgement, outcome.record, explain=explain))
             if outcome.directory is not None:
                 say(f"report: {outcome.directory / 'index.html'}")
     else:

@@ -167,6 +167,20 @@ def test_the_console_ends_with_verdict_loss_and_findings(
     assert any(line.startswith("loss:     allowed") for line in lines)
 
 
+def test_the_console_explains_why_checks_do_not_apply_if_asked(
+    run_of: Callable[[bool], tuple[Outcome, Path]],
+) -> None:
+    outcome, _ = run_of(False)
+    assert outcome.judgement is not None
+    assert outcome.record is not None
+    short = summary_text(outcome.judgement, outcome.record)
+    assert "do not apply (--explain says why)" in short
+    assert "no topic is ordered" not in short
+    full = summary_text(outcome.judgement, outcome.record, explain=True)
+    assert "--explain" not in full
+    assert "  A15: no topic is ordered" in full.splitlines()
+
+
 def test_thinning_keeps_the_extremes_of_each_column() -> None:
     points = [(float(number), float(number % 7)) for number in range(10_000)]
     points[5_000] = (5_000.0, 99.0)
