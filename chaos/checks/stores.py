@@ -318,6 +318,6 @@ def _has_recovered(evidence: Evidence, image: NodeLog) -> bool:
 
 
 def _example(node: NodeLog, finding: Finding) -> Example:
-    text = f"{node.label}: {finding.rule} {finding.file}: {finding.what}"
+    text = f"{node.label}: {finding.rule} {finding.file}: {finding.text}"
     time_ns = None if node.image is None else node.image.time_ns
     return Example(text, node=node.name, time_ns=time_ns, distance=finding.count)

@@ -348,7 +348,7 @@ def _report_lines(report: Report) -> Iterator[str]:
     for finding in report.findings:
         where = finding.file if finding.offset is None else f"{finding.file} @ {finding.offset}"
         times = f" ({finding.count} times)" if finding.count > 1 else ""
-        yield f"{finding.severity.name.lower():<7} {finding.rule:<6} {where}: {finding.what}{times}"
+        yield f"{finding.severity.name.lower():<7} {finding.rule:<6} {where}: {finding.text}{times}"
         if finding.severity:
             yield f"{'':14} rule: {RULES[finding.rule]}"
         if finding.advice:

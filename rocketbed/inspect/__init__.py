@@ -1,9 +1,8 @@
-"""The independent reader of store directories: what RocketMQ, or rocketbed, left on disk.
+"""Independent reader of the store directories that RocketMQ or rocketbed writes.
 
-It imports nothing of this project, though libraries, so that the checks of
-the testbed, `rocketbed store` and the cross-check of the pipeline rest on a second reading of the
-format. It reads ordinary files, holds a bounded part of them in memory, and never writes unless
-`rebuild` is asked to.
+It imports nothing else of this project, so that the checks of the testbed, `rocketbed store` and
+the pipeline's cross-check rest on a second reading of the format. It needs no broker, holds a
+bounded part of the files in memory, and never writes except in `rebuild`.
 """
 
 from rocketbed.inspect.check.store import Report, check_store

@@ -1,7 +1,7 @@
-"""Bodies that hold something else: packed by the producer, or several messages in one.
+"""Message bodies that are packed: compressed by the producer, or several messages in one.
 
-ZLIB is Python's, LZ4's frame format is short enough to be read here, and ZSTD is unpacked by the
-library `zstandard`, which comes with the extra `zstd`. Sources: store.md 2.3, 2.12.
+ZLIB comes with Python, LZ4's frame format is short enough to be read here, and ZSTD needs the
+library `zstandard` of the extra `zstd`. Sources: store.md 2.3, 2.12.
 """
 
 import struct
@@ -19,7 +19,7 @@ _ZSTD_RUN = 1
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ITEM = struct.Struct(">5i")
 BODY_SIZE_MAX = 64 << 20
-"""No body unpacks to more; a longer one is taken for damage."""
+"""Longest body that is unpacked; anything longer counts as damage."""
 
 
 class MissingCodec(Exception):
@@ -27,7 +27,7 @@ class MissingCodec(Exception):
 
 
 class BatchItem(NamedTuple):
-    """One message of an inner batch; `number` counts from 0."""
+    """A message of an inner batch; `number` counts from 0."""
 
     number: int
     flag: int
@@ -35,11 +35,11 @@ class BatchItem(NamedTuple):
     body: bytes
     properties: dict[str, str]
     stored: bytes
-    """The same as the producer wrote them."""
+    """The properties as the producer wrote them."""
 
 
 def unpack_body(body: bytes, sys_flag: int) -> bytes | None:
-    """The body as it was before the producer packed it; None when it is damaged.
+    """Return the body as it was before the producer compressed it; None when it is damaged.
 
     Raises `MissingCodec` for ZSTD without the extra.
     """
@@ -57,7 +57,7 @@ def unpack_body(body: bytes, sys_flag: int) -> bytes | None:
 
 
 def unpack_inner_batch(body: bytes) -> list[BatchItem] | None:
-    """The messages of an inner batch; None when the lengths do not hold."""
+    """Return the messages of an inner batch; None when the lengths do not add up."""
     items: list[BatchItem] = []
     position = 0
     while position < len(body):
@@ -79,17 +79,18 @@ def unpack_inner_batch(body: bytes) -> list[BatchItem] | None:
 
 
 def _unpack_zlib(data: bytes) -> bytes:
-    """A whole ZLIB stream. Raises `zlib.error`, `ValueError` for damage."""
+    """Unpack a whole ZLIB stream. Raises `zlib.error` or `ValueError` for damage."""
     stream = zlib.decompressobj()
-    found = stream.decompress(data, BODY_SIZE_MAX + 1)
-    # Of a stream that is cut off, or longer than that, it gives what there is.
-    if not stream.eof or len(found) > BODY_SIZE_MAX:
+    unpacked = stream.decompress(data, BODY_SIZE_MAX + 1)
+    # For a stream that is cut off or too long, zlib returns what it has without an error.
+    if not stream.eof or len(unpacked) > BODY_SIZE_MAX:
         raise ValueError(f"the ZLIB stream is cut off, or holds more than {BODY_SIZE_MAX} bytes")
-    return found
+    return unpacked
 
 
 def _unpack_zstd(data: bytes) -> bytes:
-    """A whole ZSTD frame. Raises `ValueError` for damage, `MissingCodec` without the library."""
+    """Unpack a whole ZSTD frame. Raises `ValueError` for damage, `MissingCodec` without the
+    library."""
     try:
         import zstandard
     except ModuleNotFoundError as exc:
@@ -99,22 +100,22 @@ def _unpack_zstd(data: bytes) -> bytes:
     try:
         end = zstandard.frame_header_size(data)
         is_last = False
-        while not is_last:  # the library takes a frame that ends between blocks for a whole one
+        while not is_last:  # the library accepts a frame that is cut off between blocks
             word = int.from_bytes(data[end : end + 3].ljust(3, b"\0"), "little")
             is_last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
             end += 3 + (1 if kind == _ZSTD_RUN else size)
             if end > len(data):
                 raise ValueError("the ZSTD frame is cut off")
-        found = zstandard.ZstdDecompressor().stream_reader(BytesIO(data)).read(BODY_SIZE_MAX + 1)
+        unpacked = zstandard.ZstdDecompressor().stream_reader(BytesIO(data)).read(BODY_SIZE_MAX + 1)
     except zstandard.ZstdError as exc:
         raise ValueError(str(exc)) from exc
-    if len(found) > BODY_SIZE_MAX:
+    if len(unpacked) > BODY_SIZE_MAX:
         raise ValueError(f"the ZSTD frame holds more than {BODY_SIZE_MAX} bytes")
-    return found
+    return unpacked
 
 
 def _unpack_lz4(data: bytes) -> bytes:
-    """A whole LZ4 frame; checksums are passed over, since BODYCRC covers the packed body."""
+    """Unpack a whole LZ4 frame. Its checksums are skipped, since BODYCRC covers the packed body."""
     if data[:4] != _LZ4_MAGIC:
         raise ValueError("not an LZ4 frame")
     flags = data[4]
@@ -164,7 +165,8 @@ def _lz4_length(block: bytes, position: int, length: int) -> tuple[int, int]:
 
 
 def _copy_match(output: bytearray, distance: int, length: int) -> None:
-    """Repeat what stands `distance` bytes back; it may overlap what is being written."""
+    """Repeat `length` bytes from `distance` bytes back; the copy may overlap the bytes it
+    writes."""
     start = len(output) - distance
     if distance <= 0 or start < 0:
         raise ValueError("a match points before the start of the data")

@@ -1,9 +1,8 @@
-"""The commit log, scanned from one record to the next, across whatever lies between.
+"""Scan the commit log from record to record, across whatever lies between.
 
-A reader that stops at the first bad byte cannot tell a torn tail from damage. This one goes on: it
-looks for the next place, at any byte, where a message says of itself that it stands just there, and
-reports what lies between as a hole. Only when no such place is left has the log ended (store.md
-8.6).
+A reader that stops at the first bad byte cannot tell a torn tail from damage. This one searches on,
+byte by byte, for the next message that claims to be at its own offset, and reports the bytes in
+between as a hole. The log ends only where no such message follows (store.md 8.6).
 """
 
 import struct
@@ -26,20 +25,20 @@ from rocketbed.inspect.record import (
 _SIZE = struct.Struct(">i")
 _PHYSICAL_OFFSET = struct.Struct(">q")
 _BLANK_SIZE = 8
-"""Every segment leaves room for a blank record."""
+"""Size of a blank record, for which every segment leaves room."""
 _PROBE = 40
-"""Bytes from the start of a record that tell whether it claims to stand there."""
+"""Bytes from the start of a record that are needed to read the offset it claims."""
 
 
 class Filler(NamedTuple):
-    """A blank record: the rest of its segment is unused."""
+    """A blank record: the remaining bytes of its segment are unused."""
 
     offset: int
     size: int
 
 
 class Hole(NamedTuple):
-    """Bytes that are no record, with a record behind them: damage."""
+    """Bytes that are no record although a record follows: damage."""
 
     offset: int
     end: int
@@ -47,24 +46,24 @@ class Hole(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """The end of the log, and what stands there."""
+    """The end of the log, and the reason why it ends there."""
 
     offset: int
     fault: Fault | None
-    """Why the bytes at the end are no record; None at the end of a full last segment."""
+    """Reason why the bytes at the end are no record; None at the end of a full last segment."""
     torn_at: int | None
-    """First byte behind the end that is not zero; None behind a tidy end."""
+    """Offset of the first non-zero byte after the end; None if only zeros follow."""
 
 
 Item = Scanned | Filler | Hole | LogEnd
 
 
 class CommitLog(SegmentRow):
-    """The log's segments as one row of bytes and records."""
+    """The log's segments as one range of bytes and records."""
 
     flushed_offset: int | None = None
-    """What is known to have been on disk. A power loss tears what is above in any order, so good
-    records may stand behind a bad one there, and the log ends at the bad one all the same."""
+    """Offset up to which the log is known to have been on disk. A power loss tears later bytes in
+    any order, so good records may follow a bad one there, and yet the log ends at the bad one."""
 
     @property
     def min_offset(self) -> int:
@@ -72,10 +71,10 @@ class CommitLog(SegmentRow):
         return self.segments[0].start if self.segments else 0
 
     def scan(self, start: int | None = None) -> Iterator[Item]:
-        """Records from `start` (a record's start; None: the first), then one `LogEnd`.
+        """Yield the records from `start` (a record's start; None: the first), then one `LogEnd`.
 
-        Holds one window of a few MiB (or one record, if that is longer) in memory. Segments that
-        appear while scanning are not seen.
+        Holds one window of a few MiB in memory, or one record if that is longer. Segments that
+        appear during the scan are not read.
         """
         offset = self.min_offset if start is None else start
         number = self.index_at(offset)
@@ -111,21 +110,23 @@ class CommitLog(SegmentRow):
             yield LogEnd(offset, None, None)
 
     def record_at(self, offset: int, size: int | None = None) -> Record | Fault:
-        """The record at an offset, or why there is none. `size` saves a read when known."""
+        """Return the record at an offset, or the reason why there is none. Giving `size` saves a
+        read."""
         if size is None:
             head = self.read(offset, _SIZE.size)
             if len(head) < _SIZE.size:
                 return Fault("record-short", "outside of the log", -1)
             (size,) = _SIZE.unpack(head)
-        if not RECORD_SIZE_MIN <= size <= self._left(offset):
-            what = f"length {size} with {self._left(offset)} bytes to the end of the segment"
-            return Fault("record-short", what, -1)
+        if not RECORD_SIZE_MIN <= size <= self._remaining(offset):
+            reason = f"length {size} with {self._remaining(offset)} bytes to the end of the segment"
+            return Fault("record-short", reason, -1)
         if size > READ_SIZE and self._length_at(offset) != size:
             return Fault("record-size", f"length {size}, but its parts do not add up to it", -1)
         return dissect(self.read(offset, size), 0, offset)
 
     def _length_at(self, offset: int) -> int:
-        """How long the fields of the record at an offset are together; -1 if none stands there."""
+        """Return the length to which the fields of the record at an offset add up; -1 if there is
+        none."""
         head = self.read(offset, _PROBE)
         if not claims(head, 0, offset):
             return -1
@@ -138,14 +139,14 @@ class CommitLog(SegmentRow):
             length: int = stop.value
             return length
 
-    def _left(self, offset: int) -> int:
+    def _remaining(self, offset: int) -> int:
         number = self.index_at(offset)
         return 0 if number is None else self.segments[number].end - offset
 
     def _scan_segment(
         self, segment: SegmentFile, offset: int
     ) -> Iterator[Scanned | Filler | Fault]:
-        """Good records from `offset`, then a filler (end of the segment) or what is wrong."""
+        """Yield good records from `offset` on, then a filler (end of the segment) or a fault."""
         base = position = offset - segment.start
         buffer = self.pool.read(segment.path, base, READ_SIZE)
         view = memoryview(buffer)
@@ -153,8 +154,8 @@ class CommitLog(SegmentRow):
             entry = scan_record(buffer, view, position - base, segment.start + position)
             if entry is not None:
                 if self._is_unwritten(segment, buffer, position - base, position, entry):
-                    what = "the last record ends in bytes that were never written"
-                    yield Fault("record-unwritten", what, entry.size)
+                    reason = "the last record ends in bytes that were never written"
+                    yield Fault("record-unwritten", reason, entry.size)
                     return
                 position += entry.size
                 yield entry
@@ -169,60 +170,60 @@ class CommitLog(SegmentRow):
                     view = memoryview(buffer)
                     if buffer:
                         continue
-            rest = segment.size - position
-            if blank_size(buffer, position - base) == rest:
-                yield Filler(segment.start + position, rest)
+            remaining = segment.size - position
+            if blank_size(buffer, position - base) == remaining:
+                yield Filler(segment.start + position, remaining)
             else:
-                yield self._fault(buffer, position - base, segment.start + position, rest)
+                yield self._fault(buffer, position - base, segment.start + position, remaining)
             return
 
     def _is_unwritten(
         self, segment: SegmentFile, buffer: bytes, position: int, at: int, entry: Scanned
     ) -> bool:
-        """Whether a record's end reads as zeros, and nothing follows it: a kill leaves any first
-        part of a record, and no checksum covers topic and properties (T5)."""
+        """True if the record ends in zeros and nothing follows it: a kill can leave any first part
+        of a record, and no checksum covers topic and properties (T5)."""
         end = position + entry.size
         if buffer[end - 1] or not (entry.properties or not buffer[end - 3]):
             return False
-        behind = self.pool.read(segment.path, at + entry.size, _BLANK_SIZE)
-        return behind == bytes(_BLANK_SIZE)
+        following = self.pool.read(segment.path, at + entry.size, _BLANK_SIZE)
+        return following == bytes(_BLANK_SIZE)
 
     def _window_size(
-        self, segment: SegmentFile, buffer: bytes, position: int, at: int, rest: int
+        self, segment: SegmentFile, buffer: bytes, position: int, at: int, remaining: int
     ) -> int:
-        """How much to read at a record that the window cuts: all of it, if it is one.
+        """Return how much to read at a record that the window cuts: all of it, if it is a record.
 
-        A wrong length must not decide how much is held in memory, so a record longer than a window
-        says first that it stands here, and then its fields, read without its body, add up to it.
-        `position` is its place in the buffer, `at` in the segment.
+        A wrong length must not decide how much memory is used. So a record longer than a window
+        must first claim this offset, and its fields, read without the body, must add up to that
+        length. `position` is its position in the buffer, `at` the one in the segment.
         """
         offset = segment.start + at
         if not claims(buffer, position, offset):
             return READ_SIZE
         (claimed,) = _SIZE.unpack_from(buffer, position)
-        if READ_SIZE < claimed <= rest and self._length_at(offset) == claimed:
+        if READ_SIZE < claimed <= remaining and self._length_at(offset) == claimed:
             return int(claimed)
         return READ_SIZE
 
     @staticmethod
-    def _fault(buffer: bytes, position: int, offset: int, rest: int) -> Fault:
+    def _fault(buffer: bytes, position: int, offset: int, remaining: int) -> Fault:
         claimed = blank_size(buffer, position)
         if claimed is not None:
-            what = f"a filler of {claimed} bytes with {rest} to the end of the segment"
-            return Fault("log-filler", what, -1)
-        found = dissect(buffer, position, offset)
-        if isinstance(found, Fault):
-            return found
+            reason = f"a filler of {claimed} bytes with {remaining} to the end of the segment"
+            return Fault("log-filler", reason, -1)
+        record = dissect(buffer, position, offset)
+        if isinstance(record, Fault):
+            return record
         return Fault("record-changed", "the record changed while it was read", -1)
 
     def _next_claim(self, number: int, after: int) -> int | None:
-        """First offset behind `after` where a message says that it stands there."""
+        """Return the first offset after `after` at which a message claims to be."""
         for segment in self.segments[number:]:
             position = max(0, after + 1 - segment.start)
             for first, last in self.pool.data_ranges(segment.path, position, segment.size):
-                found = self._claim_in(segment, max(position, first - _PROBE), last)
-                if found is not None:
-                    return found
+                claim = self._claim_in(segment, max(position, first - _PROBE), last)
+                if claim is not None:
+                    return claim
         return None
 
     def _claim_in(self, segment: SegmentFile, first: int, last: int) -> int | None:
@@ -242,14 +243,14 @@ class CommitLog(SegmentRow):
     def _first_data(self, number: int, offset: int) -> int | None:
         for segment in self.segments[number:]:
             position = max(0, offset - segment.start)
-            found = self.pool.first_data(segment.path, position, segment.size)
-            if found is not None:
-                return segment.start + found
+            data_at = self.pool.first_data(segment.path, position, segment.size)
+            if data_at is not None:
+                return segment.start + data_at
         return None
 
 
 def claims(buffer: bytes, position: int, offset: int) -> bool:
-    """Whether the bytes say: a message, and it stands at `offset`."""
+    """True if the bytes are the start of a message that claims to be at `offset`."""
     if len(buffer) - position < _PROBE:
         return False
     if buffer[position + 7] not in (0xA7, 0xAB) or buffer[position + 4 : position + 7] != (

@@ -1,8 +1,8 @@
 """Settings of the broker that wrote a directory, and its JSON files.
 
-Most sizes can be read off the files; what cannot is taken from `broker.conf` or given by hand,
-under RocketMQ's own names. The JSON is fastjson's: integer keys of maps stand without quotes, which
-Python's parser refuses (store.md 1.6).
+Most sizes can be derived from the files. The others come from `broker.conf` or the command line,
+under RocketMQ's own names. The JSON is fastjson's dialect: integer keys of maps have no quotes,
+which Python's parser refuses (store.md 1.6).
 """
 
 import json
@@ -29,7 +29,7 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the reader has to know of the broker. None: read it off the files."""
+    """Facts about the broker that the reader needs. None: derive it from the files."""
 
     commitlog_paths: tuple[str, ...] = ()
     """storePathCommitLog; empty: `commitlog` in the root."""
@@ -54,13 +54,13 @@ class Settings:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> "Settings":
-        """Settings from RocketMQ's names; names that do not matter here are passed over.
+        """Read settings by RocketMQ's names; names that do not matter here are ignored.
 
         Raises `SettingsError` for a value that cannot be read.
         """
         levels = properties.get("messageDelayLevel", DELAY_LEVELS_DEFAULT)
         try:
-            known_levels = delay_levels(levels)
+            level_delays = delay_levels(levels)
         except ValueError as error:
             raise SettingsError(str(error)) from None
         paths = properties.get("storePathCommitLog", "")
@@ -72,28 +72,28 @@ class Settings:
             batch_queue_segment_size=_number(properties, "mapperFileSizeBatchConsumeQueue"),
             index_slots=_number(properties, "maxHashSlotNum"),
             index_entries=_number(properties, "maxIndexNum"),
-            delay_levels=known_levels,
+            delay_levels=level_delays,
             enable_lmq=properties.get("enableLmq", "false").strip().lower() == "true",
             store_type=properties.get("storeType", "default").strip(),
         )
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """A Java properties file: `name=value` or `name:value` lines, `#` and `!` comments."""
-    found: dict[str, str] = {}
+    """Parse a Java properties file: `name=value` or `name:value` lines, `#` and `!` comments."""
+    properties: dict[str, str] = {}
     for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
         stripped = line.strip()
         if not stripped or stripped[0] in "#!":
             continue
         name, _, value = re.sub(r"[=:]", "=", stripped, count=1).partition("=")
-        found[name.strip()] = value.strip()
-    return found
+        properties[name.strip()] = value.strip()
+    return properties
 
 
 def read_json(text: str) -> Any:
-    """A value in fastjson's dialect. Raises `ValueError` when it is not that either.
+    """Parse a value in fastjson's dialect. Raises `ValueError` if it is not valid there either.
 
-    Nor does it take what the broker would not: numbers without end, and endless nesting.
+    As in the broker, numbers that are not finite and nesting without end are refused.
     """
     try:
         return json.loads(_BARE_KEY.sub(_quote, text), parse_float=_finite, parse_constant=_finite)

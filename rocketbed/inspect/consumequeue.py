@@ -1,7 +1,7 @@
-"""Consume queues: which record is the n-th of a topic and queue.
+"""Consume queues, which map the n-th message of a topic and queue to its record.
 
-Two kinds: units of 20 bytes at slot `20 * queue offset`, and for BatchCQ topics units of 46 bytes
-one behind the other, each for a record that holds several messages (store.md 3).
+There are two kinds: units of 20 bytes at slot `20 * queue offset`, and for BatchCQ topics
+consecutive units of 46 bytes, each for a record that may hold several messages (store.md 3).
 """
 
 import struct
@@ -14,14 +14,14 @@ UNIT = struct.Struct(">qiq")
 BATCH_UNIT = struct.Struct(">qiqqqhii")
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
-"""Stands in slots that never had a message (3.2)."""
+"""Unit of a slot that never had a message (store.md 3.2)."""
 EMPTY = bytes(UNIT.size)
 EXTENSION_ADDRESS_MAX = -2147483649
-"""A tags field up to this is an address in `consumequeue_ext` (3.4)."""
+"""Highest tags field that is an address in `consumequeue_ext` (store.md 3.4)."""
 
 
 class Unit(NamedTuple):
-    """One unit: slot (queue offset), offset and size of the record in bytes, tags field."""
+    """A unit: slot (queue offset), offset and size of the record in bytes, tags field."""
 
     slot: int
     offset: int
@@ -30,12 +30,12 @@ class Unit(NamedTuple):
 
     @property
     def is_pre_blank(self) -> bool:
-        """Whether it only fills a slot."""
+        """True if the unit only fills a slot."""
         return self.size == PRE_BLANK_SIZE and self.offset == 0
 
 
 class BatchUnit(NamedTuple):
-    """One unit of a batch queue; `number` counts units, `base` and `messages` count messages."""
+    """A unit of a batch queue; `number` counts units, `base` and `messages` count messages."""
 
     number: int
     offset: int
@@ -47,7 +47,7 @@ class BatchUnit(NamedTuple):
 
 
 class QueueBounds(NamedTuple):
-    """First and next queue offset, in messages."""
+    """First and next queue offset of a queue, in messages."""
 
     minimum: int
     maximum: int
@@ -64,12 +64,12 @@ class ConsumeQueue(SegmentRow):
         self.queue_id = queue_id
 
     def window(self, slot: int, count: int) -> bytes:
-        """Up to `count` entries starting at a slot, as bytes, within one segment."""
+        """Return up to `count` units from a slot on, as bytes, within one segment."""
         data = self.read(slot * UNIT.size, count * UNIT.size)
         return data[: len(data) - len(data) % UNIT.size]
 
     def units(self, first: int = 0, end: int | None = None) -> Iterator[Unit]:
-        """Units that are not zero, with slots in `[first, end)`, pre-blanks included."""
+        """Yield the units that are not zero, with slots in `[first, end)`, including pre-blanks."""
         for segment in self.segments:
             last = segment.size - segment.size % UNIT.size
             if end is not None:
@@ -80,8 +80,9 @@ class ConsumeQueue(SegmentRow):
                 position = -(-stop // UNIT.size) * UNIT.size
 
     def bounds(self, log_min: int) -> QueueBounds:
-        """Queue offsets `[minimum, maximum)`: of the units that name a record at or above
-        `log_min`, and behind the last unit (store.md 3.3, with pre-blanks as absent: T6)."""
+        """Return queue offsets `[minimum, maximum)`: the first unit with a record at or above
+        `log_min`, and the slot after the last unit (store.md 3.3; pre-blanks count as absent:
+        T6)."""
         maximum = self.end_slot()
         for unit in self.units(0, maximum):
             if not unit.is_pre_blank and unit.size > 0 and unit.offset >= log_min:
@@ -89,7 +90,8 @@ class ConsumeQueue(SegmentRow):
         return QueueBounds(maximum, maximum)
 
     def end_slot(self) -> int:
-        """The slot behind the last unit that is not zero; the first slot of an empty queue."""
+        """Return the slot after the last unit that is not zero; the first slot of an empty
+        queue."""
         for segment in reversed(self.segments):
             last = -1
             for begin, stop in self.pool.data_ranges(segment.path, 0, segment.size):
@@ -131,7 +133,7 @@ class BatchConsumeQueue(SegmentRow):
         self.queue_id = queue_id
 
     def units(self) -> Iterator[BatchUnit]:
-        """Valid units in order (3.5); the first invalid one ends the queue."""
+        """Yield the valid units in order (store.md 3.5); the first invalid one ends the queue."""
         for segment in self.segments:
             step = READ_SIZE // BATCH_UNIT.size * BATCH_UNIT.size
             for position in range(0, segment.size, step):
@@ -146,7 +148,7 @@ class BatchConsumeQueue(SegmentRow):
                     number += 1
 
     def bounds(self, log_min: int) -> QueueBounds:
-        """Queue offsets `[minimum, maximum)` in messages."""
+        """Return the queue offsets `[minimum, maximum)`, in messages."""
         minimum: int | None = None
         maximum = 0
         for unit in self.units():
@@ -157,7 +159,7 @@ class BatchConsumeQueue(SegmentRow):
 
 
 def extension_tag(pool: SegmentRow, address: int) -> int | None:
-    """Tag code of a unit in `consumequeue_ext`, by the address in a queue unit (3.4)."""
+    """Return the tag code of a unit in `consumequeue_ext`, by the address in a queue unit (3.4)."""
     data = pool.read(address + (1 << 63), 10)
     if len(data) < 10:
         return None

@@ -1,8 +1,8 @@
-"""A store directory as a whole: its parts, found and opened, never changed.
+"""A store directory as a whole: its parts, located and opened, never changed.
 
-`open_directory` takes what is there: missing parts are empty ones, foreign files are listed, sizes
-are read off the files where nobody gave them. It says what it could not find out, and leaves the
-judging to `check`.
+`open_directory` accepts any state: missing parts count as empty, foreign files are listed, and
+sizes that were not given are derived from the files. It reports what it could not derive, and
+leaves judgement to `check`.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ QueueKey = tuple[str, int]
 
 
 class NotAStore(Exception):
-    """The directory is no store that can be read; the text says why."""
+    """The directory is not a store that can be read; the text gives the reason."""
 
 
 class Checkpoint(NamedTuple):
@@ -59,7 +59,7 @@ class Checkpoint(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Lengths that the broker gives new files, bytes; derived where nobody gave them."""
+    """Lengths of new files of the broker, bytes; derived where they were not given."""
 
     segment: int
     queue_segment: int
@@ -81,17 +81,18 @@ class StoreDirectory:
     queue_strays: tuple[str, ...]
     index_listing: Listing
     index_layout: IndexLayout | None
-    """None: there are files, and neither they nor the settings tell their layout."""
+    """None if there are index files whose layout neither they nor the settings give."""
     sizes: Sizes
     checkpoint: Checkpoint | None
-    """The checkpoint's values; None when it is missing, zeros beyond a short file's end. Like the
-    marks it was read before the files were listed: of a live store it must not be ahead of them."""
+    """Values of the checkpoint; None when it is missing, zeros beyond the end of a short file. Like
+    the marks it is read before the files are listed, so that it is not newer than the files of a
+    live store."""
     marks: Marks | None
-    """Rocketbed's own marks, where there are any."""
+    """Rocketbed's own marks, if there are any."""
 
     @property
     def index_files(self) -> list[IndexFile]:
-        """Index files by name (their time), oldest first; none when the layout is not known."""
+        """Index files by name (a time), oldest first; empty when the layout is unknown."""
         if self.index_layout is None:
             return []
         return [
@@ -100,34 +101,35 @@ class StoreDirectory:
 
     @property
     def has_abort(self) -> bool:
-        """Whether the broker runs or was not stopped cleanly."""
+        """True if the broker runs or was not stopped cleanly."""
         return os.path.exists(self.path("abort"))
 
     def path(self, *names: str) -> str:
         return os.path.join(self.root, *names)
 
     def relative(self, path: str) -> str:
-        """A path as shown to people: relative to the root where it is below it."""
+        """Path for display: relative to the root if it is below it."""
         relative = os.path.relpath(path, self.root)
         return path if relative.startswith("..") else relative
 
     def abort_lines(self) -> list[str]:
-        """What `abort` holds; the first line is the broker's process id."""
+        """Lines of `abort`; the first is the broker's process id."""
         return _read_text(self.path("abort")).splitlines()
 
     def lock_holder(self) -> int | None:
-        """Process id of whoever holds the store's lock, None when it is free.
+        """Return the process id of the holder of the store's lock, None when it is free.
 
-        Asks the kernel and takes nothing. A lock of the asking process itself cannot be seen, and
-        asking from it would drop that lock (POSIX record locks go with the first close).
+        Only asks the kernel, without taking the lock. It cannot see a lock of the calling process,
+        and a call from that process would drop the lock (POSIX record locks end with the first
+        close).
         """
         try:
             descriptor = os.open(self.path("lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return None
         try:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)[: _FLOCK.size])
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, request)[: _FLOCK.size])
         except OSError:
             return None
         finally:
@@ -141,27 +143,31 @@ class StoreDirectory:
             return []
 
     def config(self, name: str) -> Any:
-        """A JSON file of `config`, from its `.bak` when it is missing, empty or unreadable.
+        """Read a JSON file of `config`, or its `.bak` when it is missing, empty or unreadable.
 
-        None when neither can be read.
+        Returns None when neither can be read.
         """
-        return first_json(_read_text(self.path("config", each)) for each in (name, name + ".bak"))
+        return first_json(
+            _read_text(self.path("config", file_name)) for file_name in (name, name + ".bak")
+        )
 
     def topics(self) -> dict[str, dict[str, Any]] | None:
-        """The topic table by topic; None when there is no readable one."""
+        """Topic table by topic; None when there is no readable one."""
         return topic_table(self.config("topics.json"))
 
     def batch_topics(self) -> set[str]:
-        """Topics whose queues are batch queues, by the topic table and by the directories."""
+        """Topics whose queues are batch queues, according to the topic table and the
+        directories."""
         named = {
             topic for topic, row in (self.topics() or {}).items() if queue_type(row) == "BatchCQ"
         }
         return named | {topic for topic, _ in self.batch_queues}
 
     def kind_conflicts(self) -> dict[str, tuple[str, str]]:
-        """Topics with queues of another type than theirs, each with that folder and the type."""
+        """Topics whose queues are in the folder of another type, each with folder and declared
+        type."""
         topics = self.topics() or {}
-        found: dict[str, tuple[str, str]] = {}
+        conflicts: dict[str, tuple[str, str]] = {}
         for folder, kind, queues in (
             ("consumequeue", "SimpleCQ", self.queues),
             ("batchconsumequeue", "BatchCQ", self.batch_queues),
@@ -169,35 +175,35 @@ class StoreDirectory:
             for topic in sorted({topic for topic, _ in queues}):
                 declared = queue_type(topics[topic]) if topic in topics else kind
                 if declared != kind:
-                    found[topic] = folder, declared
-        return found
+                    conflicts[topic] = folder, declared
+        return conflicts
 
     def remade_topics(self) -> set[str]:
-        """Topics whose queues rocketbed makes again at its next start, so that they may be short,
-        or of two types, until then: it had begun that when it was killed, or was about to."""
+        """Topics whose queues rocketbed recreates at its next start, because it was killed during
+        or just before that. Until then they may be short, or of two types."""
         if self.marks is None or not self.marks.trusted or not self.has_abort:
             return set()
         both = {topic for topic, _ in self.queues} & {topic for topic, _ in self.batch_queues}
         return {*self.marks.remaking, *self.kind_conflicts(), *both}
 
     def close(self) -> None:
-        """Close the files that were opened for reading."""
+        """Close the files that are open for reading."""
         self.pool.close()
 
 
 def queue_type(row: dict[str, Any]) -> str:
-    """The attribute queue.type of a row of the topic table."""
+    """Return the attribute queue.type of a row of the topic table."""
     attributes = row.get("attributes")
-    found = attributes.get("queue.type") if isinstance(attributes, dict) else None
-    return str(found) if found else "SimpleCQ"
+    value = attributes.get("queue.type") if isinstance(attributes, dict) else None
+    return str(value) if value else "SimpleCQ"
 
 
 def open_directory(
     root: str | os.PathLike[str], settings: Settings | None = None
 ) -> StoreDirectory:
-    """Find the parts of a store directory.
+    """Locate and open the parts of a store directory.
 
-    Raises `NotAStore` when there is nothing of a store, or its queues are in RocksDB.
+    Raises `NotAStore` when it has no part of a store, or its queues are in RocksDB.
     """
     root = os.fspath(root)
     if not os.path.isdir(root):
@@ -251,7 +257,7 @@ def _checkpoint(root: str) -> Checkpoint | None:
 
 
 def _marks(root: str) -> Marks | None:
-    """Rocketbed's marks of a directory."""
+    """Read rocketbed's marks of a directory."""
 
     def read(name: str) -> bytes:
         try:
@@ -269,7 +275,7 @@ def _marks(root: str) -> Marks | None:
 
 
 def _with_marked_sizes(settings: Settings, marks: Marks | None) -> Settings:
-    """Sizes that nobody gave, as the marks say."""
+    """Take sizes that were not given from the marks."""
     marked = marks.sizes if marks is not None else {}
     return replace(
         settings,
@@ -311,7 +317,8 @@ def _sizes(
 
 
 def _usual_size(files: list[SegmentFile]) -> int | None:
-    """The commonest length, the greatest of several as common ones; None without files."""
+    """Return the most frequent length, the greatest of equally frequent ones; None without
+    files."""
     counted = Counter(file.size for file in files if file.size)
     return max(counted, key=lambda size: (counted[size], size)) if counted else None
 
@@ -319,8 +326,9 @@ def _usual_size(files: list[SegmentFile]) -> int | None:
 def _queues(
     root: str, kind: str
 ) -> tuple[dict[QueueKey, tuple[SegmentFile, ...]], tuple[str, ...]]:
-    """Segments of each queue below `<root>/<kind>/<topic>/<queue id>`, and what is none."""
-    found: dict[QueueKey, tuple[SegmentFile, ...]] = {}
+    """Return the segments of each queue below `<root>/<kind>/<topic>/<queue id>`, and stray
+    paths."""
+    queues: dict[QueueKey, tuple[SegmentFile, ...]] = {}
     strays: list[str] = []
     for topic_entry in _scan(os.path.join(root, kind)):
         if not topic_entry.is_dir():
@@ -331,9 +339,9 @@ def _queues(
                 strays.append(queue_entry.path)
                 continue
             listing = list_segments(queue_entry.path)
-            found[topic_entry.name, int(queue_entry.name)] = listing.segments
+            queues[topic_entry.name, int(queue_entry.name)] = listing.segments
             strays += listing.strays
-    return found, tuple(strays)
+    return queues, tuple(strays)
 
 
 def _is_number(name: str) -> bool:
@@ -348,7 +356,7 @@ def _scan(directory: str) -> Iterator[os.DirEntry[str]]:
 
 
 def first_json(texts: Iterable[str]) -> Any:
-    """The value of the first text that is JSON; None when none is."""
+    """Return the value of the first text that is JSON; None when no text is."""
     for text in texts:
         try:
             if text.strip():
@@ -359,7 +367,7 @@ def first_json(texts: Iterable[str]) -> Any:
 
 
 def topic_table(value: Any) -> dict[str, dict[str, Any]] | None:
-    """The topics in what `topics.json` holds; None when that is no topic table."""
+    """Return the topics in the value of `topics.json`; None if it is no topic table."""
     table = value.get("topicConfigTable") if isinstance(value, dict) else None
     if not isinstance(table, dict):
         return None

@@ -1,7 +1,7 @@
-"""Which queues and keys a record belongs to: what a broker's dispatch makes of it.
+"""Queues and index keys of a record, by the rules of the broker's dispatch.
 
-Used by the check (what must be there) and by the rebuild (what to write), so that the two cannot
-disagree about the rules, only about the bytes. Sources: store.md 2.8, 3.1, 3.5, 3.6, 4.2.
+Both the check and the rebuild use it, so that they cannot disagree about the rules, only about the
+bytes. Sources: store.md 2.8, 3.1, 3.5, 3.6, 4.2.
 """
 
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from rocketbed.inspect.consumequeue import BatchUnit, Unit
 from rocketbed.inspect.directory import StoreDirectory
 from rocketbed.inspect.properties import (
     SCHEDULE_TOPIC,
+    DispatchProperties,
     TopicHash,
-    Wanted,
     find_value,
     java_hash,
     tag_code,
@@ -30,62 +30,65 @@ BATCH: Final = "batch"
 _TAGS_REMEMBERED_MAX = 4096
 _LMQ_PREFIX = "%LMQ%"
 _NAME_BYTES_MAX = 255
-"""Longest name that a file system gives a directory."""
+"""Longest file name of a usual file system."""
 _EVERYTHING = 1 << 63
 
 
 def tag_key(tags: bytes) -> bytes:
-    """The key by which 5.5.0 indexes a message's tag, behind its other keys (store.md 4.2)."""
+    """Return the key under which 5.5.0 indexes a message's tag, after its other keys (store.md
+    4.2)."""
     return b"T#" + tags
 
 
 def indexes_tags(directory: StoreDirectory) -> bool:
-    """Whether the broker that wrote the index, RocketMQ 5.5.0 or one that follows it, indexes tags.
+    """True if the broker that wrote the index indexes tags, as RocketMQ 5.5.0 does.
 
-    Our own mark tells, where it may be believed, or the newest tagged record that is indexed; False
-    without either.
+    Rocketbed's own mark decides, if it can be trusted; else the newest indexed record that has a
+    tag. False without either.
     """
     if directory.marks is not None and directory.marks.trusted and directory.marks.index_tags:
         return True
     for index in reversed(directory.index_files):
-        found: list[int] = []
+        hashes: list[int] = []
         for number in range(index.header().next_entry - 1, 0, -1):
             entry = index.entry(number)
             if entry is None:
                 break
-            found.append(entry.key_hash)
+            hashes.append(entry.key_hash)
             before = index.entry(number - 1) if number > 1 else None
             if before is not None and before.offset == entry.offset:
                 continue
             record = directory.log.record_at(entry.offset)
-            if isinstance(record, Record) and (tags := Wanted(record.raw_properties).tags):
-                return TopicHash(record.topic).key_hash(tag_key(tags)) in found
-            found = []
+            if isinstance(record, Record) and (
+                tags := DispatchProperties(record.raw_properties).tags
+            ):
+                return TopicHash(record.topic).key_hash(tag_key(tags)) in hashes
+            hashes = []
     return False
 
 
 @dataclass(slots=True)
 class Topic:
-    """What is remembered of a topic while its records go by."""
+    """State kept of a topic while its records are read."""
 
     name: str
     is_batch: bool
     hash: TopicHash
     tag_codes: dict[bytes, int] = field(default_factory=dict)
     deleted_below: int = 0
-    """Records below this offset are of a topic that was deleted: they have no queue any more."""
+    """Log offset below which records have no queue any more, because their topic was deleted."""
     is_usable: bool = True
-    """Whether a directory can have its name; else its records have neither queue nor keys."""
+    """False if no directory can have its name; then its records have neither queue nor keys."""
 
 
 _DIGITS_MAX = 19
-"""Of a number that a property says; bit rot may leave thousands."""
+"""Longest number that is read from a property; damage may leave thousands of digits."""
 BATCH_MESSAGES_MAX = (1 << 15) - 1
-"""What the count of a batch queue's unit can say (store.md 3.5)."""
+"""Highest message count that a batch queue's unit can hold (store.md 3.5)."""
 
 
 class Target(NamedTuple):
-    """One queue that a record enters. `slot` is a queue offset, in messages."""
+    """A queue that a record enters. `slot` is a queue offset, in messages."""
 
     kind: str
     topic: str
@@ -93,10 +96,10 @@ class Target(NamedTuple):
     slot: int
     tag_code: int
     messages: int
-    """Messages in the record; 1 but for an inner batch."""
+    """Messages in the record: 1, except for an inner batch."""
 
     def batch_unit(self, entry: Scanned) -> BatchUnit:
-        """The unit of a batch queue; its own number is not known here (0)."""
+        """Return the unit of a batch queue; its number is unknown here (0)."""
         return BatchUnit(
             0, entry.offset, entry.size, self.tag_code, entry.store_ms, self.slot, self.messages
         )
@@ -109,12 +112,12 @@ class Dispatch(NamedTuple):
     """Keys to index, in order; none for a rolled back record."""
     tags: bytes
     """Value of TAGS; empty for a rolled back record."""
-    gone: bool = False
-    """Its topic was deleted: it has no queue, and its keys may or may not be indexed."""
+    deleted: bool = False
+    """True if its topic was deleted: it has no queue, and its keys may or may not be indexed."""
 
 
 class Dispatcher:
-    """Works out the targets of one record after the other."""
+    """Works out the targets of records, one after the other."""
 
     def __init__(self, directory: StoreDirectory) -> None:
         self._batch_topics = directory.batch_topics()
@@ -126,42 +129,42 @@ class Dispatcher:
         self._table = directory.topics()
         self._queues, self._batch_queues = directory.queues, directory.batch_queues
         self._first_units: dict[tuple[str, int], int] = {}
-        """Log offset of each queue's first unit, of queues that were asked for."""
+        """Log offset of the first unit of each queue that was looked up."""
         self._with_queues = {topic for topic, _ in (*directory.queues, *directory.batch_queues)}
         self._topics: dict[bytes, Topic] = {}
 
     def topic_names(self) -> set[str]:
-        """Topics seen so far; a hole that was closed (topic `!`) is none."""
+        """Topics read so far, without `!`, the topic of closed holes."""
         return {topic.name for topic in self._topics.values()} - {"!"}
 
     def dispatch(self, entry: Scanned) -> Dispatch:
         topic = self._topics.get(entry.topic)
         if topic is None:
             topic = self._topics[entry.topic] = self._topic(entry.topic)
-        wanted = Wanted(entry.properties)
+        properties = DispatchProperties(entry.properties)
         transaction = entry.sys_flag & SYS_TRANSACTION
-        keys = [] if transaction == SYS_ROLLBACK else wanted.index_keys()
+        keys = [] if transaction == SYS_ROLLBACK else properties.index_keys()
         if transaction in (SYS_PREPARED, SYS_ROLLBACK):
-            tags = wanted.tags if transaction == SYS_PREPARED else b""
+            tags = properties.tags if transaction == SYS_PREPARED else b""
             return Dispatch(topic, (), keys, tags)
         if not topic.is_usable:
-            return Dispatch(topic, (), [], b"", gone=True)
-        if entry.offset < topic.deleted_below and not self._is_kept(topic, entry):
-            return Dispatch(topic, (), keys, wanted.tags, gone=True)
-        code = self._tag_code(topic, wanted.tags, entry)
+            return Dispatch(topic, (), [], b"", deleted=True)
+        if entry.offset < topic.deleted_below and not self._is_queued(topic, entry):
+            return Dispatch(topic, (), keys, properties.tags, deleted=True)
+        code = self._tag_code(topic, properties.tags, entry)
         if topic.is_batch:
             targets = self._batch_targets(topic, entry, code)
         else:
             targets = (Target(PLAIN, topic.name, entry.queue_id, entry.queue_offset, code, 1),)
         if self._lmq and b"INNER_MULTI_DISPATCH\x01" in entry.properties:
             targets += self._lmq_targets(entry, code)
-        return Dispatch(topic, targets, keys, wanted.tags)
+        return Dispatch(topic, targets, keys, properties.tags)
 
     def _topic(self, raw: bytes) -> Topic:
-        """A topic at its first record.
+        """Create a topic at its first record.
 
-        It was deleted if rocketbed's marks say so, or if a readable topic table does not know it
-        and it has no queue (T14).
+        It counts as deleted if rocketbed's marks say so, or if it has no queue and a readable topic
+        table lacks it (T14).
         """
         name = raw.decode(errors="replace")
         topic = Topic(name, name in self._batch_topics, TopicHash(name))
@@ -171,9 +174,10 @@ class Dispatcher:
             topic.deleted_below = _EVERYTHING
         return topic
 
-    def _is_kept(self, topic: Topic, entry: Scanned) -> bool:
-        """Whether a queue of a deleted topic has the record still: the node ended between the mark
-        that its topic is deleted and the end of the queue's files. The next deletion takes it."""
+    def _is_queued(self, topic: Topic, entry: Scanned) -> bool:
+        """True if a queue of a deleted topic still has the record: the node ended after it had
+        marked the topic as deleted and before it removed the queue's files. The next deletion
+        removes them."""
         if topic.deleted_below == _EVERYTHING:
             return False
         key = topic.name, entry.queue_id
@@ -181,10 +185,10 @@ class Dispatcher:
         if first is None:
             queue = self._queues.get(key) or self._batch_queues.get(key)
             units = queue.units() if queue is not None else ()
-            kept = (
-                one.offset for one in units if not isinstance(one, Unit) or not one.is_pre_blank
+            offsets = (
+                unit.offset for unit in units if not isinstance(unit, Unit) or not unit.is_pre_blank
             )
-            first = self._first_units[key] = next(kept, _EVERYTHING)
+            first = self._first_units[key] = next(offsets, _EVERYTHING)
         return first <= entry.offset
 
     def _tag_code(self, topic: Topic, tags: bytes, entry: Scanned) -> int:
@@ -201,19 +205,20 @@ class Dispatcher:
 
     @staticmethod
     def _batch_targets(topic: Topic, entry: Scanned, code: int) -> tuple[Target, ...]:
-        """A record that does not say how many messages it holds is one message."""
+        """Return the target in a batch queue; a record without a valid message count is one
+        message."""
         padded = b"\x02" + entry.properties
         count = find_value(padded, b"\x02INNER_NUM\x01")
         base = find_value(padded, b"\x02INNER_BASE\x01")
         if len(count) > _DIGITS_MAX or (count.isdigit() and int(count) > BATCH_MESSAGES_MAX):
-            return ()  # more than a unit can say: a node makes none
+            return ()  # more than a unit can hold; a node never writes that
         if not (count.isdigit() and base.isdigit()) or len(base) > _DIGITS_MAX:
             return (Target(BATCH, topic.name, entry.queue_id, entry.queue_offset, code, 1),)
         return (Target(BATCH, topic.name, entry.queue_id, int(base), code, int(count)),)
 
     @staticmethod
     def _lmq_targets(entry: Scanned, code: int) -> tuple[Target, ...]:
-        """Queues that a multi-dispatch message enters besides its own."""
+        """Return the further queues that a multi-dispatch message enters."""
         padded = b"\x02" + entry.properties
         names = find_value(padded, b"\x02INNER_MULTI_DISPATCH\x01").split(b",")
         offsets = find_value(padded, b"\x02INNER_MULTI_QUEUE_OFFSET\x01").split(b",")
@@ -230,7 +235,7 @@ class Dispatcher:
 
 
 def _is_usable(topic: bytes) -> bool:
-    """Whether a queue's directory can have this name; bit rot makes any bytes of a topic."""
+    """True if a queue's directory can have this name; damage can make any bytes of a topic."""
     if not 0 < len(topic) <= _NAME_BYTES_MAX or topic in (b".", b".."):
         return False
     try:

@@ -1,9 +1,8 @@
-"""Files of one kind, read by position.
+"""Positioned reads of a store's files.
 
-Directories of a broker can hold thousands of files and files of a gigabyte that are mostly holes,
-so descriptors are pooled, reads are positioned, and zeros are skipped where the file system knows
-them. A file may vanish between listing and reading (a live broker deletes old ones): it then reads
-as empty.
+A broker's directories can hold thousands of files, and files of a gigabyte that are mostly holes.
+So descriptors are pooled, reads are positioned, and zeros are skipped if the file system reports
+them as holes. A file that vanishes after listing (a live broker deletes old ones) reads as empty.
 """
 
 import errno
@@ -17,18 +16,18 @@ from dataclasses import dataclass
 READ_SIZE = 4 << 20
 _ZEROS = bytes(READ_SIZE)
 NAME_SIZE = 20
-"""Digits of a segment's name, which is the offset where it begins."""
+"""Digits of a segment's name, which is its start offset."""
 INDEX_NAME_SIZE = 17
-"""Digits of an index file's name, a time to milliseconds."""
+"""Digits of an index file's name, a time in milliseconds."""
 OFFSET_END = 1 << 63
-"""Behind the largest offset that there can be."""
+"""First number above every valid offset."""
 NO_FILE = "no regular file, but a pipe, a device or a folder"
 _OPEN_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One segment: where it starts (bytes, from its name), its path, its length when listed."""
+    """A segment: start offset (bytes, from its name), path, and length when listed."""
 
     start: int
     path: str
@@ -41,16 +40,16 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a segment directory holds: segments by start, and other paths."""
+    """Content of a segment directory: segments by start, and other paths."""
 
     segments: tuple[SegmentFile, ...]
     strays: tuple[str, ...]
 
 
 def read_regular(path: str, size: int = -1) -> bytes:
-    """A small file, or its first `size` bytes. Never waits for another process.
+    """Read a small file, or its first `size` bytes, without ever waiting for another process.
 
-    Raises `OSError` when there is none, also for what is no file: a pipe, a device, a folder.
+    Raises `OSError` when it does not exist or is no regular file: a pipe, a device, a folder.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -61,15 +60,15 @@ def read_regular(path: str, size: int = -1) -> bytes:
 
 
 class FilePool:
-    """Positioned reads over any number of files with a bounded number of descriptors."""
+    """Positioned reads from any number of files with a bounded number of descriptors."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def read(self, path: str, position: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer at the end of the file, none when it is gone.
+        """Read up to `size` bytes: fewer at the end of the file, none when the file has vanished.
 
-        Raises `OSError` when the disk refuses to give them.
+        Raises `OSError` when the disk fails.
         """
         descriptor = self._descriptor(path)
         if descriptor is None:
@@ -83,7 +82,7 @@ class FilePool:
         return data
 
     def data_ranges(self, path: str, position: int, end: int) -> Iterator[tuple[int, int]]:
-        """Ranges of the file that may hold something other than zeros, in order."""
+        """Yield the ranges of the file that may hold non-zero bytes, in order."""
         while position < end:
             descriptor = self._descriptor(path)
             if descriptor is None:
@@ -101,13 +100,13 @@ class FilePool:
             position = last
 
     def first_data(self, path: str, position: int, end: int) -> int | None:
-        """Position of the first byte that is not zero, or None."""
+        """Return the position of the first non-zero byte, or None."""
         for first, last in self.data_ranges(path, position, end):
             while first < last:
                 chunk = self.read(path, first, min(READ_SIZE, last - first))
                 if not chunk:
                     break
-                if chunk != _ZEROS[: len(chunk)]:  # ten times as fast as to strip them
+                if chunk != _ZEROS[: len(chunk)]:  # ten times as fast as stripping
                     return first + len(chunk) - len(chunk.lstrip(b"\0"))
                 first += len(chunk)
         return None
@@ -143,14 +142,14 @@ class SegmentRow:
         self._starts = [segment.start for segment in segments]
 
     def index_at(self, offset: int) -> int | None:
-        """Number of the segment that holds an offset, or None."""
+        """Return the number of the segment that holds an offset, or None."""
         number = bisect_right(self._starts, offset) - 1
         if number < 0 or offset >= self.segments[number].end:
             return None
         return number
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes at an offset, at most to the end of that segment."""
+        """Read bytes at an offset, at most up to the end of its segment."""
         number = self.index_at(offset)
         if number is None:
             return b""
@@ -159,7 +158,8 @@ class SegmentRow:
 
 
 def list_segments(directory: str, digits: int = NAME_SIZE) -> Listing:
-    """The segments of a directory, whose names have so many digits; a missing one is empty."""
+    """List the segments of a directory, whose names have `digits` digits; empty if it is
+    missing."""
     files: list[tuple[str, str, int]] = []
     strays: list[str] = []
     try:
@@ -174,12 +174,12 @@ def list_segments(directory: str, digits: int = NAME_SIZE) -> Listing:
                 strays.append(entry.path)
         except FileNotFoundError:
             continue
-    found = listing_of(files, digits)
-    return Listing(found.segments, tuple(sorted((*found.strays, *strays))))
+    listing = listing_of(files, digits)
+    return Listing(listing.segments, tuple(sorted((*listing.strays, *strays))))
 
 
 def listing_of(files: Iterable[tuple[str, str, int]], digits: int = NAME_SIZE) -> Listing:
-    """Files, each by its name, path and length, told apart by their names."""
+    """Sort files, given by name, path and length, into segments and strays by their names."""
     segments: list[SegmentFile] = []
     strays: list[str] = []
     for name, path, size in files:
@@ -187,4 +187,4 @@ def listing_of(files: Iterable[tuple[str, str, int]], digits: int = NAME_SIZE) -
             segments.append(SegmentFile(int(name), path, size))
         else:
             strays.append(path)
-    return Listing(tuple(sorted(segments, key=lambda one: one.start)), tuple(strays))
+    return Listing(tuple(sorted(segments, key=lambda segment: segment.start)), tuple(strays))

@@ -1,7 +1,7 @@
-"""What a check has found: the rule, how bad it is, where, and what to do.
+"""Findings of a check: rule, severity, place and advice.
 
-A missing queue can break a rule a million times, so findings of one rule in one file are kept up to
-a few examples and counted beyond.
+A missing queue can break a rule a million times, so only a few findings of one rule in one file are
+kept as examples; further ones are counted.
 """
 
 import enum
@@ -11,14 +11,14 @@ EXAMPLES_MAX = 8
 
 
 class Severity(enum.IntEnum):
-    """How bad; also the exit status of `rocketbed store fsck`."""
+    """Severity of a finding, also the exit status of `rocketbed store fsck`."""
 
     NOTE = 0
-    """Worth knowing, nothing is wrong."""
+    """Worth knowing; nothing is wrong."""
     TAIL = 1
-    """What an unclean stop leaves behind and the next start mends by itself."""
+    """Left by an unclean stop; the next start repairs it."""
     DAMAGE = 2
-    """Something that was there is gone, wrong, or will mislead the broker."""
+    """Data is lost, wrong, or will mislead the broker."""
 
 
 RULES: dict[str, str] = {
@@ -41,21 +41,23 @@ RULES: dict[str, str] = {
     "sizes": "files have the sizes that the broker expects",
     "topics": "the topic table knows every topic of the log",
 }
-"""Rules by id: chaos.md 2.7 (what one directory can show), and those of store.md 1 and 17."""
+"""Descriptions of the rules by id: chaos.md 2.7 (as far as one directory shows them), store.md 1
+and 17."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `offset` is in bytes of the file or log, or a slot of a queue (`what` says)."""
+    """A finding. `offset` is in bytes of the file or log, or a slot of a queue, as `text`
+    says."""
 
     rule: str
     severity: Severity
     file: str
     offset: int | None
-    what: str
+    text: str
     advice: str
     count: int = 1
-    """How many findings like this one; examples beyond the first few are only counted."""
+    """Number of findings like this one; beyond the first few they are only counted."""
 
     def as_row(self) -> dict[str, object]:
         return {
@@ -63,7 +65,7 @@ class Finding:
             "severity": self.severity.name.lower(),
             "file": self.file,
             "offset": self.offset,
-            "what": self.what,
+            "what": self.text,
             "advice": self.advice,
             "count": self.count,
         }
@@ -81,33 +83,34 @@ class Findings:
         rule: str,
         severity: Severity,
         file: str,
-        what: str,
+        text: str,
         *,
         offset: int | None = None,
         advice: str = "",
         count: int = 1,
     ) -> None:
-        """Note a finding; beyond a few of one kind (rule, file, advice) only count it."""
+        """Record a finding; beyond a few of one kind (rule, file, advice) only count it."""
         assert rule in RULES, rule
         kind = (rule, severity, file, advice)
         group = self._groups.setdefault(kind, [])
         if len(group) < EXAMPLES_MAX:
-            group.append(Finding(rule, severity, file, offset, what, advice, count))
+            group.append(Finding(rule, severity, file, offset, text, advice, count))
         else:
             self._beyond[kind] = self._beyond.get(kind, 0) + count
 
     def all(self) -> tuple[Finding, ...]:
-        """Findings, the worst first; the last example of a kind carries the uncounted rest."""
-        found: list[Finding] = []
+        """Return the findings, the most severe first; the last example of a kind carries the count
+        of those not kept."""
+        collected: list[Finding] = []
         for kind, group in self._groups.items():
             beyond = self._beyond.get(kind, 0)
             if beyond:
                 last = group[-1]
-                what = f"{last.what} (and {beyond} more like it in this file)"
-                group = [*group[:-1], replace(last, what=what, count=last.count + beyond)]
-            found += group
-        return tuple(sorted(found, key=lambda finding: -finding.severity))
+                text = f"{last.text} (and {beyond} more like it in this file)"
+                group = [*group[:-1], replace(last, text=text, count=last.count + beyond)]
+            collected += group
+        return tuple(sorted(collected, key=lambda finding: -finding.severity))
 
     def worst(self) -> Severity:
-        """The gravest severity found; NOTE when there is nothing."""
+        """Return the highest severity; NOTE without findings."""
         return max((kind[1] for kind in self._groups), default=Severity.NOTE)

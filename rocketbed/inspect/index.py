@@ -1,6 +1,6 @@
-"""Index files: which records of a topic have a key.
+"""Index files, which map a topic's keys to records.
 
-Header of 40 bytes, slot table, entries of 20 bytes that chain back to the previous entry of their
+Header of 40 bytes, slot table, then entries of 20 bytes, each linked to the previous entry of its
 slot (store.md 4; RocketMQ: `IndexFile`, `IndexService.queryOffset`).
 """
 
@@ -17,9 +17,10 @@ HEADER = struct.Struct(">4q2i")
 ENTRY = struct.Struct(">iqii")
 SLOT = struct.Struct(">i")
 QUERY_MAX = 64
-"""RocketMQ's maxMsgsNumBatch: no query gives more."""
+"""Most offsets that a query returns: RocketMQ's maxMsgsNumBatch."""
 _DERIVED_SIZE_MAX = 64 << 20
-"""Above this length the layout of an unfinished file is not searched for, only asked for."""
+"""File length, bytes, above which the layout of an unfinished file must be given, because the
+search would take too long."""
 _TIME_MAX = (1 << 63) - 1
 
 
@@ -36,7 +37,7 @@ class IndexLayout(NamedTuple):
 
 
 class IndexHeader(NamedTuple):
-    """The first 40 bytes. `next_entry` is one more than there are entries."""
+    """The first 40 bytes of a file. `next_entry` is the number of entries plus one."""
 
     begin_ms: int
     end_ms: int
@@ -47,7 +48,8 @@ class IndexHeader(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """One entry: absolute key hash, record's offset, seconds after the file's begin, next one."""
+    """An entry: absolute key hash, record's offset, seconds after the file's begin, previous entry
+    of the slot."""
 
     key_hash: int
     offset: int
@@ -57,32 +59,33 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """One index file of known layout."""
+    """An index file of known layout."""
 
     pool: FilePool
     file: SegmentFile
     layout: IndexLayout
 
     def header(self) -> IndexHeader:
-        """The header; an entry count below 1 reads as 1, as the broker does."""
+        """Read the header; like the broker, read an entry count below 1 as 1."""
         return read_header(self.pool, self.file.path)
 
     def slot(self, number: int) -> int:
-        """The newest entry of a slot; 0 for none."""
+        """Return the newest entry of a slot; 0 if it is empty."""
         data = self.pool.read(self.file.path, HEADER.size + SLOT.size * number, SLOT.size)
         return int(SLOT.unpack(data)[0]) if len(data) == SLOT.size else 0
 
     def slot_table(self) -> bytes:
-        """The whole slot table, as stored (20 MB in a file of the usual layout)."""
+        """Return the whole slot table as stored (20 MB in a file of the usual layout)."""
         return self.pool.read(self.file.path, HEADER.size, SLOT.size * self.layout.slots)
 
     def entry(self, number: int) -> IndexEntry | None:
-        """Entry of a number; None beyond the file's end."""
+        """Return the entry of a number; None beyond the file's end."""
         data = self.pool.read(self.file.path, self._entry_at(number), ENTRY.size)
         return IndexEntry(*ENTRY.unpack(data)) if len(data) == ENTRY.size else None
 
     def entries(self, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Entries 1 up to `end` (exclusive) as plain tuples in `IndexEntry`'s order."""
+        """Yield the entries from 1 up to `end` (exclusive) as plain tuples in `IndexEntry`'s
+        order."""
         position = self._entry_at(1)
         stop = min(self._entry_at(end), self.file.size)
         step = READ_SIZE // ENTRY.size * ENTRY.size
@@ -99,7 +102,7 @@ class IndexFile:
 
 
 def read_header(pool: FilePool, path: str) -> IndexHeader:
-    """Header of an index file; zeros where the file is too short."""
+    """Read the header of an index file; zeros if the file is too short."""
     data = pool.read(path, 0, HEADER.size).ljust(HEADER.size, b"\0")
     header = IndexHeader(*HEADER.unpack(data))
     return header if header.next_entry > 0 else header._replace(next_entry=1)
@@ -114,31 +117,31 @@ def query_offsets(
     begin_ms: int = 0,
     end_ms: int = _TIME_MAX,
 ) -> list[int]:
-    """Offsets of records whose key has the same hash, as a broker finds them, newest file first.
+    """Return offsets of records with the key's hash, newest file first, as a broker finds them.
 
-    Collisions are in it, a record may stand twice, and times are whole seconds (4.4).
+    They include hash collisions, may repeat a record, and respect times in whole seconds (4.4).
     """
-    wanted = index_key_hash(topic, key)
-    found: list[int] = []
+    key_hash = index_key_hash(topic, key)
+    offsets: list[int] = []
     for index in reversed(files):
         header = index.header()
         if header.begin_ms <= end_ms and header.end_ms >= begin_ms:
-            for offset in _walk(index, header, wanted, begin_ms, end_ms):
-                found.append(offset)
-                if len(found) >= limit:
-                    return found
+            for offset in _walk(index, header, key_hash, begin_ms, end_ms):
+                offsets.append(offset)
+                if len(offsets) >= limit:
+                    return offsets
         if header.begin_ms < begin_ms:
             break
-    return found
+    return offsets
 
 
 def _walk(
-    index: IndexFile, header: IndexHeader, wanted: int, begin_ms: int, end_ms: int
+    index: IndexFile, header: IndexHeader, key_hash: int, begin_ms: int, end_ms: int
 ) -> Iterator[int]:
-    """Follow one slot's chain back in time; stops where the broker would, and at a loop."""
+    """Follow one slot's chain back in time; stop at a loop and where the broker would stop."""
     if header.next_entry <= 1:
         return
-    number = index.slot(wanted % index.layout.slots)
+    number = index.slot(key_hash % index.layout.slots)
     above = header.next_entry + 1
     while 0 < number < above:
         above = number
@@ -146,7 +149,7 @@ def _walk(
         if entry is None or entry.seconds < 0:
             return
         time_ms = header.begin_ms + entry.seconds * 1000
-        if entry.key_hash == wanted and begin_ms <= time_ms <= end_ms:
+        if entry.key_hash == key_hash and begin_ms <= time_ms <= end_ms:
             yield entry.offset
         if time_ms < begin_ms:
             return
@@ -160,11 +163,11 @@ def derive_layout(
     slots: int | None = None,
     entries: int | None = None,
 ) -> IndexLayout | None:
-    """The layout that fits the files, or None when they leave it open.
+    """Return the layout that fits the files, or None when several would.
 
-    A file's length is one equation for two numbers. Given one, the other follows; a full file
-    names its own number of entries; RocketMQ's usual length means its usual layout; and in a small
-    unfinished file the layout is searched under which its chains hold.
+    A file's length is one equation for two numbers, so one of them gives the other. A full file
+    contains its number of entries, and RocketMQ's usual length means its usual layout. For a small
+    unfinished file the layout is searched for under which its chains are valid.
     """
     if slots is not None and entries is not None:
         return IndexLayout(slots, entries)
@@ -185,9 +188,9 @@ def derive_layout(
             if _chains_hold(IndexFile(pool, file, layout)):
                 return layout
     for file in files:
-        found = _search_layout(pool, file) if file.size <= _DERIVED_SIZE_MAX else None
-        if found is not None:
-            return found
+        searched = _search_layout(pool, file) if file.size <= _DERIVED_SIZE_MAX else None
+        if searched is not None:
+            return searched
     return None
 
 
@@ -210,7 +213,7 @@ def _search_layout(pool: FilePool, file: SegmentFile) -> IndexLayout | None:
 
 
 def _chains_hold(index: IndexFile) -> bool:
-    """Whether the entries, put one after the other, give the chains that are stored."""
+    """True if linking the entries in order gives the chains that are stored."""
     header = index.header()
     newest: dict[int, int] = {}
     numbered = enumerate(index.entries(header.next_entry), start=1)

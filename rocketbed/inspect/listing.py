@@ -1,7 +1,7 @@
-"""What is in a directory, in one overview: files, offsets, queues, marks.
+"""Overview of a store directory: files, offsets, queues, marks.
 
-Quick also on a large store: of the log only the last segments are read, to find its end; queues and
-index tell their own bounds.
+It is quick on a large store too: of the log only the last segments are read, to find its end;
+queues and index hold their own bounds.
 """
 
 import os
@@ -14,7 +14,7 @@ from rocketbed.inspect.directory import QueueKey, StoreDirectory
 
 
 def describe(directory: StoreDirectory) -> dict[str, Any]:
-    """The overview as JSON fields. Offsets of the log in bytes, of queues in messages."""
+    """Return the overview as JSON fields. Log offsets are in bytes, queue offsets in messages."""
     log = directory.log
     checkpoint = directory.checkpoint
     return {
@@ -34,7 +34,7 @@ def describe(directory: StoreDirectory) -> dict[str, Any]:
         ],
         "indexLayout": directory.index_layout._asdict() if directory.index_layout else None,
         "config": directory.config_files(),
-        "others": _others(directory),
+        "others": _foreign_names(directory),
         "strays": [
             directory.relative(path)
             for path in (
@@ -47,15 +47,17 @@ def describe(directory: StoreDirectory) -> dict[str, Any]:
 
 
 def table(row: dict[str, Any]) -> Iterator[str]:
-    """The overview as lines for people."""
+    """Yield the overview as lines of text."""
     log = row["log"]
     yield f"log       {log['min']} to {log['end']}" + (", torn tail" if log["torn"] else "")
     if log["damaged"]:
         yield "          damaged near its end: rocketbed store fsck says where"
     for segment in row["segments"]:
         yield f"          {segment['file']}  {segment['size']} bytes"
-    held = row["lockedBy"]
-    yield "lock      " + ("free" if held is None else f"held by process {held}: the store is live")
+    holder = row["lockedBy"]
+    yield "lock      " + (
+        "free" if holder is None else f"held by process {holder}: the store is live"
+    )
     yield "abort     " + ("none" if row["abort"] is None else f"present {row['abort'][:1]}")
     checkpoint = row["checkpoint"]
     if checkpoint is None:
@@ -79,7 +81,7 @@ def table(row: dict[str, Any]) -> Iterator[str]:
 
 
 def _log_end(directory: StoreDirectory) -> dict[str, Any]:
-    """The end of the log, found from the last segment that begins with a record."""
+    """Find the end of the log, from the last segment that begins with a record on."""
     log = directory.log
     for segment in reversed(log.segments):
         if directory.pool.first_data(segment.path, 0, min(segment.size, 8)) is None:
@@ -116,8 +118,8 @@ def _queues(directory: StoreDirectory) -> Iterator[dict[str, Any]]:
             }
 
 
-def _others(directory: StoreDirectory) -> list[str]:
-    """Names in the root that none of the above covers."""
-    known = {"abort", "checkpoint", "lock", "commitlog", "config", "index"}
-    known |= {"consumequeue", "batchconsumequeue"}
-    return sorted(set(os.listdir(directory.root)) - known)
+def _foreign_names(directory: StoreDirectory) -> list[str]:
+    """Return the names in the root that belong to no part of the store."""
+    expected = {"abort", "checkpoint", "lock", "commitlog", "config", "index"}
+    expected |= {"consumequeue", "batchconsumequeue"}
+    return sorted(set(os.listdir(directory.root)) - expected)

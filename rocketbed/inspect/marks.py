@@ -1,9 +1,9 @@
-"""Marks that rocketbed leaves beside RocketMQ's files, and whether they may be believed.
+"""Rocketbed's marks beside RocketMQ's files, and the test whether they can be trusted.
 
-`rocketbed.ckpt` says among other things with which sizes the directory was written and which topics
-were deleted; `rocketbed.flushed` says up to where the log was on disk (F). They speak of the
-directory only while nobody else has written to it: `abort` must carry the same id, or the last stop
-must have been ours and clean (store.md 8.6).
+`rocketbed.ckpt` records the file sizes of the directory and the deleted topics, among others;
+`rocketbed.flushed` records up to which offset the log was on disk (F). They are valid only while no
+other program has written to the directory: `abort` must carry the same id, or the last stop must
+have been rocketbed's and clean (store.md 8.6).
 """
 
 import json
@@ -19,9 +19,9 @@ FLUSHED_NAME = "rocketbed.flushed"
 _FIRST_LINE = b"rocketbed-ckpt 1"
 _FLUSHED = struct.Struct(">qQ")
 _INDEX_OFF = "it was switched off (messageIndexEnable=false) meanwhile"
-"""What the mark says of an index that lacks what came while nobody wanted one."""
+"""Reason in the mark for an index that lacks entries, because nodes ran with it switched off."""
 _COMPARED = 40
-"""Bytes of `checkpoint` that a clean stop remembers."""
+"""Bytes of `checkpoint` that a clean stop records."""
 crc32c: Callable[[bytes], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 SIZE_NAMES = (
     "segment_size",
@@ -30,42 +30,42 @@ SIZE_NAMES = (
     "index_slots",
     "index_entries",
 )
-"""What the mark's `sizes` are, in their order, by the names of `Settings`."""
+"""Names, as in `Settings`, of the numbers in the mark's `sizes`, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
     store_id: str
     durable_offset: int
-    """W: log, queues and index are on disk up to here."""
+    """W: log, queues and index are on disk up to this offset."""
     flushed_offset: int | None
-    """F: the log is on disk up to here; None when that is not known."""
+    """F: the log is on disk up to this offset; None when unknown."""
     cut_to: int | None
-    """Target of a cut that was not finished."""
+    """Target of a truncation that was not finished."""
     trusted: bool
-    """Whether nobody else has written to the directory since."""
+    """True if no other program has written to the directory since."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Sizes that the directory was written with, by the names of `Settings`."""
+    """Sizes of the directory's files, by the names of `Settings`."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Topics that were deleted, each with the end of the log at that moment."""
     first: int = -1
-    """Where retention left the beginning of the log; -1 in marks that do not say."""
+    """Start of the log after the last retention; -1 in marks that do not record it."""
     index_tags: bool = False
-    """The index holds tags too."""
+    """True if the index holds tags too."""
     index: str = ""
-    """Name of the newest index file at W; empty where there was none."""
+    """Name of the newest index file at W; empty if there was none."""
     index_off: bool = False
-    """A node without an index has written meanwhile: the next start with one builds it again."""
+    """True if a node has since written without an index; the next start with one rebuilds it."""
     remaking: tuple[str, ...] = ()
-    """Topics whose queues are being made again from the log."""
+    """Topics whose queues are being rebuilt from the log."""
     is_replica: bool = False
-    """It followed a master, whose table it copies."""
+    """True if the node followed a master, whose table it copies."""
 
 
 def read_marks(
     ckpt: bytes, flushed: bytes, *, abort_lines: list[str] | None, checkpoint: bytes
 ) -> Marks | None:
-    """The marks from the contents of their files; None when there is no whole, valid one.
+    """Parse the marks from the contents of their files; None when there is no complete, valid mark.
 
     `abort_lines` are the lines of `abort`, None without the file.
     """

@@ -1,8 +1,8 @@
 """Properties of a message, and the numbers that RocketMQ derives from them.
 
-A property string is `name 0x01 value 0x02` repeated. Tag codes and index keys are Java string
-hashes, which Python computes slowly; so a scan looks for three names only, without splitting the
-string, and hashes keys from a remembered prefix (most keys are client ids that differ in their last
+A property string repeats `name 0x01 value 0x02`. Tag codes and index keys are Java string hashes,
+which Python computes slowly. So a scan searches for three names only, without splitting the string,
+and hashes keys from a cached prefix (most keys are client ids that differ in their last
 characters).
 
 Sources: store.md 2.6, 2.8, 4.1 (RocketMQ: `MessageDecoder.string2messageProperties`,
@@ -21,31 +21,32 @@ _POWERS = [pow(31, exponent, 1 << 32) for exponent in range(513)][::-1]
 """31 to the 512th down to the 0th, modulo 2 to the 32nd."""
 _UNITS_MAX = len(_POWERS) - 1
 _TAIL = 8
-"""Characters at the end of a key that are hashed anew each time."""
+"""Characters at the end of a key that are hashed each time; the others are cached."""
 _TAIL_POWER = pow(31, _TAIL, 1 << 32)
 _HALF_POWER = pow(31, _TAIL // 2, 1 << 32)
 _REMEMBERED_MAX = 4096
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
-    """Properties by name. Pieces without a name or value are left out; a later duplicate wins."""
+    """Parse properties by name. Pieces without a name or value are left out; of duplicates the last
+    counts."""
     return properties_of(raw.decode(errors="replace"))
 
 
 def properties_of(text: str) -> dict[str, str]:
-    """The same of a text."""
-    found: dict[str, str] = {}
+    """Parse properties from text, as `parse_properties` does from bytes."""
+    properties: dict[str, str] = {}
     for piece in text.split("\x02"):
         if len(piece) < 3:
             continue
         name, separator, value = piece.partition("\x01")
         if separator and name and value:
-            found[name] = value
-    return found
+            properties[name] = value
+    return properties
 
 
-class Wanted:
-    """The three properties that dispatch reads, found in one message's property bytes."""
+class DispatchProperties:
+    """The three properties that dispatch reads, found in a message's property bytes."""
 
     __slots__ = ("keys", "tags", "unique_key")
 
@@ -56,15 +57,17 @@ class Wanted:
         self.unique_key = find_value(padded, b"\x02UNIQ_KEY\x01")
 
     def index_keys(self) -> list[bytes]:
-        """The keys a 5.3 broker indexes, in its order: the unique key, then the parts of KEYS."""
-        found = [self.unique_key] if self.unique_key else []
+        """Return the keys that a 5.3 broker indexes, in order: the unique key, then the parts of
+        KEYS."""
+        keys = [self.unique_key] if self.unique_key else []
         if self.keys:
-            found += [part for part in self.keys.split(b" ") if part]
-        return found
+            keys += [part for part in self.keys.split(b" ") if part]
+        return keys
 
 
 def find_value(padded: bytes, mark: bytes) -> bytes:
-    """Value of one property; `padded` has an 0x02 before the first, `mark` is 0x02 name 0x01."""
+    """Return the value of one property; `padded` has an 0x02 before the first, `mark` is 0x02 name
+    0x01."""
     at = padded.rfind(mark)
     if at < 0:
         return b""
@@ -77,12 +80,12 @@ def find_value(padded: bytes, mark: bytes) -> bytes:
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`: 31-fold over UTF-16 units, signed 32 bits."""
+    """Compute Java's `String.hashCode`: 31-fold over UTF-16 units, signed 32 bits."""
     return signed(_hash_units(text))
 
 
 def signed(value: int) -> int:
-    """A 32-bit pattern as a signed number."""
+    """Return a 32-bit pattern as a signed number."""
     return value - (1 << 32) if value & 0x80000000 else value
 
 
@@ -102,7 +105,7 @@ def _hash_units(text: str) -> int:
 
 
 def _extend(value: int, units: Sequence[int]) -> int:
-    """Hash of what gave `value` with at most 512 more units behind it; unsigned."""
+    """Extend the hash `value` by up to 512 further units; unsigned."""
     if not units:
         return value
     added = sum(map(mul, units, _POWERS[-len(units) :]))
@@ -111,12 +114,12 @@ def _extend(value: int, units: Sequence[int]) -> int:
 
 @lru_cache(1 << 17)
 def _word(units: bytes) -> int:
-    """Hash of half a key's tail; counters have the same halves again and again."""
+    """Hash half of a key's tail; counters repeat the same halves."""
     return _extend(0, units)
 
 
 class TopicHash:
-    """Hashes of the index keys `topic#key` of one topic, with remembered prefixes."""
+    """Hashes of the index keys `topic#key` of one topic, with cached prefixes."""
 
     __slots__ = ("_prefixes", "_start", "_topic")
 
@@ -126,7 +129,7 @@ class TopicHash:
         self._prefixes: dict[bytes, int] = {}
 
     def key_hash(self, key: bytes) -> int:
-        """The absolute hash that index entries hold; -2^31 counts as 0 (4.1)."""
+        """Return the absolute hash that index entries hold; -2^31 becomes 0 (store.md 4.1)."""
         if not key.isascii():
             value = _hash_units(f"{self._topic}#{key.decode(errors='replace')}")
         elif len(key) > _UNITS_MAX:
@@ -151,15 +154,15 @@ class TopicHash:
 
 
 def index_key_hash(topic: str, key: str) -> int:
-    """Hash of one key of a topic, as index entries hold it."""
+    """Return the hash of one key of a topic, as index entries hold it."""
     value = java_hash(f"{topic}#{key}")
     return 0 if value == -(1 << 31) else abs(value)
 
 
 def delay_levels(text: str) -> dict[int, int]:
-    """Delay in milliseconds by level (from 1), of RocketMQ's `messageDelayLevel`.
+    """Parse RocketMQ's `messageDelayLevel`: delay in milliseconds by level, from 1.
 
-    Raises `ValueError` for a piece that is not a number and one of s, m, h, d.
+    Raises `ValueError` for a piece that is not a number followed by s, m, h or d.
     """
     levels: dict[int, int] = {}
     for number, piece in enumerate(text.split(), start=1):
@@ -173,7 +176,8 @@ def delay_levels(text: str) -> dict[int, int]:
 def tag_code(
     topic: str, tags: bytes, properties: bytes, store_ms: int, levels: Mapping[int, int]
 ) -> int:
-    """The tags field of a queue unit: the tag's hash, or the delivery time of a delayed message."""
+    """Return the tags field of a queue unit: the tag's hash, or the delivery time of a delayed
+    message."""
     if topic == SCHEDULE_TOPIC:
         level = _delay_level(properties)
         if level >= 1:

@@ -1,8 +1,8 @@
-"""Messages of a directory, by queue, by key, by time, as a client would be given them.
+"""Messages of a directory, by queue, key or time, as a client would receive them.
 
-Where queue or index lead to a message they are followed, and the log behind what they know is read
-besides, so that an unclean stop hides nothing. `scan` asks the log alone: right even where the
-queues are not.
+Messages are looked up by queue or index, and the log after the last record that these know is read
+as well, so that an unclean stop hides nothing. `scan` reads only the log, which is right even if
+the queues are wrong.
 """
 
 import hashlib
@@ -23,21 +23,22 @@ _PORT = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which messages are wanted; None: any. Times are store times, milliseconds, inclusive."""
+    """Conditions on messages; None: any. Times are store times, milliseconds, inclusive."""
 
     topic: str | None = None
     queue_id: int | None = None
     offset: int | None = None
-    """The first queue offset."""
+    """Lowest queue offset."""
     key: str | None = None
     """A part of KEYS, or the unique id."""
     begin_ms: int | None = None
     end_ms: int | None = None
     scan: bool = False
-    """Read the log from its start, use neither queues nor index."""
+    """Read the log from its start, without queues and index."""
 
     def takes_record(self, entry: Scanned) -> bool:
-        """Whether a record may hold wanted messages; cheap, before the record is taken apart."""
+        """True if a record may hold a matching message; a cheap test before the record is
+        parsed."""
         if self.topic is not None and entry.topic != self.topic.encode():
             return False
         if self.queue_id is not None and entry.queue_id != self.queue_id:
@@ -47,14 +48,14 @@ class Filter:
         return self.end_ms is None or entry.store_ms <= self.end_ms
 
     def takes(self, message: "Message") -> bool:
-        """Whether this message is wanted."""
+        """True if this message matches."""
         if self.offset is not None and message.queue_offset < self.offset:
             return False
         return self.key is None or self.key in message.keys
 
 
 class Message(NamedTuple):
-    """One message: a record, or one item of an inner batch."""
+    """A message: a record, or an item of an inner batch."""
 
     record: Record
     item: BatchItem | None = None
@@ -65,32 +66,32 @@ class Message(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """Its own properties; for an item those of the item."""
+        """Properties of the message: those of the batch item, if it is one."""
         return self.item.properties if self.item else self.record.properties
 
     @property
     def keys(self) -> list[str]:
-        """Unique id and the parts of KEYS; of a batch item also the batch's own id."""
-        found = self.properties
-        names = [found.get("UNIQ_KEY", ""), *found.get("KEYS", "").split(" ")]
+        """Unique id and the parts of KEYS; for a batch item also the batch's own id."""
+        properties = self.properties
+        names = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
         if self.item:
             names.append(self.record.properties.get("UNIQ_KEY", ""))
         return [name for name in names if name]
 
     @property
     def body(self) -> bytes | None:
-        """The body as it was sent, unpacked; None when it cannot be."""
+        """Body as it was sent, unpacked; None when it cannot be unpacked."""
         if self.item:
             return self.item.body
         return unpack_body(self.record.body, self.record.sys_flag)
 
     def as_row(self, on_missing: Callable[[MissingCodec], None] | None = None) -> dict[str, object]:
-        """JSON fields, named as RocketMQ's clients name them.
+        """Return JSON fields, named as in RocketMQ's clients.
 
         `on_missing` is called for a body whose library is not installed.
 
         An item of a batch has no size and id of its own in the store, so `storeSize` is 0 and
-        `offsetMsgId` null. A body that cannot be unpacked has a length and a digest of null.
+        `offsetMsgId` null. For a body that cannot be unpacked, length and digest are null.
         """
         record, item = self.record, self.item
         try:
@@ -123,22 +124,22 @@ class Message(NamedTuple):
         }
 
 
-def messages(directory: StoreDirectory, wanted: Filter) -> Iterator[Message]:
-    """Messages that are wanted, in the order of the log (of the queue, if one is asked for)."""
-    for record in _records(directory, wanted):
-        if wanted.takes_record(record.scanned):
+def messages(directory: StoreDirectory, query: Filter) -> Iterator[Message]:
+    """Yield the matching messages in log order, or in queue order if the query names a queue."""
+    for record in _records(directory, query):
+        if query.takes_record(record.scanned):
             for message in expand(record):
-                if wanted.takes(message):
+                if query.takes(message):
                     yield message
 
 
 def expand(record: Record) -> Iterator[Message]:
-    """The messages of a record: itself, or the items of an inner batch."""
+    """Yield the messages of a record: itself, or the items of an inner batch."""
     if record.sys_flag & SYS_INNER_BATCH:
         try:
             body = unpack_body(record.body, record.sys_flag)
         except MissingCodec:
-            body = None  # one message then, whose body says what is missing
+            body = None  # treat it as one message, whose body names the missing library
         items = unpack_inner_batch(body or b"")
         if items:
             for item in items:
@@ -148,12 +149,12 @@ def expand(record: Record) -> Iterator[Message]:
 
 
 def offset_message_id(record: Record) -> str:
-    """The broker's message id: store host and physical offset in hex (store.md 2.9)."""
+    """Return the broker's message id: store host and physical offset in hex (store.md 2.9)."""
     return (record.store_host + struct.pack(">q", record.offset)).hex().upper()
 
 
 def show_host(host: bytes) -> str:
-    """Address and port as Java shows them: `/127.0.0.1:10911`, `/[0:0:0:0:0:0:0:1]:10911`."""
+    """Format address and port as Java does: `/127.0.0.1:10911`, `/[0:0:0:0:0:0:0:1]:10911`."""
     (port,) = _PORT.unpack(host[-4:])
     if len(host) == 8:
         return f"/{ipaddress.IPv4Address(host[:4])}:{port}"
@@ -161,50 +162,48 @@ def show_host(host: bytes) -> str:
     return f"/[{':'.join(f'{group:x}' for group in groups)}]:{port}"
 
 
-def _records(directory: StoreDirectory, wanted: Filter) -> Iterator[Record]:
-    if not wanted.scan:
-        if wanted.key is not None and wanted.topic is not None and directory.index_files:
-            yield from _by_key(directory, wanted.topic, wanted.key, wanted)
+def _records(directory: StoreDirectory, query: Filter) -> Iterator[Record]:
+    if not query.scan:
+        if query.key is not None and query.topic is not None and directory.index_files:
+            yield from _by_key(directory, query.topic, query.key, query)
             return
-        if wanted.key is None and wanted.topic is not None and wanted.queue_id is not None:
-            yield from _by_queue(directory, (wanted.topic, wanted.queue_id), wanted)
+        if query.key is None and query.topic is not None and query.queue_id is not None:
+            yield from _by_queue(directory, (query.topic, query.queue_id), query)
             return
-    yield from _by_scan(directory, None, wanted)
+    yield from _by_scan(directory, None, query)
 
 
-def _by_scan(directory: StoreDirectory, start: int | None, wanted: Filter) -> Iterator[Record]:
+def _by_scan(directory: StoreDirectory, start: int | None, query: Filter) -> Iterator[Record]:
     for item in directory.log.scan(start):
-        if type(item) is Scanned and wanted.takes_record(item):
+        if type(item) is Scanned and query.takes_record(item):
             record = directory.log.record_at(item.offset, item.size)
             if isinstance(record, Record):
                 yield record
 
 
-def _by_key(directory: StoreDirectory, topic: str, key: str, wanted: Filter) -> Iterator[Record]:
-    """What the index knows, then the log behind the last record that it knows."""
+def _by_key(directory: StoreDirectory, topic: str, key: str, query: Filter) -> Iterator[Record]:
+    """Yield the records of the index, then the matches in the log after its last record."""
     files = directory.index_files
-    found = sorted(set(query_offsets(files, topic, key, limit=_ALL)))
-    for offset in found:
+    offsets = sorted(set(query_offsets(files, topic, key, limit=_ALL)))
+    for offset in offsets:
         record = directory.log.record_at(offset)
         if isinstance(record, Record):
             yield record
-    known = max(index.header().end_offset for index in files)
-    for record in _by_scan(directory, max(known, directory.log.min_offset), wanted):
-        if record.offset not in found:
+    indexed_end = max(index.header().end_offset for index in files)
+    for record in _by_scan(directory, max(indexed_end, directory.log.min_offset), query):
+        if record.offset not in offsets:
             yield record
 
 
-def _by_queue(
-    directory: StoreDirectory, queue: tuple[str, int], wanted: Filter
-) -> Iterator[Record]:
-    """What the queue knows, then the log behind the last record that it knows."""
-    known: int | None = None
-    for offset, size in _units(directory, queue, wanted.offset or 0):
+def _by_queue(directory: StoreDirectory, queue: tuple[str, int], query: Filter) -> Iterator[Record]:
+    """Yield the records of the queue, then the matches in the log after its last record."""
+    queued_end: int | None = None
+    for offset, size in _units(directory, queue, query.offset or 0):
         record = directory.log.record_at(offset, size)
         if isinstance(record, Record) and (record.topic, record.queue_id) == queue:
-            known = record.offset + record.size
+            queued_end = record.offset + record.size
             yield record
-    yield from _by_scan(directory, known, wanted)
+    yield from _by_scan(directory, queued_end, query)
 
 
 def _units(

@@ -1,8 +1,8 @@
-"""Consume queues and index files made anew from the log, as a broker would have written them.
+"""Rebuild consume queues and index files from the log, as a broker would have written them.
 
-Everything but the log is derived from it, so a directory whose queues or index are wrong can be
-mended without a broker. The result goes to another directory, or in place under the store's lock:
-then it is made beside the old ones, flushed, and put in their stead at the end by renaming.
+Both are derived from the log, so a directory whose queues or index are wrong can be repaired
+without a broker. The result goes to another directory, or in place under the store's lock: it is
+then written beside the old files, flushed, and moved into their place at the end.
 """
 
 import fcntl
@@ -26,12 +26,12 @@ _REPLACED = "rebuild.old"
 
 
 class RebuildRefused(Exception):
-    """Nothing was changed; the text says why and what to do."""
+    """The rebuild was refused and nothing was changed; the text gives the reason and what to do."""
 
 
 @dataclass(slots=True)
 class RebuildReport:
-    """What was written, and what of the log could not be used."""
+    """Counts of what was written, and the parts of the log that could not be used."""
 
     records: int = 0
     queues: int = 0
@@ -40,16 +40,17 @@ class RebuildReport:
     index_entries: int = 0
     log_end: int = 0
     holes: list[str] = field(default_factory=list)
-    """Damaged places of the log; their messages are in no queue."""
+    """Damaged ranges of the log; their messages are in no queue."""
     refused: list[str] = field(default_factory=list)
-    """Records whose queue offset cannot be: they are in the index only."""
+    """Records whose queue offset is impossible: they are in the index only."""
     begun_anew: dict[str, int] = field(default_factory=dict)
-    """Queues whose offsets begin at 0 again, and at which offset of the log: nothing says that the
-    topic was deleted there, so the earlier messages keep their places."""
+    """Queues whose offsets start again at 0, each with the log offset at which they do. Nothing
+    shows that the topic was deleted there, so the earlier messages keep their slots."""
     corrected: list[str] = field(default_factory=list)
-    """Records that say another queue offset than they have."""
+    """Records that claim another queue offset than the one they have."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """Topics that were deleted (no queue, not in the topic table), each with its records."""
+    """Topics that were deleted (no queue, not in the topic table), each with its number of
+    records."""
 
     def as_row(self) -> dict[str, object]:
         return {
@@ -76,9 +77,9 @@ def rebuild(
 ) -> RebuildReport:
     """Write `consumequeue`, `batchconsumequeue` and `index` of a store into the directory `out`.
 
-    `with_tags`: index tags too, as RocketMQ 5.5.0 does; None does as the index that is there does.
-    `progress(done, total)` is called with bytes of the log. Raises `RebuildRefused` when one of
-    the three is in `out` already, or the layout of the index is neither known nor given.
+    `with_tags`: index tags too, as RocketMQ 5.5.0 does; None does as the present index does.
+    `progress(done, total)` is called with bytes of the log. Raises `RebuildRefused` when `out` has
+    one of the three already, or the layout of the index is neither derivable nor given.
     """
     for part in PARTS:
         if os.path.exists(os.path.join(out, part)):
@@ -96,7 +97,7 @@ def rebuild(
     if with_tags is None:
         with_tags = indexes_tags(directory)
     total = sum(segment.size for segment in directory.log.segments)
-    told = first = directory.log.min_offset
+    reported = first = directory.log.min_offset
     os.makedirs(out, exist_ok=True)
     for item in directory.log.scan():
         if type(item) is Scanned:
@@ -105,7 +106,7 @@ def rebuild(
             for target in dispatch.targets:
                 queues.put(target, item)
             key_hash = dispatch.topic.hash.key_hash
-            if dispatch.gone:
+            if dispatch.deleted:
                 name = dispatch.topic.name
                 report.left_out[name] = report.left_out.get(name, 0) + 1
                 continue
@@ -113,11 +114,11 @@ def rebuild(
                 index.put(key_hash(key), item.offset, item.store_ms)
             if with_tags and dispatch.tags:
                 index.put(key_hash(tag_key(dispatch.tags)), item.offset, item.store_ms)
-            if progress is not None and item.offset - told > _PROGRESS_BYTES:
-                told = item.offset
-                progress(told - first, total)
+            if progress is not None and item.offset - reported > _PROGRESS_BYTES:
+                reported = item.offset
+                progress(reported - first, total)
         elif isinstance(item, Hole):
-            report.holes.append(f"{item.offset} to {item.end}: {item.fault.what}")
+            report.holes.append(f"{item.offset} to {item.end}: {item.fault.reason}")
         elif isinstance(item, LogEnd):
             report.log_end = item.offset
     queues.close()
@@ -133,17 +134,18 @@ def rebuild_in_place(
     force: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> RebuildReport:
-    """Replace queues and index of a stopped store, holding its lock meanwhile.
+    """Replace queues and index of a stopped store, holding its lock.
 
-    The old ones are removed when the new ones have their names. A crash before that leaves the old
-    ones, or `rebuild.old` and `rebuild.new` beside which the next call starts afresh. Raises
-    `RebuildRefused` when a broker holds the lock, or the log has damage and `force` is not set.
+    The old files are removed once the new ones have their names. A crash before that leaves the old
+    files, or `rebuild.old` and `rebuild.new`, from which the next call starts afresh. Raises
+    `RebuildRefused` when a broker holds the lock, or when the log is damaged and `force` is not
+    set.
     """
     pending, replaced = directory.path(_PENDING), directory.path(_REPLACED)
     with _store_lock(directory):
         _restore_interrupted(directory, replaced)
         shutil.rmtree(pending, ignore_errors=True)
-        # Read again what is there: the store may have changed before the lock was ours.
+        # Open the directory again: the store may have changed before the lock was acquired.
         fresh = open_directory(directory.root, directory.settings)
         try:
             report = rebuild(fresh, pending, progress)
@@ -169,7 +171,7 @@ def rebuild_in_place(
 
 
 def _restore_interrupted(directory: StoreDirectory, replaced: str) -> None:
-    """Put back what an interrupted rebuild had moved aside, where nothing took its place."""
+    """Move back the parts that an interrupted rebuild had moved aside and not replaced."""
     if not os.path.isdir(replaced):
         return
     for part in PARTS:
@@ -181,7 +183,7 @@ def _restore_interrupted(directory: StoreDirectory, replaced: str) -> None:
 
 @contextmanager
 def _store_lock(directory: StoreDirectory) -> Iterator[None]:
-    """The broker's own lock: POSIX, exclusive, byte 0 of `lock` (store.md 1.4)."""
+    """Hold the broker's own lock: POSIX, exclusive, byte 0 of `lock` (store.md 1.4)."""
     descriptor = os.open(directory.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -197,7 +199,7 @@ def _store_lock(directory: StoreDirectory) -> Iterator[None]:
 
 
 class _Queues:
-    """The writers of all queues, made when their first record comes."""
+    """Writers of all queues, each created at the queue's first record."""
 
     def __init__(self, directory: StoreDirectory, out: str, report: RebuildReport) -> None:
         self._sizes = directory.sizes
@@ -216,12 +218,12 @@ class _Queues:
                 batch = self._batch[key] = PlacedBatches(batches, f"{key[0]}/{key[1]}")
             batch.put(target.batch_unit(entry))
             return
-        found = self._plain.get(key)
-        if found is None:
+        queue = self._plain.get(key)
+        if queue is None:
             path = self._path("consumequeue", key)
             writer = QueueWriter(path, self._sizes.queue_segment)
-            found = self._plain[key] = PlacedQueue(writer, f"{key[0]}/{key[1]}")
-        found.put(target.slot, entry.offset, entry.size, target.tag_code)
+            queue = self._plain[key] = PlacedQueue(writer, f"{key[0]}/{key[1]}")
+        queue.put(target.slot, entry.offset, entry.size, target.tag_code)
 
     def close(self) -> None:
         queues: list[PlacedQueue | PlacedBatches] = [*self._plain.values(), *self._batch.values()]

@@ -1,10 +1,10 @@
-"""One record of the commit log: its layout, and every reason why bytes are not a record.
+"""A record of the commit log: its layout, and every reason why bytes are not a record.
 
-The reader shares no code with the broker's store or the wire codec on purpose: two
-implementations that agree are evidence, one that agrees with itself is not. Two ways lead through a
-record. `scan_record` is the fast one, a single unpack and no object but a tuple; it only says yes
-or no. `dissect` is the slow one, taken when the fast one said no or when somebody wants to see the
-message; it names the rule that is broken. A property test holds them together.
+The reader shares no code with the broker's store or the wire codec on purpose: two implementations
+that agree are evidence, one that agrees with itself is not. A record can be read in two ways.
+`scan_record` is fast, with a single unpack and no object but a tuple; it only accepts or refuses.
+`dissect` is slow, for refused records and for display; it names the rule that is broken. A property
+test checks that they agree.
 
 Layout: store.md 2 (RocketMQ: `MessageExtEncoder`, `CommitLog.checkMessageAndReturnSize`).
 """
@@ -18,13 +18,13 @@ from typing import NamedTuple
 from rocketbed.inspect.properties import parse_properties
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
-"""Topic length in one byte."""
+"""Magic of records with the topic length in one byte."""
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
-"""Topic length in two bytes; for topics above 127 characters."""
+"""Magic of records with the topic length in two bytes, for topics above 127 characters."""
 MAGIC_BLANK = 0xCBD43194 - (1 << 32)
-"""Filler at the end of a segment."""
+"""Magic of the filler at the end of a segment."""
 MAGIC_PREFIX = b"\xda\xa3\x20"
-"""What both message magics begin with; the fourth byte is A7 or AB."""
+"""First three bytes of both message magics; the fourth is A7 or AB."""
 
 SYS_TRANSACTION = 0xC
 SYS_ROLLBACK = 0xC
@@ -36,21 +36,23 @@ SYS_INNER_BATCH = 0x80
 CRC_PROPERTY = b"__CRC32#\x01"
 CRC_PROPERTY_SIZE = 20
 RECORD_SIZE_MIN = 91
-"""An IPv4 record without body, topic and properties."""
+"""Size of an IPv4 record without body, topic and properties."""
 SECTOR = 512
 
 _HEADS = {
     flags: struct.Struct(f">5i2qiq{born}sq{store}siqi")
     for flags, born, store in ((0, 8, 8), (0x10, 20, 8), (0x20, 8, 20), (0x30, 20, 20))
 }
-"""The fixed part up to and with the body length, by the two IPv6 bits of SYSFLAG (2.1)."""
+"""Fixed part, up to and including the body length, by the two IPv6 bits of SYSFLAG (store.md
+2.1)."""
 _HEAD_IPV4 = _HEADS[0]
 _TOTAL_AND_MAGIC = struct.Struct(">2i")
 _SHORT = struct.Struct(">h")
 
 
 class Scanned(NamedTuple):
-    """What a scan keeps of a good record. Offsets and sizes in bytes, times in milliseconds."""
+    """Fields of a good record that a scan keeps. Offsets and sizes in bytes, times in
+    milliseconds."""
 
     offset: int
     size: int
@@ -63,12 +65,12 @@ class Scanned(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why some bytes are not a good record."""
+    """Reason why some bytes are not a good record."""
 
     rule: str
-    what: str
+    reason: str
     size: int
-    """TOTALSIZE when the record's own length can be believed, else -1."""
+    """TOTALSIZE if the record's own length is plausible, else -1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Record:
     """A whole record. Hosts are address bytes and a port as i32, as stored (8 or 20 bytes)."""
 
     offset: int
-    """Where it was read, bytes from the start of the log."""
+    """Offset at which it was read, bytes from the start of the log."""
     size: int
     magic: int
     body_crc: int
@@ -84,7 +86,7 @@ class Record:
     flag: int
     queue_offset: int
     physical_offset: int
-    """What the record itself claims; equal to `offset` in a good one."""
+    """Offset that the record claims; equal to `offset` in a good record."""
     sys_flag: int
     born_ms: int
     born_host: bytes
@@ -101,12 +103,12 @@ class Record:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Properties by name; of a name that stands twice the later value."""
+        """Properties by name; of duplicates the last counts."""
         return parse_properties(self.raw_properties)
 
     @property
     def scanned(self) -> Scanned:
-        """The same record as a scan gives it."""
+        """The record in the form that a scan yields."""
         return Scanned(
             self.offset,
             self.size,
@@ -120,7 +122,7 @@ class Record:
 
 
 def scan_record(buffer: bytes, view: memoryview, position: int, offset: int) -> Scanned | None:
-    """The record at `position` of `buffer`, or None when it breaks any rule or is not all there.
+    """Return the record at `position` of `buffer`, or None when it breaks any rule or is cut off.
 
     `view` is a view of the same buffer (so that the body is checksummed without a copy); `offset`
     is the physical offset of `position`.
@@ -174,15 +176,16 @@ def scan_record(buffer: bytes, view: memoryview, position: int, offset: int) -> 
 
 
 def skim(head: bytes) -> Generator[tuple[int, int], bytes, int]:
-    """How long the fields of a record are together, without its body; -1 if that cannot be.
+    """Return the length to which the record's fields add up, without reading its body; -1 if a
+    length is impossible.
 
-    `head` is its first 40 bytes. Asks for pieces of it, by position in the record and size.
+    `head` is its first 40 bytes. Yields the (position, size) of pieces that it needs to be sent.
     """
     _, magic, *_, sys_flag = struct.unpack_from(">5i2qi", head)
     at = _HEADS[sys_flag & 0x30].size
     for size_form in (">i", ">h" if magic == MAGIC_V2 else ">b", ">h"):
         width = struct.calcsize(size_form)
-        # The body length is the last of the fixed part.
+        # The body length is the last field of the fixed part.
         at -= width if size_form == ">i" else 0
         data = yield at, width
         if len(data) < width:
@@ -195,7 +198,7 @@ def skim(head: bytes) -> Generator[tuple[int, int], bytes, int]:
 
 
 def dissect(buffer: bytes, position: int, offset: int) -> Record | Fault:
-    """The whole record at `position` of `buffer`, or the first rule that it breaks.
+    """Return the whole record at `position` of `buffer`, or the first rule that it breaks.
 
     `buffer` ends where the segment ends (a record never crosses it). `offset` is the physical
     offset of `position`.
@@ -204,14 +207,14 @@ def dissect(buffer: bytes, position: int, offset: int) -> Record | Fault:
     if isinstance(record, Fault):
         return record
     for rule, judge in VALUE_RULES:
-        what = judge(record)
-        if what is not None:
-            return Fault(rule, what, record.size)
+        reason = judge(record)
+        if reason is not None:
+            return Fault(rule, reason, record.size)
     return record
 
 
 def blank_size(buffer: bytes, position: int) -> int | None:
-    """The length that a filler record at `position` claims, or None when it is no filler."""
+    """Return the length that a filler record at `position` claims; None when it is no filler."""
     if len(buffer) - position < _TOTAL_AND_MAGIC.size:
         return None
     size, magic = _TOTAL_AND_MAGIC.unpack_from(buffer, position)
@@ -219,26 +222,26 @@ def blank_size(buffer: bytes, position: int) -> int | None:
 
 
 def crc_digits(crc: int) -> bytes:
-    """A CRC as the property holds it: ten digits, the least significant first (2.7)."""
+    """Format a CRC as the property holds it: ten digits, least significant first (store.md 2.7)."""
     return str(crc & 0x7FFFFFFF)[::-1].ljust(10, "0").encode()
 
 
 def body_crc(body: bytes) -> int:
-    """BODYCRC of a body (2.5)."""
+    """Compute BODYCRC of a body (store.md 2.5)."""
     return zlib.crc32(body) & 0x7FFFFFFF if body else 0
 
 
 def _take_apart(buffer: bytes, position: int, offset: int) -> Record | Fault:
-    """Follow the lengths; the fault of the first that cannot be believed."""
-    left = len(buffer) - position
-    if left < _TOTAL_AND_MAGIC.size:
-        return Fault("record-short", f"only {left} bytes before the end of the segment", -1)
+    """Split a record by its lengths; return the fault of the first length that is impossible."""
+    available = len(buffer) - position
+    if available < _TOTAL_AND_MAGIC.size:
+        return Fault("record-short", f"only {available} bytes before the end of the segment", -1)
     total, magic = _TOTAL_AND_MAGIC.unpack_from(buffer, position)
     if magic not in (MAGIC_V1, MAGIC_V2):
         return Fault("record-magic", f"magic 0x{magic & 0xFFFFFFFF:08X} is not a message's", -1)
-    if total < RECORD_SIZE_MIN or total > left:
-        what = f"length {total} with {left} bytes to the end of the segment"
-        return Fault("record-short", what, -1)
+    if total < RECORD_SIZE_MIN or total > available:
+        reason = f"length {total} with {available} bytes to the end of the segment"
+        return Fault("record-short", reason, -1)
     raw = buffer[position : position + total]
     (sys_flag,) = struct.unpack_from(">i", raw, 36)
     head = _HEADS[sys_flag & 0x30]
@@ -279,7 +282,7 @@ def _take_apart(buffer: bytes, position: int, offset: int) -> Record | Fault:
 def _variable_parts(
     raw: bytes, body_at: int, body_size: int, *, wide: bool
 ) -> tuple[bytes, bytes, bytes, int] | Fault:
-    """Body, topic, properties and where they end, of a record whose fixed part was read."""
+    """Return body, topic, properties and their end, for a record whose fixed part is read."""
     if body_size < 0 or body_at + body_size + 3 > len(raw):
         return Fault("record-body", f"body length {body_size} does not fit in the record", -1)
     topic_at = body_at + body_size + (2 if wide else 1)
@@ -291,17 +294,17 @@ def _variable_parts(
     (properties_size,) = _SHORT.unpack_from(raw, properties_at - 2)
     end = properties_at + properties_size
     if properties_size < 0 or end > len(raw):
-        what = f"properties length {properties_size} does not fit in the record"
-        return Fault("record-properties", what, -1)
+        reason = f"properties length {properties_size} does not fit in the record"
+        return Fault("record-properties", reason, -1)
     body = raw[body_at : body_at + body_size]
     return body, raw[topic_at : topic_at + topic_size], raw[properties_at:end], end
 
 
 def _zero_sector(buffer: bytes, start: int, end: int, shift: int) -> bool:
-    """Whether some 512-byte sector of the log holds nothing but zeros of `buffer[start:end]`.
+    """True if some 512-byte sector of the log has only zeros in `buffer[start:end]`.
 
     A lost sector of a fresh segment reads as zeros, and nothing else covers topic and properties
-    (8.6, T5). `shift` added to a position of the buffer gives its physical offset.
+    (store.md 8.6, T5). `shift` added to a position of the buffer gives its physical offset.
     """
     while start < end:
         stop = min(end, start + SECTOR - (start + shift) % SECTOR)
@@ -312,20 +315,22 @@ def _zero_sector(buffer: bytes, start: int, end: int, shift: int) -> bool:
 
 
 def judge_body_crc(record: Record) -> str | None:
-    """BODYCRC covers the body as stored; an empty body is not checked (2.5)."""
+    """Check BODYCRC, which covers the body as stored; an empty body is not checked (store.md
+    2.5)."""
     if not record.body or body_crc(record.body) == record.body_crc:
         return None
     return f"body CRC is {body_crc(record.body)}, the record says {record.body_crc}"
 
 
 def has_property_crc(properties: bytes) -> bool:
-    """Whether properties end in a checksum of the record, not in one whose name ends like it."""
+    """True if properties end in a checksum of the record, not in a property whose name ends
+    alike."""
     is_last = properties[-CRC_PROPERTY_SIZE:-11] == CRC_PROPERTY and properties[-1] == 2
     return is_last and properties[-CRC_PROPERTY_SIZE - 1 : -CRC_PROPERTY_SIZE] in (b"", b"\x02")
 
 
 def judge_property_crc(record: Record) -> str | None:
-    """The CRC property, where there is one, covers all that stands before it (2.7)."""
+    """Check the CRC property, if there is one: it covers all bytes before it (store.md 2.7)."""
     if not has_property_crc(record.raw_properties):
         return None
     tail = record.raw_properties[-CRC_PROPERTY_SIZE:]
@@ -336,14 +341,14 @@ def judge_property_crc(record: Record) -> str | None:
 
 
 def judge_physical_offset(record: Record) -> str | None:
-    """A record knows where it stands; another place means old or foreign bytes (T5, 8.6)."""
+    """Check the record's own offset; a wrong one means old or foreign bytes (T5, store.md 8.6)."""
     if record.physical_offset == record.offset:
         return None
     return f"the record says it stands at {record.physical_offset}"
 
 
 def judge_zero_sector(record: Record) -> str | None:
-    """No sector is all zero over the topic or the properties (8.6)."""
+    """Check that no sector of topic or properties is all zero (store.md 8.6)."""
     end = record.size
     properties_at = end - len(record.raw_properties)
     topic_end = properties_at - 2
@@ -362,4 +367,4 @@ VALUE_RULES: tuple[tuple[str, Callable[[Record], str | None]], ...] = (
     ("record-zero-sector", judge_zero_sector),
     ("record-property-crc", judge_property_crc),
 )
-"""Rules on the values of a record whose lengths hold, in the order they are asked."""
+"""Rules on the values of a record whose lengths are valid, in the order of their checks."""

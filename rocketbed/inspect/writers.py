@@ -1,8 +1,8 @@
 """Writers of derived files, byte for byte as a broker writes them.
 
-Units and entries only ever grow, so each writer keeps a small run of them and writes it when the
-run is long or its file is full; of an index file only the slot table is kept. No file stays open,
-since a store may have thousands of queues. Formats: store.md 3.2, 3.5, 4.2.
+Units and entries are only appended, so each writer buffers a short run and writes it when the run
+is long or its file is full; of an index file only the slot table stays in memory. No file stays
+open, since a store may have thousands of queues. Formats: store.md 3.2, 3.5, 4.2.
 """
 
 import os
@@ -15,13 +15,13 @@ from rocketbed.inspect.index import ENTRY, HEADER, IndexLayout
 
 _RUN_BYTES = 20_000
 GAP_UNITS_MAX = 1_000_000
-"""No larger gap in a queue is filled with pre-blanks: such a queue offset is damage, and the fill
-would be 20 MB a million."""
+"""Largest gap in a queue that is filled with pre-blanks. Beyond it the queue offset counts as
+damage; filling would take 20 MB per million."""
 _SECONDS_MAX = (1 << 31) - 1
 
 
 class SlotRefused(Exception):
-    """A record cannot have the queue offset that it says."""
+    """A record cannot have the queue offset that it claims."""
 
 
 class SegmentWriter:
@@ -32,20 +32,20 @@ class SegmentWriter:
         self._segment_size = segment_size
         self._run = bytearray()
         self._run_at = 0
-        self._made = -1
+        self._created_start = -1
 
     @property
     def position(self) -> int:
-        """Where the next byte goes, counted from the start of the queue."""
+        """Position of the next byte, counted from the start of the queue."""
         return self._run_at + len(self._run)
 
     def start_at(self, position: int) -> None:
-        """Begin at a position; only before the first byte."""
+        """Start at a position; allowed only before the first byte."""
         assert not self._run
         self._run_at = position
 
     def append(self, data: bytes) -> None:
-        """Add whole units; a unit never crosses files."""
+        """Append whole units; a unit never crosses files."""
         self._run += data
         if len(self._run) >= _RUN_BYTES:
             self.close()
@@ -54,9 +54,9 @@ class SegmentWriter:
         while self._run:
             start = self._run_at - self._run_at % self._segment_size
             size = min(len(self._run), start + self._segment_size - self._run_at)
-            if start != self._made:
+            if start != self._created_start:
                 os.makedirs(self._directory, exist_ok=True)
-                self._made = start
+                self._created_start = start
             path = os.path.join(self._directory, f"{start:020d}")
             write_at(path, self._run_at - start, self._run[:size], length=self._segment_size)
             del self._run[:size]
@@ -69,14 +69,14 @@ class QueueWriter(SegmentWriter):
     def __init__(self, directory: str, segment_size: int) -> None:
         super().__init__(directory, segment_size)
         self.gap_max = max(GAP_UNITS_MAX, segment_size // UNIT.size)
-        """Pre-blanks that are written at most before one unit."""
+        """Most pre-blanks that are written before one unit."""
         self._next = -1
 
     def put(self, slot: int, offset: int, size: int, tag_code: int) -> None:
         """Write one unit.
 
-        Before the first, its segment is filled with pre-blanks (3.2); so is a gap. Raises
-        `SlotRefused` for a slot that is taken, negative, or absurdly far away.
+        Its first segment is filled with pre-blanks before it (store.md 3.2), and so is a gap.
+        Raises `SlotRefused` for a slot that is taken, negative, or absurdly far away.
         """
         if slot != self._next:
             self._go_to(slot)
@@ -99,15 +99,15 @@ class QueueWriter(SegmentWriter):
 
 
 class BatchQueueWriter(SegmentWriter):
-    """Units of 46 bytes one behind the other."""
+    """Units of 46 bytes, one after the other."""
 
     def put(self, unit: BatchUnit) -> None:
-        """Append the unit of one record; its number is not used."""
+        """Append the unit of one record; its number is ignored."""
         self.append(BATCH_UNIT.pack(*unit[1:], -1, 0))
 
 
 class IndexWriter:
-    """Index files, a new one when a key finds the last one full."""
+    """Index files; a new one starts when a key finds the last one full."""
 
     def __init__(self, directory: str, layout: IndexLayout) -> None:
         self.files = 0
@@ -124,7 +124,7 @@ class IndexWriter:
         self._used = 0
 
     def put(self, key_hash: int, offset: int, store_ms: int) -> None:
-        """Add one key of a record (4.2)."""
+        """Add one key of a record (store.md 4.2)."""
         if not self._count or self._count >= self._layout.entries:
             self._start_file(store_ms)
         slot = key_hash % self._layout.slots
@@ -162,7 +162,8 @@ class IndexWriter:
         self._write(0, header + slots.tobytes())
 
     def _start_file(self, store_ms: int) -> None:
-        """A new file begins with the end of the one before, which its first put replaces."""
+        """Start a file; its header begins with the end of the previous one, which the first put
+        replaces."""
         self.close()
         os.makedirs(self._directory, exist_ok=True)
         self._name = next_name(self._name, store_ms)
@@ -185,7 +186,8 @@ class IndexWriter:
 
 
 def next_name(before: str, store_ms: int) -> str:
-    """An index file's name: local time of its first entry, and above the one before."""
+    """Return an index file's name: the local time of its first entry, and later than the previous
+    name."""
     moment = datetime.fromtimestamp(store_ms // 1000) + timedelta(milliseconds=store_ms % 1000)
     while True:
         name = f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
@@ -195,9 +197,9 @@ def next_name(before: str, store_ms: int) -> str:
 
 
 def write_at(path: str, position: int, data: bytes | bytearray, *, length: int) -> None:
-    """Write into a file that is made with its full length, sparse, when it is not there.
+    """Write into a file, which is created sparse with its full length if it does not exist.
 
-    Raises `OSError`, also for a write that comes to less than all of it.
+    Raises `OSError`, also for a write that is cut short.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

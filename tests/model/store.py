@@ -434,6 +434,6 @@ def look_at(image: DiskImage, *, but: Sequence[str] = ()) -> None:
         try:
             for finding in check_store(directory).findings:
                 if finding.severity >= Severity.TAIL and finding.rule not in but:
-                    raise AssertionError(f"{finding.rule}: {finding.file}: {finding.what}")
+                    raise AssertionError(f"{finding.rule}: {finding.file}: {finding.text}")
         finally:
             directory.close()

@@ -22,7 +22,7 @@ from rocketbed.inspect import (
 from rocketbed.inspect.bodies import unpack_body, unpack_inner_batch
 from rocketbed.inspect.config import read_json, read_properties
 from rocketbed.inspect.listing import describe, table
-from rocketbed.inspect.properties import Wanted, java_hash, parse_properties
+from rocketbed.inspect.properties import DispatchProperties, java_hash, parse_properties
 from rocketbed.inspect.record import dissect, scan_record
 from tests.support.stores import SETTINGS, Spec, build, check, encode, some
 
@@ -167,7 +167,7 @@ def test_the_two_ways_agree_on_records_and_harmed_records(
 
 @given(st.binary(max_size=200))
 def test_wanted_properties_are_the_parsed_ones(raw: bytes) -> None:
-    wanted, known = Wanted(raw), parse_properties(raw)
+    wanted, known = DispatchProperties(raw), parse_properties(raw)
     assert wanted.tags.decode(errors="replace") == known.get("TAGS", "")
 
 

@@ -96,7 +96,7 @@ def dispute(case: Case, image: DiskImage, directory: Path) -> str:
     if not ours.places <= theirs:
         return f"the node names {sorted(ours.places)} in the log, fsck {theirs}"
     if not ours.tells and report.worst is Severity.DAMAGE:
-        return f"the node has nothing to tell, fsck: {report.findings[0].what}"
+        return f"the node has nothing to tell, fsck: {report.findings[0].text}"
     return ""
 
 

@@ -159,7 +159,7 @@ def only(report: Report, rule: str, severity: Severity = Severity.DAMAGE) -> str
     """The text of the one rule that is broken."""
     assert broken(report) == {rule}, report.findings
     assert report.worst == severity, report.findings
-    return next(finding.what for finding in report.findings if finding.rule == rule)
+    return next(finding.text for finding in report.findings if finding.rule == rule)
 
 
 def queue_file(root: Path, number: int = 0) -> Path:

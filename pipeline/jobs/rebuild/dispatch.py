@@ -259,7 +259,7 @@ class SplitDispatch:
                     more = (*unit, entry.store_ms, target.messages)
                     self._batches.setdefault(queue, []).append(more)
                     self._rows_held += 1
-            if dispatch.gone:
+            if dispatch.deleted:
                 name = dispatch.topic.name
                 self._left_out[name] = self._left_out.get(name, 0) + 1
                 continue

@@ -1,7 +1,7 @@
-"""Are the files themselves as a broker expects them? Names, lengths, strays, gaps, kinds.
+"""Check names, lengths, gaps and kinds of the files, and strays among them.
 
-RocketMQ refuses to start when a segment has another length than configured or a stray file lies
-beside it (store.md 1.2), so these matter even where every message can be read.
+RocketMQ refuses to start when a segment's length is not the configured one or a stray file is in
+the directory (store.md 1.2), so these matter even if every message can be read.
 """
 
 import os
@@ -17,9 +17,9 @@ _MOVE = "move the file out of this directory; RocketMQ refuses to start beside i
 
 
 def check_files(directory: StoreDirectory, findings: Findings) -> None:
-    """Names and lengths of all segments, and what lies between them."""
+    """Check names and lengths of all segments, and look for gaps and stray files between them."""
     if not directory.log.segments:
-        # Where nothing had been synced a power loss leaves queues without files.
+        # If nothing had been synced, a power loss leaves queues without files.
         queues = (*directory.queues.values(), *directory.batch_queues.values())
         findings.add(
             "S1",
@@ -36,10 +36,10 @@ def check_files(directory: StoreDirectory, findings: Findings) -> None:
         size = directory.sizes.batch_queue_segment
         _check_row(directory, batch_queue.segments, size, findings, unit=BATCH_UNIT.size)
     for stray in directory.log_strays + directory.queue_strays:
-        what = f"not a segment: its name is no offset of {NAME_SIZE} digits"
+        text = f"not a segment: its name is no offset of {NAME_SIZE} digits"
         if not os.path.isfile(stray):
-            what = f"not a segment: {NO_FILE}, or a link that leads nowhere"
-        findings.add("sizes", Severity.DAMAGE, directory.relative(stray), what, advice=_MOVE)
+            text = f"not a segment: {NO_FILE}, or a link that leads nowhere"
+        findings.add("sizes", Severity.DAMAGE, directory.relative(stray), text, advice=_MOVE)
     _check_index_files(directory, findings)
     _check_own_names(directory, findings)
     _check_kinds(directory, findings)
@@ -58,14 +58,14 @@ def _check_row(
         file = directory.relative(segment.path)
         _check_length(segment, size, file, findings, last=number + 1 == len(segments))
         if segment.start % size or segment.start % unit:
-            what = f"a segment at {segment.start} does not stand on a multiple of {size} bytes"
+            text = f"a segment at {segment.start} does not stand on a multiple of {size} bytes"
             advice = "check the configured segment size (--config or --set)"
-            findings.add("S1", Severity.DAMAGE, file, what, advice=advice)
+            findings.add("S1", Severity.DAMAGE, file, text, advice=advice)
         if number and segments[number - 1].start + size < segment.start:
             end = segments[number - 1].start + size
-            what = f"segments from {end} to {segment.start} are missing before it"
+            text = f"segments from {end} to {segment.start} are missing before it"
             advice = "take the files from a replica or a backup" if log else "rebuild the queues"
-            findings.add("S1", Severity.DAMAGE, file, what, offset=end, advice=advice)
+            findings.add("S1", Severity.DAMAGE, file, text, offset=end, advice=advice)
 
 
 def _check_length(
@@ -74,55 +74,57 @@ def _check_length(
     if segment.size == size:
         return
     if segment.size == 0 and last:
-        what = "empty last segment; the broker deletes it when it starts (T12)"
-        findings.add("sizes", Severity.TAIL, file, what)
+        text = "empty last segment; the broker deletes it when it starts (T12)"
+        findings.add("sizes", Severity.TAIL, file, text)
         return
-    what = f"{segment.size} bytes long, segments here have {size}"
+    text = f"{segment.size} bytes long, segments here have {size}"
     advice = (
         f"a broker refuses to start: with it stopped, extend the file to {size} bytes (truncate -s)"
         if segment.size < size
         else "check the configured segment size (--config or --set)"
     )
-    findings.add("sizes", Severity.DAMAGE, file, what, offset=segment.size, advice=advice)
+    findings.add("sizes", Severity.DAMAGE, file, text, offset=segment.size, advice=advice)
 
 
 def _check_index_files(directory: StoreDirectory, findings: Findings) -> None:
     for stray in directory.index_listing.strays:
-        what = "not an index file: its name is no time; brokers pass it over"
-        findings.add("sizes", Severity.NOTE, directory.relative(stray), what)
+        text = "not an index file: its name is no time; brokers pass it over"
+        findings.add("sizes", Severity.NOTE, directory.relative(stray), text)
     layout = directory.index_layout
     if layout is None:
-        what = "the layout of the index cannot be read off its files, so it was not checked"
+        text = "the layout of the index cannot be read off its files, so it was not checked"
         advice = "give --set maxHashSlotNum=N, or --config broker.conf"
-        findings.add("sizes", Severity.NOTE, "index", what, advice=advice)
+        findings.add("sizes", Severity.NOTE, "index", text, advice=advice)
         return
     for file in directory.index_listing.segments:
         if file.size != layout.size:
-            what = f"{file.size} bytes long, index files here have {layout.size}"
+            text = f"{file.size} bytes long, index files here have {layout.size}"
             severity = Severity.DAMAGE if file.size >= HEADER.size else Severity.TAIL
             advice = "delete the file with the broker stopped, then rebuild"
-            findings.add("sizes", severity, directory.relative(file.path), what, advice=advice)
+            findings.add("sizes", severity, directory.relative(file.path), text, advice=advice)
 
 
 def _check_own_names(directory: StoreDirectory, findings: Findings) -> None:
-    """What has the name of a file that a broker keeps in the root, and is none."""
+    """Report anything that has the name of one of the broker's root files and is not a regular
+    file."""
     for name in ("abort", "checkpoint", "lock", CKPT_NAME, FLUSHED_NAME):
         path = directory.path(name)
         if os.path.lexists(path) and not os.path.isfile(path):
-            what = f"{NO_FILE}, or a link that leads nowhere"
+            text = f"{NO_FILE}, or a link that leads nowhere"
             advice = "move it away; a broker keeps a file there, and this one was not read"
-            findings.add("sizes", Severity.DAMAGE, name, what, advice=advice)
+            findings.add("sizes", Severity.DAMAGE, name, text, advice=advice)
 
 
 def _check_kinds(directory: StoreDirectory, findings: Findings) -> None:
-    """A BatchCQ topic has its queues in batchconsumequeue, every other in consumequeue."""
+    """Check that BatchCQ topics have their queues in batchconsumequeue, all others in
+    consumequeue."""
     remade = directory.remade_topics()
     for topic in sorted(remade):
-        what = f"queues of {topic} are made again from the log at the next start of rocketbed"
-        findings.add("topics", Severity.TAIL, "", what)
+        text = f"queues of {topic} are made again from the log at the next start of rocketbed"
+        findings.add("topics", Severity.TAIL, "", text)
     for topic, (folder, declared) in sorted(directory.kind_conflicts().items()):
         if topic not in remade:
-            what = f"queues of {topic} are in {folder}, its attribute queue.type is {declared}"
+            text = f"queues of {topic} are in {folder}, its attribute queue.type is {declared}"
             advice = "a broker refuses to start: remove the folder and rebuild"
             path = os.path.join(folder, topic)
-            findings.add("topics", Severity.DAMAGE, path, what, advice=advice)
+            findings.add("topics", Severity.DAMAGE, path, text, advice=advice)

@@ -1,12 +1,12 @@
-"""Does the index agree with the log? One pass over both, in the order of the log.
+"""Check that the index agrees with the log, in one pass over both in log order.
 
-Entries stand in the order of their records, so the entries of a record are the next ones when its
-turn comes. On the way each file is put together again: chains, slot table and header must come out
-as they are stored. Rules S3, S8 and S10 of chaos.md 2.7.
+Index entries are in the order of their records, so a record's entries are the next ones when the
+pass reaches it. Meanwhile each file is rebuilt in memory: chains, slot table and header must be
+equal to the stored ones. Rules S3, S8 and S10 of chaos.md 2.7.
 
 After an unclean stop RocketMQ deletes the unfinished file, keeps the full ones, and indexes again
-what it dispatches again. So a new file may go back to records that older files hold already; from
-there on entries are passed over until they come to something new.
+whatever it dispatches again. So a new file may repeat records that older files hold; its entries
+are skipped until they reach a new record.
 """
 
 import sys
@@ -33,7 +33,7 @@ class _Entry(NamedTuple):
 
 
 class IndexChecker:
-    """Takes the records of the log one by one, and says what the index makes of them."""
+    """Compares the log's records, one by one, with the entries of the index."""
 
     def __init__(
         self,
@@ -47,16 +47,17 @@ class IndexChecker:
         self._findings = findings
         self._facts = facts
         self._was_off = was_off
-        """Whether nodes are known to have written without an index."""
+        """True if a node may have written without an index."""
         self._files = list(zip(files, names, strict=True))
         self._name = names[0] if names else "index"
         self._header = IndexHeader(0, 0, 0, 0, 0, 1)
-        self._mendable = False
-        """Whether recovery mends the present file: of a lost power it lacks what was not synced."""
+        self._is_repairable = False
+        """True if recovery repairs the present file: after a power loss it lacks what was not
+        synced."""
         self._stream = self._entries()
         self._next = next(self._stream, None)
         self._torn = 0
-        """Entries that a lost power took."""
+        """Entries that a power loss took."""
         self._missing = 0
         self._missing_from = 0
         self._leading = True
@@ -70,75 +71,77 @@ class IndexChecker:
         topic_hash: TopicHash,
         tags: bytes,
         *,
-        gone: bool = False,
+        deleted: bool = False,
     ) -> None:
-        """A record that is indexed, and the hashes of its keys in their order.
+        """Compare the next indexed record with the index; `hashes` are those of its keys, in order.
 
-        A 5.5.0 broker indexes the tag too, behind the keys; that is asked only if they differ. The
-        first keys of the first indexed record may have been in an older file. The keys of a `gone`
-        record need not be there.
+        A 5.5.0 broker also indexes the tag, after the keys; that is considered only if the entries
+        differ from `hashes`. The first keys of the first indexed record may have been in an older
+        file. The keys of a record of a `deleted` topic need not be indexed.
         """
         entry = self._next
         self.records += 1
         while entry is not None and entry[1] < offset:
-            self._judge_stranger(entry, offset)
+            self._report_unmatched(entry, offset)
             entry = self._next = next(self._stream, None)
         if entry is None or entry[1] != offset:
-            if hashes and not gone:
+            if hashes and not deleted:
                 self._missing_from = self._missing_from if self._missing else offset
                 self._missing += len(hashes)
             return
         if self._missing:
             self._report_missing(tail=False)
         leading, self._leading = self._leading, False
-        found: list[int] = []
+        indexed: list[int] = []
         while entry is not None and entry[1] == offset:
-            found.append(entry[0])
+            indexed.append(entry[0])
             self._judge_time(entry, store_ms)
             entry = self._next = next(self._stream, None)
-        if found == hashes:
+        if indexed == hashes:
             return
         full = [*hashes, topic_hash.key_hash(tag_key(tags))] if tags else hashes
-        if found == full or (leading and found in (hashes[-len(found) :], full[-len(found) :])):
+        if indexed == full or (
+            leading and indexed in (hashes[-len(indexed) :], full[-len(indexed) :])
+        ):
             return
-        self._judge_keys(offset, found, full if full[-1] in found else hashes)
+        self._judge_keys(offset, indexed, full if full[-1] in indexed else hashes)
 
     def finish(self, facts: LogFacts) -> bool:
-        """The log has been read: judge what is missing, and what the index holds beyond it.
+        """Report entries that are missing at the end of the log, and those beyond it.
 
-        True when the index lacks the end of the log.
+        Returns True when the index lacks the end of the log.
         """
-        behind = self._missing > 0 and not self._was_off
+        lacks_end = self._missing > 0 and not self._was_off
         if self._missing:
             self._report_missing(tail=True)
         while self._next is not None:
             entry = self._next
             if entry[1] >= facts.end:
                 severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
-                what = f"entry {entry[4]} points to {entry[1]}, the log ends at {facts.end}"
+                text = f"entry {entry[4]} points to {entry[1]}, the log ends at {facts.end}"
                 self._findings.add(
-                    "S3", severity, self._name, what, offset=entry[1], advice=REBUILD
+                    "S3", severity, self._name, text, offset=entry[1], advice=REBUILD
                 )
             elif entry[1] >= facts.minimum:
-                self._judge_stranger(entry, facts.end)
+                self._report_unmatched(entry, facts.end)
             self._next = next(self._stream, None)
-        return behind
+        return lacks_end
 
     def _entries(self) -> Iterator[_Entry]:
-        """Entries of all files in order, without those that repeat what older files hold; each file
-        is checked when its last one was taken."""
-        known = 0
-        """Where the last record begins that older files hold."""
+        """Yield the entries of all files in order, except those that repeat records of older files.
+        Each file is checked after its last entry."""
+        indexed_below = 0
+        """Log offset of the last record that older files hold."""
         for position, (index, name) in enumerate(self._files):
             self._name = name
             self._header = header = index.header()
             is_last = position + 1 == len(self._files)
-            self._mendable = is_last and (self._facts.unclean or self._was_off)
-            replay = _Replay(index, header, name, self._findings, mendable=self._mendable)
+            self._is_repairable = is_last and (self._facts.unclean or self._was_off)
+            replay = _Replay(index, header, name, self._findings, mendable=self._is_repairable)
             slots = index.layout.slots
             table = replay.table
             entry = None
-            again, previous, repeats = 0, 0, True
+            repeated, previous, repeats = 0, 0, True
             for number, fields in enumerate(index.entries(header.next_entry), start=1):
                 slot = fields[0] % slots
                 if table[slot] != fields[3] or fields[0] < 0:
@@ -146,91 +149,95 @@ class IndexChecker:
                 table[slot] = number
                 entry = _Entry(*fields, number)
                 replay.first = replay.first or entry
-                repeats = repeats and previous <= fields[1] < known
+                repeats = repeats and previous <= fields[1] < indexed_below
                 if repeats:
-                    again, previous = again + 1, fields[1]
+                    repeated, previous = repeated + 1, fields[1]
                 else:
                     yield entry
             replay.finish(entry)
-            if again:
-                what = f"{again} entries index records below {known} that older files hold already"
-                self._findings.add("S10", Severity.NOTE, name, what)
-            known = max(known, header.end_offset)
+            if repeated:
+                text = (
+                    f"{repeated} entries index records below {indexed_below}"
+                    " that older files hold already"
+                )
+                self._findings.add("S10", Severity.NOTE, name, text)
+            indexed_below = max(indexed_below, header.end_offset)
 
-    def _judge_stranger(self, entry: _Entry, due: int) -> None:
-        """An entry of no record, where that of the record at `due` or behind has its turn."""
+    def _report_unmatched(self, entry: _Entry, expected_offset: int) -> None:
+        """Report an entry that points to no indexed record, met when the record at
+        `expected_offset` or a later one was next."""
         if self.records <= 1:
-            return  # It may point below the log's start; that is how old files end.
-        what = f"entry {entry.number} points to {entry.offset}, where no indexed record is"
+            return  # It may point below the log's start, as the last entries of old files do.
+        text = f"entry {entry.number} points to {entry.offset}, where no indexed record is"
         severity = Severity.DAMAGE
-        if self._may_lack(due) and entry.offset == 0 and entry.number > 1:
-            what = f"entry {entry.number} is not on disk"
+        if self._may_lack(expected_offset) and entry.offset == 0 and entry.number > 1:
+            text = f"entry {entry.number} is not on disk"
             severity = Severity.TAIL
             self._torn += 1
-        self._findings.add("S8", severity, self._name, what, offset=entry.offset, advice=REBUILD)
+        self._findings.add("S8", severity, self._name, text, offset=entry.offset, advice=REBUILD)
 
     def _may_lack(self, offset: int) -> bool:
-        """Whether the entry of a record need not be on disk: a start indexes it again."""
-        return self._mendable and (self._was_off or self._facts.may_lack_entries(offset))
+        """True if a record's entry need not be on disk because the next start indexes it again."""
+        return self._is_repairable and (self._was_off or self._facts.may_lack_entries(offset))
 
     def _judge_time(self, entry: _Entry, store_ms: int) -> None:
         begin_ms = self._header.begin_ms
         if entry.number == 1:
             if 0 < begin_ms != store_ms:
-                what = f"it begins with a record of {begin_ms} ms, and that one is of {store_ms} ms"
-                self._findings.add("S8", Severity.DAMAGE, self._name, what, offset=entry.offset)
+                text = f"it begins with a record of {begin_ms} ms, and that one is of {store_ms} ms"
+                self._findings.add("S8", Severity.DAMAGE, self._name, text, offset=entry.offset)
             return
         seconds = int((store_ms - begin_ms) / 1000) if begin_ms > 0 else 0
         if entry.seconds != min(max(seconds, 0), _SECONDS_MAX):
-            what = f"entry {entry.number} says {entry.seconds} s after the begin, not {seconds} s"
+            text = f"entry {entry.number} says {entry.seconds} s after the begin, not {seconds} s"
             self._findings.add(
-                "S8", Severity.DAMAGE, self._name, what, offset=entry.offset, advice=REBUILD
+                "S8", Severity.DAMAGE, self._name, text, offset=entry.offset, advice=REBUILD
             )
 
-    def _judge_keys(self, offset: int, found: list[int], hashes: list[int]) -> None:
-        extra = Counter(found) - Counter(hashes)
-        lacking = Counter(hashes) - Counter(found)
+    def _judge_keys(self, offset: int, indexed: list[int], hashes: list[int]) -> None:
+        extra = Counter(indexed) - Counter(hashes)
+        lacking = Counter(hashes) - Counter(indexed)
         if not lacking and set(extra) <= set(hashes):
-            what = f"the record at {offset} is indexed {len(found) / len(hashes):.3g} times"
-            self._findings.add("S10", Severity.NOTE, self._name, what, offset=offset)
+            text = f"the record at {offset} is indexed {len(indexed) / len(hashes):.3g} times"
+            self._findings.add("S10", Severity.NOTE, self._name, text, offset=offset)
             return
         if extra:
-            what = f"entries for {offset} have key hashes {sorted(extra)} that its keys do not give"
+            text = f"entries for {offset} have key hashes {sorted(extra)} that its keys do not give"
             self._findings.add(
-                "S8", Severity.DAMAGE, self._name, what, offset=offset, advice=REBUILD
+                "S8", Severity.DAMAGE, self._name, text, offset=offset, advice=REBUILD
             )
         if lacking:
-            what = f"{lacking.total()} keys of the record at {offset} are not indexed"
+            text = f"{lacking.total()} keys of the record at {offset} are not indexed"
             severity = Severity.DAMAGE
             is_torn = self._torn or (self._next is not None and not self._next.offset)
             is_end = self._next is None and (self._facts.unclean or self._was_off)
             if (is_torn and self._may_lack(offset)) or is_end:
                 severity = Severity.TAIL
-            self._findings.add("S10", severity, self._name, what, offset=offset, advice=REBUILD)
+            self._findings.add("S10", severity, self._name, text, offset=offset, advice=REBUILD)
         if not extra and not lacking:
-            what = f"the keys of the record at {offset} are indexed in another order"
-            self._findings.add("S10", Severity.NOTE, self._name, what, offset=offset)
+            text = f"the keys of the record at {offset} are indexed in another order"
+            self._findings.add("S10", Severity.NOTE, self._name, text, offset=offset)
 
     def _report_missing(self, *, tail: bool) -> None:
         severity = Severity.DAMAGE
-        what = f"{self._missing} keys from log {self._missing_from} on are not indexed"
+        text = f"{self._missing} keys from log {self._missing_from} on are not indexed"
         if self._leading and not tail:
             severity = Severity.NOTE
-            what += ": older index files were deleted"
+            text += ": older index files were deleted"
         elif self._was_off and tail:
             severity = Severity.TAIL
-            what += ", as messageIndexEnable was false: a start with true builds the index again"
+            text += ", as messageIndexEnable was false: a start with true builds the index again"
         elif self._facts.may_lack_entries(self._missing_from) and (
             tail or self._torn >= self._missing
         ):
             severity = Severity.TAIL
-            what += " yet"
+            text += " yet"
             self._torn = max(self._torn - self._missing, 0)
         self._findings.add(
             "S10",
             severity,
             self._name,
-            what,
+            text,
             offset=self._missing_from,
             advice=REBUILD,
             count=self._missing,
@@ -239,7 +246,7 @@ class IndexChecker:
 
 
 class _Replay:
-    """One file put together again from its entries."""
+    """Chains and slot table of one file, rebuilt from its entries."""
 
     def __init__(
         self,
@@ -257,17 +264,17 @@ class _Replay:
         self.table = array("i", bytes(4 * index.layout.slots))
         self.first: _Entry | None = None
         self.severity = Severity.TAIL if mendable else Severity.DAMAGE
-        """The unfinished file of an unclean stop is mended or deleted by recovery (T9)."""
+        """A start repairs or deletes the unfinished file of an unclean stop (T9)."""
 
     def broken_chain(self, number: int, stored: int, expected: int) -> None:
-        """An entry whose link back is not the entry before it in its slot."""
-        what = f"entry {number} is linked to entry {stored}, {expected} comes before it"
+        """Report an entry whose back link is not the previous entry of its slot."""
+        text = f"entry {number} is linked to entry {stored}, {expected} comes before it"
         if stored >= number:
-            what = f"entry {number} is linked to {stored}: the chain does not end"
-        self._add(what, number)
+            text = f"entry {number} is linked to {stored}: the chain does not end"
+        self._add(text, number)
 
     def finish(self, last: _Entry | None) -> None:
-        """Compare header and slot table."""
+        """Compare header and slot table with the rebuilt ones."""
         header = self.header
         if header.next_entry > self.index.layout.entries:
             self._add(f"the header counts {header.next_entry - 1} entries, room is for fewer", None)
@@ -291,13 +298,13 @@ class _Replay:
 
     def _compare_slots(self, stored: "array[int]") -> None:
         pairs = enumerate(zip(stored, self.table, strict=True))
-        slot, (found, expected) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-        self._add(f"slot {slot} names entry {found}, the newest one of it is {expected}", None)
+        slot, (newest, expected) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+        self._add(f"slot {slot} names entry {newest}, the newest one of it is {expected}", None)
 
-    def _add(self, what: str, offset: int | None) -> None:
-        self.findings.add("S8", self.severity, self.name, what, offset=offset, advice=REBUILD)
+    def _add(self, text: str, offset: int | None) -> None:
+        self.findings.add("S8", self.severity, self.name, text, offset=offset, advice=REBUILD)
 
 
 def index_hashes(topic_hash: TopicHash, keys: list[bytes]) -> list[int]:
-    """Hashes of a record's keys, in the order they are indexed."""
+    """Return the hashes of a record's keys, in the order in which they are indexed."""
     return [topic_hash.key_hash(key) for key in keys]

@@ -1,6 +1,6 @@
-"""Do checkpoint, abort file and configuration say the truth about the files?
+"""Check that checkpoint, abort file and configuration are true of the files.
 
-Rules S11, S12, S15, S16 and S18 of chaos.md 2.7, as far as one directory shows them.
+Rules S11, S12, S15, S16 and S18 of chaos.md 2.7, as far as a single directory shows them.
 """
 
 import os
@@ -16,68 +16,68 @@ from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME
 CHECKPOINT_SIZE = 4096
 _PERM_READ = 4
 _QUEUES_USUAL_MAX = 65_536
-"""Queues of a topic above which a number is taken for a wrong one."""
+"""Queue count of a topic above which it is taken for a damaged value."""
 _REMOVE_CHECKPOINT = (
     "with the broker stopped, create abort and delete checkpoint: recovery then reads the whole log"
 )
 
 
 def check_lock(directory: StoreDirectory, findings: Findings) -> bool:
-    """S18: whether a process holds the store; it is then read while it changes."""
+    """Return True if a process holds the store, which then changes while it is read (S18)."""
     holder = directory.lock_holder()
     if holder is None:
         return False
-    what = f"process {holder} holds the store: it is live, and what follows is a moving picture"
-    findings.add("S18", Severity.NOTE, "lock", what)
+    text = f"process {holder} holds the store: it is live, and what follows is a moving picture"
+    findings.add("S18", Severity.NOTE, "lock", text)
     return True
 
 
 def check_checkpoint(
     directory: StoreDirectory, facts: LogFacts, last_store_ms: int, findings: Findings
 ) -> None:
-    """S11: no time above the last record's, no offset above the end of the log."""
+    """S11: no time later than the last record's, no offset beyond the end of the log."""
     checkpoint = directory.checkpoint
     if checkpoint is None:
-        what = "missing: an unclean stop will read all of the log"
-        findings.add("S11", Severity.NOTE, "checkpoint", what)
+        text = "missing: an unclean stop will read all of the log"
+        findings.add("S11", Severity.NOTE, "checkpoint", text)
         return
     size = os.path.getsize(directory.path("checkpoint"))
     if size != CHECKPOINT_SIZE:
-        what = f"{size} bytes long instead of {CHECKPOINT_SIZE}"
-        # It is made before anything else is.
+        text = f"{size} bytes long instead of {CHECKPOINT_SIZE}"
+        # The broker creates it before any other file.
         is_torn = size < CHECKPOINT_SIZE and (facts.unclean or facts.end == 0)
         severity = Severity.TAIL if is_torn else Severity.DAMAGE
-        findings.add("S11", severity, "checkpoint", what, advice=_REMOVE_CHECKPOINT)
-    for what in _ahead(checkpoint, facts, last_store_ms):
-        findings.add("S11", Severity.DAMAGE, "checkpoint", what, advice=_REMOVE_CHECKPOINT)
+        findings.add("S11", severity, "checkpoint", text, advice=_REMOVE_CHECKPOINT)
+    for text in _ahead(checkpoint, facts, last_store_ms):
+        findings.add("S11", Severity.DAMAGE, "checkpoint", text, advice=_REMOVE_CHECKPOINT)
 
 
 def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:
-    """S11 for rocketbed's own marks, and a cut that was not finished."""
+    """S11 for rocketbed's own marks, and report a truncation that was not finished."""
     marks = directory.marks
     if marks is None and os.path.isfile(directory.path(CKPT_NAME)):
-        what = "no whole mark: it is written whole, so something else damaged it"
+        text = "no whole mark: it is written whole, so something else damaged it"
         advice = "none needed: the next start of rocketbed builds queues and index again"
-        findings.add("S11", Severity.DAMAGE, CKPT_NAME, what, advice=advice)
+        findings.add("S11", Severity.DAMAGE, CKPT_NAME, text, advice=advice)
     if marks is None or not marks.trusted:
         return
     if marks.flushed_offset is None and os.path.isfile(directory.path(FLUSHED_NAME)):
-        what = f"no whole mark: the log is known to be on disk up to W {marks.durable_offset} only"
+        text = f"no whole mark: the log is known to be on disk up to W {marks.durable_offset} only"
         severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
         if marks.durable_offset == facts.end:
             severity = Severity.NOTE  # W says the same
-        findings.add("S11", severity, FLUSHED_NAME, what)
+        findings.add("S11", severity, FLUSHED_NAME, text)
     if marks.durable_offset > facts.end:
-        what = f"W {marks.durable_offset} is beyond the end of the log {facts.end}"
+        text = f"W {marks.durable_offset} is beyond the end of the log {facts.end}"
         advice = "take the missing end from a replica"
-        findings.add("S11", Severity.DAMAGE, CKPT_NAME, what, offset=facts.end, advice=advice)
+        findings.add("S11", Severity.DAMAGE, CKPT_NAME, text, offset=facts.end, advice=advice)
     if 0 <= marks.first < min(facts.minimum, marks.durable_offset):
-        what = f"the log begins at {facts.minimum}, retention had kept it from {marks.first}"
+        text = f"the log begins at {facts.minimum}, retention had kept it from {marks.first}"
         advice = "take the missing segments from a replica or a backup"
-        findings.add("S1", Severity.DAMAGE, "commitlog", what, offset=marks.first, advice=advice)
+        findings.add("S1", Severity.DAMAGE, "commitlog", text, offset=marks.first, advice=advice)
     if marks.cut_to is not None:
-        what = f"a cut at {marks.cut_to} is not finished; the next start finishes it"
-        findings.add("S13", Severity.TAIL, CKPT_NAME, what, offset=marks.cut_to)
+        text = f"a cut at {marks.cut_to} is not finished; the next start finishes it"
+        findings.add("S13", Severity.TAIL, CKPT_NAME, text, offset=marks.cut_to)
 
 
 def _ahead(checkpoint: Checkpoint, facts: LogFacts, last_store_ms: int) -> list[str]:
@@ -101,27 +101,29 @@ def _ahead(checkpoint: Checkpoint, facts: LogFacts, last_store_ms: int) -> list[
     ]
 
 
-def check_abort(directory: StoreDirectory, findings: Findings, *, torn: bool, behind: bool) -> None:
+def check_abort(
+    directory: StoreDirectory, findings: Findings, *, torn: bool, lacks_end: bool
+) -> None:
     """S12: without an abort file the last stop was clean, so nothing may be unfinished.
 
-    `torn`: the log ends in bytes that are no record; `behind`: queues or index lack its end.
+    `torn`: the log ends in bytes that are no record; `lacks_end`: queues or index lack its end.
     """
     if directory.has_abort:
         lines = directory.abort_lines()
         process = f" by process {lines[0]}" if lines and lines[0].isdigit() else ""
-        what = f"the store was not stopped cleanly{process}, or is in use"
-        findings.add("S12", Severity.NOTE, "abort", what)
-    elif torn or behind:
+        text = f"the store was not stopped cleanly{process}, or is in use"
+        findings.add("S12", Severity.NOTE, "abort", text)
+    elif torn or lacks_end:
         unfinished = " and ".join(
-            part for part, true in (("log", torn), ("queues or index", behind)) if true
+            part for part, true in (("log", torn), ("queues or index", lacks_end)) if true
         )
-        what = f"missing, which says that the stop was clean, but {unfinished} are unfinished"
+        text = f"missing, which says that the stop was clean, but {unfinished} are unfinished"
         advice = "create an empty file abort and delete checkpoint, so that recovery reads the log"
-        findings.add("S12", Severity.DAMAGE, "abort", what, advice=advice)
+        findings.add("S12", Severity.DAMAGE, "abort", text, advice=advice)
 
 
 def check_config(directory: StoreDirectory, log_topics: set[str], findings: Findings) -> None:
-    """S15: every JSON file can be read; and the topic table knows the topics of the log."""
+    """S15: every JSON file can be read, and the topic table has the topics of the log."""
     for name in directory.config_files():
         if name.endswith((".json", ".json.bak")):
             _check_json(directory, name, findings)
@@ -130,20 +132,20 @@ def check_config(directory: StoreDirectory, log_topics: set[str], findings: Find
         return
     _check_hidden(directory, topics, findings)
     for topic in sorted(log_topics - topics.keys()):
-        what = f"{topic} has messages in the log and is not in the table"
+        text = f"{topic} has messages in the log and is not in the table"
         advice = "create the topic before consumers ask for it"
         severity = Severity.NOTE
         if _is_lost(directory, topic):
-            what += ", though nobody deleted it: a row was lost or its name damaged"
+            text += ", though nobody deleted it: a row was lost or its name damaged"
             advice = "restore the table, or start rocketbed, which makes the topic again"
             severity = Severity.DAMAGE
-        findings.add("topics", severity, "config/topics.json", what, advice=advice)
+        findings.add("topics", severity, "config/topics.json", text, advice=advice)
 
 
 def _check_hidden(
     directory: StoreDirectory, topics: dict[str, dict[str, Any]], findings: Findings
 ) -> None:
-    """Queues that a row of the table keeps from consumers; one wrong bit is enough for that."""
+    """Report queues that the topic table hides from consumers; one flipped bit can do that."""
     counts: dict[str, int] = {}
     for topic, queue_id in (*directory.queues, *directory.batch_queues):
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
@@ -159,15 +161,15 @@ def _check_hidden(
             number = numbers[key]
             if isinstance(number, int) and number > _QUEUES_USUAL_MAX:
                 hidden.append(f"{key}={number}")
-        for what in hidden:
+        for text in hidden:
             advice = "change the topic, unless that is wanted"
             file = "config/topics.json"
-            findings.add("topics", Severity.NOTE, file, f"{topic}: {what}", advice=advice)
+            findings.add("topics", Severity.NOTE, file, f"{topic}: {text}", advice=advice)
 
 
 def _is_lost(directory: StoreDirectory, topic: str) -> bool:
-    """Whether the table has lost a topic: it has a queue, and a node that stopped cleanly did not
-    delete it. A replica's table only lags behind."""
+    """True if the table has lost a topic: the topic has a queue, and a node that stopped cleanly
+    has not deleted it. A replica's table may simply lag."""
     marks = directory.marks
     if marks is None or not marks.trusted or directory.has_abort or marks.is_replica:
         return False
@@ -182,11 +184,11 @@ def _check_json(directory: StoreDirectory, name: str, findings: Findings) -> Non
         if text.strip():
             read_json(text)
             return
-        what = "empty"
+        text = "empty"
     except FileNotFoundError:
         return
     except (ValueError, OSError) as error:
-        what = f"cannot be read: {error}"
+        text = f"cannot be read: {error}"
     is_backup = name.endswith(".bak")
     severity = Severity.TAIL if is_backup else Severity.DAMAGE
     backup = name if is_backup else name + ".bak"
@@ -196,13 +198,13 @@ def _check_json(directory: StoreDirectory, name: str, findings: Findings) -> Non
         advice = f"copy {backup} over it"
     else:
         advice = "restore it from a backup; the broker would start with defaults or not at all"
-    findings.add("S15", severity, os.path.join("config", name), what, advice=advice)
+    findings.add("S15", severity, os.path.join("config", name), text, advice=advice)
 
 
 def check_offsets(
     directory: StoreDirectory, maxima: dict[tuple[str, int], int], findings: Findings
 ) -> None:
-    """A group's committed offset beyond the end of its queue: it will be set back (T20)."""
+    """Report committed offsets beyond the end of their queue; the broker will reset them (T20)."""
     table = directory.config("consumerOffset.json")
     offsets: Any = table.get("offsetTable") if isinstance(table, dict) else None
     if not isinstance(offsets, dict):
@@ -210,25 +212,26 @@ def check_offsets(
     for name, row in sorted(offsets.items()):
         topic, _, group = name.rpartition("@")
         for queue_id, committed in row.items() if isinstance(row, dict) else ():
-            known = str(queue_id).isdigit() and isinstance(committed, int)
-            maximum = maxima.get((topic, int(queue_id))) if known else None
+            is_valid = str(queue_id).isdigit() and isinstance(committed, int)
+            maximum = maxima.get((topic, int(queue_id))) if is_valid else None
             if maximum is not None and committed > maximum:
-                what = f"{group} committed {committed} of {topic}/{queue_id}, its end is {maximum}"
+                text = f"{group} committed {committed} of {topic}/{queue_id}, its end is {maximum}"
                 advice = "messages were lost behind the end; the group will be set back"
                 file = "config/consumerOffset.json"
-                findings.add("S16", Severity.NOTE, file, what, offset=committed, advice=advice)
+                findings.add("S16", Severity.NOTE, file, text, offset=committed, advice=advice)
 
 
 def check_minimum(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:
-    """S16: pre-blanks in front while the log begins at 0 give RocketMQ a minimum of 0 (T6)."""
+    """S16: pre-blanks at the front of a queue, while the log begins at 0, give RocketMQ a minimum
+    of 0 (T6)."""
     if facts.minimum:
         return
     for (topic, queue_id), queue in sorted(directory.queues.items()):
         first = next(queue.units(), None)
         if first is not None and first.is_pre_blank:
-            what = (
+            text = (
                 f"{topic} queue {queue_id} begins with a pre-blank at slot {first.slot}: RocketMQ"
             )
-            what += " counts it as its first message after a restart"
+            text += " counts it as its first message after a restart"
             file = directory.relative(queue.segments[0].path)
-            findings.add("S16", Severity.NOTE, file, what, offset=first.slot)
+            findings.add("S16", Severity.NOTE, file, text, offset=first.slot)

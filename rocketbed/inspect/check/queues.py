@@ -1,8 +1,8 @@
-"""Do the consume queues agree with the log? One pass, in the order of the log.
+"""Check that the consume queues agree with the log, in one pass in log order.
 
-Each queue has a cursor that waits for its next record. As the log is read, every queued record must
-find its unit at the slot of its QUEUEOFFSET, so no table of records is needed however long the log
-is. Rules S3 to S7 of chaos.md 2.7.
+Each queue has a cursor at its next record. As the log is read, every queued record must find its
+unit at the slot of its QUEUEOFFSET, so no table of records is needed, however long the log. Rules
+S3 to S7 of chaos.md 2.7.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from rocketbed.inspect.files import SegmentRow
 from rocketbed.inspect.findings import Findings, Severity
 
 WINDOW_UNITS = 1024
-"""Units held of each queue: 20 KB, so that ten thousand queues need 200 MB at most."""
+"""Units held per queue: 20 KB, so that ten thousand queues need at most 200 MB."""
 REBUILD = "rebuild the queues from the log: rocketbed store rebuild"
 EVERYTHING = 1 << 63
 LOST = "the messages are not in this log; look for them on a replica"
@@ -30,28 +30,29 @@ _pack = UNIT.pack
 
 
 class LogFacts(NamedTuple):
-    """What queues and index are judged by."""
+    """Facts about the log by which queues and index are judged."""
 
     minimum: int
     end: int
     unclean: bool
-    """Whether the last stop left an abort file, or the store is in use."""
+    """True if the last stop left an abort file, or the store is in use."""
     dispatched: int = 0
-    """Below this offset queues must be complete even so; above, the next start mends."""
+    """Log offset below which queues must be complete even after an unclean stop; the next start
+    completes the rest."""
     indexed: int = 0
-    """The same of the index. Never above `dispatched`."""
+    """The same offset for the index, never above `dispatched`."""
 
     def may_lack_unit(self, offset: int) -> bool:
-        """Whether a record may lack its unit because it was not dispatched yet."""
+        """True if a record may lack its unit because it was not dispatched yet."""
         return self.unclean and offset >= self.dispatched
 
     def may_lack_entries(self, offset: int) -> bool:
-        """Whether it may lack those in the index."""
+        """True if a record may lack its index entries because it was not dispatched yet."""
         return self.unclean and offset >= self.indexed
 
 
 class _Run:
-    """Neighbouring slots without their unit."""
+    """A run of neighbouring slots whose units are missing."""
 
     __slots__ = ("count", "first_slot", "offset")
 
@@ -62,7 +63,7 @@ class _Run:
 
 
 class QueueCursor:
-    """Where one queue stands while the log goes by."""
+    """Position of the check in one queue while the log is read."""
 
     __slots__ = (
         "_base",
@@ -84,21 +85,22 @@ class QueueCursor:
         findings: Findings,
         moving: int = EVERYTHING,
     ) -> None:
-        """From offset `moving` on units come while they are looked at, where the store is live, or
-        the next start makes them: a power cut may take one and leave a later one."""
+        """Units of records from offset `moving` on may still be missing: a live store is writing
+        them, or the next start rebuilds them. A power loss may take one unit and leave a later
+        one."""
         self.name = name
         self.queue = queue
         self.extension = extension
         self._moving = moving
         self.next = -1
-        """The slot that the queue's next record takes; -1 before its first."""
+        """Slot of the queue's next record; -1 before the first."""
         self.missing: _Run | None = None
         self._base = 0
         self._window = b""
         self._findings = findings
 
     def expect(self, slot: int, offset: int, size: int, tag_code: int) -> None:
-        """A record of this queue: its unit must be at its slot."""
+        """Check the next record of this queue: its unit must be at its slot."""
         if slot == self.next and self.missing is None:
             at = (slot - self._base) * 20
             if self._window[at : at + 20] == _pack(offset, size, tag_code):
@@ -107,32 +109,32 @@ class QueueCursor:
         self._expect_slowly(slot, offset, size, tag_code)
 
     def finish(self, facts: LogFacts) -> bool:
-        """The log has been read: judge what is missing, and what the queue holds beyond it.
+        """Report units that are missing at the end of the log, and those beyond it.
 
-        True when the queue lacks the end of the log.
+        Returns True when the queue lacks the end of the log.
         """
-        behind = self.missing is not None
-        if behind:
+        lacks_end = self.missing is not None
+        if lacks_end:
             self._report_missing(facts)
         if self.queue is None:
-            return behind
+            return lacks_end
         if self.next < 0:
             self._judge_expired(None, facts.minimum)
             return False
         for unit in self.queue.units(self.next):
             if not unit.is_pre_blank:
                 self._judge_beyond(unit.slot, unit.offset, unit.size, facts)
-        return behind
+        return lacks_end
 
     def begin(self, slot: int, offset: int, log_minimum: int) -> None:
-        """The queue's first record in the log: what stands before it must be older."""
+        """Start at the queue's first record in the log; all units before it must be older."""
         slot = self._place_of(slot, offset)
         self.next = slot
         if self.queue is not None and slot > 0:
             self._judge_expired(slot, log_minimum)
 
     def _place_of(self, slot: int, offset: int) -> int:
-        """The slot whose unit points to the first record, which says `slot`."""
+        """Return the slot whose unit points to the first record, which itself claims `slot`."""
         if self.queue is None:
             return slot
         if slot >= 0:
@@ -145,18 +147,18 @@ class QueueCursor:
         return slot
 
     def _is_misplaced(self, slot: int, offset: int, size: int, tag_code: int) -> bool:
-        """Whether the queue has the record at the next slot, though it says another one.
+        """True if the queue has the record at the next slot, although the record claims another.
 
-        No checksum covers the queue offset; the queue is what its neighbours say too.
+        No checksum covers the queue offset, while the queue agrees with the neighbouring records.
         """
         expected = _pack(offset, size, tag_code)
         if slot == self.next or self.missing is not None:
             return False
         if self._unit(self.next, expected) != expected:
             return False
-        what = f"the record at {offset} says queue offset {slot}, it is {self.next} of {self.name}"
+        text = f"the record at {offset} says queue offset {slot}, it is {self.next} of {self.name}"
         advice = "take the record from a replica; it is served as it is"
-        self._findings.add("S9", Severity.DAMAGE, "commitlog", what, offset=offset, advice=advice)
+        self._findings.add("S9", Severity.DAMAGE, "commitlog", text, offset=offset, advice=advice)
         self.next += 1
         return True
 
@@ -164,19 +166,19 @@ class QueueCursor:
         if self._is_misplaced(slot, offset, size, tag_code):
             return
         if slot < self.next:
-            what = f"queue offset {slot} of the record at {offset} was given out before"
+            text = f"queue offset {slot} of the record at {offset} was given out before"
             advice = "the later message is found by id and key only; send it again"
-            self._findings.add("S6", Severity.DAMAGE, self.name, what, offset=slot, advice=advice)
+            self._findings.add("S6", Severity.DAMAGE, self.name, text, offset=slot, advice=advice)
             return
         if slot > self.next:
             self._gap(slot, offset)
         expected = _pack(offset, size, tag_code)
-        found = self._unit(slot, expected)
+        unit = self._unit(slot, expected)
         self.next = slot + 1
-        if found == expected or self._is_extended(found, expected):
+        if unit == expected or self._is_extended(unit, expected):
             if self.missing is not None:
                 self._report_missing(None)
-        elif found in (b"", EMPTY, PRE_BLANK):
+        elif unit in (b"", EMPTY, PRE_BLANK):
             if self.missing is None:
                 self.missing = _Run(slot, offset)
             else:
@@ -184,69 +186,72 @@ class QueueCursor:
         else:
             if self.missing is not None:
                 self._report_missing(None)
-            self._judge_unit(slot, found, expected)
+            self._judge_unit(slot, unit, expected)
 
     def _unit(self, slot: int, expected: bytes) -> bytes:
-        """The unit of a slot; read again from the file when the window has another than that."""
+        """Return the unit of a slot, read again from the file when the window does not have the
+        expected one."""
         at = (slot - self._base) * 20
-        found = self._window[at : at + 20] if at >= 0 else b""
-        if found != expected and self.queue is not None:
+        unit = self._window[at : at + 20] if at >= 0 else b""
+        if unit != expected and self.queue is not None:
             self._window = self.queue.window(slot, WINDOW_UNITS)
             self._base = slot
-            found = self._window[:20]
-        return found
+            unit = self._window[:20]
+        return unit
 
-    def _is_extended(self, found: bytes, expected: bytes) -> bool:
-        if self.extension is None or found[:12] != expected[:12]:
+    def _is_extended(self, unit: bytes, expected: bytes) -> bool:
+        if self.extension is None or unit[:12] != expected[:12]:
             return False
-        address = UNIT.unpack(found)[2]
+        address = UNIT.unpack(unit)[2]
         if address > EXTENSION_ADDRESS_MAX:
             return False
         return extension_tag(self.extension, address) == int(UNIT.unpack(expected)[2])
 
     def _gap(self, slot: int, offset: int) -> None:
-        """Queue offsets `next` to `slot` are in no record of the log."""
-        what = f"queue offsets {self.next} to {slot - 1} are missing in the log before {offset}"
-        self._findings.add("S6", Severity.DAMAGE, self.name, what, offset=self.next, advice=LOST)
+        """Report queue offsets from `next` up to `slot`, which no record of the log has."""
+        text = f"queue offsets {self.next} to {slot - 1} are missing in the log before {offset}"
+        self._findings.add("S6", Severity.DAMAGE, self.name, text, offset=self.next, advice=LOST)
         if self.queue is not None:
             for unit in self.queue.units(self.next, slot):
                 if not unit.is_pre_blank:
-                    what = f"unit {unit.slot} points to {unit.offset}, where no such record is"
+                    text = f"unit {unit.slot} points to {unit.offset}, where no such record is"
                     self._findings.add(
-                        "S4", Severity.DAMAGE, self.name, what, offset=unit.slot, advice=LOST
+                        "S4", Severity.DAMAGE, self.name, text, offset=unit.slot, advice=LOST
                     )
         self.next = slot
 
-    def _judge_unit(self, slot: int, found: bytes, expected: bytes) -> None:
-        """A unit that is not the record's: say what is wrong with it."""
-        offset, size, tag_code = UNIT.unpack(found)
+    def _judge_unit(self, slot: int, unit: bytes, expected: bytes) -> None:
+        """Report how a unit differs from the one that its record gives."""
+        offset, size, tag_code = UNIT.unpack(unit)
         want_offset, want_size, want_tag = UNIT.unpack(expected)
         if offset != want_offset:
             rule = "S6"
-            what = f"unit {slot} points to {offset}, its record is at {want_offset}"
+            text = f"unit {slot} points to {offset}, its record is at {want_offset}"
         elif size != want_size:
             rule = "S4"
-            what = f"unit {slot} says {size} bytes, the record at {offset} has {want_size}"
+            text = f"unit {slot} says {size} bytes, the record at {offset} has {want_size}"
         else:
             rule = "S7"
-            what = f"unit {slot} has tag code {tag_code}, its record's is {want_tag}"
-        self._findings.add(rule, Severity.DAMAGE, self.name, what, offset=slot, advice=REBUILD)
+            text = f"unit {slot} has tag code {tag_code}, its record's is {want_tag}"
+        self._findings.add(rule, Severity.DAMAGE, self.name, text, offset=slot, advice=REBUILD)
 
     def _report_missing(self, facts: LogFacts | None) -> None:
-        """A run of missing units; with `facts` it reaches the end of the queue."""
+        """Report a run of missing units; `facts` is given at the end of the queue."""
         run = self.missing
         assert run is not None
         last = run.first_slot + run.count - 1
-        what = f"no unit for queue offsets {run.first_slot} to {last} (log {run.offset} on)"
+        text = f"no unit for queue offsets {run.first_slot} to {last} (log {run.offset} on)"
         severity = Severity.DAMAGE
         if facts is not None and facts.may_lack_unit(run.offset):
-            what = f"{what}: not dispatched yet"
+            text = f"{text}: not dispatched yet"
             severity = Severity.TAIL
-        elif run.offset >= self._moving:  # of a live store: later ones came after the look at these
-            what = f"{what}: not there yet, though later ones are"
+        elif (
+            run.offset >= self._moving
+        ):  # a live store: later units were written after this place was read
+            text = f"{text}: not there yet, though later ones are"
             severity = Severity.TAIL
         self._findings.add(
-            "S5", severity, self.name, what, offset=run.first_slot, advice=REBUILD, count=run.count
+            "S5", severity, self.name, text, offset=run.first_slot, advice=REBUILD, count=run.count
         )
         self.missing = None
 
@@ -255,96 +260,97 @@ class QueueCursor:
         assert self.queue is not None
         for unit in self.queue.units(0, slot):
             if not unit.is_pre_blank and unit.offset + unit.size > log_minimum:
-                what = f"unit {unit.slot} points to {unit.offset}, where no record of this queue is"
+                text = f"unit {unit.slot} points to {unit.offset}, where no record of this queue is"
                 self._findings.add(
-                    "S4", Severity.DAMAGE, self.name, what, offset=unit.slot, advice=REBUILD
+                    "S4", Severity.DAMAGE, self.name, text, offset=unit.slot, advice=REBUILD
                 )
 
     def _judge_beyond(self, slot: int, offset: int, size: int, facts: LogFacts) -> None:
-        what = f"unit {slot} points to {offset} ({size} bytes), "
+        text = f"unit {slot} points to {offset} ({size} bytes), "
         if offset + size > facts.end:
             severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
-            what += f"the log ends at {facts.end}"
-            self._findings.add("S3", severity, self.name, what, offset=slot, advice=REBUILD)
+            text += f"the log ends at {facts.end}"
+            self._findings.add("S3", severity, self.name, text, offset=slot, advice=REBUILD)
         else:
-            what += "where no record of this queue is"
-            self._findings.add("S4", Severity.DAMAGE, self.name, what, offset=slot, advice=REBUILD)
+            text += "where no record of this queue is"
+            self._findings.add("S4", Severity.DAMAGE, self.name, text, offset=slot, advice=REBUILD)
 
 
 class BatchCursor:
-    """The same for a batch queue, whose units follow each other without slots."""
+    """Position of the check in one batch queue, whose units follow each other without slots."""
 
-    __slots__ = ("_behind", "_findings", "_seen_next", "_units", "name", "pending")
+    __slots__ = ("_findings", "_lacks_end", "_seen_next", "_units", "name", "pending")
 
     def __init__(self, name: str, queue: BatchConsumeQueue | None, findings: Findings) -> None:
         self.name = name
         self._units = iter(queue.units() if queue is not None else ())
         self._findings = findings
-        self._behind = False
+        self._lacks_end = False
         self._seen_next: int | None = None
         self.pending: BatchUnit | None = next(self._units, None)
 
     def expect(self, expected: BatchUnit, facts: LogFacts) -> None:
-        """A record with several messages; `number` of the expected unit is not looked at."""
+        """Check the next record of this queue; `number` of the expected unit is ignored."""
         while self.pending is not None and self.pending.offset < expected.offset:
             self._judge_extra(self.pending)
         if self._seen_next is not None and expected.base != self._seen_next:
-            what = (
+            text = (
                 f"record at {expected.offset} begins with {expected.base}, {self._seen_next} is due"
             )
             self._findings.add(
-                "S6", Severity.DAMAGE, self.name, what, offset=expected.base, advice=LOST
+                "S6", Severity.DAMAGE, self.name, text, offset=expected.base, advice=LOST
             )
         self._seen_next = expected.base + expected.messages
-        found = self.pending
-        if found is None or found.offset != expected.offset:
-            self._behind = found is None
-            mended = found is None and facts.may_lack_unit(expected.offset)
+        unit = self.pending
+        if unit is None or unit.offset != expected.offset:
+            self._lacks_end = unit is None
+            mended = unit is None and facts.may_lack_unit(expected.offset)
             severity = Severity.TAIL if mended else Severity.DAMAGE
-            what = f"no unit for the batch at {expected.offset}"
+            text = f"no unit for the batch at {expected.offset}"
             self._findings.add(
-                "S5", severity, self.name, what, offset=expected.base, advice=REBUILD
+                "S5", severity, self.name, text, offset=expected.base, advice=REBUILD
             )
             return
-        if found[1:] != expected[1:]:
-            what = f"unit {found.number} is {found[1:]}, its record gives {expected[1:]}"
-            rule = "S7" if found.tag_code != expected.tag_code else "S4"
+        if unit[1:] != expected[1:]:
+            text = f"unit {unit.number} is {unit[1:]}, its record gives {expected[1:]}"
+            rule = "S7" if unit.tag_code != expected.tag_code else "S4"
             self._findings.add(
-                rule, Severity.DAMAGE, self.name, what, offset=found.base, advice=REBUILD
+                rule, Severity.DAMAGE, self.name, text, offset=unit.base, advice=REBUILD
             )
         self.pending = next(self._units, None)
 
     def finish(self, facts: LogFacts) -> bool:
-        """Judge what the queue holds beyond the log. True when it lacks the end of the log."""
+        """Report units beyond the log's end. Returns True when the queue lacks the end of the
+        log."""
         while self.pending is not None:
             if self.pending.offset + self.pending.size > facts.end:
                 severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
-                what = f"unit {self.pending.number} points beyond the log's end {facts.end}"
+                text = f"unit {self.pending.number} points beyond the log's end {facts.end}"
                 self._findings.add(
-                    "S3", severity, self.name, what, offset=self.pending.base, advice=REBUILD
+                    "S3", severity, self.name, text, offset=self.pending.base, advice=REBUILD
                 )
                 self.pending = next(self._units, None)
             else:
                 self._judge_extra(self.pending, facts.minimum)
-        return self._behind
+        return self._lacks_end
 
     def _judge_extra(self, unit: BatchUnit, log_minimum: int | None = None) -> None:
         if self._seen_next is not None or (log_minimum is not None and unit.offset >= log_minimum):
-            what = f"unit {unit.number} points to {unit.offset}, where no batch of this queue is"
+            text = f"unit {unit.number} points to {unit.offset}, where no batch of this queue is"
             self._findings.add(
-                "S4", Severity.DAMAGE, self.name, what, offset=unit.base, advice=REBUILD
+                "S4", Severity.DAMAGE, self.name, text, offset=unit.base, advice=REBUILD
             )
         self.pending = next(self._units, None)
 
 
 def dispatched_position(directory: StoreDirectory) -> tuple[int, int]:
-    """Up to where the log must have been dispatched to queues and to the index, bytes; 0 when
-    nothing tells.
+    """Return the log offsets, bytes, up to which queues and index must be complete; 0 when unknown.
 
-    Rocketbed's durable mark, where it can be trusted. Else the end of the furthest record that any
-    queue knows, since dispatch goes in the order of the log, and for the index its beginning: a
-    broker may have been killed between the two. If no queue knows any although the checkpoint says
-    that units were written, somebody has removed them, and all of the log counts.
+    These are rocketbed's durable mark, if it can be trusted. Otherwise the end of the highest
+    record that any queue has, since dispatch follows the log, and for the index the start of that
+    record, since a broker may have been killed between the two. If no queue has a record although
+    the checkpoint says that units were written, somebody has removed them, and all of the log
+    counts.
     """
     if directory.marks is not None and directory.marks.trusted:
         return directory.marks.durable_offset, directory.marks.durable_offset
@@ -363,7 +369,8 @@ def dispatched_position(directory: StoreDirectory) -> tuple[int, int]:
 
 
 def check_empty_segments(directory: StoreDirectory, findings: Findings, *, unclean: bool) -> None:
-    """An all-zero segment of a queue, other than a single first one, misleads a broker (T3)."""
+    """Report all-zero segments of a queue, which mislead a broker unless it is the only one
+    (T3)."""
     for (topic, queue_id), queue in sorted(directory.queues.items()):
         for number, segment in enumerate(queue.segments):
             if number == 0 and len(queue.segments) == 1:

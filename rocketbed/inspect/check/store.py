@@ -1,9 +1,8 @@
-"""The whole check of a store directory: files, log, queues, index, marks.
+"""Check a whole store directory: files, log, queues, index, marks.
 
-One pass over the log, one over each queue file, one over the index, in step. Memory is bounded by
-the number of queues (20 KB each) and one slot table. Nothing is changed. What the rules mean and
-how grave each breach is stands with them in `check_files`, `check_queues`, `check_index` and
-`check_marks`.
+It reads the log, each queue file and the index once, in step, and changes nothing. Memory is
+bounded by the number of queues (20 KB each) plus one slot table. Rules and severities are defined
+next to the checks: `check_files`, `check_queues`, `check_index`, `check_marks`.
 """
 
 from collections.abc import Callable
@@ -42,19 +41,19 @@ _CHECKSUM_RULES = {"record-crc", "record-property-crc"}
 class Report:
     root: str
     live: bool
-    """Whether a process held the store meanwhile."""
+    """True if a process held the store during the check."""
     log_min: int
     log_end: int
     records: int
     queues: int
     index_files: int
     last_store_ms: int
-    """The greatest store time of the log, milliseconds; 0 for an empty one."""
+    """Latest store time in the log, milliseconds; 0 for an empty log."""
     findings: tuple[Finding, ...]
 
     @property
     def worst(self) -> Severity:
-        """The gravest finding: also the exit status of `rocketbed store fsck`."""
+        """Highest severity of the findings, which is the exit status of `rocketbed store fsck`."""
         return max((finding.severity for finding in self.findings), default=Severity.NOTE)
 
     @property
@@ -80,7 +79,7 @@ class Report:
 def check_store(
     directory: StoreDirectory, progress: Callable[[int, int], None] | None = None
 ) -> Report:
-    """Check everything that one directory can show.
+    """Check everything that a single directory can show.
 
     `progress(done, total)` is called with bytes of the log, every 16 MiB.
     """
@@ -97,7 +96,7 @@ def check_store(
     check_checkpoint(directory, facts, checker.last_store_ms, findings)
     check_own_marks(directory, facts, findings)
     if not live:
-        check_abort(directory, findings, torn=checker.torn, behind=checker.behind)
+        check_abort(directory, findings, torn=checker.torn, lacks_end=checker.lacks_end)
     check_config(directory, checker.dispatcher.topic_names(), findings)
     maxima = {key: cursor.next for key, cursor in checker.cursors.items() if cursor.next >= 0}
     check_offsets(directory, maxima, findings)
@@ -117,19 +116,19 @@ def check_store(
 
 @dataclass
 class _LogChecker:
-    """The pass over the log, with queues and index in step."""
+    """Reads the log, with queues and index in step."""
 
     directory: StoreDirectory
     findings: Findings
     facts: LogFacts
-    """Its end is known when the log has been read."""
+    """Complete, with the end of the log, after the log has been read."""
     moving: int
-    """From this offset on units may come meanwhile, or at the next start."""
+    """Log offset from which on units may appear during the check, or at the next start."""
     records: int = 0
     last_store_ms: int = 0
     torn: bool = False
-    behind: bool = False
-    """Whether queues or index lack the end of the log."""
+    lacks_end: bool = False
+    """True if queues or index lack the end of the log."""
     remade: set[str] = field(init=False)
     cursors: dict[tuple[str, int], QueueCursor] = field(default_factory=dict)
     batches: dict[tuple[str, int], BatchCursor] = field(default_factory=dict)
@@ -149,13 +148,13 @@ class _LogChecker:
     def run(self, progress: Callable[[int, int], None] | None) -> None:
         log = self.directory.log
         total = sum(segment.size for segment in log.segments)
-        told = first = log.min_offset
+        reported = first = log.min_offset
         for item in log.scan():
             if type(item) is Scanned:
                 self._record(item)
-                if progress is not None and item.offset - told > _PROGRESS_BYTES:
-                    told = item.offset
-                    progress(told - first, total)
+                if progress is not None and item.offset - reported > _PROGRESS_BYTES:
+                    reported = item.offset
+                    progress(reported - first, total)
             elif isinstance(item, Hole):
                 self._hole(item)
             elif isinstance(item, LogEnd):
@@ -164,15 +163,15 @@ class _LogChecker:
                 assert isinstance(item, Filler)
         facts = self.facts
         for cursor in self._all_cursors():
-            self.behind |= cursor.finish(facts)
+            self.lacks_end |= cursor.finish(facts)
         if self.index is not None:
-            self.behind |= self.index.finish(facts)
+            self.lacks_end |= self.index.finish(facts)
         elif self._keys and self.directory.index_layout is not None:
-            what = "there is no index: nothing is found by key"
-            self.findings.add("S10", Severity.NOTE, "index", what, advice="rebuild, if wanted")
+            text = "there is no index: nothing is found by key"
+            self.findings.add("S10", Severity.NOTE, "index", text, advice="rebuild, if wanted")
         if self._steps_back:
-            what = f"store times step back {self._steps_back} times (clock, or old bytes: T4, T17)"
-            self.findings.add("S1", Severity.NOTE, "commitlog", what)
+            text = f"store times step back {self._steps_back} times (clock, or old bytes: T4, T17)"
+            self.findings.add("S1", Severity.NOTE, "commitlog", text)
 
     def _record(self, entry: Scanned) -> None:
         self.records += 1
@@ -181,16 +180,16 @@ class _LogChecker:
         else:
             self._steps_back += 1
         if entry.topic == b"!" and entry.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
-            what = (
+            text = (
                 f"{entry.size} bytes at {entry.offset} are a closed hole; messages were lost here"
             )
-            self.findings.add("S9", Severity.NOTE, "commitlog", what, offset=entry.offset)
+            self.findings.add("S9", Severity.NOTE, "commitlog", text, offset=entry.offset)
         dispatch = self.dispatcher.dispatch(entry)
         if not dispatch.topic.is_usable:
-            what = f"the topic of the record at {entry.offset} can be no directory's name: no queue"
+            text = f"the topic of the record at {entry.offset} can be no directory's name: no queue"
             advice = "take the record from a replica"
             file = self._file_at(entry.offset)
-            self.findings.add("S9", Severity.DAMAGE, file, what, offset=entry.offset, advice=advice)
+            self.findings.add("S9", Severity.DAMAGE, file, text, offset=entry.offset, advice=advice)
         for target in dispatch.targets:
             self._expect(target, entry)
         self._keys += len(dispatch.keys)
@@ -203,7 +202,7 @@ class _LogChecker:
                 hashes,
                 topic_hash,
                 dispatch.tags,
-                gone=dispatch.gone,
+                deleted=dispatch.deleted,
             )
 
     def _expect(self, target: Target, entry: Scanned) -> None:
@@ -237,7 +236,8 @@ class _LogChecker:
         return cursor
 
     def _findings_of(self, key: tuple[str, int]) -> Findings:
-        """Where findings about a queue go; of one that is made again nothing has to be right."""
+        """Return the collector for a queue's findings; those of a queue that the next start
+        recreates are dropped."""
         return Findings() if key[0] in self.remade else self.findings
 
     def _all_cursors(self) -> list[QueueCursor | BatchCursor]:
@@ -252,7 +252,7 @@ class _LogChecker:
 
     def _hole(self, hole: Hole) -> None:
         size = hole.end - hole.offset
-        what = (
+        text = (
             f"{size} bytes from {hole.offset} are no record ({_say(hole.fault)}), good ones follow"
         )
         advice = (
@@ -262,23 +262,23 @@ class _LogChecker:
         if hole.fault.rule == "log-gap":
             rule = "S1"
         file = self._file_at(hole.offset)
-        self.findings.add(rule, Severity.DAMAGE, file, what, offset=hole.offset, advice=advice)
+        self.findings.add(rule, Severity.DAMAGE, file, text, offset=hole.offset, advice=advice)
 
     def _end(self, end: LogEnd) -> None:
         self.facts = self.facts._replace(end=end.offset)
         flushed = self.directory.log.flushed_offset
         if flushed is not None and end.offset < flushed:
-            what = f"the log ends at {end.offset}, it was on disk up to {flushed}"
+            text = f"the log ends at {end.offset}, it was on disk up to {flushed}"
             advice = "take the bytes from a replica; acknowledged messages are missing"
             file = self._file_at(end.offset)
-            self.findings.add("S9", Severity.DAMAGE, file, what, offset=end.offset, advice=advice)
+            self.findings.add("S9", Severity.DAMAGE, file, text, offset=end.offset, advice=advice)
         if end.torn_at is None or end.fault is None:
             return
         self.torn = True
-        what = f"the log ends at {end.offset}; behind it are bytes of no record ({_say(end.fault)})"
+        text = f"the log ends at {end.offset}; behind it are bytes of no record ({_say(end.fault)})"
         advice = "nothing to do: the next start of the broker cuts it off"
         self.findings.add(
-            "S13", Severity.TAIL, self._file_at(end.offset), what, offset=end.offset, advice=advice
+            "S13", Severity.TAIL, self._file_at(end.offset), text, offset=end.offset, advice=advice
         )
 
     def _file_at(self, offset: int) -> str:
@@ -290,4 +290,4 @@ class _LogChecker:
 
 
 def _say(fault: Fault) -> str:
-    return f"{fault.rule}: {fault.what}"
+    return f"{fault.rule}: {fault.reason}"

@@ -110,7 +110,7 @@ def test_s10_the_last_record_may_be_indexed_twice(root: Path, tagged: bool) -> N
     writer.close()
     report = check(root)
     assert report.verdict == "good"
-    assert ["indexed 2 times" in finding.what for finding in report.findings] == [True]
+    assert ["indexed 2 times" in finding.text for finding in report.findings] == [True]
 
 
 def index_again(root: Path, offsets: list[int], first: int) -> None:
@@ -137,7 +137,7 @@ def test_s10_recovery_of_rocketmq_indexes_again_what_full_files_hold(
     index_again(root, build(root, some(22)), first)
     report = check(root)
     assert report.verdict == "good"
-    again = [finding.file for finding in report.findings if "older files hold" in finding.what]
+    again = [finding.file for finding in report.findings if "older files hold" in finding.text]
     assert len(again) == {0: 3, 2: 3, 7: 2, 19: 0}[first]
 
 

@@ -54,7 +54,7 @@ def test_s1_queues_without_a_log_are_damage_if_they_have_files(root: Path, kept:
         for file in (root / folder).rglob("*") if folder else ():
             if file.is_file():
                 file.unlink()
-    found = [one for one in check(root).findings if one.what == "there is no commit log segment"]
+    found = [one for one in check(root).findings if one.text == "there is no commit log segment"]
     assert [one.severity for one in found] == [Severity.DAMAGE if kept else Severity.NOTE]
 
 
@@ -99,7 +99,7 @@ def test_s2_a_flipped_bit_in_a_body(root: Path) -> None:
     assert "S2" in broken(report)
     found = next(finding for finding in report.findings if finding.rule == "S2")
     assert found.offset == offsets[10]
-    assert "record-crc" in found.what
+    assert "record-crc" in found.text
 
 
 def test_s9_erased_bytes_with_good_records_behind(root: Path) -> None:

@@ -136,7 +136,7 @@ def test_store_times_that_step_back_are_told(root: Path) -> None:
     build(root, [Spec(store_ms=2000), Spec(store_ms=1000), Spec(store_ms=3000)])
     report = check(root)
     assert report.verdict == "good"
-    assert ["step back 1 times" in finding.what for finding in report.findings] == [True]
+    assert ["step back 1 times" in finding.text for finding in report.findings] == [True]
 
 
 def test_s18_a_live_store(root: Path) -> None:
@@ -196,7 +196,7 @@ def test_what_is_no_file_is_told_and_never_read(root: Path, name: str, kind: str
     if (name, kind) == ("config/topics.json", "nowhere"):
         return  # as good as not there
     found = [finding for finding in check(root).findings if finding.file == name]
-    assert any("no regular file" in finding.what for finding in found), found
+    assert any("no regular file" in finding.text for finding in found), found
     assert found[0].severity == Severity.DAMAGE
 
 
@@ -235,6 +235,6 @@ def test_a_row_of_the_table_that_hides_messages(root: Path, row: dict[str, int],
     (root / "config").mkdir(exist_ok=True)
     text = json.dumps({"topicConfigTable": {"T": row}})
     (root / "config" / "topics.json").write_text(text)
-    found = [finding.what for finding in check(root).findings if finding.rule == "topics"]
+    found = [finding.text for finding in check(root).findings if finding.rule == "topics"]
     assert [one for one in found if what and what in one] == found
     assert bool(found) == bool(what)

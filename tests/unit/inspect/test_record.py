@@ -8,8 +8,8 @@ import pytest
 
 from rocketbed.inspect.bodies import unpack_body, unpack_inner_batch
 from rocketbed.inspect.properties import (
+    DispatchProperties,
     TopicHash,
-    Wanted,
     delay_levels,
     index_key_hash,
     java_hash,
@@ -119,7 +119,7 @@ def test_properties_as_readers_take_them() -> None:
     ],
 )
 def test_the_three_wanted_properties_are_the_parsed_ones(raw: bytes) -> None:
-    wanted, known = Wanted(raw), parse_properties(raw)
+    wanted, known = DispatchProperties(raw), parse_properties(raw)
     assert wanted.tags.decode() == known.get("TAGS", "")
     assert wanted.keys.decode() == known.get("KEYS", "")
     assert wanted.unique_key.decode() == known.get("UNIQ_KEY", "")
