@@ -314,7 +314,7 @@ class WireLog:
 
     def distrust(self, topic: str) -> None:
         """Ask the nameservers for a topic's route again before it is used next."""
-        self._session.routes.distrust(topic, gone=True)
+        self._session.routes.distrust(topic, is_gone=True)
 
     def ask_master(self, queue: MessageQueue) -> None:
         """Ask the master next, whatever the last answer suggested."""
@@ -399,7 +399,7 @@ class WireLog:
                 timeout_s = min(timeout_s * 2, self._limit_s)
             if text := str(failure):
                 troubles.append(text)
-            self._session.routes.distrust(topic, gone=True)
+            self._session.routes.distrust(topic, is_gone=True)
             is_refused = (
                 isinstance(failure, RequestRefused) and failure.code == ResponseCode.SYSTEM_ERROR
             )

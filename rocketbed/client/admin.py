@@ -1,6 +1,6 @@
-"""Administration: topics, brokers, groups, and finding single messages (wire.md 2.3, 2.4).
+"""Administration: topics, brokers, groups, and look-up of single messages (wire.md 2.3, 2.4).
 
-What is written goes to every broker concerned and to every nameserver, as `mqadmin` does it.
+Changes go to every broker concerned and to every nameserver, as with `mqadmin`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,19 +48,20 @@ from rocketbed.wire.properties_text import parse_properties
 from rocketbed.world.api import World
 
 TIMEOUT_S: Final = 5.0
-"""For one request; making a topic waits for a disk (mqadmin: 5 s)."""
+"""Default limit of one request, seconds; creating a topic waits for a disk (mqadmin: 5 s)."""
 ROUTED_S: Final = 3.0
-"""A new topic is waited for this long at the nameserver."""
+"""Longest wait, seconds, until a nameserver routes a new topic."""
 ELECTED_S: Final = 2.0
-"""So long a broker may be without a master before it is done without."""
+"""Longest wait, seconds, for a broker without a master; then it is left out."""
 LOOK_S: Final = 0.02
-"""Pause between looks whether it is there."""
+"""Pause between checks for a route or a master, seconds."""
 QUEUES: Final = 4
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 
 
 class Admin:
-    """Asks and changes a cluster. `async with Admin(nameservers="host:9876") as admin: ...`"""
+    """Reads and changes the state of a cluster. `async with Admin(nameservers="host:9876") as
+    admin: ...`"""
 
     def __init__(
         self,
@@ -69,15 +70,17 @@ class Admin:
         nameservers: str | Sequence[str],
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Nothing is connected yet. Raises `BadMessage` for malformed addresses.
+        """Prepare the client; nothing is connected yet. Raises `BadMessage` for malformed
+        addresses.
 
-        All methods raise `RequestRefused` for an answer that is not success, other `ClientError`
-        when no one can be asked or an answer cannot be read, `RemotingError` when none came.
+        `timeout_s` limits each request, in seconds. All methods raise `RequestRefused` for an
+        answer other than success, another `ClientError` when no peer can be asked or an answer
+        cannot be read, and `RemotingError` when no answer came.
         """
         self._session = Session(world, nameservers)
         self._timeout_s = timeout_s
         self.offsets = QueueOffsets(self._session, timeout_s=timeout_s)
-        """First, last and committed offset of a queue; offset of a time."""
+        """First, last and committed offset of a queue; offset at a time."""
         self._search = MessageSearch(self._session, timeout_s=timeout_s)
 
     async def __aenter__(self) -> Self:
@@ -105,8 +108,9 @@ class Admin:
         order: bool = False,
         attributes: str | None = None,
     ) -> list[str]:
-        """Make a topic, or change it, on the masters of all brokers or of those named.
+        """Create a topic, or change it, on the masters of all brokers or of those named.
 
+        `queues` and `read_queues` are counts for each broker, `perm` is RocketMQ's permission bits.
         Returns the names of the brokers, once a nameserver routes the topic to them.
         """
         check_topic(topic)
@@ -123,45 +127,45 @@ class Admin:
         )
         masters = await self._masters(brokers)
         for name, address in masters.items():
-            what = f"create topic {topic} at {name}"
-            await self.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, what=what)
+            action = f"create topic {topic} at {name}"
+            await self.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, what=action)
         await self._wait_routed(topic, set(masters))
         return sorted(masters)
 
     async def delete_topic(self, topic: str) -> None:
-        """Forget a topic at every master and every nameserver; its messages are gone."""
+        """Delete a topic, with its messages, at every master and every nameserver."""
         check_topic(topic)
-        what = f"delete topic {topic}"
+        action = f"delete topic {topic}"
         for address in (await self._masters(None)).values():
             header = TopicRequest(topic=topic)
-            await self.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header, what=what)
+            await self.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header, what=action)
         fields = DeleteTopicInNameserverRequest(topic=topic).encode()
         await self._session.nameservers.request_all(
-            request(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields), what
+            request(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields), action
         )
 
     async def topics(self) -> list[str]:
-        """Names of all topics that are routed, system topics too, sorted."""
+        """Return the names of all topics that are routed, system topics too, sorted."""
         self._session.check_entered()
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        known = await self._session.nameservers.body(code, "list of topics", TopicList.decode)
-        return sorted(known.topic_list)
+        table = await self._session.nameservers.body(code, "list of topics", TopicList.decode)
+        return sorted(table.topic_list)
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic lives; None when the nameservers do not know it."""
+        """Return the brokers and queues of a topic; None when the nameservers do not know it."""
         self._session.check_entered()
         return await self._session.routes.fetch(topic)
 
     async def topic_config(self, topic: str, broker: str) -> TopicConfig:
-        """A topic as one broker's master has it."""
+        """Return the settings of a topic at one broker's master."""
         address = (await self._masters([broker]))[broker]
-        header, what = TopicRequest(topic=topic), f"topic {topic} at {broker}"
-        answer = await self.ask(address, RequestCode.GET_TOPIC_CONFIG, header, what=what)
-        with reading(what, address):
+        header, action = TopicRequest(topic=topic), f"topic {topic} at {broker}"
+        answer = await self.ask(address, RequestCode.GET_TOPIC_CONFIG, header, what=action)
+        with reading(action, address):
             return TopicConfig.decode(answer.body)
 
     async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
-        """All topics of the broker at an address."""
+        """Return all topics of the broker at an address, by name."""
         answer = await self.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, what="topics")
         with reading("topics", address):
             return TopicConfigTable.decode(answer.body).topic_config_table
@@ -169,45 +173,48 @@ class Admin:
     # --- brokers
 
     async def cluster(self) -> ClusterInfo:
-        """Clusters, their brokers and the addresses of each."""
+        """Return the clusters, their brokers and the addresses of each."""
         self._session.check_entered()
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         return await self._session.nameservers.body(code, "list of brokers", ClusterInfo.decode)
 
     async def runtime_info(self, address: str) -> dict[str, str]:
-        """What the broker at an address says about itself, by RocketMQ's names."""
-        what = "runtime information"
-        answer = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, what=what)
-        with reading(what, address):
+        """Return the runtime information of the broker at an address, by RocketMQ's names."""
+        action = "runtime information"
+        answer = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, what=action)
+        with reading(action, address):
             return KvTable.decode(answer.body).table
 
     async def failover_groups(self) -> dict[str, Any]:
-        """What the controller of groups with failover has on record of each, by broker name.
+        """Return the controller's record of each group with failover, by broker name.
 
-        Raises `RequestRefused` where no nameserver runs an active controller, `NoNameserver`.
+        Raises `RequestRefused` if no nameserver runs an active controller, `NoNameserver`.
         """
         answer = await self._ask_controller(request(RequestCode.RB_GROUPS), "groups with failover")
         return _object(answer.body)
 
     async def hand_over(self, address: str, broker: str, *, to: int, epoch: int) -> dict[str, Any]:
-        """Have the leader at an address make another replica lead that has everything; -1: any.
+        """Have the leader at an address hand over to a replica that holds all messages; -1: to any.
 
-        Returns the group's new entry. Raises `RequestRefused` if none has, and leads on.
+        Returns the group's new entry. Raises `RequestRefused` if there is no such replica; the
+        leader then stays.
         """
         header = HandOverRequest(group=broker, leader=0, epoch=epoch, to=to, op="")
         command = request(RequestCode.RB_HAND_OVER, header.encode())
         return _object((await self._send(address, command, f"handover of {broker}")).body)
 
     async def force_leader(self, broker: str, replica: int) -> dict[str, Any]:
-        """Let a replica lead whatever it lacks: acknowledged messages may be lost. The group's new
-        entry. Raises `RequestRefused`, `NoNameserver`."""
+        """Make a replica the leader whatever it lacks: acknowledged messages may be lost.
+
+        Returns the group's new entry. Raises `RequestRefused`, `NoNameserver`.
+        """
         op = f"operator {self._session.unique_key()}"
         header = ReplicaRequest(group=broker, replica=replica, op=op)
         command = request(RequestCode.RB_FORCE_LEADER, header.encode())
         return _object((await self._ask_controller(command, f"forced leader of {broker}")).body)
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """Settings of the broker at an address."""
+        """Return the settings of the broker at an address."""
         answer = await self.ask(address, RequestCode.GET_BROKER_CONFIG, what="configuration")
         text = answer.body.decode("utf-8", "replace")
         return {key: value for _, key, value in parse_properties(text)}
@@ -215,15 +222,16 @@ class Admin:
     async def change_broker_config(self, address: str, changes: Mapping[str, str]) -> str:
         """Change settings of the running broker at an address, all or none; by RocketMQ's names.
 
-        Returns why it will not keep them when it starts again; empty if it will. Raises
-        `RequestRefused` where one cannot be changed, or not to that value.
+        Returns the reason why the broker will not keep them at its next start; empty if it will.
+        Raises `RequestRefused` if a setting cannot be changed, or not to that value.
         """
         text = "".join(f"{key}={value}\n" for key, value in changes.items())
         command = request(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
         return (await self._send(address, command, "change of configuration")).remark or ""
 
     async def wipe_write_permission(self, broker: str) -> int:
-        """Let no client write to a broker; the number of topics at the first nameserver."""
+        """Forbid clients to write to a broker; return its number of topics at the first
+        nameserver."""
         answers = await self._session.nameservers.request_all(
             request(
                 RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerNameRequest(brokerName=broker).encode()
@@ -233,7 +241,8 @@ class Admin:
         return WipeResponse.decode(answers[0].raw_fields).wipeTopicCount
 
     async def add_write_permission(self, broker: str) -> int:
-        """Let clients write to a broker again; the number of topics at the first nameserver."""
+        """Let clients write to a broker again; return its number of topics at the first
+        nameserver."""
         answers = await self._session.nameservers.request_all(
             request(
                 RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerNameRequest(brokerName=broker).encode()
@@ -245,17 +254,17 @@ class Admin:
     # --- groups
 
     async def groups(self) -> list[str]:
-        """Names of the consumer groups of all masters, sorted."""
-        found: set[str] = set()
+        """Return the names of the consumer groups of all masters, sorted."""
+        names: set[str] = set()
         for address in (await self._masters(None)).values():
-            code, what = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "list of groups"
-            answer = await self.ask(address, code, what=what)
-            with reading(what, address):
-                found.update(SubscriptionGroupTable.decode(answer.body).subscription_group_table)
-        return sorted(found)
+            code, action = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "list of groups"
+            answer = await self.ask(address, code, what=action)
+            with reading(action, address):
+                names.update(SubscriptionGroupTable.decode(answer.body).subscription_group_table)
+        return sorted(names)
 
     async def create_group(self, config: SubscriptionGroupConfig) -> None:
-        """Make a consumer group, or change it, on every master."""
+        """Create a consumer group, or change it, on every master."""
         check_group(config.group_name)
         for address in (await self._masters(None)).values():
             command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config.encode())
@@ -273,8 +282,8 @@ class Admin:
             )
 
     async def group_members(self, group: str) -> list[str]:
-        """Ids of the connected members of a consumer group, sorted."""
-        found: set[str] = set()
+        """Return the ids of the connected members of a consumer group, sorted."""
+        ids: set[str] = set()
         for address in (await self._masters(None)).values():
             command = request(
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP,
@@ -285,13 +294,14 @@ class Admin:
             )
             if answer.code == ResponseCode.SUCCESS:
                 with reading(f"members of group {group}", address):
-                    found.update(ConsumerIdList.decode(answer.body).consumer_id_list)
-        return sorted(found)
+                    ids.update(ConsumerIdList.decode(answer.body).consumer_id_list)
+        return sorted(ids)
 
     # --- messages
 
     async def message(self, message_id: str, topic: str | None = None) -> Received:
-        """A message by the broker's id, or with `topic` by the producer's. Raises `NotFound`."""
+        """Return a message by the broker's id, or with `topic` by the producer's. Raises
+        `NotFound`."""
         try:
             return await self._search.by_offset_id(message_id)
         except (ClientError, RemotingError) as exc:
@@ -299,13 +309,13 @@ class Admin:
                 raise NotFound(
                     f"no message {message_id}: {exc}; for a producer's id give the topic too"
                 ) from exc
-        found = await self.messages_by_unique_key(topic, message_id)
-        if not found:
+        messages = await self.messages_by_unique_key(topic, message_id)
+        if not messages:
             raise NotFound(f"no message {message_id} in topic {topic}")
-        return found[0]
+        return messages[0]
 
     async def messages_by_unique_key(self, topic: str, unique_key: str) -> list[Received]:
-        """All copies of a message, by the producer's id; oldest first."""
+        """Return all copies of a message, by the producer's id; oldest first."""
         return await self._search.by_key(topic, unique_key, unique=True)
 
     async def messages_by_key(
@@ -317,7 +327,8 @@ class Admin:
         begin_ms: int = 0,
         end_ms: int = 2**63 - 1,
     ) -> list[Received]:
-        """Messages with a key, stored in a time range; at most `count`, oldest first."""
+        """Return at most `count` messages with a key, stored from `begin_ms` to `end_ms` (Unix,
+        milliseconds); oldest first."""
         return await self._search.by_key(topic, key, count=count, begin_ms=begin_ms, end_ms=end_ms)
 
     # --- inside
@@ -325,19 +336,19 @@ class Admin:
     async def ask(
         self, address: str, code: RequestCode, header: Header | None = None, *, what: str
     ) -> Command:
-        """Ask the broker at `host:port`; its answer, if it is success."""
+        """Send a request to the broker at `host:port`; return its answer if that is success."""
         fields = None if header is None else header.encode()
         return await self._send(address, request(code, fields), what)
 
-    async def _send(self, address: str, command: Command, what: str) -> Command:
+    async def _send(self, address: str, command: Command, action: str) -> Command:
         self._session.check_entered()
         answer = await self._session.ask(parse_address(address), command, timeout_s=self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
-            raise RequestRefused(what, f"broker {address}", answer.code, answer.remark)
+            raise RequestRefused(action, f"broker {address}", answer.code, answer.remark)
         return answer
 
-    async def _ask_controller(self, command: Command, what: str) -> Command:
-        """The answer of the one nameserver whose controller is active."""
+    async def _ask_controller(self, command: Command, action: str) -> Command:
+        """Return the answer of the nameserver whose controller is active."""
         self._session.check_entered()
         refused: RequestRefused | None = None
         silent: NoNameserver | None = None
@@ -350,7 +361,7 @@ class Admin:
             if answer.code == ResponseCode.SUCCESS:
                 return answer
             where = f"nameserver {address[0]}:{address[1]}"
-            error = RequestRefused(what, where, answer.code, answer.remark)
+            error = RequestRefused(action, where, answer.code, answer.remark)
             is_other = answer.code in (
                 ResponseCode.CONTROLLER_NOT_LEADER,
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -361,29 +372,29 @@ class Admin:
         raise failed
 
     async def _masters(self, brokers: Iterable[str] | None) -> dict[str, str]:
-        """Broker name -> address of its master. One may come soon, where another led until now; of
-        all brokers those that have none then are left out."""
+        """Return broker name -> address of its master. Wait a short time for a master that is being
+        elected; without named brokers, leave out those that still have none."""
         names = None if brokers is None else list(brokers)
         until = trio.current_time() + ELECTED_S
         while True:
             table = (await self.cluster()).broker_addr_table
-            wanted = sorted(table) if names is None else names
-            if unknown := [name for name in wanted if name not in table]:
-                known = ", ".join(sorted(table)) or "none"
-                raise ClientError(f"unknown broker {unknown[0]}; registered brokers: {known}")
-            addresses = {name: table[name].broker_addrs.get(MASTER_ID) for name in wanted}
+            selected = sorted(table) if names is None else names
+            if unknown := [name for name in selected if name not in table]:
+                registered = ", ".join(sorted(table)) or "none"
+                raise ClientError(f"unknown broker {unknown[0]}; registered brokers: {registered}")
+            addresses = {name: table[name].broker_addrs.get(MASTER_ID) for name in selected}
             without = [name for name, address in addresses.items() if address is None]
             if not without or trio.current_time() >= until:
                 break
             await trio.sleep(LOOK_S)
         if without and names is not None:
             raise ClientError(f"broker {without[0]} has no master now")
-        found = {name: address for name, address in addresses.items() if address is not None}
-        if not found:
+        masters = {name: address for name, address in addresses.items() if address is not None}
+        if not masters:
             raise ClientError("no broker with a master is registered at the nameserver")
         if without:
             self._session.world.log.warning("client.no_master", left_out=", ".join(without))
-        return found
+        return masters
 
     async def _wait_routed(self, topic: str, expected: set[str]) -> None:
         with trio.move_on_after(ROUTED_S):
@@ -398,11 +409,11 @@ class Admin:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Raises `ClientError`."""
+    """Parse a JSON object. Raises `ClientError`."""
     try:
-        found = orjson.loads(body)
+        value = orjson.loads(body)
     except ValueError as exc:
         raise ClientError(f"the answer is no JSON: {exc}") from exc
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ClientError("the answer is no JSON object")
-    return found
+    return value

@@ -1,8 +1,8 @@
-"""Which queues of a topic a member of a group reads, as RocketMQ's clients work it out.
+"""Allocation of a topic's queues to the members of a group, as RocketMQ's clients compute it.
 
-Each member does this by itself from the same two lists, so all have to use the same rule; a group
-may have Java's consumers among its members, which use `average` unless told otherwise.
-Pure. Source: wire.md 6.3.
+Each member computes it from the same two lists, so all have to use the same rule; a group may have
+Java's consumers among its members, which use `average` by default. The functions are pure. Source:
+wire.md 6.3.
 """
 
 from bisect import bisect_left
@@ -13,38 +13,42 @@ from typing import Final, Literal, Protocol
 from rocketbed.wire.bodies import MessageQueue
 
 VIRTUAL_NODES: Final = 10
-"""Places of a member on the ring of `consistent_hash`."""
+"""Points of a member on the ring of `consistent_hash`."""
 
 AllocationName = Literal["average", "circle", "consistent_hash"]
 
 
 class Allocation(Protocol):
-    """A rule: queues and members are sorted, and `me` is one of the members."""
+    """An allocation rule: queues and members are sorted, and `me` is one of the members."""
 
     def __call__(
         self, me: str, members: Sequence[str], queues: Sequence[MessageQueue]
     ) -> list[MessageQueue]:
-        """The queues of `me`."""
+        """Return the queues of `me`."""
         ...
 
 
 def average(me: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-    """A block of neighbours for each; the first ones get one more where it does not come out."""
-    place, (each, over) = members.index(me), divmod(len(queues), len(members))
-    begin = place * each + min(place, over)
-    return list(queues[begin : begin + each + (place < over)])
+    """Give each member a block of neighbouring queues; the first members get the remainder, one
+    each."""
+    place, (share, remainder) = members.index(me), divmod(len(queues), len(members))
+    begin = place * share + min(place, remainder)
+    return list(queues[begin : begin + share + (place < remainder)])
 
 
 def circle(me: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-    """One queue after the other to each in turn."""
+    """Deal the queues to the members in turn."""
     return list(queues[members.index(me) :: len(members)])
 
 
 def consistent_hash(
     me: str, members: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """Who comes or goes takes queues, or leaves them, without moving those of others."""
-    ring = {_hash(f"{one}-{place}"): one for one in members for place in range(VIRTUAL_NODES)}
+    """Allocate by consistent hashing: a member that joins or leaves moves few queues of the
+    others."""
+    ring = {
+        _hash(f"{member}-{place}"): member for member in members for place in range(VIRTUAL_NODES)
+    }
     places = sorted(ring)
 
     def owner(queue: MessageQueue) -> str:
@@ -58,16 +62,16 @@ def consistent_hash(
 
 
 def machine_room(rooms: Collection[str]) -> Allocation:
-    """Only queues of brokers whose name is `room@broker` with one of these rooms, shared evenly;
-    those that do not come out even go one by one to the first members."""
+    """Share evenly the queues of brokers whose name is `room@broker` with one of these rooms; the
+    remainder goes to the first members, one queue each."""
 
     def allocate(
         me: str, members: Sequence[str], queues: Sequence[MessageQueue]
     ) -> list[MessageQueue]:
         near = [queue for queue in queues if _room(queue) in rooms]
-        place, (each, over) = members.index(me), divmod(len(near), len(members))
-        own = near[place * each : (place + 1) * each]
-        return own + (near[place + each * len(members) :][:1] if place < over else [])
+        place, (share, remainder) = members.index(me), divmod(len(near), len(members))
+        own = near[place * share : (place + 1) * share]
+        return own + (near[place + share * len(members) :][:1] if place < remainder else [])
 
     return allocate
 

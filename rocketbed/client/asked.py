@@ -1,8 +1,8 @@
-"""What brokers tell and ask a running consumer: that members of its group came or went (40), to go
-on elsewhere (220), where it stands (221), what it does (307).
+"""Requests of brokers to a running consumer: members of its group have changed (40), continue at
+other offsets (220), report positions (221), report its state (307).
 
-A broker of 5.x moves groups by itself and sends 220 only where it is told to; one of 4.x knows no
-other way (wire.md 6.7). RocketMQ's tools ask the other two through the broker.
+A broker of 5.x resets groups itself and sends 220 only if configured to; one of 4.x has no other
+way (wire.md 6.7). RocketMQ's tools send the other two through the broker.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from rocketbed.wire.headers_admin import ClientStatusRequest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """Answers for one consumer."""
+    """Answers requests of brokers for one consumer."""
 
     session: Session
     group: str
@@ -32,7 +32,7 @@ class Asked:
     is_ordered: bool
 
     def add_to(self, handlers: Handlers) -> None:
-        """Answer on each connection that has these handlers."""
+        """Answer on every connection that uses these handlers."""
         handlers.inline |= {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self.members_changed,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self.status,
@@ -41,13 +41,13 @@ class Asked:
         handlers.spawned[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self.reset
 
     def members_changed(self, _command: Command, _connection: Connection) -> None:
-        """40. It has no answer."""
+        """Handle 40, members have changed. It has no answer."""
         self.subscriptions.share_soon()
 
     async def reset(self, command: Command, _connection: Connection) -> None:
-        """220: go on at these offsets, and let the broker know. It has no answer.
+        """Handle 220: continue at these offsets, and commit them at the broker. It has no answer.
 
-        What is for another group or topic is passed over, with a warning.
+        Offsets for another group or topic are ignored, with a warning.
         """
         log = self.session.world.log
         try:
@@ -66,7 +66,7 @@ class Asked:
             if self.is_ordered:
                 await self._empty_hands(flow)
             if self.subscriptions.flows.get(queue) is not flow:
-                continue  # another member has it since
+                continue  # another member has taken it over
             flow.seek(offset)
             log.warning(
                 "client.position_reset",
@@ -81,7 +81,8 @@ class Asked:
                 log.warning("client.not_committed", error=str(exc))
 
     async def _empty_hands(self, flow: Flow) -> None:
-        """Two messages of one queue must not be in hand at once."""
+        """Drop the messages in hand, since two messages of one queue must not be in hand at
+        once."""
         was_paused = flow.is_paused
         flow.pause()
         with trio.move_on_after(LET_GO_S):
@@ -90,8 +91,8 @@ class Asked:
             flow.resume()
 
     def status(self, command: Command, _connection: Connection) -> Command:
-        """221: the offset of the first message of each queue of a topic that is not dealt with.
-        Raises `HeaderError`."""
+        """Answer 221: for each queue of a topic, the offset of the first message that is not
+        finished. Raises `HeaderError`."""
         topic = ClientStatusRequest.decode(command.fields).topic
         flows = self.subscriptions.flows
         table = {queue: flow.progress.done for queue, flow in flows.items() if queue.topic == topic}
@@ -99,8 +100,8 @@ class Asked:
         return answer(command, ResponseCode.SUCCESS, None, {}, body)
 
     def running_info(self, command: Command, _connection: Connection) -> Command:
-        """307: settings, subscriptions, and of each queue how far we are. Names of properties as
-        RocketMQ's tools look for them."""
+        """Answer 307: settings, subscriptions, and the position in each queue. The names of
+        properties are those that RocketMQ's tools look for."""
         queues = {
             queue: QueueInfo(
                 commit_offset=flow.progress.done,
@@ -121,6 +122,8 @@ class Asked:
             "PROP_THREADPOOL_CORE_SIZE": "0",
             "PROP_CONSUMER_START_TIMESTAMP": str(self.session.began_ms),
         }
-        told = list(self.subscriptions.told.values())
-        info = ConsumerRunningInfo(properties=properties, subscription_set=told, mq_table=queues)
+        subscriptions = list(self.subscriptions.reported.values())
+        info = ConsumerRunningInfo(
+            properties=properties, subscription_set=subscriptions, mq_table=queues
+        )
         return answer(command, ResponseCode.SUCCESS, None, {}, info.encode())

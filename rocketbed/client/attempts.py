@@ -1,4 +1,5 @@
-"""The attempts of a send: which queue, how long, whether once more, and what the answers mean."""
+"""Attempts of a send: choice of the queue, time for each attempt, retries, and the meaning of
+answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,21 +31,25 @@ from rocketbed.wire.headers import SendMessageResponse
 from rocketbed.world.api import Address
 
 PAUSE_S: Final = 0.05
-"""Before the second attempt; grows by as much with each further one, up to `PAUSE_MAX_S`."""
+"""Pause before the second attempt, seconds; it grows by as much with each further one, up to
+`PAUSE_MAX_S`."""
 PAUSE_MAX_S: Final = 1.0
 ATTEMPT_S: Final = 3.0
-"""An attempt gets its share of a send's time, but at least this: a slave may take that long."""
+"""Shortest time of an attempt, seconds: it gets its share of the send's time, but a slave may take
+this long to acknowledge."""
 NOBODY_TOOK_IT: Final = (None, ResponseCode.SYSTEM_BUSY, *DOUBTFUL_CODES)
-"""Of a refusal: no broker was reached, one was too busy, or leads no more, or not yet."""
+"""Codes of refusals where no broker was reached, or the broker was too busy, no longer leads, or
+does not lead yet."""
 NOT_STORED: Final = "rbNotStored"
-"""Ours: set in a refusal whose code leaves that open."""
+"""Property of an answer, rocketbed's own: the message is not stored, although the code leaves that
+open."""
 
 PickQueue = Callable[[Route, str | None], MessageQueue]
-"""Route and the broker that failed last -> queue. Raises `NoBroker`."""
+"""Chooses a queue by the route and the broker that failed last. Raises `NoBroker`."""
 
 
 class Attempts:
-    """Makes those of one producer."""
+    """Makes the attempts of one producer's sends."""
 
     def __init__(
         self,
@@ -56,7 +61,7 @@ class Attempts:
         retry_unknown: bool,
         retry_unsafe: bool,
     ) -> None:
-        """`limit`: of attempts that a broker may have taken, for one send."""
+        """`limit`: most attempts of one send that a broker may have accepted."""
         self._session = session
         self._group = group
         self._selector = selector
@@ -65,7 +70,7 @@ class Attempts:
         self._retry_unsafe = retry_unsafe
 
     def picker(self, topic: str, queue: MessageQueue | None, order_key: str | None) -> PickQueue:
-        """What chooses the queue at each attempt. Raises `BadMessage`."""
+        """Return the function that chooses the queue at each attempt. Raises `BadMessage`."""
         if queue is not None and order_key is not None:
             raise BadMessage("give a queue or an order key, not both")
         if queue is not None:
@@ -83,13 +88,13 @@ class Attempts:
         )
 
     async def run(self, pick: PickQueue, envelope: Envelope, deadline: float) -> Outcome:
-        """Send, once at least, until a deadline."""
+        """Make attempts, at least one, until the outcome is final or the deadline has passed."""
         outcome: Outcome | None = None
         failed_at: str | None = None
-        left = self._limit
+        remaining = self._limit
         for attempt in count(1):
             now = trio.current_time()
-            share_s = max((deadline - now) / left, ATTEMPT_S)
+            share_s = max((deadline - now) / remaining, ATTEMPT_S)
             until = min(now + share_s, deadline)
             latest, broker = await self._try(envelope, pick, failed_at, until, attempt)
             outcome = combined(outcome, latest)
@@ -99,12 +104,12 @@ class Attempts:
                 break
             failed_at = broker
             self._session.routes.distrust(envelope.topic)
-            # Nobody took it, so that it may be offered as long as there is time.
+            # No broker accepted it, so it may be offered as long as there is time.
             may_go_on = isinstance(latest, Refused) and latest.code in NOBODY_TOOK_IT
             if not may_go_on or self._limit == 1:
-                left -= 1
+                remaining -= 1
             pause_s = min(PAUSE_S * attempt, PAUSE_MAX_S)
-            if not left or trio.current_time() + pause_s >= deadline:
+            if not remaining or trio.current_time() + pause_s >= deadline:
                 break
             moved = self._session.routes.moved
             with trio.move_on_after(pause_s):
@@ -120,10 +125,10 @@ class Attempts:
         deadline: float,
         attempt: int,
     ) -> tuple[Outcome, str | None]:
-        """One attempt's outcome, and the broker that was asked."""
+        """Return an attempt's outcome, and the broker that was asked."""
         ids = envelope.message_ids
         try:
-            route = self._session.routes.known(envelope.topic, make=True)
+            route = self._session.routes.cached(envelope.topic, make=True)
             if route is None:
                 with trio.fail_at(deadline):
                     route = await self._session.routes.get(envelope.topic, make=True)
@@ -141,7 +146,7 @@ class Attempts:
         if route.is_template:
             self._session.routes.distrust(envelope.topic)
         elif isinstance(outcome, Refused) and outcome.code == ResponseCode.INVALID_PARAMETER:
-            # The queue is not there any more: the topic was made again with fewer.
+            # The queue no longer exists: the topic was recreated with fewer.
             self._session.routes.distrust(envelope.topic, older_than_s=1.0)
         now = trio.current_time()
         self._selector.record(
@@ -178,8 +183,8 @@ def _code_of(error: Exception) -> int | None:
     code = getattr(error, "code", None)
     if isinstance(code, int):
         return code
-    found = getattr(error, "response_code", None)
-    return int(found) if found not in (None, ResponseCode.SYSTEM_ERROR) else None
+    code = getattr(error, "response_code", None)
+    return int(code) if code not in (None, ResponseCode.SYSTEM_ERROR) else None
 
 
 def _some(queues: Sequence[MessageQueue], topic: str) -> Sequence[MessageQueue]:
@@ -191,7 +196,7 @@ def _some(queues: Sequence[MessageQueue], topic: str) -> Sequence[MessageQueue]:
 
 
 def master_of(route: Route, queue: MessageQueue) -> Address:
-    """Who takes messages for a queue. Raises `NoBroker`."""
+    """Return the address of the broker that accepts messages for a queue. Raises `NoBroker`."""
     address = route.master(queue.broker_name)
     if address is None:
         raise NoBroker(f"broker {queue.broker_name} of topic {route.topic} has no master now")
@@ -201,7 +206,7 @@ def master_of(route: Route, queue: MessageQueue) -> Address:
 def _read(
     answer: Command, queue: MessageQueue, ids: tuple[str, ...], address: Address, attempts: int
 ) -> Sent | Refused | Unknown:
-    """What an answer means."""
+    """Return the outcome that an answer means."""
     status = STATUSES.get(answer.code)
     peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
     if status is None:

@@ -1,4 +1,4 @@
-"""Storing where a consumer stands, queue by queue."""
+"""Commits of a consumer's positions, queue by queue."""
 
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -14,7 +14,7 @@ from rocketbed.world.api import World
 
 
 class Commits:
-    """Of the queues that one consumer reads, what is dealt with."""
+    """Commits the finished messages of the queues that one consumer reads."""
 
     def __init__(
         self, world: World, group: str, subscriptions: Subscriptions, positions: Positions
@@ -26,7 +26,7 @@ class Commits:
         self._local = positions if isinstance(positions, LocalPositions) else None
 
     async def store(self, queue: MessageQueue, offset: int) -> None:
-        """A position of any queue. Raises `ClientError`, `RemotingError`."""
+        """Commit a position of any queue. Raises `ClientError`, `RemotingError`."""
         flow = self._subscriptions.flows.get(queue)
         if flow is None:
             await self._positions.commit(self._group, queue, offset)
@@ -34,7 +34,8 @@ class Commits:
             await self._store(flow, offset)
 
     async def all(self) -> None:
-        """Of every queue. Raises the first failure; some may have been stored then."""
+        """Commit every queue. Raises the first failure; some queues may have been committed
+        then."""
         failures: list[RocketbedError] = []
 
         async def store(flow: Flow) -> bool:
@@ -50,11 +51,11 @@ class Commits:
             raise failures[0]
 
     async def try_all(self) -> None:
-        """Of every queue; those whose broker is away are left to the next time."""
+        """Commit every queue; those whose broker is unreachable are left for the next time."""
         await self.try_some(self._subscriptions.flows.values())
 
     async def try_some(self, flows: Iterable[Flow]) -> None:
-        """Of these."""
+        """Commit these queues; those whose broker is unreachable are left for the next time."""
         await self._at_brokers(self._try_one, flows)
 
     async def _try_one(self, flow: Flow) -> bool:
@@ -71,21 +72,21 @@ class Commits:
         return True
 
     async def try_forever(self, pause_s: float) -> None:
-        """Of every queue, that often."""
+        """Commit every queue, every `pause_s` seconds, until cancelled."""
         while True:
             await trio.sleep(pause_s)
             await self.try_all()
 
     async def _store(self, flow: Flow, offset: int) -> None:
-        flow.told, flow.committed = offset if self._local is None else None, None
+        flow.reported, flow.committed = offset if self._local is None else None, None
         await self._positions.commit(self._group, flow.queue, offset)
         flow.committed = offset
 
     async def _at_brokers(
         self, store: Callable[[Flow], Awaitable[bool]], all_flows: Iterable[Flow]
     ) -> None:
-        """Store what is not stored yet, at all brokers at once, since one may hang; at each, or in
-        the file, until it fails."""
+        """Store what is not stored yet, at all brokers at once, since one may hang; at each broker,
+        or in the file, until the first failure."""
         flows: dict[str, list[Flow]] = {}
         for flow in all_flows:
             if flow.progress.done != flow.committed:

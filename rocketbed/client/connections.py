@@ -1,7 +1,7 @@
-"""One connection for each address, opened when first wanted and again when it broke.
+"""Connections, one for each address, opened when first needed and again after it broke.
 
-A connection begins with JSON headers. When an answer says `rbMsgpack=1` the peer is a rocketbed
-server, and from then on that connection speaks msgpack headers (design.md 2).
+A connection begins with JSON headers. When an answer contains `rbMsgpack=1` the peer is a rocketbed
+server, and from then on that connection uses msgpack headers (design.md 2).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SPEAKS_MSGPACK: Final = "rbMsgpack"
 
 
 class Link:
-    """A connection and how we write headers on it."""
+    """A connection, with the header encoding to use on it."""
 
     __slots__ = ("address", "connection", "encoding")
 
@@ -33,11 +33,12 @@ class Link:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection has ended."""
+        """True if the connection has ended."""
         return self.connection.is_closed
 
     async def request(self, command: Command, *, timeout_s: float) -> Command:
-        """Ask, and wait for the answer, whatever its code. Raises as `Connection.request`."""
+        """Send a request and wait for the answer, whatever its code. Raises as
+        `Connection.request`."""
         command.encoding = self.encoding
         response = await self.connection.request(command, timeout_s=timeout_s)
         if response.raw_fields.get(SPEAKS_MSGPACK) == "1":
@@ -45,15 +46,15 @@ class Link:
         return response
 
     async def notify(self, command: Command, *, timeout_s: float) -> None:
-        """Send a one-way request, when the peer has taken most of what was sent before it.
+        """Send a one-way request, once the peer has read most of what was sent before it.
 
-        Raises `RequestTimeout` when it takes nothing for so long.
+        Raises `RequestTimeout` if the peer reads nothing for `timeout_s` seconds.
         """
         with trio.move_on_after(timeout_s):
             await self.connection.room()
             command.encoding = self.encoding
             self.connection.notify(command)
-            # Else a loop that sends would never let anything else of the program run.
+            # Without this, a loop of sends would never let the program's other tasks run.
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         raise RequestTimeout(
@@ -63,7 +64,7 @@ class Link:
 
 
 class Connections:
-    """All connections of a client. They run in the nursery that `start` is given."""
+    """The connections of a client. They run in the nursery given to `start`."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Connections:
         *,
         on_open: Callable[[Link], None] | None = None,
     ) -> None:
-        """`on_open` is called with each new link before anyone else uses it."""
+        """`on_open` is called with each new link before anything is sent on it."""
         self._world = world
         self._handlers = handlers
         self._on_open = on_open
@@ -80,26 +81,26 @@ class Connections:
         self._links: dict[Address, Link] = {}
         self._locks: dict[Address, trio.Lock] = {}
         self.is_closed = False
-        """Whether none is opened any more; set by who ends their nursery."""
+        """True once no more connections are opened; set by the owner of the nursery."""
         self.local_host: str | None = None
-        """Our own address, as the latest connection had it."""
+        """The client's own address, as seen on the latest connection."""
 
     def start(self, nursery: trio.Nursery) -> None:
-        """From now on connections can be opened; they end with the nursery."""
+        """Allow connections to be opened; they end with the nursery."""
         self._nursery = nursery
 
     def open_links(self) -> list[Link]:
-        """Links that are open now, oldest first."""
+        """Return the links that are open now, oldest first."""
         return [link for link in self._links.values() if not link.is_closed]
 
-    def found(self, address: Address) -> Link | None:
-        """The open link to an address, if there is one."""
+    def existing(self, address: Address) -> Link | None:
+        """Return the open link to an address, or None."""
         link = self._links.get(address)
         return None if link is None or link.is_closed else link
 
     async def link(self, address: Address, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Link:
-        """The open link to an address, dialled if need be. Raises `NotConnected`."""
-        link = self.found(address)
+        """Return the open link to an address, dialling if necessary. Raises `NotConnected`."""
+        link = self.existing(address)
         if link is not None:
             return link
         if self.is_closed:
@@ -108,14 +109,14 @@ class Connections:
         lock = self._locks.setdefault(address, trio.Lock())
         with trio.move_on_after(timeout_s):
             async with lock:
-                link = self.found(address)
+                link = self.existing(address)
                 return link if link is not None else await self._open(address, timeout_s)
         raise NotConnected(f"cannot connect to {address[0]}:{address[1]} within {timeout_s:g} s")
 
     async def _open(self, address: Address, timeout_s: float) -> Link:
         assert self._nursery is not None
         connection = await dial(self._world, address, self._handlers, timeout_s=timeout_s)
-        if self.is_closed:  # meanwhile
+        if self.is_closed:  # closed during the dial
             connection.close()
             await connection.run()
             raise NotConnected(CLOSED)
@@ -134,19 +135,20 @@ class Connections:
         timeout_s: float,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> Command:
-        """Ask one peer; dialling and the answer share `timeout_s`. Raises `RemotingError`."""
+        """Send a request to one peer; dialling and the answer share `timeout_s`. Raises
+        `RemotingError`."""
         began = trio.current_time()
         link = await self.link(address, timeout_s=min(connect_timeout_s, timeout_s))
         left_s = max(timeout_s - (trio.current_time() - began), 0.001)
         return await link.request(command, timeout_s=left_s)
 
     def close(self, address: Address, why: str = "") -> None:
-        """End a connection; the next request opens another one. `why`: as `Connection.close`."""
+        """End a connection; the next request opens a new one. `why`: as `Connection.close`."""
         link = self._links.pop(address, None)
         if link is not None:
             link.connection.close(why)
 
     async def try_request(self, address: Address, command: Command, *, timeout_s: float) -> None:
-        """The same where nobody minds a failure."""
+        """Send a request and ignore any failure."""
         with suppress(RemotingError):
             await self.request(address, command, timeout_s=timeout_s)

@@ -1,8 +1,8 @@
-"""Reading messages: single pulls, or the queues of topics in turn by long polling.
+"""Reading messages: by single pulls, or from the queues of subscribed topics by long polling.
 
-Members of a group share the queues of what they subscribed to out among themselves, anew whenever
-one of them comes or goes, or queues do. What they have in common besides is the committed offsets
-at the brokers.
+The members of a group share the queues of their topics among themselves, again whenever a member
+joins or leaves or the queues change. Apart from that they share only the committed offsets at the
+brokers.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -44,22 +44,23 @@ from rocketbed.world.api import World
 __all__ = ["Consumer", "PullStatus", "Pulled", "Start"]
 
 LAST_COMMIT_S: Final = 3.0
-"""What a consumer that ends waits at most for its automatic commit."""
+"""Longest wait for the automatic commit of a closing consumer, seconds."""
 LAST_HANDLED_S: Final = 3.0
-"""What it waits at most for functions that handle messages, before that."""
+"""Longest wait before that for functions that are handling messages, seconds."""
 HOLD_S: Final = 15.0
-"""How long a broker may hold a pull that finds nothing (wire.md 5.1)."""
+"""Time for which a broker may keep a pull waiting for messages (long poll), seconds (wire.md
+5.1)."""
 COMMIT_S: Final = 5.0
-"""Pause between commits of what listeners have handled (wire.md 6.1)."""
+"""Pause between commits of handled messages of listeners, seconds (wire.md 6.1)."""
 
 
 class Consumer:
     """Reads messages. `async with Consumer(nameservers="host:9876", group="g") as consumer: ...`
 
-    `subscribe` to topics, then iterate (`async for message in consumer`) or call `poll` again and
-    again; `assign` reads queues that the program chooses, and `pull` one queue from any offset.
-    Nothing is committed by itself unless `auto_commit_s` is given: call `commit` when what was
-    received has been dealt with.
+    `subscribe` to topics, then iterate (`async for message in consumer`) or call `poll` repeatedly;
+    `assign` reads queues that the program chooses, and `pull` reads one queue from any offset.
+    Nothing is committed automatically unless `auto_commit_s` is given: call `commit` when the
+    received messages are finished.
     """
 
     def __init__(
@@ -75,25 +76,26 @@ class Consumer:
         broadcast: str | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        """Nothing is connected yet. Raises `BadMessage` for arguments that cannot be used.
+        """Prepare the client; nothing is connected yet. Raises `BadMessage` for unusable arguments.
 
-        With `auto_commit_s` positions are committed that often, before a queue goes to another
-        member, and when the consumer ends, also by an error or a cancellation. A message counts as
-        dealt with once the task that polled it polls again, commits, or says so (`finish`).
-        `allocation`: how members share queues out, the same for all of them, see `allocate.py`.
-        With `ordered` a queue's messages are handed out one at a time, each when the one before is
-        dealt with, and under the broker's lock: no other member of the group that is ordered too
-        has the queue meanwhile.
-        With `broadcast`, the path of a file, it reads all queues, whatever other members read
-        (RocketMQ: broadcasting), and positions are kept in that file, not at the brokers; the
-        members of the group have to agree on this, and each needs a file of its own.
-        `tracing`: who looks on when `listen` handles messages, see `tracing.py`, `rocketbed.otel`.
+        `auto_commit_s`: commit positions this often, in seconds, and also before a queue goes to
+        another member and when the consumer closes, even by an error or a cancellation. A message
+        is finished once the task that polled it polls again, commits, or calls `finish` with it.
+        `hold_s`: time for which a broker keeps a pull waiting for messages (long poll), seconds.
+        `allocation`: rule by which members share queues, the same for all of them; see
+        `allocate.py`. `ordered`: hand out a queue's messages one at a time, each when its
+        predecessor is finished, and under the broker's lock, so that no other ordered member of the
+        group reads the queue. `broadcast`: path of a file. The consumer then reads all queues,
+        whatever other members read (RocketMQ: broadcasting), and keeps its positions in that file,
+        not at the brokers. All members of the group must agree on this, and each needs a file of
+        its own. `tracing`: observer of the messages that `listen` handles; see `tracing.py`,
+        `rocketbed.otel`.
         """
         check_group(group)
         if isinstance(allocation, str):
             if allocation not in ALLOCATIONS:
-                known = ", ".join(ALLOCATIONS)
-                raise BadMessage(f"allocation must be one of {known}, or a function: {allocation}")
+                names = ", ".join(ALLOCATIONS)
+                raise BadMessage(f"allocation must be one of {names}, or a function: {allocation}")
             allocation = ALLOCATIONS[allocation]
         elif not callable(allocation):
             raise BadMessage(f"allocation must be a name or a function: {allocation!r}")
@@ -111,7 +113,7 @@ class Consumer:
         self._session = Session(world, nameservers, groups=self._groups, handlers=handlers)
         self._puller = Puller(self._session, group)
         self.offsets = QueueOffsets(self._session)
-        """Questions about any queue's offsets."""
+        """First, last and committed offset of any queue; offset at a time."""
         self._local = None if broadcast is None else LocalPositions(self._session.world, broadcast)
         self._positions: Positions = self._local or self.offsets
         self._inbox = Inbox(is_ordered=ordered)
@@ -139,7 +141,7 @@ class Consumer:
             group_name=self.group,
             consume_type="CONSUME_ACTIVELY",
             message_model="BROADCASTING" if self._local else "CLUSTERING",
-            subscription_data_set=list(self._subscriptions.told.values()),
+            subscription_data_set=list(self._subscriptions.reported.values()),
         )
         return [], [data]
 
@@ -178,7 +180,8 @@ class Consumer:
                     self._local.close()
 
     async def _end_listeners(self) -> None:
-        """Those of other tasks, or threads, may handle what they have."""
+        """Wait a limited time for listeners of other tasks or threads to finish the messages in
+        hand."""
         self.stop_listening()
         if self._listeners:
             with trio.move_on_after(LAST_HANDLED_S):
@@ -186,7 +189,7 @@ class Consumer:
                     await self._listener_ended.wait()
 
     async def _let_go(self) -> None:
-        # What counts is dealt with, whatever ends the block.
+        # Commit finished messages, whatever ends the block.
         if self._auto_commit_s is not None:
             await self._commits.try_all()
         await self._subscriptions.unlock()
@@ -194,8 +197,8 @@ class Consumer:
     # --- by hand
 
     async def queues(self, topic: str, *, fresh: bool = False) -> tuple[MessageQueue, ...]:
-        """The topic's queues that can be read; with `fresh` as a nameserver knows them now, else
-        as one did not long ago. Raises `ClientError`."""
+        """Return the topic's readable queues: with `fresh` as a nameserver reports them now, else
+        from a recent answer. Raises `ClientError`."""
         self._session.check_entered()
         check_topic(topic)
         return (await self._session.routes.get(topic, fresh=fresh)).readable
@@ -209,9 +212,11 @@ class Consumer:
         count: int = COUNT,
         hold_s: float = 0.0,
     ) -> Pulled:
-        """Read from one queue. With `hold_s` the broker waits that long for a first message.
+        """Read from one queue at an offset, at most `count` messages.
 
-        Raises `RequestRefused`, other `ClientError`, `RemotingError`; nothing is changed then.
+        With `hold_s` the broker waits up to this many seconds for a first message (long poll).
+        Raises `RequestRefused`, other `ClientError`, `RemotingError`; the consumer's state is then
+        unchanged.
         """
         self._session.check_entered()
         if offset < 0 or count < 1:
@@ -224,17 +229,16 @@ class Consumer:
     # --- by subscription
 
     async def subscribe(self, topic: str, *, tags: str = ALL, start: Start = "last") -> None:
-        """Read our part of a topic's queues from now on. All members of a group have to subscribe
-        to the same topics and tags.
+        """Read this member's share of a topic's queues from now on. All members of a group have to
+        subscribe to the same topics and tags.
 
-        A queue begins at the group's committed offset. Where there is none it begins where `start`
-        says, at the first message, behind the last, or at the first one stored at a time (Unix,
-        milliseconds), and this is committed at once, so that whoever reads the queue next begins
-        there; but not with "first", which all members have to say then. A queue that the topic
-        gains begins at its first message. Subscribing again changes the tags, and begins where the
-        group stands by then.
-        Raises `ClientError`, `RemotingError`; nothing is read otherwise then, but some queues may
-        have got their first position.
+        Each queue starts at the group's committed offset. Without one it starts at `start`: "first"
+        message, after the "last", or at the first message stored at a time (Unix, milliseconds).
+        That start is committed at once, so that the queue's next reader starts there too; but not
+        with "first", which all members then have to pass. A queue that is added to the topic starts
+        at its first message. Subscribing again changes the tags, and starts from the group's
+        offsets at that time. Raises `ClientError`, `RemotingError`; the subscriptions are then
+        unchanged, but first positions of some queues may have been committed.
         """
         self._session.check_entered()
         await self._subscriptions.subscribe(topic, tags, start)
@@ -246,27 +250,28 @@ class Consumer:
         tags: str = ALL,
         start: Start = "last",
     ) -> None:
-        """Read just these queues of one topic, whatever other members read; a consumer that does
-        this should have a group of its own. Each begins as `subscribe` says, but nothing is
-        committed. Raises `ClientError`, `RemotingError`; nothing has changed then.
-        """
+        """Read exactly these queues of one topic, whatever other members read; such a consumer
+        should have a group of its own. Each queue starts as with `subscribe`, but nothing is
+        committed. Raises `ClientError`, `RemotingError`; nothing has changed then."""
         self._session.check_entered()
         await self._subscriptions.assign(queues, tags, start)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Read a topic no more; with `auto_commit_s` what is dealt with is committed before.
+        """Stop reading a topic; with `auto_commit_s`, finished messages are committed before.
 
-        Nobody else reads our part of it meanwhile: members are told apart by group, not by topic.
+        The other members do not take over its queues meanwhile: members are counted by group, not
+        by topic.
         """
         self._session.check_entered()
         await self._subscriptions.unsubscribe(topic)
 
     async def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
-        """The next messages of any queue that we read, in order within the queue.
+        """Return the next messages of any queue that this consumer reads, in order within the
+        queue.
 
-        Empty when none came in time; with 0 it returns only what is here already. The position of
-        the queue is behind them then. Raises `RequestRefused` when a broker refuses to serve a
-        queue; polling may go on.
+        Empty when none came within `timeout_s` seconds; with 0 it returns only messages that are
+        already here. The queue's position is then after them. Raises `RequestRefused` when a broker
+        refuses to serve a queue; polling may continue.
         """
         self._session.check_entered()
         self._inbox.finish_own()
@@ -279,11 +284,12 @@ class Consumer:
         return []
 
     def give_back(self, given: Received | list[Received]) -> None:
-        """What a call of this task returned never reached it: whoever asks next is given it."""
+        """Take back messages that a call of this task returned and the program never received; the
+        next call returns them."""
         self._inbox.give_back(given)
 
     def __aiter__(self) -> AsyncIterator[Received]:
-        """One message after the other; each is dealt with when the task asks for the next one."""
+        """Iterate over messages; each is finished when the task asks for the next one."""
         return self
 
     async def __anext__(self) -> Received:
@@ -301,15 +307,16 @@ class Consumer:
         timeout_s: float = HANDLER_S,
     ) -> None:
         """Call `handler` for each message of the subscribed topics, for up to `workers` at once,
-        until cancelled or `stop_listening`. Order holds within a queue where the consumer is
-        `ordered`; then a message that cannot be handled is tried again here each second, up to
-        `max_retries` times, and holds up its queue meanwhile.
+        until cancelled or `stop_listening`.
 
-        A message that it raises for, or takes longer than `timeout_s` for, comes again to the
-        group: after 10 s, 30 s, 1 min and so on (RocketMQ's delay levels from 3 on), up to
-        `max_retries` times, and then goes to the topic `%DLQ%group`. With `broadcast` it is tried
-        again here as often, each second, and then passed over with a warning. What is handled is
-        committed every 5 s, or every `auto_commit_s`.
+        If the consumer is `ordered`, order is kept within a queue: a message that cannot be handled
+        is tried again here each second, up to `max_retries` times, and delays its queue meanwhile.
+
+        A message for which `handler` raises, or takes longer than `timeout_s` seconds, is delivered
+        to the group again: after 10 s, 30 s, 1 min and so on (RocketMQ's delay levels from 3 on),
+        up to `max_retries` times, and then goes to the topic `%DLQ%group`. With `broadcast` it is
+        tried again here as often, each second, and then skipped with a warning. Handled messages
+        are committed every 5 s, or every `auto_commit_s`.
         """
         check_listening(handler, workers, max_retries, timeout_s)
         await self.listen_by(
@@ -319,7 +326,7 @@ class Consumer:
     async def listen_by(
         self, call: Caller, *, workers: int, max_retries: int, timeout_s: float
     ) -> None:
-        """`listen` for a function that runs elsewhere."""
+        """Do as `listen` for a function that runs in another thread or loop."""
         self._session.check_entered()
         check_listening(call, workers, max_retries, timeout_s)
         self._check_subscribed()
@@ -356,7 +363,7 @@ class Consumer:
             listener.stop()
 
     def finish(self, *messages: Received) -> None:
-        """These are dealt with, whoever was given them, and in any order."""
+        """Mark messages as finished, in any order, whichever task received them."""
         for message in messages:
             flow = self._subscriptions.flows.get(message.queue)
             if flow is not None:
@@ -365,40 +372,41 @@ class Consumer:
         self._inbox.go_on()
 
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message that will be handed out. Raises `ClientError`."""
+        """Return the offset of the next message that will be handed out. Raises `ClientError`."""
         return self._subscriptions.flow(queue).position
 
     def positions(self) -> dict[MessageQueue, int]:
-        """The same for all queues that we read."""
+        """Return the offset of the next message of each queue that this consumer reads."""
         return {queue: flow.position for queue, flow in self._subscriptions.flows.items()}
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on reading at another offset. Raises `ClientError` for a queue that we do not read."""
+        """Continue at another offset. Raises `ClientError` for a queue that this consumer does not
+        read."""
         check_offset(offset)
         self._subscriptions.flow(queue).seek(offset)
 
     async def seek_to_time(self, queue: MessageQueue, time_ms: int) -> None:
-        """Go on at the first message stored at or after a time (Unix, milliseconds). Raises
+        """Continue at the first message stored at or after a time (Unix, milliseconds). Raises
         `ClientError`, `RemotingError`."""
         self._subscriptions.flow(queue)
         offset = await self.offsets.offset_at(queue, time_ms)
         self.seek(queue, offset)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Hand out nothing of these queues until `resume`, or until another member has had them.
-        Raises `ClientError`."""
+        """Hand out no messages of these queues until `resume`, or until another member has had
+        them. Raises `ClientError`."""
         for flow in [self._subscriptions.flow(queue) for queue in queues]:
             flow.pause()
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Go on with these queues. Raises `ClientError`."""
+        """Continue with these queues. Raises `ClientError`."""
         for flow in [self._subscriptions.flow(queue) for queue in queues]:
             flow.resume()
         self._inbox.wake()
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """How many messages of each queue that we read were not handed out yet. Raises
-        `ClientError`, `RemotingError`."""
+        """Return the number of messages of each queue of this consumer that were not handed out
+        yet. Raises `ClientError`, `RemotingError`."""
         self._session.check_entered()
         ends = {
             queue: await self.offsets.max_offset(queue) for queue in list(self._subscriptions.flows)
@@ -410,12 +418,12 @@ class Consumer:
         }
 
     async def commit(self, positions: dict[MessageQueue, int] | None = None) -> None:
-        """Store positions at the brokers: these, or of every queue that we read the first message
-        that is not dealt with. What this task polled last counts as dealt with; what another one
-        was given does not before it polls again or says so (`finish`).
+        """Commit positions at the brokers: those given, or for each queue of this consumer the
+        first message that is not finished.
 
-        Raises `BadMessage`, and `ClientError`, `RemotingError`: some queues may have been stored
-        then.
+        The messages that this task polled last count as finished; those of another task do not
+        before it polls again or calls `finish`. Raises `BadMessage`, and `ClientError`,
+        `RemotingError`: some queues may have been committed then.
         """
         self._session.check_entered()
         if positions is not None:
@@ -428,7 +436,7 @@ class Consumer:
         await self._commits.all()
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group stands in a queue by its broker. Raises `ClientError`."""
+        """Return the group's committed offset of a queue, or None. Raises `ClientError`."""
         self._session.check_entered()
         return await self._positions.committed(self.group, queue)
 

@@ -1,4 +1,4 @@
-"""What a producer sends: a message or a batch with its ids, packed, the same at each attempt."""
+"""The content of a send: a message or batch with ids, compressed once for all attempts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from rocketbed.wire.message import BatchItem, encode_batch
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What stays the same over all attempts of a send."""
+    """The part of a send that stays the same in all its attempts."""
 
     topic: str
     code: RequestCode
@@ -28,7 +28,7 @@ class Envelope:
     sys_flag: int = 0
 
     def command(self, group: str, queue: MessageQueue) -> Command:
-        """The request that sends it to a queue."""
+        """Return the request that sends it to a queue."""
         header = SendMessageV2Request(
             a=group,
             b=self.topic,
@@ -48,14 +48,14 @@ class Envelope:
 
 
 Item = tuple[str, BatchItem]
-"""A message of a batch, with its id."""
+"""Id and encoded form of a message in a batch."""
 
 
 class Envelopes:
-    """Makes them, for one producer."""
+    """Makes the envelopes of one producer."""
 
     def __init__(self, session: Session, compress: Codec | None, compress_above: int) -> None:
-        """Raises `BadMessage`, `MissingLibrary` for a way to compress that is not installed."""
+        """Raise `BadMessage`, or `MissingLibrary` for a codec that is not installed."""
         if compress is not None:
             try:
                 check_codec(compress)
@@ -68,7 +68,7 @@ class Envelopes:
         self._compress_above = compress_above
 
     def of_one(self, message: Message) -> Envelope:
-        """Of a message that was checked."""
+        """Return the envelope of one checked message."""
         key = message.message_id or self._session.unique_key()
         body, sys_flag = message.body, 0
         if self._compress is not None and self.packs(message):
@@ -85,11 +85,12 @@ class Envelopes:
         )
 
     def packs(self, message: Message) -> bool:
-        """Whether a message that goes alone is compressed."""
+        """True if a message that is sent alone is compressed."""
         return self._compress is not None and len(message.body) >= self._compress_above
 
     def of_batch(self, messages: Sequence[Message]) -> Envelope:
-        """Raises `BadMessage` for messages that cannot be one batch."""
+        """Return the envelope of a batch. Raises `BadMessage` for messages that cannot be one
+        batch."""
         if not messages or any(message.topic != messages[0].topic for message in messages):
             raise BadMessage("a batch must contain at least one message, all of the same topic")
         for message in messages:
@@ -99,13 +100,14 @@ class Envelopes:
         return self.of_items(messages[0].topic, [self.item(message) for message in messages])
 
     def item(self, message: Message) -> Item:
-        """A message's part of a batch. Raises `BadMessage`."""
+        """Encode a message for a batch. Raises `BadMessage`."""
         key = message.message_id or self._session.unique_key()
         properties = message.properties_text(key).encode()
         return key, BatchItem(message.body, message.flag, properties)
 
     def of_items(self, topic: str, items: Sequence[Item]) -> Envelope:
-        """A batch. Raises `BadMessage` for too large a one."""
+        """Return the envelope of encoded messages. Raises `BadMessage` if they are too large
+        together."""
         body = encode_batch([item for _, item in items])
         if len(body) > BODY_MAX:
             raise BadMessage(
@@ -124,5 +126,5 @@ class Envelopes:
 
 
 def with_properties(message: Message, properties: Mapping[str, str]) -> Message:
-    """The message with further properties."""
+    """Return the message with further properties."""
     return replace(message, properties={**message.properties, **properties})

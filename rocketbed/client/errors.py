@@ -1,8 +1,8 @@
 """Errors of the client.
 
-The result of a send is an `Outcome`, not an error; errors are for wrong use, for a cluster that
+The result of a send is an `Outcome`, not an error. Errors are for wrong use, for a cluster that
 cannot be reached, and for requests that a peer refused. Broken connections and missing responses
-are `rocketbed.remoting.errors`.
+are in `rocketbed.remoting.errors`.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class RequestRefused(ClientError):
 
 
 class MissingLibrary(ClientError):
-    """A message can only be read with a library that is not installed; the text names it."""
+    """A message can be read only with a library that is not installed; the text names it."""
 
 
 class NotFound(ClientError):
@@ -59,12 +59,12 @@ class NotFound(ClientError):
 
 
 class NotSent(ClientError):
-    """A send did not end as `Sent`, and the program asked to be told so (`raise_for_outcome`)."""
+    """A send did not end as `Sent`; raised by `raise_for_outcome`."""
 
     def __init__(self, reason: str, code: int | None, message_ids: tuple[str, ...]) -> None:
         super().__init__(reason)
         self.code = code
-        """RocketMQ's response code; None where no answer came."""
+        """RocketMQ's response code; None without an answer."""
         self.message_ids = message_ids
 
 
@@ -77,17 +77,17 @@ class SendUnknown(NotSent):
 
 
 @contextmanager
-def reading(what: str, broker: str) -> Iterator[None]:
-    """Within it a broker's answer is read. Raises `ClientError` for one that cannot be."""
+def reading(action: str, broker: str) -> Iterator[None]:
+    """Turn errors in reading a broker's answer inside the block into `ClientError`."""
     try:
         yield
     except ProtocolError as exc:
         reason = f"broker {broker} gives an answer that cannot be read: {exc}"
-        raise ClientError(f"{what}: {reason}") from exc
+        raise ClientError(f"{action}: {reason}") from exc
 
 
 def code_name(code: int) -> str:
-    """`17 (TOPIC_NOT_EXIST)`, or the bare number of an unknown code."""
+    """Return `17 (TOPIC_NOT_EXIST)`, or the bare number of an unknown code."""
     try:
         return f"{code} ({ResponseCode(code).name})"
     except ValueError:

@@ -1,7 +1,7 @@
-"""Reading one queue on and on: a task that pulls and hands batches over, at most one ahead.
+"""Continuous reading of one queue: a task that pulls and hands batches over, at most one ahead.
 
-Batches of all queues go through one channel without a buffer, so a program that polls slowly
-stops the pulling. `seek` makes what is under way worthless; its batches are told by their number.
+Batches of all queues go through one channel without a buffer, so a program that polls slowly also
+stops the pulls. `seek` invalidates pulls under way, whose batches are recognized by their number.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import World
 
 COUNT: Final = 32
-"""Messages of one pull; brokers give no more by default."""
+"""Most messages of one pull; brokers send no more by default."""
 PAUSE_S: Final = 0.05
-"""After a failed pull; doubles up to `PAUSE_MAX_S`."""
+"""Pause after a failed pull, seconds; it doubles up to `PAUSE_MAX_S`."""
 PAUSE_MAX_S: Final = 1.0
 EMPTY_PAUSE_S: Final = 0.05
-"""After an answer that came at once and brought nothing: a slave sends us away so, a broker that
-holds too many pulls does not hold ours."""
+"""Pause, seconds, after an empty answer that came at once: from a slave that redirects the client,
+or a broker with too many long polls."""
 
 PASSING_CODES: Final = frozenset(
     (
@@ -39,30 +39,31 @@ PASSING_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     )
 )
-"""Refusals that end by themselves (wire.md 11, trap 17)."""
+"""Refusals that are temporary, so that the pull is repeated (wire.md 11, trap 17)."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Batch:
-    """Messages of one queue prefetched for the program, or the error that stopped the pulling."""
+    """Prefetched messages of one queue, or the error that stopped the pulls."""
 
     flow: "Flow"
     number: int
-    """How often the flow had been moved when this was pulled."""
+    """Number of moves (`seek`, `pause` ...) of the flow before this was pulled."""
     messages: tuple[Received, ...] = ()
     ends: tuple[int, ...] = ()
-    """Where the queue is to be read on when each of them is dealt with, and all before it."""
+    """Committable offset of the queue once each of the messages, and all before it, are
+    finished."""
     begin: int = 0
-    """Where it was pulled."""
+    """Offset at which it was pulled."""
     next_offset: int = 0
-    """Where to go on, without messages."""
+    """Offset at which to continue if there are no messages."""
     failure: ClientError | ProtocolError | None = None
-    given: int = 0
-    """Messages that the program was given."""
+    handed_out: int = 0
+    """Number of messages that the program has received."""
 
 
 class Flow:
-    """The reading of one queue."""
+    """Reader of one queue."""
 
     def __init__(
         self,
@@ -76,17 +77,17 @@ class Flow:
         hold_s: float,
         is_ordered: bool = False,
     ) -> None:
-        """`is_ordered`: a batch is handed over when all before it is dealt with."""
+        """`is_ordered`: hand over a batch only when all messages before it are finished."""
         self.queue = queue
         self.position = offset
-        """Behind the messages that were handed out."""
+        """Offset after the messages that were handed out."""
         self.progress = Progress(offset)
-        """Which of them are dealt with; another one after each move."""
+        """Finished and unfinished messages among them; replaced at each move."""
         self.committed: int | None = None
-        """What its broker has confirmed."""
-        self.told: int | None = None
-        """What pulls say of the group's position: the latest commit, confirmed or under way, or a
-        pull that follows it would take it back."""
+        """Offset whose commit the broker has confirmed."""
+        self.reported: int | None = None
+        """Group's position that pulls report to the broker: the latest commit, confirmed or under
+        way, since a pull with an older one would take the commit back."""
         self._world = world
         self._puller = puller
         self._tags = tags
@@ -101,17 +102,18 @@ class Flow:
         self._scope: trio.CancelScope | None = None
 
     def is_current(self, batch: Batch) -> bool:
-        """Whether a batch was pulled after the last move."""
+        """True if a batch was pulled after the last move."""
         return batch.number == self._moves and not self.is_stopped
 
     def hand_out(self, messages: Sequence[Received], ends: Sequence[int]) -> None:
-        """The program is given these; behind each of them its queue is at such an end."""
+        """Record that the program receives these messages; `ends` are the queue's offsets after
+        each."""
         self.progress.hand_out(zip(map(key_of, messages), ends, strict=True), ends[-1])
         self.position = ends[-1]
 
     def move_to(self, offset: int) -> None:
-        """There is nothing up to an offset; or the queue ends there, since it was cut, or made
-        again."""
+        """Skip to an offset: there are no messages before it, or the queue ends there because it
+        was truncated or recreated."""
         if offset < self.position:
             self.progress = Progress(offset)
         else:
@@ -119,24 +121,24 @@ class Flow:
         self.position = offset
 
     def seek(self, offset: int) -> None:
-        """Go on at another offset."""
+        """Continue at another offset."""
         self.position = offset
         self.progress = Progress(offset)
         self._restart()
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is to be handed out."""
+        """True if no messages are to be handed out."""
         return not self._may_run.is_set()
 
     def pause(self) -> None:
-        """Read nothing until `resume`; what is under way is read again then."""
+        """Stop reading until `resume`, which reads again what is being pulled now."""
         if not self.is_paused:
             self._may_run = trio.Event()
             self._restart()
 
     def resume(self) -> None:
-        """Go on behind what was handed out."""
+        """Continue after the messages that were handed out."""
         self._may_run.set()
 
     def _restart(self) -> None:
@@ -161,7 +163,7 @@ class Flow:
         pause_s = PAUSE_S
         while True:
             await self._may_run.wait()
-            # An answer that was there already when we were moved belongs to the old place.
+            # An answer that had arrived before a move belongs to the old offset.
             number = self._moves
             try:
                 batch = await self._pull(number)
@@ -172,7 +174,7 @@ class Flow:
                     batch = None
                 else:
                     batch = Batch(flow=self, number=number, failure=exc)
-            except (ProtocolError, MissingLibrary) as exc:  # trying again would not help
+            except (ProtocolError, MissingLibrary) as exc:  # a retry would not help
                 batch = Batch(flow=self, number=number, failure=exc)
             except (ClientError, RemotingError) as exc:
                 self._log(exc)
@@ -186,34 +188,34 @@ class Flow:
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _pull(self, number: int) -> Batch | None:
-        """One pull, and what it amounts to; None when we were moved meanwhile. Raises as
+        """Pull once and return the batch; None if the flow was moved meanwhile. Raises as
         `Puller.pull`."""
         began = trio.current_time()
-        found = await self._puller.pull(
+        pulled = await self._puller.pull(
             self.queue,
             self._next,
             self._tags,
             count=COUNT,
             hold_s=self._hold_s,
-            commit=lambda: self.told,
+            commit=lambda: self.reported,
         )
         if number != self._moves:
             return None
-        if found.status is PullStatus.MOVED:
+        if pulled.status is PullStatus.MOVED:
             self._world.log.warning(
                 "client.offset_moved",
                 queue=describe(self.queue),
                 wanted=self._next,
-                next=found.next_offset,
+                next=pulled.next_offset,
             )
-        begin, self._next = self._next, found.next_offset
-        if found.messages and begin <= self._next:
+        begin, self._next = self._next, pulled.next_offset
+        if pulled.messages and begin <= self._next:
             return Batch(
                 flow=self,
                 number=number,
-                messages=found.messages,
+                messages=pulled.messages,
                 begin=begin,
-                ends=_ends(begin, found.messages, self._next),
+                ends=_ends(begin, pulled.messages, self._next),
             )
         if self._next != begin:
             return Batch(flow=self, number=number, begin=begin, next_offset=self._next)
@@ -226,14 +228,14 @@ class Flow:
 
 
 def key_of(message: Received) -> Key:
-    """A message in its queue."""
+    """Return a key that identifies a message in its queue."""
     return message.physical_offset, message.queue_offset
 
 
 def _ends(begin: int, messages: Sequence[Received], end: int) -> tuple[int, ...]:
-    """The end behind each message of a batch: behind it where offsets rise as they should, else the
-    batch counts as a whole, since only the broker knows where its messages stand."""
+    """Return the queue's offset after each message of a batch: the next offset if offsets rise.
+    Otherwise the batch only counts as a whole, since only the broker knows its messages' places."""
     offsets = [message.queue_offset for message in messages]
-    if all(one < other for one, other in pairwise((begin - 1, *offsets, end))):
+    if all(before < after for before, after in pairwise((begin - 1, *offsets, end))):
         return (*(offset + 1 for offset in offsets[:-1]), end)
     return (*(begin for _ in offsets[:-1]), end)

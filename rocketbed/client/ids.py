@@ -1,9 +1,9 @@
 """Ids of messages, as Java's producers make them (wire.md 4.6).
 
-A unique key is upper-case hex of: our address (4 or 16 bytes), process id (2), a number of its own
-for each producer (4; Java takes the hash of its class loader), milliseconds since the month began
-(4), a counter (2). It stays the same over all attempts of a send, so that a reader can tell copies.
-RocketMQ: `MessageClientIDSetter`.
+A unique key is upper-case hex of: client address (4 or 16 bytes), process id (2), a number that
+differs for each producer (4; Java takes the hash of its class loader), milliseconds since the month
+began (4), a counter (2). It stays the same over all attempts of a send, so that a reader can
+recognize copies. RocketMQ: `MessageClientIDSetter`.
 """
 
 import ipaddress
@@ -18,10 +18,10 @@ _BACKWARD_MAX_MS = 1_000_000
 
 
 class UniqueKeys:
-    """Makes unique keys: 32 characters, or 56 when our address is IPv6."""
+    """Generates unique keys: 32 characters, or 56 for an IPv6 address."""
 
     def __init__(self, world: World, host: str) -> None:
-        """`host` is our own IP address."""
+        """`host` is the client's own IP address."""
         self._clock = world.clock
         pid = world.process.pid & 0xFFFF
         own = world.random.getrandbits(32)
@@ -32,7 +32,7 @@ class UniqueKeys:
         self._counter = 0
 
     def next(self) -> str:
-        """A key that no one else makes."""
+        """Return a new key."""
         now = self._clock.wall_ms()
         if now >= self._month_ends_ms:
             self._begin_month(now)
@@ -54,5 +54,5 @@ class UniqueKeys:
 
 
 def client_id(world: World, host: str) -> str:
-    """Who we are to a broker: `ip@pid#number` (wire.md 6.1)."""
+    """Return the client's id for brokers: `ip@pid#number` (wire.md 6.1)."""
     return f"{host}@{world.process.pid}#{world.random.getrandbits(48)}"

@@ -1,4 +1,4 @@
-"""What a consumer has received: batches of its queues, handed out whole or message by message."""
+"""Messages that a consumer has received: batches of its queues, handed out whole or one by one."""
 
 from collections import deque
 from collections.abc import Callable
@@ -16,87 +16,89 @@ from rocketbed.client.progress import SEEN, Progress, at_once, is_alive, poller
 from rocketbed.wire.bodies import MessageQueue
 
 POLLERS_MAX: Final = 128
-"""Above so many, those who have ended are forgotten; what they were given is not dealt with."""
+"""Number of pollers above which those that have ended are forgotten; their messages count as
+unfinished."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _InHand:
-    """What somebody was given."""
+    """Messages that a poller has received."""
 
     progress: Progress
     messages: list[Received]
     batch: Batch
     is_seen: Callable[[], bool] = at_once
-    """Whether it has reached them."""
+    """True once the messages have reached the poller."""
 
     @property
     def is_current(self) -> bool:
-        """Whether its queue is still read on from there."""
+        """True if its queue is still being read from there."""
         flow = self.batch.flow
         return flow.progress is self.progress and not flow.is_stopped
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still to be dealt with."""
+        """True if a message of it is unfinished."""
         return self.progress.has(map(key_of, self.messages))
 
 
 class Inbox:
-    """Takes batches from the flows of all queues."""
+    """Receives the batches of all queues and hands their messages out."""
 
     def __init__(self, *, is_ordered: bool) -> None:
-        """`is_ordered`: of each queue one message is handed out at a time."""
+        """`is_ordered`: hand out one message of a queue at a time."""
         self.batches, self._arrivals = trio.open_memory_channel[Batch | None](0)
-        """Where flows put theirs; None only wakes who waits for one."""
+        """Channel into which flows put batches; None only wakes a waiting call."""
         self._is_ordered = is_ordered
         self._ready: deque[Batch] = deque()
-        """Those of which something is left to hand out."""
+        """Batches with messages to hand out."""
         self._returned: deque[_InHand] = deque()
-        """What never reached who asked for it; to be handed out before all else."""
+        """Messages that never reached their caller; they are handed out before all others."""
         self._in_hand: dict[object, list[_InHand]] = {}
-        """By who polls, what it was given since it said that it is done: by several calls where
-        it makes them at once."""
-        self._held: list[_InHand] = []
-        """With order: messages of whose batch the rest waits until they are dealt with."""
+        """Messages in hand by poller, since its last call that finished messages; several entries
+        if it polls concurrently."""
+        self._waiting: list[_InHand] = []
+        """Ordered only: messages on which the remaining messages of their batch wait."""
         self._last: dict[MessageQueue, tuple[object, _InHand]] = {}
-        """With order: of each queue what was handed out last, and to whom; wherever the queue was
-        sent since, nothing else of it is handed out while that is in a hand."""
+        """Ordered only: for each queue the poller and the messages handed out last. While those are
+        in hand, nothing else of the queue is handed out, wherever the queue has been moved
+        since."""
         self._pollers_max = POLLERS_MAX
         self._turn = trio.Lock()
-        """Of those who ask: each sees what the one before has left."""
+        """Serializes callers: each sees what the previous one has not taken."""
 
     async def batch(self) -> list[Received]:
-        """The messages of a batch, or what is left of it. Raises as `message`."""
+        """Wait for the messages of a batch, or those not handed out yet. Raises as `message`."""
         async with self._turn:
             return self._whole(await self._receive())
 
     def batch_now(self) -> list[Received]:
-        """The same if there is one now, else nothing."""
-        found = None if self._turn.locked() else self._receive_now()
-        return [] if found is None else self._whole(found)
+        """Return the messages of a batch if there is one now, else none."""
+        ready = None if self._turn.locked() else self._receive_now()
+        return [] if ready is None else self._whole(ready)
 
-    def _whole(self, found: Batch | _InHand) -> list[Received]:
-        if isinstance(found, _InHand):
-            return self._hand_over(found, len(found.messages))
-        return self._hand_out(found, 1 if self._is_ordered else len(found.messages))
+    def _whole(self, ready: Batch | _InHand) -> list[Received]:
+        if isinstance(ready, _InHand):
+            return self._hand_over(ready, len(ready.messages))
+        return self._hand_out(ready, 1 if self._is_ordered else len(ready.messages))
 
     async def message(self) -> Received:
-        """The next message. Raises `RequestRefused` and other `ClientError`, or `ProtocolError`,
-        where a broker does not serve a queue; one may go on."""
+        """Wait for the next message. Raises `RequestRefused` and other `ClientError`, or
+        `ProtocolError`, when a broker does not serve a queue; the caller may continue."""
         async with self._turn:
-            found = await self._receive()
-            if isinstance(found, _InHand):
-                return self._hand_over(found, 1)[0]
-            return self._hand_out(found, 1)[0]
+            ready = await self._receive()
+            if isinstance(ready, _InHand):
+                return self._hand_over(ready, 1)[0]
+            return self._hand_out(ready, 1)[0]
 
     def finish_own(self, *, is_left: bool = False) -> None:
-        """What our caller was given last is dealt with; or `is_left` to the member that has its
-        queue now."""
-        who = poller()
-        given = self._in_hand.pop(who, [])
-        if unseen := [one for one in given if not one.is_seen()]:
-            self._in_hand[who] = unseen
-        for own in given:
+        """Mark the messages that the caller received last as finished, or with `is_left` as left to
+        the member that has the queue now."""
+        owner = poller()
+        entries = self._in_hand.pop(owner, [])
+        if unseen := [entry for entry in entries if not entry.is_seen()]:
+            self._in_hand[owner] = unseen
+        for own in entries:
             if own in unseen:
                 continue
             end = own.progress.give_up if is_left else own.progress.finish
@@ -105,47 +107,47 @@ class Inbox:
         self.go_on()
 
     def go_on(self) -> None:
-        """Something was dealt with: with order, what waited for it can be handed out."""
-        held = [one for one in self._held if one.is_current]
-        self._held = [one for one in held if one.is_open]
-        free = [one.batch for one in held if not one.is_open]
+        """Ordered only: release messages that waited for one that is now finished."""
+        waiting = [entry for entry in self._waiting if entry.is_current]
+        self._waiting = [entry for entry in waiting if entry.is_open]
+        free = [entry.batch for entry in waiting if not entry.is_open]
         self._ready.extend(free)
         if free or (self._is_ordered and self._ready):
             self.wake()
 
     def finish(self, message: Received) -> None:
-        """With order: a message is dealt with that may have been handed out before its queue was
-        sent elsewhere."""
+        """Ordered only: mark a message as finished that may have been handed out before its queue
+        was moved."""
         _, last = self._last.get(message.queue, (None, None))
         if last is not None:
             last.progress.finish(key_of(message))
 
-    def give_back(self, given: Received | list[Received]) -> None:
-        """What a call of our caller was given did not reach it."""
+    def give_back(self, messages: Received | list[Received]) -> None:
+        """Take back messages that did not reach the caller."""
         own = self._in_hand.get(poller(), [])
-        for one in own:
-            if one.messages is given or one.messages[0] is given:
-                own.remove(one)
-                self._returned.append(one)
+        for entry in own:
+            if entry.messages is messages or entry.messages[0] is messages:
+                own.remove(entry)
+                self._returned.append(entry)
                 self.wake()
                 return
 
     def close(self) -> None:
-        """Nothing will come any more: who waits is told so."""
+        """Close the inbox; waiting calls raise."""
         self.batches.close()
 
     def wake(self) -> None:
-        """Something may be there for who waits."""
-        with suppress(trio.WouldBlock, trio.ClosedResourceError):  # nobody waits
+        """Wake a waiting call, which looks for messages again."""
+        with suppress(trio.WouldBlock, trio.ClosedResourceError):  # no call waits
             self.batches.send_nowait(None)
 
     async def _receive(self) -> Batch | _InHand:
-        """A batch of which something is left to hand out, or what was given back."""
+        """Wait for a batch with messages to hand out, or for messages that were given back."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
-            found = self._there()
-            if found is not None:
-                return found
+            ready = self._next_ready()
+            if ready is not None:
+                return ready
             try:
                 batch = await self._arrivals.receive()
             except trio.EndOfChannel:
@@ -154,9 +156,9 @@ class Inbox:
 
     def _receive_now(self) -> Batch | _InHand | None:
         while True:
-            found = self._there()
-            if found is not None:
-                return found
+            ready = self._next_ready()
+            if ready is not None:
+                return ready
             try:
                 self._arrived(self._arrivals.receive_nowait())
             except trio.WouldBlock:
@@ -164,9 +166,9 @@ class Inbox:
             except trio.EndOfChannel:
                 raise ClientError(CLOSED) from None
 
-    def _there(self) -> Batch | _InHand | None:
+    def _next_ready(self) -> Batch | _InHand | None:
         if self._returned:
-            self._returned = deque(one for one in self._returned if one.is_current)
+            self._returned = deque(entry for entry in self._returned if entry.is_current)
         for returned in self._returned:
             if not returned.batch.flow.is_paused:
                 return returned
@@ -174,13 +176,15 @@ class Inbox:
             self._ready.popleft()
         if not self._is_ordered:
             return self._ready[0] if self._ready else None
-        free = (one for one in self._ready if not self._is_in_hand(one.flow.queue))
-        return next((one for one in free if one.flow.is_current(one)), None)
+        free = (batch for batch in self._ready if not self._is_in_hand(batch.flow.queue))
+        return next((batch for batch in free if batch.flow.is_current(batch)), None)
 
     def _is_in_hand(self, queue: MessageQueue) -> bool:
-        """Whether somebody who lives has a message of an ordered queue."""
-        who, last = self._last.get(queue, (None, None))
-        if last is None or (last.is_open and is_alive(who) and last in self._in_hand.get(who, ())):
+        """True if a live poller has a message of an ordered queue in hand."""
+        owner, last = self._last.get(queue, (None, None))
+        if last is None or (
+            last.is_open and is_alive(owner) and last in self._in_hand.get(owner, ())
+        ):
             return last is not None
         del self._last[queue]
         return False
@@ -195,31 +199,31 @@ class Inbox:
         else:
             batch.flow.move_to(batch.next_offset)
 
-    def _hand_out(self, batch: Batch, most: int) -> list[Received]:
-        begin, end = batch.given, min(batch.given + most, len(batch.messages))
-        given, batch.given = list(batch.messages[begin:end]), end
+    def _hand_out(self, batch: Batch, limit: int) -> list[Received]:
+        begin, end = batch.handed_out, min(batch.handed_out + limit, len(batch.messages))
+        messages, batch.handed_out = list(batch.messages[begin:end]), end
         if end == len(batch.messages) or self._is_ordered:
             self._ready.remove(batch)
-        batch.flow.hand_out(given, batch.ends[begin:end])
-        in_hand = _InHand(batch.flow.progress, given, batch, SEEN.get())
+        batch.flow.hand_out(messages, batch.ends[begin:end])
+        in_hand = _InHand(batch.flow.progress, messages, batch, SEEN.get())
         if self._is_ordered and end < len(batch.messages):
-            self._held.append(in_hand)
+            self._waiting.append(in_hand)
         self._give(in_hand)
-        return given
+        return messages
 
-    def _hand_over(self, returned: _InHand, most: int) -> list[Received]:
-        """What was handed out before counts already."""
-        given, rest = returned.messages[:most], returned.messages[most:]
+    def _hand_over(self, returned: _InHand, limit: int) -> list[Received]:
+        """Hand out returned messages again; they are already counted as handed out."""
+        messages, remaining = returned.messages[:limit], returned.messages[limit:]
         self._returned.remove(returned)
-        if rest:
-            self._returned.appendleft(replace(returned, messages=rest))
-        self._give(replace(returned, messages=given, is_seen=SEEN.get()))
-        return given
+        if remaining:
+            self._returned.appendleft(replace(returned, messages=remaining))
+        self._give(replace(returned, messages=messages, is_seen=SEEN.get()))
+        return messages
 
-    def _give(self, what: _InHand) -> None:
-        self._in_hand.setdefault(poller(), []).append(what)
+    def _give(self, entry: _InHand) -> None:
+        self._in_hand.setdefault(poller(), []).append(entry)
         if self._is_ordered:
-            self._last[what.batch.flow.queue] = poller(), what
+            self._last[entry.batch.flow.queue] = poller(), entry
         if len(self._in_hand) > self._pollers_max:
-            self._in_hand = {who: own for who, own in self._in_hand.items() if is_alive(who)}
+            self._in_hand = {owner: own for owner, own in self._in_hand.items() if is_alive(owner)}
             self._pollers_max = max(2 * len(self._in_hand), POLLERS_MAX)

@@ -1,4 +1,4 @@
-"""Sends that wait a little for others to the same place, and go together as one batch."""
+"""Sends that wait briefly for others to the same place, to go together as one batch."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,31 +13,32 @@ from rocketbed.client.outcome import Outcome, Refused, Sent, Unknown
 from rocketbed.wire.bodies import MessageQueue
 
 BATCH_BYTES: Final = 32 << 10
-"""As RocketMQ's accumulator has it."""
+"""Largest batch, bytes; the limit of RocketMQ's accumulator."""
 ALONE: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG"})
-"""Properties that make a broker do something with a message; it looks for them in a batch's own."""
+"""Properties by which a broker treats a message specially; it reads only those of the whole
+batch."""
 OVERHEAD: Final = 32
-"""Bytes of a message in a batch beside its body and properties, and then some."""
+"""Upper bound of a message's bytes in a batch apart from body and properties."""
 
 Place = tuple[str, MessageQueue | None, str | None, float]
-"""Topic, queue, order key, and the time that a send has: who shares them may be sent together."""
+"""Topic, queue, order key and timeout: sends that share these may be batched."""
 Deliver = Callable[[Envelope, float], Awaitable[Outcome]]
-"""Sends an envelope, until a deadline."""
+"""Sends an envelope until a deadline."""
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """One message that waits."""
+    """A message that waits for its batch."""
 
     message: Message
     item: Item
     outcome: Outcome | None = None
     error: Exception | None = None
-    """What sending it raised, in place of an outcome."""
+    """Exception of its send, instead of an outcome."""
 
     @property
     def size(self) -> int:
-        """Bytes in a batch, about."""
+        """Approximate bytes in a batch."""
         return len(self.item[1].body) + len(self.item[1].properties) + OVERHEAD
 
 
@@ -50,28 +51,28 @@ class _Batch:
     entries: list[_Entry] = field(default_factory=list)
     size: int = 0
     is_sent: bool = False
-    """Whether nobody may join or leave any more."""
+    """True once no message may join or leave."""
     has_begun: bool = False
-    """Whether a broker may have got it."""
+    """True once a broker may have received it."""
     full: trio.Event = field(default_factory=trio.Event)
     done: trio.Event = field(default_factory=trio.Event)
 
 
 class Linger:
-    """Gathers the messages of one producer, which have their ids."""
+    """Batches the messages of one producer, which have their ids."""
 
     def __init__(self, envelopes: Envelopes, *, linger_s: float, batch_bytes: int) -> None:
         self._envelopes = envelopes
         self._linger_s = linger_s
         self._batch_bytes = batch_bytes
         self._open: dict[Place, _Batch] = {}
-        """Those that others may still join."""
+        """Batches that further messages may join."""
         self._begun: dict[_Batch, None] = {}
-        """Those that are not done."""
+        """Batches whose send has not ended."""
 
     def takes(self, message: Message, left_s: float) -> bool:
-        """Whether a message that has so much time may wait for others, and another one of its size
-        fits beside it."""
+        """True if a message with this much time may wait for others, and another message of its
+        size fits in its batch."""
         is_small = 2 * (len(message.body) + OVERHEAD) <= self._batch_bytes
         is_plain = not message.delay_level and not self._envelopes.packs(message)
         is_plain = is_plain and ALONE.isdisjoint(message.properties)
@@ -86,17 +87,18 @@ class Linger:
         deadline: float,
         nursery: trio.Nursery,
     ) -> Outcome:
-        """Send with others; the batch goes in a task of `nursery`, whoever of them is cancelled.
+        """Send a message with others. The batch is sent by a task of `nursery`, so that cancelling
+        one caller does not end it.
 
-        One that is cancelled before it went is not sent. Raises `BadMessage`, and what `deliver`
-        raises.
+        A message that is cancelled before its batch goes is not sent. Raises `BadMessage`, and
+        errors of `deliver`.
         """
         item = self._envelopes.item(message)
         entry = _Entry(message, item)
         batch = self._open.get(place)
         if batch is not None and (
             batch.size + entry.size > self._batch_bytes
-            or batch.deadline + self._linger_s < deadline  # it waited long for room
+            or batch.deadline + self._linger_s < deadline  # the batch has long waited for room
         ):
             batch.full.set()
             batch = None
@@ -140,7 +142,7 @@ class Linger:
             batch.done.set()
 
     async def flush(self) -> None:
-        """Send what waits, and wait for its end."""
+        """Send the waiting batches, and wait until they have ended."""
         for batch in list(self._begun):
             batch.full.set()
         for batch in list(self._begun):
@@ -159,14 +161,16 @@ class Linger:
                     entries[0].message.topic, [entry.item for entry in entries]
                 )
                 whole = await batch.deliver(envelope, batch.deadline)
-            except Exception as exc:  # a selector of the program's own: no other send's business
+            except (
+                Exception
+            ) as exc:  # a selector of the program raised; this must not concern other sends
                 for entry in entries:
                     entry.error = exc
                 return
             if not isinstance(whole, Refused) or whole.code in NOBODY_TOOK_IT:
                 _share_out(whole, entries)
                 return
-        # One that the broker does not take must not take the others along.
+        # A message that the broker refuses must not fail the others.
         async with trio.open_nursery() as nursery:
             for entry in entries:
                 nursery.start_soon(self._send_alone, batch, entry)
@@ -180,7 +184,7 @@ class Linger:
 
 
 def _share_out(whole: Outcome, entries: Sequence[_Entry]) -> None:
-    """To each message its part of a batch's outcome."""
+    """Give each message its part of a batch's outcome."""
     for number, entry in enumerate(entries):
         ids = (whole.message_ids[number],)
         if isinstance(whole, Sent):

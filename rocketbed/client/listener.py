@@ -1,9 +1,9 @@
-"""Handing messages to a function as they come; what it cannot handle comes again later.
+"""Handing messages to a function as they come; those that it cannot handle are delivered again.
 
-A consumer puts such a message back at the broker that it came from (36), which gives it to the
-group again after a while, or to the dead letters in the end (wire.md 4.9). Where the broker does
-not take it, as a message out of a batch, the consumer sends a copy to the retry topic instead, as
-Java's do; and where that fails too, the function is called again here.
+A consumer sends such a message back to the broker that it came from (36), which delivers it to the
+group again later, or finally moves it to the dead letters (wire.md 4.9). If the broker does not
+accept it, as with a message of a batch, the consumer sends a copy to the retry topic, as Java's do;
+if that fails too, the function is called again here.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,37 +32,37 @@ from rocketbed.wire.properties import DELAY, RETRY_TOPIC, encode_properties
 
 TIMEOUT_S: Final = 5.0
 AGAIN_S: Final = 5.0
-"""Pause before a message is handled again that could not be put back."""
+"""Pause, seconds, before a message that could not be sent back is handled again."""
 PAUSE_S: Final = 1.0
-"""Of a worker, after a broker refused to serve a queue."""
+"""Pause of a worker after a broker refused to serve a queue, seconds."""
 WORKERS: Final = 20
 RETRIES: Final = 16
 HANDLER_S: Final = 15 * 60.0
-"""Java's limits."""
+"""Java's default time for handling a message, seconds."""
 FIRST_LEVEL: Final = 3
-"""Delay level of the first repetition; each further one adds one."""
+"""Delay level of the first retry; each further retry adds one."""
 
 Handler = Callable[[Received], Awaitable[object]]
 Begun = Callable[[], None]
 Caller = Callable[[Received, Begun], Awaitable[None]]
-"""Calls a program's function, wherever that runs, and says when it begins: its time counts from
-then on."""
+"""Calls a program's function, wherever it runs, and reports when it begins, because its timeout
+counts from then."""
 
 
 def retry_topic(group: str) -> str:
-    """Where messages of a group come again."""
+    """Return the topic from which a group's messages are delivered again."""
     return f"%RETRY%{group}"
 
 
 async def called(handler: Handler, message: Received) -> None:
-    """Call a function, which may be a plain one after all, and await what it gives."""
-    found: object = handler(message)
-    if isawaitable(found):
-        await found
+    """Call a function, which may be a plain one, and await its result if possible."""
+    result: object = handler(message)
+    if isawaitable(result):
+        await result
 
 
 def here(handler: Handler) -> Caller:
-    """For a function that is called at once."""
+    """Return a caller for a function that runs in this task."""
 
     async def call(message: Received, begun: Begun) -> None:
         begun()
@@ -72,7 +72,7 @@ def here(handler: Handler) -> Caller:
 
 
 class Listener:
-    """Some workers, each with one message at a time."""
+    """Workers that handle one message each at a time."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Listener:
         is_broadcast: bool,
         tracing: Tracing | None,
     ) -> None:
-        """`is_ours` tells whether a queue is still read here, else another member gets its
+        """`is_ours` tells if a queue is still read here; otherwise another member gets its
         messages."""
         self._session = session
         self._group = group
@@ -102,7 +102,7 @@ class Listener:
         self._tracing = tracing
         self._is_stopping = False
         self._waiting: dict[trio.CancelScope, Received | None] = {}
-        """Of workers that have no message, or whose function has not begun."""
+        """Scopes of workers that have no message, or whose function has not begun."""
         self._begun: dict[MessageQueue, int] = {}
         """Highest offset of each queue whose function has begun."""
 
@@ -116,18 +116,19 @@ class Listener:
         """Let `run` return once the messages in hand are handled."""
         self._is_stopping = True
         for scope, message in list(self._waiting.items()):
-            # One below a message that was begun is handled too, or that one would come again.
+            # A message below one that was begun is handled too, or the latter would be delivered
+            # again.
             if message is None or message.queue_offset > self._begun.get(message.queue, -1):
                 scope.cancel()
 
     async def _work(self) -> None:
-        POLLER.set(None)  # each worker for itself, and tasks that a function starts too
+        POLLER.set(None)  # each worker is its own poller, and so are tasks that a function starts
         SEEN.set(at_once)
         while True:
             message: Received | None = None
             with trio.CancelScope() as scope:
                 self._waiting[scope] = None
-                if self._is_stopping:  # what was handled last counts nevertheless
+                if self._is_stopping:  # the message handled last still counts as finished
                     scope.cancel()
                 try:
                     self._inbox.finish_own()
@@ -141,25 +142,25 @@ class Listener:
                 try:
                     if not await self._handle(message):
                         self._inbox.give_back(message)
-                except BaseException:  # cancelled: another listener may have it
+                except BaseException:  # cancelled: another listener may take the message
                     self._inbox.give_back(message)
                     raise
             elif self._is_stopping:
                 return
 
     async def _handle(self, message: Received) -> bool:
-        """Call the function until it, or the group, has the message; whether one of them has, or
-        we are to stop before it begins."""
+        """Call the function until it or the group has taken the message. Returns False if `stop`
+        came before the function began."""
         log = self._session.world.log
         is_again_here = self._is_ordered or self._is_broadcast
         for number in count(1):
             tried = message
-            if is_again_here and number > 1:  # told as if it had come again, as Java does
+            if is_again_here and number > 1:  # count a local retry as a delivery, as Java does
                 times = message.reconsume_times + number - 1
                 tried = replace(message, reconsume_times=times)
             try:
                 return await self._call(tried)
-            except Exception as exc:  # whatever a program raises: the message comes again
+            except Exception as exc:  # whatever the program raises: the message is delivered again
                 reason = f"{type(exc).__name__}: {exc}"
             log.warning("client.not_handled", message=message.message_id, reason=reason)
             if not self._is_ours(message.queue):
@@ -184,8 +185,8 @@ class Listener:
         raise AssertionError("it counts for ever")
 
     async def _call(self, message: Received) -> bool:
-        """Call the function once; False if it had not begun when we were to stop. Raises what it
-        raises, `TimeoutError` when it takes too long."""
+        """Call the function once; False if `stop` came before it began. Raises its exceptions, and
+        `TimeoutError` when it takes too long."""
 
         def begun() -> None:
             self._waiting.pop(scope, None)
@@ -208,7 +209,8 @@ class Listener:
         return not scope.cancelled_caught
 
     async def _put_back(self, message: Received) -> None:
-        """Raises `ClientError`, `RemotingError`: nobody has it but us."""
+        """Send a message back to its broker. Raises `ClientError`, `RemotingError`: then only this
+        client has it."""
         queue, ask = message.queue, self._session.ask
         address = (await self._session.routes.get(message.topic)).master(queue.broker_name)
         if address is None:
@@ -217,7 +219,7 @@ class Listener:
             offset=message.physical_offset,
             group=self._group,
             delayLevel=-1 if self._is_ordered else 0,
-            originMsgId=message.message_id,  # of a place another one may stand there now
+            originMsgId=message.message_id,  # its offset may since hold another message
             originTopic=message.topic,
             maxReconsumeTimes=self._max_retries,
             bname=queue.broker_name,
@@ -225,22 +227,22 @@ class Listener:
         command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header.encode())
         answer = await ask(address, command, timeout_s=TIMEOUT_S)
         if answer.code == ResponseCode.SUCCESS:
-            if answer.remark:  # of rocketbed: taken, but disk or slave are late
+            if answer.remark:  # from rocketbed: accepted, but disk or slave are late
                 log, message_id = self._session.world.log, message.message_id
                 log.warning("client.put_back_late", message=message_id, remark=answer.remark)
             return
-        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:  # it leads no more
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:  # the broker no longer leads
             self._session.routes.distrust(message.topic)
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused("message put back", peer, answer.code, answer.remark)
         answer = await ask(address, self._copy(message), timeout_s=TIMEOUT_S)
         if answer.code not in STATUSES:
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
-            what = f"message {message.message_id} to {retry_topic(self._group)}"
-            raise RequestRefused(what, peer, answer.code, answer.remark)
+            action = f"message {message.message_id} to {retry_topic(self._group)}"
+            raise RequestRefused(action, peer, answer.code, answer.remark)
 
     def _copy(self, message: Received) -> Command:
-        """A send of the same message to the group's retry topic."""
+        """Return a send of the same message to the group's retry topic."""
         properties = dict(message.properties)
         properties.setdefault(RETRY_TOPIC, message.topic)
         properties[DELAY] = str(FIRST_LEVEL + message.reconsume_times)

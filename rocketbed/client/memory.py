@@ -1,4 +1,4 @@
-"""A limit of the bytes that one producer has under way."""
+"""Limit of the bytes that one producer has under way."""
 
 from collections import deque
 
@@ -6,41 +6,42 @@ import trio
 
 
 class Memory:
-    """Room for so many bytes, given in the order that it was asked for."""
+    """A limited number of bytes, granted in the order of the requests."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.taken = 0
-        """Never above `limit`."""
+        self.in_use = 0
+        """Bytes in use, never above `limit`."""
         self._waiting: deque[tuple[int, trio.Event]] = deque()
 
     async def take(self, size: int) -> int:
-        """Wait for room; what to `give` back. What is larger than all of it takes all of it."""
+        """Wait for room and return the size to `give` back; a size above the limit takes all of
+        it."""
         size = min(size, self.limit)
-        if not self._waiting and self.taken + size <= self.limit:
-            self.taken += size
+        if not self._waiting and self.in_use + size <= self.limit:
+            self.in_use += size
             return size
-        asked = size, trio.Event()
-        self._waiting.append(asked)
+        waiter = size, trio.Event()
+        self._waiting.append(waiter)
         try:
-            await asked[1].wait()
+            await waiter[1].wait()
         except trio.Cancelled:
-            if asked[1].is_set():
+            if waiter[1].is_set():
                 self.give(size)
             else:
-                self._waiting.remove(asked)
+                self._waiting.remove(waiter)
                 self._serve()
             raise
         return size
 
     def give(self, size: int) -> None:
-        """What was taken is free again."""
-        self.taken -= size
-        assert 0 <= self.taken <= self.limit
+        """Free bytes that were taken."""
+        self.in_use -= size
+        assert 0 <= self.in_use <= self.limit
         self._serve()
 
     def _serve(self) -> None:
-        while self._waiting and self.taken + self._waiting[0][0] <= self.limit:
-            size, given = self._waiting.popleft()
-            self.taken += size
-            given.set()
+        while self._waiting and self.in_use + self._waiting[0][0] <= self.limit:
+            size, granted = self._waiting.popleft()
+            self.in_use += size
+            granted.set()

@@ -1,4 +1,4 @@
-"""Messages as a program writes and reads them."""
+"""Messages as a program sends and receives them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ from rocketbed.wire.properties import (
 )
 
 BODY_MAX = 4 * 1024 * 1024
-"""Bytes of a body that brokers take by default (`maxMessageSize`)."""
+"""Largest body, bytes, that brokers accept by default (`maxMessageSize`)."""
 TOPIC_LENGTH_MAX = 127
 LONG_TOPIC_LENGTH_MAX = 255
-"""For `%RETRY%` and `%DLQ%` topics."""
+"""Longest topic name, for `%RETRY%` and `%DLQ%` topics."""
 GROUP_LENGTH_MAX = 120
 OWN_PROPERTIES = frozenset((DELAY, KEYS, TAGS, WAIT, UNIQUE_KEY))
 """Properties that the client writes itself."""
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a producer sends."""
+    """Message to be sent by a producer."""
 
     topic: str
     body: bytes
@@ -41,20 +41,20 @@ class Message:
     tag: str | None = None
     """Tag by which consumers filter."""
     keys: Sequence[str] = ()
-    """Words under which the message can be found again; none has a blank in it."""
+    """Keys for look-ups of the message, without blanks."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Further names and texts, stored with the message."""
     flag: int = 0
-    """A 32-bit number of the program's own."""
+    """A 32-bit number for the program's use."""
     delay_level: int = 0
-    """0: at once. From 1 on readers get it later, by the broker's `messageDelayLevel`: 1 s, 5, 10,
-    30 s, 1 to 10 min, 20, 30 min, 1 h, 2 h (18). Brokers take a higher one for the last."""
+    """0: deliver at once. From 1 on, deliver later by the broker's `messageDelayLevel`: 1 s, 5, 10,
+    30 s, 1 to 10 min, 20, 30 min, 1 h, 2 h (18). Brokers take a higher level for the last."""
     message_id: str | None = None
-    """The id (UNIQ_KEY) of a message that the program itself may send again; None makes a new one.
-    A reader can tell the copies by it, no broker does."""
+    """Unique id (UNIQ_KEY) of a message that the program itself may send again; None makes a new
+    one. Readers can recognize copies by it; brokers do not."""
 
     def properties_text(self, unique_key: str) -> str:
-        """The property string with the client's own entries. Raises `BadMessage`."""
+        """Return the property string with the client's own entries. Raises `BadMessage`."""
         text = encode_properties(
             {
                 KEYS: " ".join(self.keys) or None,
@@ -71,7 +71,7 @@ class Message:
         return text
 
     def check(self) -> None:
-        """Raise `BadMessage` for what no broker takes."""
+        """Raise `BadMessage` for a message that no broker accepts."""
         check_topic(self.topic)
         if type(self.body) is not bytes or not self.body:
             raise BadMessage("the body must be non-empty bytes")
@@ -116,7 +116,7 @@ def _check_texts(*texts: str) -> None:
 
 
 def check_topic(topic: str) -> None:
-    """Raise `BadMessage` for a name that no topic can have (RocketMQ: `TopicValidator`)."""
+    """Raise `BadMessage` for an invalid topic name (RocketMQ: `TopicValidator`)."""
     if type(topic) is not str or not _NAME.fullmatch(topic):
         raise BadMessage(f"topic name {topic!r} may contain only letters, digits and % | _ -")
     long = topic.startswith(("%RETRY%", "%DLQ%"))
@@ -126,7 +126,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Raise `BadMessage` for a name that no group can have (RocketMQ: `Validators`)."""
+    """Raise `BadMessage` for an invalid group name (RocketMQ: `Validators`)."""
     if type(group) is not str or not _NAME.fullmatch(group):
         raise BadMessage(f"group name {group!r} may contain only letters, digits and % | _ -")
     if len(group) > GROUP_LENGTH_MAX:
@@ -135,22 +135,22 @@ def check_group(group: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What a consumer gets."""
+    """Message received by a consumer."""
 
     queue: MessageQueue
     """Topic, broker name and queue id."""
     queue_offset: int
-    """Its place in the queue, counted in messages."""
+    """Offset in the queue, counted in messages."""
     message_id: str
-    """The producer's id (UNIQ_KEY), or the offset id where the producer set none."""
+    """Unique id of the producer (UNIQ_KEY), or the offset id if the producer set none."""
     offset_id: str
-    """The broker's id: its address and the physical offset."""
+    """Broker's id: its address and the physical offset, in hex."""
     body: bytes
-    """As the producer gave it; still packed if it cannot be unpacked (`is_packed`)."""
+    """Body as the producer gave it; still compressed if it cannot be unpacked (`is_packed`)."""
     tag: str | None
     keys: tuple[str, ...]
     properties: Mapping[str, str]
-    """All of them, the client's and the broker's own included."""
+    """All properties, including those of the client and the broker."""
     flag: int
     is_packed: bool
     born_ms: int
@@ -159,19 +159,19 @@ class Received:
     stored_ms: int
     """Broker's wall clock, milliseconds."""
     physical_offset: int
-    """Where the record begins in the commit log, bytes."""
+    """Start of the record in the commit log, bytes."""
     size: int
-    """Bytes of the stored record."""
+    """Size of the stored record, bytes."""
     reconsume_times: int
 
     @property
     def topic(self) -> str:
-        """The queue's topic."""
+        """Topic of the queue."""
         return self.queue.topic
 
     @classmethod
     def of(cls, stored: StoredMessage, broker_name: str) -> "Received":
-        """From a record that a broker of this name sent."""
+        """Return the message of a record that the broker of this name sent."""
         try:
             body = unpack_body(stored.body, stored.sys_flag)
         except MissingCodec as exc:
@@ -200,7 +200,8 @@ class Received:
 
     @classmethod
     def all_of(cls, stored: StoredMessage, broker_name: str) -> list["Received"]:
-        """The messages of a record: itself, or those of an inner batch (`queue.type=BatchCQ`)."""
+        """Return the messages of a record: itself, or those of an inner batch
+        (`queue.type=BatchCQ`)."""
         whole = cls.of(stored, broker_name)
         items = None
         if stored.sys_flag & INNER_BATCH and not whole.is_packed:

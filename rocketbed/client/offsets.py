@@ -1,4 +1,4 @@
-"""Questions about one queue's offsets: 14, 15, 29, 30, 31 (wire.md 2.1, 6.5)."""
+"""Queries of a queue's offsets: 14, 15, 29, 30, 31 (wire.md 2.1, 6.5)."""
 
 from typing import Final
 
@@ -24,22 +24,22 @@ from rocketbed.world.api import Address
 
 TIMEOUT_S: Final = 3.0
 AGAIN_S: Final = 0.2
-"""Before a broker that could not be asked is asked again."""
+"""Pause before a query is repeated at a broker that could not be asked, seconds."""
 
 
 class QueueOffsets:
-    """Asks the broker of a queue; its master where there is one."""
+    """Queries the broker of a queue, preferably its master."""
 
     def __init__(self, session: Session, *, timeout_s: float = TIMEOUT_S) -> None:
         self._session = session
         self.answered: dict[MessageQueue, Address] = {}
-        """Who answered the last question about a queue."""
+        """Address that answered the last query of each queue."""
         self._timeout_s = timeout_s
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Where a group stands; None when it never committed.
+        """Return a group's committed offset of a queue; None when it never committed.
 
-        Raises `ClientError`, `RemotingError`, as everything here.
+        Raises `ClientError`, `RemotingError`, as all methods here.
         """
         check_queue(queue)
         header = QueryConsumerOffsetRequest(
@@ -58,7 +58,7 @@ class QueueOffsets:
         return offset if offset >= 0 else None
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Store where a group stands. Raises `NoBroker` without a master, `BadMessage`."""
+        """Commit a group's offset of a queue. Raises `NoBroker` without a master, `BadMessage`."""
         check_offset(offset)
         check_queue(queue)
         header = UpdateConsumerOffsetRequest(
@@ -72,14 +72,15 @@ class QueueOffsets:
         await self._ask(queue, command, "commit", master_only=True)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """First offset that the queue still has; brokers say -1 of an empty batch queue."""
+        """Return the first offset that the queue still has; brokers answer -1 for an empty batch
+        queue."""
         check_queue(queue)
         header = QueueRequest(topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name)
         command = request(RequestCode.GET_MIN_OFFSET, header.encode())
         return max(await self._offset(queue, command, "first offset"), 0)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message gets."""
+        """Return the offset that the next message gets."""
         check_queue(queue)
         header = MaxOffsetRequest(
             topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name
@@ -89,8 +90,8 @@ class QueueOffsets:
         )
 
     async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        """Offset of the first message stored at or after a wall time in milliseconds. Raises also
-        `BadMessage`."""
+        """Return the offset of the first message stored at or after a wall time in milliseconds.
+        Raises also `BadMessage`."""
         check_time(time_ms)
         check_queue(queue)
         header = SearchOffsetRequest(
@@ -103,21 +104,21 @@ class QueueOffsets:
         command = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
         return await self._offset(queue, command, "offset of a time")
 
-    async def _offset(self, queue: MessageQueue, command: Command, what: str) -> int:
-        answer = await self._ask(queue, command, what)
-        with reading(what, queue.broker_name):
+    async def _offset(self, queue: MessageQueue, command: Command, action: str) -> int:
+        answer = await self._ask(queue, command, action)
+        with reading(action, queue.broker_name):
             return OffsetResponse.decode(answer.raw_fields).offset
 
     async def _ask(
-        self, queue: MessageQueue, command: Command, what: str, *, master_only: bool = False
+        self, queue: MessageQueue, command: Command, action: str, *, master_only: bool = False
     ) -> Command:
-        """All these can be asked twice: a connection that breaks is no reason to give up, nor is a
-        broker that leads no more."""
+        """Send a query, which is repeated when the connection breaks or the broker no longer leads;
+        all queries here may be sent twice."""
         deadline = trio.current_time() + self._timeout_s
         while True:
             moved = self._session.routes.moved
             try:
-                return await self._ask_once(queue, command, what, master_only=master_only)
+                return await self._ask_once(queue, command, action, master_only=master_only)
             except (NoBroker, NotConnected, ConnectionLost, RequestRefused) as exc:
                 refused = getattr(exc, "code", ResponseCode.SERVICE_NOT_AVAILABLE)
                 if refused != ResponseCode.SERVICE_NOT_AVAILABLE:
@@ -128,14 +129,14 @@ class QueueOffsets:
                 await moved.wait()
 
     async def _ask_once(
-        self, queue: MessageQueue, command: Command, what: str, *, master_only: bool
+        self, queue: MessageQueue, command: Command, action: str, *, master_only: bool
     ) -> Command:
         route = await self._session.routes.get(queue.topic)
         member = route.member(queue.broker_name, MASTER_ID)
         if member is None or (master_only and member[0] != MASTER_ID):
             self._session.routes.distrust(queue.topic)
             kind = "master" if master_only else "broker"
-            raise NoBroker(f"{what} of {describe(queue)}: no {kind} serves it now")
+            raise NoBroker(f"{action} of {describe(queue)}: no {kind} serves it now")
         address = member[1]
         try:
             answer = await self._session.ask(address, command, timeout_s=self._timeout_s)
@@ -147,5 +148,5 @@ class QueueOffsets:
             self._session.routes.distrust(queue.topic)
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
-            raise RequestRefused(f"{what} of {describe(queue)}", peer, answer.code, answer.remark)
+            raise RequestRefused(f"{action} of {describe(queue)}", peer, answer.code, answer.remark)
         return answer

@@ -1,7 +1,7 @@
-"""How a send ended: sent, refused, or unknown; and which endings are tried again.
+"""Outcomes of a send: sent, refused or unknown; and which outcomes are retried.
 
-Unknown is no failure: the broker may have stored the message, and may still do so. Only what was
-refused can be sent again without the risk of a second copy. Everything here is pure; the rules are
+Unknown is no failure: the broker may have stored the message, or may still do so. Only a refused
+message can be sent again without the risk of a second copy. Everything here is pure. The rules are
 RocketMQ's (wire.md 4.3), with one more distinction: codes 1 and 14 can also come from a broker that
 failed after it had stored the message, so they count as unknown.
 """
@@ -16,7 +16,7 @@ from rocketbed.wire.codes import ResponseCode
 
 
 class SendStatus(Enum):
-    """How safe a stored message is; only SEND_OK means the configured guarantee."""
+    """Degree of safety of a stored message; only SEND_OK means the configured guarantee."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -28,7 +28,7 @@ STATUSES = {status.value: status for status in SendStatus}
 """Response codes that mean: stored."""
 
 DOUBTFUL_CODES = frozenset((ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE))
-"""Refusals that may hide a stored message."""
+"""Codes of refusals that may hide a stored message."""
 
 RETRIED_CODES = frozenset(
     (
@@ -42,42 +42,42 @@ RETRIED_CODES = frozenset(
         ResponseCode.GO_AWAY,
     )
 )
-"""Another broker, or the same one later, may take the message."""
+"""Codes after which another broker, or the same one later, may accept the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A broker stored the message and said where."""
+    """A broker stored the message and gave its position."""
 
     status: SendStatus
     message_ids: tuple[str, ...]
-    """The unique key of each message; several for a batch."""
+    """Unique key of each message; several for a batch."""
     offset_ids: tuple[str, ...]
-    """The broker's ids, one a message; empty if it gave none."""
+    """Broker's id of each message; empty if it gave none."""
     queue: MessageQueue
     queue_offset: int
     """Queue offset of the first message, counted in messages."""
     attempts: int
     may_be_double: bool = False
-    """An earlier attempt ended unknown, so there may be another copy with the same id."""
+    """True if an earlier attempt ended unknown, so that a copy with the same id may exist."""
 
     @property
     def is_safe(self) -> bool:
-        """Whether it is as safe as the cluster's settings promise."""
+        """True if the message is as safe as the cluster's settings promise."""
         return self.status is SendStatus.SEND_OK
 
     @property
     def message_id(self) -> str:
-        """The unique key of the (first) message."""
+        """Unique key of the (first) message."""
         return self.message_ids[0]
 
     @property
     def offset_id(self) -> str | None:
-        """The broker's id of the (first) message."""
+        """Broker's id of the (first) message."""
         return self.offset_ids[0] if self.offset_ids else None
 
     def raise_for_outcome(self) -> "Sent":
-        """This; other outcomes raise."""
+        """Return this outcome; other outcomes raise."""
         return self
 
 
@@ -86,7 +86,7 @@ class Refused:
     """The message is not stored and will not be: sending it again makes no second copy."""
 
     reason: str
-    """What happened, where."""
+    """Reason of the refusal, and the broker."""
     code: int | None
     """RocketMQ's response code; None when no broker could be asked."""
     message_ids: tuple[str, ...]
@@ -94,7 +94,7 @@ class Refused:
 
     @property
     def message_id(self) -> str:
-        """The unique key of the (first) message."""
+        """Unique key of the (first) message."""
         return self.message_ids[0]
 
     def raise_for_outcome(self) -> NoReturn:
@@ -107,15 +107,15 @@ class Unknown:
     """The message may be stored, now or a little later, or not at all."""
 
     reason: str
-    """What happened, where."""
+    """Reason why the outcome is unknown, and the broker."""
     code: int | None
-    """The answer's code if there was one (see `DOUBTFUL_CODES`)."""
+    """Code of the answer if there was one (see `DOUBTFUL_CODES`)."""
     message_ids: tuple[str, ...]
     attempts: int
 
     @property
     def message_id(self) -> str:
-        """The unique key of the (first) message."""
+        """Unique key of the (first) message."""
         return self.message_ids[0]
 
     def raise_for_outcome(self) -> NoReturn:
@@ -127,7 +127,7 @@ Outcome = Sent | Refused | Unknown
 
 
 def wants_retry(outcome: Outcome, *, retry_unknown: bool, retry_unsafe: bool) -> bool:
-    """Whether one attempt's end is reason to try again."""
+    """True if the outcome of an attempt calls for another."""
     if isinstance(outcome, Sent):
         return retry_unsafe and not outcome.is_safe
     retried = outcome.code is None or outcome.code in RETRIED_CODES
@@ -137,11 +137,11 @@ def wants_retry(outcome: Outcome, *, retry_unknown: bool, retry_unsafe: bool) ->
 
 
 THEN = "; then: "
-"""Between what left an outcome unknown and the latest refusal."""
+"""Text between the reason of an unknown outcome and the latest refusal."""
 
 
 def combined(earlier: Outcome | None, latest: Outcome) -> Outcome:
-    """What all attempts up to the latest amount to."""
+    """Return the outcome of all attempts up to the latest."""
     if earlier is None or isinstance(earlier, Refused):
         return latest
     if isinstance(latest, Sent):

@@ -1,4 +1,4 @@
-"""Packs bodies as RocketMQ's producers do (wire.md 4.5); `inspect/bodies.py` unpacks them."""
+"""Compresses bodies as RocketMQ's producers do (wire.md 4.5); `inspect/bodies.py` unpacks them."""
 
 import zlib
 from typing import Final, Literal
@@ -9,26 +9,27 @@ from rocketbed.wire.message import COMPRESSED
 Codec = Literal["zlib", "lz4", "zstd"]
 
 ABOVE: Final = 4096
-"""Bytes; smaller bodies are sent as they are (RocketMQ: `compressMsgBodyOverHowmuch`)."""
+"""Smallest body that is compressed, bytes (RocketMQ: `compressMsgBodyOverHowmuch`)."""
 LEVEL: Final = 5
-"""RocketMQ's."""
+"""Compression level of RocketMQ."""
 FLAGS: Final[dict[Codec, int]] = {
     "lz4": COMPRESSED | 1 << 8,
     "zstd": COMPRESSED | 2 << 8,
     "zlib": COMPRESSED | 3 << 8,
 }
-"""What the system flag says."""
+"""Bits of the system flag for each codec."""
 
 
 def check_codec(codec: Codec) -> None:
-    """Raises `ValueError` for an unknown one, `MissingLibrary` for one that is not installed."""
+    """Raise `ValueError` for an unknown codec, `MissingLibrary` for one that is not installed."""
     if codec not in tuple(FLAGS):
         raise ValueError(f"compress must be one of {', '.join(FLAGS)}: {codec}")
     _pack(b"", codec)
 
 
 def pack_body(body: bytes, codec: Codec) -> tuple[bytes, int]:
-    """The body and the system flag to send: as it is, and 0, where packing makes it no smaller."""
+    """Return the body and the system flag to send: unchanged, and 0, if compression does not make
+    it smaller."""
     packed = _pack(body, codec)
     return (packed, FLAGS[codec]) if len(packed) < len(body) else (body, 0)
 

@@ -1,4 +1,4 @@
-"""Sending messages, and telling honestly how each send ended."""
+"""Sending messages, with an exact outcome of each send."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -24,11 +24,11 @@ from rocketbed.wire.bodies import ConsumerData, MessageQueue, ProducerData
 from rocketbed.world.api import World
 
 TIMEOUT_S: Final = 3.0
-"""For one send with all its attempts (wire.md 1.8)."""
+"""Time for one send with all its attempts, seconds (wire.md 1.8)."""
 RETRIES: Final = 2
 """Further attempts after the first (wire.md 4.3)."""
 MEMORY_MAX: Final = 32 << 20
-"""As RocketMQ's accumulator has it."""
+"""Most bytes of bodies under way; the limit of RocketMQ's accumulator."""
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 """A group that every Java client also registers (wire.md 6.2)."""
 
@@ -36,10 +36,10 @@ INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 class Producer:
     """Sends messages. `async with Producer(nameservers="host:9876") as producer: ...`
 
-    A send is tried again, with the same message id, where another broker or another moment may
-    help: for all of `timeout_s` while no broker takes it, and otherwise in `retries` further
-    attempts, each with its share of the time (3 s at least). As with Java's producer that includes
-    sends whose outcome is unknown, so a message can be stored twice; with `retry_unknown=False` it
+    A send is retried with the same message id if another broker, or a later time, may help: for all
+    of `timeout_s` seconds while no broker accepts it, and otherwise in `retries` further attempts,
+    each with its share of the time (at least 3 s). As with Java's producer that includes sends
+    whose outcome is unknown, so a message can be stored twice. With `retry_unknown=False` it
     cannot, and the program decides what to do with an `Unknown`. `retries=0` is one attempt.
     """
 
@@ -61,17 +61,17 @@ class Producer:
         memory_max: int = MEMORY_MAX,
         tracing: Tracing | None = None,
     ) -> None:
-        """Nothing is connected yet. Raises `BadMessage` for arguments that cannot be used,
-        `MissingLibrary` for a way to compress that is not installed.
+        """Prepare the client; nothing is connected yet. Raises `BadMessage` for unusable arguments,
+        `MissingLibrary` for a codec that is not installed.
 
-        `retry_unsafe`: also try again what was stored but not yet flushed or copied in time
-        (`retryAnotherBrokerWhenNotStoreOK`). `select`: how queues are chosen, see `select.py`.
-        `compress`: pack bodies of `compress_above` bytes and more; those of batches never are.
-        `linger_s`: a send waits so long for others to the same topic, queue or order key, and goes
-        with them as one batch, of `batch_bytes` at most; larger, packed and delayed messages go
-        alone. `memory_max`: bytes of bodies under way at once; further sends wait for their turn,
-        but not those without an answer, which have their connection's limit.
-        `tracing`: who looks on, see `tracing.py`, `rocketbed.otel`; not at one-way sends.
+        `retry_unsafe`: retry also messages that were stored but not flushed or copied in time
+        (`retryAnotherBrokerWhenNotStoreOK`). `select`: choice of queues, see `select.py`.
+        `compress`: compress bodies of at least `compress_above` bytes; batches are never
+        compressed. `linger_s`: a send waits up to this many seconds for others to the same topic,
+        queue or order key, and goes with them as one batch of at most `batch_bytes`; larger,
+        compressed and delayed messages go alone. `memory_max`: most bytes of bodies under way at
+        once; further sends wait, except one-way sends, which have their connection's limit.
+        `tracing`: observer of sends other than one-way, see `tracing.py`, `rocketbed.otel`.
         """
         check_group(group)
         check_timeout(timeout_s)
@@ -137,10 +137,10 @@ class Producer:
     ) -> Outcome:
         """Send one message and wait for its outcome.
 
-        With `queue` it goes there, with `order_key` to the queue of that key; otherwise the
-        selector chooses, and an attempt after a failure goes to another broker if there is one.
-        Order holds among messages of one queue that are sent one after the other. When this is
-        cancelled the outcome is unknown. Raises `BadMessage`.
+        It goes to `queue` if given, or to the queue of `order_key`. Otherwise the selector chooses,
+        and an attempt after a failure goes to another broker if there is one. Order is kept among
+        messages of one queue that are sent one after the other. If this is cancelled the outcome is
+        unknown. Raises `BadMessage`.
         """
         message.check()
         limit_s = self.timeout_s if timeout_s is None else timeout_s
@@ -162,7 +162,7 @@ class Producer:
         order_key: str | None = None,
         timeout_s: float | None = None,
     ) -> Outcome:
-        """Send messages of one topic as one: all are stored, next to each other, or none is.
+        """Send messages of one topic as one batch: all are stored, next to each other, or none is.
 
         Raises `BadMessage`, also when they are over 4 MiB together.
         """
@@ -171,7 +171,7 @@ class Producer:
         if self._tracing is None:
             return await self._send_whole(envelope, pick, timeout_s)
         with self._tracing.sending(messages, self.group) as sending:
-            messages = [with_properties(one, sending.properties) for one in messages]
+            messages = [with_properties(message, sending.properties) for message in messages]
             envelope = self._envelopes.of_batch(messages)
             outcome = await self._send_whole(envelope, pick, timeout_s)
             sending.ended(outcome)
@@ -180,10 +180,11 @@ class Producer:
     async def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, order_key: str | None = None
     ) -> str:
-        """Send without an answer; the message's id. Whether it was stored stays unknown.
+        """Send without waiting for an answer and return the message's id; the outcome is unknown.
 
-        Waits while the broker takes less than is sent, up to the client's `timeout_s`. Raises
-        `BadMessage`, and `ClientError` or `RemotingError` when there was no one to send to.
+        Waits while the broker reads more slowly than messages are sent, up to the client's
+        `timeout_s`. Raises `BadMessage`, and `ClientError` or `RemotingError` when no broker
+        could be reached.
         """
         self._session.check_entered()
         message.check()
@@ -195,7 +196,7 @@ class Producer:
         return envelope.message_ids[0]
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The topic's queues that take messages now. Raises `ClientError`."""
+        """Return the topic's queues that accept messages now. Raises `ClientError`."""
         self._session.check_entered()
         return (await self._session.routes.get(topic, make=True)).writable
 
@@ -232,17 +233,17 @@ class Producer:
         limit_s: float,
         send: Callable[[float], Awaitable[Outcome]],
     ) -> Outcome:
-        """Send once there is room for it, until a deadline."""
+        """Send once memory is available, until a deadline."""
         self._session.check_entered()
         deadline = trio.current_time() + limit_s
-        taken = None
+        granted = None
         with trio.move_on_at(deadline):
-            taken = await self._memory.take(size)
-        if taken is None:
+            granted = await self._memory.take(size)
+        if granted is None:
             reason = f"{self._memory.limit} bytes (memory_max) of other messages were under way for"
             reason += f" {limit_s:g} s"
             return Refused(reason=reason, code=None, message_ids=ids, attempts=0)
         try:
             return await send(deadline)
         finally:
-            self._memory.give(taken)
+            self._memory.give(granted)

@@ -1,4 +1,4 @@
-"""Which messages of a queue were handed out, to whom, and which of them are dealt with."""
+"""Progress in a queue: messages handed out, their pollers, and which of them are finished."""
 
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -8,75 +8,78 @@ from typing import Final
 import trio
 
 NEVER: Final = 1 << 63
-"""Beyond all offsets."""
+"""Larger than every offset."""
 
 POLLER: ContextVar[object] = ContextVar("rocketbed_poller")
-"""Who polls, where that is not the task."""
+"""The poller, if that is not the current task."""
 
 
 def at_once() -> bool:
-    """What is given is shown at once."""
+    """Return True: messages reach a poller of this thread as soon as they are returned."""
     return True
 
 
 SEEN: ContextVar[Callable[[], bool]] = ContextVar("rocketbed_seen", default=at_once)
-"""Whether what is given now has been shown to who polls: what has not is in nobody's hand yet."""
+"""Function that tells if the messages being handed out have reached the poller; until then they are
+not in its hand."""
 
 
 def poller() -> object:
-    """Whoever is given messages now: what one has in hand, another one must not commit."""
+    """Return the poller that receives messages now. Its messages in hand must not be committed by
+    another poller."""
     return POLLER.get(None) or trio.lowlevel.current_task()
 
 
-def is_alive(who: object) -> bool:
-    """Whether a poller may poll again: a task of trio or asyncio, or a thread."""
-    if isinstance(who, trio.lowlevel.Task):
-        return getcoroutinestate(who.coro) != CORO_CLOSED
-    lives, done = getattr(who, "is_alive", None), getattr(who, "done", None)
+def is_alive(poller: object) -> bool:
+    """True if a poller may poll again: a task of trio or asyncio, or a thread."""
+    if isinstance(poller, trio.lowlevel.Task):
+        return getcoroutinestate(poller.coro) != CORO_CLOSED
+    lives, done = getattr(poller, "is_alive", None), getattr(poller, "done", None)
     return bool(lives()) if lives else not (done and done())
 
 
 Key = tuple[int, int]
-"""Of a message in its queue: where its record begins, and its queue offset. The offset alone may be
-another's too: a RocketMQ broker that lost its power has records that say so."""
+"""Start of a message's record, and its queue offset. The offset alone is not unique: a RocketMQ
+broker that lost its power has repeated offsets."""
 
 
 class Progress:
-    """One queue's reading from an offset on."""
+    """Progress of reading one queue from an offset on."""
 
     def __init__(self, offset: int) -> None:
         self._end = offset
-        """Behind everything that was handed out."""
+        """Offset after all messages handed out."""
         self._changed = trio.Event()
         self._given_up = NEVER
-        """Where the first message begins that is left to whoever reads the queue next."""
+        """Start of the first message that is left to the queue's next reader."""
         self._unfinished: dict[Key, int] = {}
-        """Message -> what was the end when it was handed out, which never falls."""
+        """Unfinished message -> value of `_end` when it was handed out, which never falls."""
 
     @property
     def done(self) -> int:
-        """Nothing below is left to do: what may be committed."""
+        """Offset that may be committed: every message below it is finished."""
         return min(next(iter(self._unfinished.values()), self._end), self._given_up)
 
     def hand_out(self, messages: Iterable[tuple[Key, int]], end: int) -> None:
-        """Messages, each with the end behind it, and then the end behind all of them."""
-        for key, behind in messages:
-            assert self._end <= behind <= end, (self._end, behind, end)
+        """Record messages as handed out, each with the offset after it; `end` is the offset after
+        all of them."""
+        for key, message_end in messages:
+            assert self._end <= message_end <= end, (self._end, message_end, end)
             self._unfinished[key] = self._end
-            self._end = behind
+            self._end = message_end
         self._end = end
 
     def has(self, messages: Iterable[Key]) -> bool:
-        """Whether any of these is still to be dealt with."""
+        """True if any of these messages is unfinished."""
         return any(key in self._unfinished for key in messages)
 
     def finish(self, key: Key) -> None:
-        """A message is dealt with; one that is not known makes no difference."""
+        """Mark a message as finished; an unknown one is ignored."""
         self._unfinished.pop(key, None)
         self._tell()
 
     def give_up(self, key: Key) -> None:
-        """A message is not dealt with here."""
+        """Record that a message will not be finished here."""
         self._given_up = min(self._unfinished.pop(key, NEVER), self._given_up)
         self._tell()
 
@@ -85,11 +88,11 @@ class Progress:
         self._changed = trio.Event()
 
     async def reaches(self, offset: int) -> None:
-        """Wait until nothing below an offset is left to do."""
+        """Wait until every message below an offset is finished."""
         while self.done < offset:
             await self._changed.wait()
 
     async def idle(self) -> None:
-        """Wait until nothing that was handed out is in anybody's hand."""
+        """Wait until no message is in hand."""
         while self._unfinished:
             await self._changed.wait()

@@ -1,7 +1,7 @@
-"""One pull: the request, the broker to ask, and what its answer means (wire.md 5).
+"""A single pull: its request, the broker to ask, and the meaning of its answer (wire.md 5).
 
-Which broker of a group to ask next is in every answer, whatever its status, and is followed every
-time: a client that follows it only when messages came loops on a slave (wire.md 11, trap 14).
+Each answer, whatever its status, names the broker of the group to ask next, and the client always
+follows it: one that does so only when messages came loops on a slave (wire.md 11, trap 14).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,24 +25,24 @@ COMMIT_OFFSET: Final = 0x1
 SUSPEND: Final = 0x2
 SUBSCRIPTION: Final = 0x4
 ANSWER_S: Final = 15.0
-"""A held pull's answer may come this much later than its hold: brokers look every 5 s."""
+"""Time after the end of a long poll, seconds, for its answer: brokers check every 5 s."""
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Most bytes of messages that we ask for in one answer."""
+"""Most bytes of messages that are requested in one answer."""
 ABSENT_S: Final = 1.0
-"""A route without the broker that we were sent to is asked for again this often."""
+"""Pause, seconds, between queries for a route that lacks the suggested broker."""
 ALL: Final = "*"
 
 
 class PullStatus(Enum):
-    """What a pull found."""
+    """Result kind of a pull."""
 
     FOUND = 0
     NO_NEW = 19
     """Nothing at or after the offset yet."""
     NO_MATCH = 20
-    """Messages, but none with the wanted tags; go on at `next_offset`."""
+    """Messages, but none with these tags; continue at `next_offset`."""
     MOVED = 21
-    """The queue does not have the offset any more, or not yet; go on at `next_offset`."""
+    """The queue does not have the offset, or not yet; continue at `next_offset`."""
 
 
 STATUSES: Final = {status.value: status for status in PullStatus}
@@ -50,29 +50,30 @@ STATUSES: Final = {status.value: status for status in PullStatus}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """The result of one pull."""
+    """Result of one pull."""
 
     status: PullStatus
     messages: tuple[Received, ...]
     next_offset: int
-    """Where the next pull goes on."""
+    """Offset of the next pull."""
     min_offset: int
     """First offset of the queue that the broker still has."""
     max_offset: int
-    """The offset that the next message will get."""
+    """Offset that the next message will get."""
     broker_id: int
-    """Who answered; 0 is the master."""
+    """Id of the broker that answered; 0 is the master."""
     address: Address
-    """Where that broker is."""
+    """Address of that broker."""
     unwanted: int = 0
-    """How many messages came with none of the tags, and are left out: brokers compare hashes."""
+    """Number of messages that were dropped because their tags differ: brokers compare only
+    hashes."""
 
 
 class TagFilter:
-    """A tag expression: `*`, or `one || two`. The broker compares hashes, we compare the words."""
+    """A tag expression: `*`, or `one || two`. The broker compares hashes, the client the words."""
 
     def __init__(self, expression: str = ALL) -> None:
-        """Raises `BadMessage` where no tag is named, or `&&` joins them, as nothing does."""
+        """Raise `BadMessage` if no tag is named, or `&&` joins them, which is unsupported."""
         if type(expression) is not str or "&&" in expression:
             raise BadMessage(f"tags must be a text of tags joined by ||: {expression!r}")
         words = [word.strip() for word in expression.split("||")]
@@ -83,12 +84,12 @@ class TagFilter:
             raise BadMessage(f"no tag is named in {expression!r}; * stands for all messages")
 
     def takes(self, message: Received) -> bool:
-        """Whether a message has one of the tags."""
+        """True if a message has one of the tags."""
         return not self.tags or message.tag in self.tags
 
 
 class _Damaged(RemoteProtocolError):
-    """An answer with a damaged record, behind so many `good` ones."""
+    """An answer with a damaged record, after `good` undamaged ones."""
 
     def __init__(self, text: str, good: int) -> None:
         super().__init__(text)
@@ -96,7 +97,7 @@ class _Damaged(RemoteProtocolError):
 
 
 class Puller:
-    """Pulls for one group, and remembers whom to ask for each queue."""
+    """Pulls for one group, and remembers the broker to ask for each queue."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
@@ -113,21 +114,22 @@ class Puller:
         hold_s: float,
         commit: Callable[[], int | None],
     ) -> Pulled:
-        """Pull once; `commit` tells what to store on the way.
+        """Pull once; `commit` returns the offset to commit with it, or None.
 
         Raises `RequestRefused`, `NoBroker`, other `ClientError`, `RemotingError`.
         """
         route = await self._session.routes.get(queue.topic)
-        wanted = self._suggested.get(queue, MASTER_ID)
-        member = route.member(queue.broker_name, wanted)
+        suggested = self._suggested.get(queue, MASTER_ID)
+        member = route.member(queue.broker_name, suggested)
         if member is None:
             self._session.routes.distrust(queue.topic)
             raise NoBroker(f"no broker serves {describe(queue)} now")
         broker_id, address = member
-        if broker_id != wanted:
+        if broker_id != suggested:
             self._session.routes.distrust(queue.topic, older_than_s=ABSENT_S)
         try:
-            # A connection may take long: what is told must not be older than a commit meanwhile.
+            # Connect first, which may take long: the offset must not be older than a commit made
+            # meanwhile.
             await self._session.connections.link(address)
             command = self._request(
                 queue,
@@ -145,7 +147,7 @@ class Puller:
         status = STATUSES.get(answer.code)
         if status is None:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                self._session.routes.distrust(queue.topic, gone=True)
+                self._session.routes.distrust(queue.topic, is_gone=True)
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(f"pull of {describe(queue)}", peer, answer.code, answer.remark)
         try:
@@ -153,7 +155,8 @@ class Puller:
         except _Damaged as exc:
             if not 0 < exc.good < count:
                 raise
-            # Only the broker knows where those before the damaged one end: it is asked for these.
+            # Only the broker knows where the messages before the damaged one end, so request just
+            # these.
             return await self.pull(queue, offset, tags, count=exc.good, hold_s=0, commit=commit)
 
     def _request(
@@ -197,10 +200,11 @@ class Puller:
         tags: TagFilter,
         member: tuple[int, Address],
     ) -> Pulled:
-        """Raises `ProtocolError` for an answer that is damaged, `_Damaged` for a record in it.
+        """Read the answer of a pull. Raises `ProtocolError` for a damaged answer, `_Damaged` for a
+        damaged record in it.
 
-        The broker gives whole records: of an inner batch the messages below `offset` are dropped.
-        Elsewhere it knows best where a message stands, whatever that says of itself.
+        The broker sends whole records, so messages of an inner batch below `offset` are dropped.
+        For other records the broker's position counts, not the record's own offset.
         """
         header = PullMessageResponse.decode(answer.raw_fields)
         self._suggested[queue] = header.suggestWhichBrokerId
@@ -220,19 +224,19 @@ class Puller:
                 for message in Received.all_of(stored, queue.broker_name)
                 if message.queue_offset >= offset or not stored.sys_flag & INNER_BATCH
             ]
-        wanted = tuple(message for message in messages if tags.takes(message))
+        matching = tuple(message for message in messages if tags.takes(message))
         return Pulled(
             status=status,
-            messages=wanted,
+            messages=matching,
             next_offset=header.nextBeginOffset,
             min_offset=header.minOffset,
             max_offset=header.maxOffset,
             broker_id=member[0],
             address=member[1],
-            unwanted=len(messages) - len(wanted),
+            unwanted=len(messages) - len(matching),
         )
 
 
 def describe(queue: MessageQueue) -> str:
-    """`queue 3 of topic T at broker-a`."""
+    """Return `queue 3 of topic T at broker-a`."""
     return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"

@@ -1,11 +1,10 @@
-"""Which brokers serve a topic: a cache of what the nameservers say (wire.md 3.6, 4.7).
+"""Routes of topics to brokers: a cache of the nameservers' answers (wire.md 3.6, 4.7).
 
-A route is asked for again when it is half a minute old, and used meanwhile: as long as brokers are
-where it says, no send waits for a nameserver. One that someone found wrong is waited for. When no
-nameserver answers, or one that has just started knows nothing yet, an old route is better than
-none. Brokers are where the latest answer says, whichever topic it was for. A topic that nobody
-knows yet is sent to the brokers of `TBW102`, which make it on the first message if they are allowed
-to.
+A route is queried again when it is half a minute old, and used meanwhile, so that no send waits for
+a nameserver while brokers are where the route says. A route that was reported wrong is queried
+before its next use. If no nameserver answers, or one that has just started knows nothing yet, the
+old route stays. Brokers' addresses are taken from the latest answer of any topic. An unknown topic
+is sent to the brokers of `TBW102`, which create it at the first message if they are allowed to.
 """
 
 from collections.abc import Callable
@@ -36,57 +35,60 @@ T = TypeVar("T")
 MASTER_ID: Final = 0
 DEFAULT_TOPIC: Final = "TBW102"
 DEFAULT_QUEUES: Final = 4
-"""Queues of a topic that the first message makes, at most (wire.md 4.1)."""
+"""Most queues of a topic that is created by its first message (wire.md 4.1)."""
 REFRESH_S: Final = 30.0
-"""Age at which a route is asked for again (wire.md 6.1)."""
+"""Age at which a route is queried again, seconds (wire.md 6.1)."""
 AGAIN_S: Final = 5.0
-"""After this long, where no nameserver answered."""
+"""Pause before the next query when no nameserver answered, seconds."""
 WRONG_AGAIN_S: Final = 0.5
-"""After this long, where the answer was the same: many queues of a dead broker ask as one."""
+"""Pause before the next query when the answer was unchanged, seconds: many queues of a dead broker
+share a query."""
 UNUSED_S: Final = 5.0
-"""One that nobody used for this long, when it was due, is asked for before it is used."""
+"""A route that was due for a query and unused for this many seconds is queried before it is
+used."""
 UNUSED_WAIT_S: Final = 0.5
-"""And used nevertheless, where no answer came within this time."""
+"""Longest wait for that query, seconds; then the old route is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Where a topic lives."""
+    """Brokers and queues of a topic."""
 
     topic: str
     brokers: dict[str, dict[int, Address]]
     """Broker name -> broker id -> address; id 0 is the master."""
     writable: tuple[MessageQueue, ...]
-    """Queues that take messages now: with write permission and a master."""
+    """Queues that accept messages now: with write permission and a master."""
     ordered: tuple[MessageQueue, ...]
-    """Queues with write permission, whether their master is there or not: the base of hash keys,
-    so that a key keeps its queue while a master is away."""
+    """Queues with write permission, with or without a master: the base of hash keys, so that a key
+    keeps its queue while a master is away."""
     readable: tuple[MessageQueue, ...]
     is_template: bool = False
-    """The topic does not exist; these are the brokers that may make it."""
+    """True if the topic does not exist and these are the brokers that may create it."""
 
     def master(self, broker_name: str) -> Address | None:
-        """Address of a master."""
+        """Return the address of a master, or None."""
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
     def moved(self, changed: dict[str, dict[int, Address]]) -> "Route":
-        """The same queues, where some brokers have other members."""
+        """Return the same queues with changed members of some brokers."""
         brokers = {**self.brokers, **changed}
-        writable = tuple(one for one in self.ordered if MASTER_ID in brokers[one.broker_name])
+        writable = tuple(queue for queue in self.ordered if MASTER_ID in brokers[queue.broker_name])
         return replace(self, brokers=brokers, writable=writable)
 
     def member(self, broker_name: str, broker_id: int) -> tuple[int, Address] | None:
-        """Whom to ask instead of a broker id that may be gone: it, the next slave, or any."""
+        """Return id and address of a broker's member: this id, or if it is gone the next slave, or
+        any."""
         members = self.brokers.get(broker_name, {})
-        for wanted in (broker_id, broker_id + 1 if broker_id else broker_id, *sorted(members)):
-            if wanted in members:
-                return wanted, members[wanted]
+        for candidate in (broker_id, broker_id + 1 if broker_id else broker_id, *sorted(members)):
+            if candidate in members:
+                return candidate, members[candidate]
         return None
 
 
 def route_of(topic: str, data: TopicRouteData, *, template: bool = False) -> Route:
-    """A route from a nameserver's answer. Raises `ValueError` for an address or a number of queues
-    that cannot be."""
+    """Build a route from a nameserver's answer. Raises `ValueError` for an impossible address or
+    number of queues."""
     brokers = {
         broker.broker_name: {
             number: parse_address(text) for number, text in sorted(broker.broker_addrs.items())
@@ -130,18 +132,18 @@ class _Entry:
     route: Route
     fetched_at: float
     due_at: float
-    """When to ask again, in the background."""
+    """Time of the next background query."""
     uses_template: bool
     held_until: float
-    """Until then nobody asks, wrong or not."""
+    """Time before which no query is sent, even if the route was reported wrong."""
     is_stale: bool = False
-    """Someone found it wrong: ask before the next use."""
+    """True if the route was reported wrong: query before the next use."""
     is_gone: bool = False
-    """The topic may not exist any more."""
+    """True if the topic may no longer exist."""
 
 
 class Routes:
-    """The cache."""
+    """The cache of routes."""
 
     def __init__(self, world: World, nameservers: Nameservers, begin: Begin) -> None:
         """`begin` starts a task that lives as long as the client."""
@@ -150,24 +152,24 @@ class Routes:
         self._begin = begin
         self._entries: dict[str, _Entry] = {}
         self._members: dict[str, dict[int, Address]] = {}
-        """Broker name -> its members by the latest answer; those in every route."""
+        """Broker name -> members, from the latest answer; the same as in every route."""
         self._locks: dict[str, trio.Lock] = {}
         self.moved = trio.Event()
-        """Set, and replaced, when a nameserver has told of another master."""
+        """Set, and replaced, when a nameserver reports another master."""
         self.has_nameserver = True
-        """Whether one has answered the last question."""
+        """True if a nameserver has answered the last query."""
 
     async def get(self, topic: str, *, make: bool = False, fresh: bool = False) -> Route:
-        """The topic's route; with `make` that of the brokers which would make it, with `fresh`
-        what a nameserver says now, if one answers.
+        """Return the topic's route; with `make` that of the brokers that would create it, with
+        `fresh` a nameserver's current answer, if one answers.
 
         Raises `NoRoute`, `NoNameserver`, `RequestRefused`.
         """
-        route = None if fresh else self.known(topic, make=make)
+        route = None if fresh else self.cached(topic, make=make)
         if route is not None:
             return route
         async with self._locks.setdefault(topic, trio.Lock()):
-            route = None if fresh else self.known(topic, make=make)
+            route = None if fresh else self.cached(topic, make=make)
             if route is not None:
                 return route
             entry = self._entries.get(topic)
@@ -175,10 +177,10 @@ class Routes:
                 return await self._refresh(topic, make, fresh=fresh)
             with trio.move_on_after(UNUSED_WAIT_S):
                 return await self._refresh(topic, make)
-            return entry.route  # nobody found it wrong: it was only not used
+            return entry.route  # not reported wrong, only unused
 
-    def known(self, topic: str, *, make: bool = False) -> Route | None:
-        """The same where nobody has to be asked first; else None."""
+    def cached(self, topic: str, *, make: bool = False) -> Route | None:
+        """Return the route if no query is needed first; else None."""
         entry = self._entries.get(topic)
         if entry is None or (entry.uses_template and not make):
             return None
@@ -192,37 +194,38 @@ class Routes:
             self._begin(self._renew, topic, make)
         return entry.route
 
-    def distrust(self, topic: str, *, older_than_s: float = 0.0, gone: bool = False) -> None:
-        """Ask again before the next use: a broker was not where the route said. With `gone` the
-        topic may not exist any more, as a broker said; a nameserver that agrees is believed.
+    def distrust(self, topic: str, *, older_than_s: float = 0.0, is_gone: bool = False) -> None:
+        """Query before the next use, since a broker was not where the route said. With `gone` a
+        broker said that the topic does not exist; a nameserver that agrees is then believed.
 
-        A route that is younger than `older_than_s` stays.
+        A route younger than `older_than_s` seconds stays.
         """
         entry = self._entries.get(topic)
         if entry is not None and trio.current_time() - entry.fetched_at >= older_than_s:
             entry.is_stale = True
-            entry.is_gone = entry.is_gone or gone
+            entry.is_gone = entry.is_gone or is_gone
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
-        """What a nameserver says now; None for an unknown topic.
+        """Return a nameserver's current answer; None for an unknown topic.
 
         Raises `NoNameserver`, `RequestRefused`.
         """
-        return await self._told(topic, lambda data: data)
+        return await self._query(topic, lambda data: data)
 
-    async def _told(self, topic: str, make: Callable[[TopicRouteData], T]) -> T | None:
-        """What `make` makes of what a nameserver says now, unless it raises `ValueError`."""
+    async def _query(self, topic: str, make: Callable[[TopicRouteData], T]) -> T | None:
+        """Return the result of `make` for a nameserver's current answer; an answer for which it
+        raises `ValueError` is skipped."""
         header = GetRouteRequest(topic=topic, rbNotify=True)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
 
         def read(answer: Command) -> T | None:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
-            found = TopicRouteData.decode(answer.body)
-            if not found.queue_datas:
+            data = TopicRouteData.decode(answer.body)
+            if not data.queue_datas:
                 raise ProtocolError(f"the route of topic {topic} names no queue")
             try:
-                return make(found)
+                return make(data)
             except ValueError as exc:
                 raise ProtocolError(f"the route of topic {topic} is invalid: {exc}") from exc
 
@@ -262,29 +265,31 @@ class Routes:
         return route
 
     def move(self, broker_name: str, address: Address) -> None:
-        """A nameserver says that this is the master of a broker now."""
-        known = self._members.get(broker_name)
-        if known is not None:
-            others = {number: at for number, at in known.items() if number and at != address}
-            self._share({broker_name: {MASTER_ID: address, **others}})
+        """Record a nameserver's report that this is now the master of a broker."""
+        members = self._members.get(broker_name)
+        if members is not None:
+            slaves = {number: at for number, at in members.items() if number and at != address}
+            self._share({broker_name: {MASTER_ID: address, **slaves}})
         self.moved.set()
         self.moved = trio.Event()
 
-    def _share(self, found: dict[str, dict[int, Address]]) -> None:
-        """Take where brokers are, which is the same for all topics, over into the other routes:
-        else each of them would lead once to who was master before."""
+    def _share(self, changes: dict[str, dict[int, Address]]) -> None:
+        """Copy the members of brokers, which are the same for all topics, into the other routes;
+        else each of them would still lead to the former master once."""
         members = self._members
-        moved = {name: own for name, own in found.items() if members.get(name) != own}
+        moved = {name: own for name, own in changes.items() if members.get(name) != own}
         members.update(moved)
         for entry in self._entries.values() if moved else ():
-            known = entry.route.brokers
-            if changed := {name: own for name, own in moved.items() if known.get(name, own) != own}:
+            current = entry.route.brokers
+            if changed := {
+                name: own for name, own in moved.items() if current.get(name, own) != own
+            }:
                 entry.route = entry.route.moved(changed)
 
     async def _ask(self, topic: str, make: bool) -> Route:
-        route = await self._told(topic, partial(route_of, topic))
+        route = await self._query(topic, partial(route_of, topic))
         if route is None and make:
-            route = await self._told(DEFAULT_TOPIC, partial(route_of, topic, template=True))
+            route = await self._query(DEFAULT_TOPIC, partial(route_of, topic, template=True))
         if route is not None:
             return route
         hint = " and no broker creates topics automatically" if make else ""

@@ -1,4 +1,4 @@
-"""Finding single messages: by the broker's id (33), by key and time (12)."""
+"""Look-up of single messages: by the broker's id (33), by key and time (12)."""
 
 from typing import Final
 
@@ -13,20 +13,20 @@ from rocketbed.wire.message import decode_message, decode_messages, parse_offset
 from rocketbed.world.api import Address
 
 UNIQUE_COUNT: Final = 32
-"""Copies of one message that are asked for."""
+"""Most copies of one message that are requested."""
 
 
 class MessageSearch:
-    """Asks brokers for messages."""
+    """Queries brokers for messages."""
 
     def __init__(self, session: Session, *, timeout_s: float) -> None:
         self._session = session
         self._timeout_s = timeout_s
 
     async def by_offset_id(self, offset_id: str) -> Received:
-        """The message that an offset id names, from the address inside the id.
+        """Return the message of an offset id, from the broker whose address the id contains.
 
-        Raises `NotFound` for a text that is no such id or names no message, `RemotingError`.
+        Raises `NotFound` for an invalid id or one without a message, `RemotingError`.
         """
         try:
             host, port, offset = parse_offset_message_id(offset_id)
@@ -54,7 +54,7 @@ class MessageSearch:
         begin_ms: int = 0,
         end_ms: int = 2**63 - 1,
     ) -> list[Received]:
-        """Messages of a topic with a key, from one member of each broker; oldest first.
+        """Return messages of a topic with a key, from one member of each broker; oldest first.
 
         Raises `NoRoute`, `RequestRefused`, and `RemotingError` when a broker cannot be asked.
         """
@@ -67,22 +67,23 @@ class MessageSearch:
             indexType="U" if unique else "K",
             uniqueKeyQuery=unique,
         )
-        found: list[Received] = []
+        messages: list[Received] = []
         route = await self._session.routes.get(topic)
         for name, members in sorted(route.brokers.items()):
             answer = await self._ask_any(list(members.values()), header)
             if answer.code == ResponseCode.QUERY_NOT_FOUND:
                 continue
             if answer.code != ResponseCode.SUCCESS:
-                what = f"query of topic {topic} by key {key}"
-                raise RequestRefused(what, f"broker {name}", answer.code, answer.remark)
-            found += [Received.of(item, name) for item in decode_messages(answer.body)]
+                action = f"query of topic {topic} by key {key}"
+                raise RequestRefused(action, f"broker {name}", answer.code, answer.remark)
+            messages += [Received.of(item, name) for item in decode_messages(answer.body)]
         name_of = (lambda m: m.message_id == key) if unique else (lambda m: key in m.keys)
-        kept = [m for m in found if m.topic == topic and name_of(m)]
-        return sorted(kept, key=lambda m: (m.stored_ms, m.physical_offset))[:count]
+        matching = [m for m in messages if m.topic == topic and name_of(m)]
+        return sorted(matching, key=lambda m: (m.stored_ms, m.physical_offset))[:count]
 
     async def _ask_any(self, addresses: list[Address], header: QueryMessageRequest) -> Command:
-        """The first member that answers; the master stands first. Raises `RemotingError`."""
+        """Return the answer of the first member that answers, beginning with the master. Raises
+        `RemotingError`."""
         failure: RemotingError | None = None
         for address in addresses:
             command = request(RequestCode.QUERY_MESSAGE, header.encode())
@@ -94,7 +95,8 @@ class MessageSearch:
         raise failure
 
     async def _broker_at(self, address: Address) -> str:
-        """The name of the broker at an address; the address where no nameserver knows it."""
+        """Return the name of the broker at an address; the address itself if no nameserver knows
+        it."""
         text = f"{address[0]}:{address[1]}"
         try:
             info = await self._session.nameservers.body(

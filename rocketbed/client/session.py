@@ -1,8 +1,7 @@
-"""What producers, consumers and administrators have in common: connections, routes, heartbeats.
+"""Base of producers, consumers and administrators: connections, routes, heartbeats.
 
-A client is entered with `async with`; its tasks live until the block ends. An error of the block
-comes out as it is, not in an exception group, since the tasks of a client are no business of the
-program that uses it.
+A client is entered with `async with`; its tasks live until the block ends. An error of the block is
+raised as it is, not in an exception group, since the client's tasks are internal.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,14 +28,14 @@ from rocketbed.wire.headers_admin import BrokerMovedNotice
 from rocketbed.world.api import Address, World
 
 HEARTBEAT_S: Final = 30.0
-"""Pause between heartbeats to every broker we are connected to (wire.md 6.1)."""
+"""Pause between heartbeats to every connected broker, seconds (wire.md 6.1)."""
 HEARTBEAT_TIMEOUT_S: Final = 3.0
 PROBE_S: Final = 1.0
-"""After a request without answer, a broker has this long to answer a heartbeat."""
+"""Time, seconds, in which a broker that did not answer a request must answer a heartbeat."""
 NO_ADDRESS: Final = "127.0.0.1"
-"""Ours in message ids, as long as nothing is connected."""
+"""Client's address in message ids before the first connection."""
 GOODBYE_S: Final = 0.5
-"""What a client that ends waits at most for brokers to hear of it."""
+"""Longest wait of a closing client for its goodbye to brokers, seconds."""
 
 Groups = Callable[[], tuple[list[ProducerData], list[ConsumerData]]]
 
@@ -46,7 +45,7 @@ def _no_groups() -> tuple[list[ProducerData], list[ConsumerData]]:
 
 
 class Session:
-    """The inside of a client. An async context manager."""
+    """Common part of a client. An async context manager."""
 
     def __init__(
         self,
@@ -56,13 +55,13 @@ class Session:
         groups: Groups = _no_groups,
         handlers: Handlers | None = None,
     ) -> None:
-        """`world` None is the real one; `groups` says what heartbeats tell brokers.
+        """`world` None is the real one; `groups` returns the content of heartbeats.
 
-        `handlers`: for what brokers ask of us.
+        `handlers`: answers to brokers' requests.
         """
         self.world = real() if world is None else world
         self.began_ms = self.world.clock.wall_ms()
-        """When the client was made; Unix, milliseconds."""
+        """Time at which the client was created; Unix, milliseconds."""
         self.connections = Connections(self.world, handlers, on_open=self._opened)
         own = Handlers(inline={RequestCode.RB_BROKER_MOVED: self._broker_moved})
         self._ns_connections = Connections(self.world, own)
@@ -71,25 +70,25 @@ class Session:
         self.routes = Routes(self.world, self.nameservers, self._begin)
         self._groups = groups
         self._client_id = ""
-        self._untold: set[Address] = set()
-        """Brokers that are about to be told of our groups."""
+        self._being_told: set[Address] = set()
+        """Brokers to which a heartbeat is about to be sent."""
         self._keys: UniqueKeys | None = None
         self._keys_host = NO_ADDRESS
         self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self.nursery: trio.Nursery | None = None
-        """Where a client's own tasks go."""
+        """Nursery of the client's own tasks."""
 
     @property
     def client_id(self) -> str:
-        """Who we are to brokers."""
+        """Client's id for brokers."""
         if not self._client_id:
             self._client_id = client_id(self.world, self._local_host())
         return self._client_id
 
     def unique_key(self) -> str:
-        """A new message's id."""
+        """Return the id of a new message."""
         host = self._local_host()
-        # What is made before the first connection cannot know our address.
+        # Ids made before the first connection cannot contain the client's address.
         if self._keys is None or self._keys_host == NO_ADDRESS != host:
             self._keys, self._keys_host = UniqueKeys(self.world, host), host
         return self._keys.next()
@@ -101,7 +100,7 @@ class Session:
     # --- life
 
     def check_entered(self) -> None:
-        """Raises `ClientError` for a client that nobody has entered."""
+        """Raise `ClientError` if the client was not entered."""
         if self._manager is None:
             _check_loop()
             raise ClientError("the client is not open: use it in `async with`")
@@ -138,7 +137,7 @@ class Session:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be asked any more."""
+        """True once no requests can be sent."""
         return self.connections.is_closed
 
     def _close(self) -> None:
@@ -147,9 +146,10 @@ class Session:
     async def last_words(
         self, error: BaseException | None, say: Callable[[], Awaitable[None]], limit_s: float
     ) -> None:
-        """What a client that ends by `error` may still ask, for so long. Raises what `say` does.
+        """Give a client that ends by `error` `limit_s` seconds for its last requests, made by
+        `say`. Raises what `say` raises.
 
-        A cancellation, before or meanwhile, ends its connections too; others are opened for it.
+        A cancellation, before or meanwhile, also ends the connections; others are opened for `say`.
         """
         if not _is_cancelled(error) and trio.current_effective_deadline() > trio.current_time():
             try:
@@ -196,9 +196,9 @@ class Session:
     # --- asking brokers
 
     async def ask(self, address: Address, command: Command, *, timeout_s: float) -> Command:
-        """Ask a broker. Raises `RemotingError`.
+        """Send a request to a broker. Raises `RemotingError`.
 
-        When no answer comes, the connection is probed and closed if it is dead.
+        When no answer comes, the connection is probed, and closed if it is dead.
         """
         try:
             return await self.connections.request(address, command, timeout_s=timeout_s)
@@ -208,7 +208,7 @@ class Session:
 
     def suspect(self, address: Address) -> None:
         """Probe a connection that did not answer in time."""
-        link = self.connections.found(address)
+        link = self.connections.existing(address)
         if link is not None and self.nursery is not None and not self.is_closed:
             self.nursery.start_soon(self._probe, link)
 
@@ -222,15 +222,16 @@ class Session:
     # --- heartbeats
 
     async def heartbeat(self, address: Address) -> None:
-        """Tell one broker about our groups, and wait for its answer. Raises `RemotingError`."""
+        """Send a heartbeat with the client's groups to a broker, and wait for its answer. Raises
+        `RemotingError`."""
         link = await self.connections.link(address)
         await link.request(self._heartbeat(), timeout_s=HEARTBEAT_TIMEOUT_S)
 
     def tell(self, address: Address) -> None:
-        """Tell one broker about our groups without waiting for it; a broker that cannot be reached
-        is dialled once at a time."""
-        if address not in self._untold:
-            self._untold.add(address)
+        """Send a heartbeat to a broker without waiting for its answer; an unreachable broker is
+        dialled by one task at a time."""
+        if address not in self._being_told:
+            self._being_told.add(address)
             self._begin(self._tell, address)
 
     async def _tell(self, address: Address) -> None:
@@ -240,7 +241,7 @@ class Session:
             self.world.log.info("client.heartbeat_lost", error=str(exc))
             return
         finally:
-            self._untold.discard(address)
+            self._being_told.discard(address)
         await _quietly(link, self._heartbeat())
 
     def _heartbeat(self) -> Command:
@@ -251,7 +252,8 @@ class Session:
         return request(RequestCode.HEART_BEAT, {}, body.encode())
 
     def _broker_moved(self, command: Command, _: Connection) -> None:
-        """What waits for the former master would wait in vain, or for what it may not promise."""
+        """Close requests at the former master, which would wait in vain or for an answer that it
+        may not give."""
         try:
             notice = BrokerMovedNotice.decode(command.raw_fields)
             former, address = parse_address(notice.former), parse_address(notice.address)
@@ -277,7 +279,7 @@ class Session:
 
 
 def real() -> World:
-    """The world of a program that brings none."""
+    """Return the real world, for programs that pass none."""
     from rocketbed.world.real import real_world
 
     return real_world("client")
@@ -299,7 +301,7 @@ def _check_loop() -> None:
 
 
 def _is_cancelled(error: BaseException | None) -> bool:
-    """Whether a block ends because it was cancelled: the nursery has to see that."""
+    """True if a block ends because it was cancelled, which the nursery has to see."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(trio.Cancelled) is not None
     return isinstance(error, trio.Cancelled)

@@ -1,7 +1,7 @@
-"""Who reads which queue: members of a group share the queues of a topic out among themselves.
+"""Sharing of a topic's queues among the members of a group.
 
-Each of them asks a broker who the members are, and works out its own part (`allocate.py`). They
-agree as long as all see the same lists, so all ask the same broker: the first by name that answers.
+Each member asks a broker for the members and computes its own share (`allocate.py`). They agree as
+long as all see the same lists, so all ask the same broker: the first by name that answers.
 """
 
 from typing import Final
@@ -18,26 +18,26 @@ from rocketbed.world.api import Address
 
 TIMEOUT_S: Final = 3.0
 
-Known = dict[Address, list[str] | None]
-"""By broker, ids of the group's members; None where it did not tell."""
+MembersAt = dict[Address, list[str] | None]
+"""Ids of the group's members by broker; None if it did not answer."""
 
 
 class Sharing:
-    """The part of one member."""
+    """Share of one member."""
 
     def __init__(self, session: Session, group: str, allocation: Allocation) -> None:
         self._session = session
         self._group = group
         self._allocation = allocation
 
-    async def own(self, route: Route, known: Known) -> list[MessageQueue] | None:
-        """The queues of a route that are ours; None when no broker could tell. `known` is what
-        brokers answered a moment ago, for another topic; more is added."""
+    async def own(self, route: Route, members_at: MembersAt) -> list[MessageQueue] | None:
+        """Return this member's queues of a route; None when no broker answered. `known` has the
+        recent answers of brokers for another topic, and gets further ones."""
         for name in sorted(route.brokers):
             for _, address in sorted(route.brokers[name].items()):
-                if address not in known:
-                    known[address] = await self._try_members(address)
-                if (members := known[address]) is not None:
+                if address not in members_at:
+                    members_at[address] = await self._try_members(address)
+                if (members := members_at[address]) is not None:
                     queues = sorted(route.readable)
                     return self._allocation(self._session.client_id, members, queues)
         return None
@@ -50,7 +50,8 @@ class Sharing:
             return None
 
     async def _members(self, address: Address) -> list[str] | None:
-        """Ids of the members as a broker has them, sorted; None when it does not count us yet.
+        """Return the ids of the members at a broker, sorted; None when it does not count this
+        client yet.
 
         Raises `RemotingError`, `ProtocolError`.
         """
@@ -59,8 +60,8 @@ class Sharing:
             command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.encode())
             answer = await self._session.ask(address, command, timeout_s=TIMEOUT_S)
             if answer.code == ResponseCode.SUCCESS:
-                found = ConsumerIdList.decode(answer.body).consumer_id_list
-                if self._session.client_id in found:
-                    return sorted(found)
+                ids = ConsumerIdList.decode(answer.body).consumer_id_list
+                if self._session.client_id in ids:
+                    return sorted(ids)
             await self._session.heartbeat(address)
         return None

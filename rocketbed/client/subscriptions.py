@@ -1,4 +1,4 @@
-"""Which queues a consumer reads, and where it begins in each."""
+"""Queues that a consumer reads, and their first offsets."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,41 +17,43 @@ from rocketbed.client.offsets import QueueOffsets
 from rocketbed.client.pulls import Puller, TagFilter, describe
 from rocketbed.client.routes import MASTER_ID, Route
 from rocketbed.client.session import Session
-from rocketbed.client.sharing import Known, Sharing
+from rocketbed.client.sharing import MembersAt, Sharing
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue, SubscriptionData
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import Address
 
 SHARE_S: Final = 10.0
-"""Longest pause until the queues of the subscribed topics are shared out anew: brokers tell of
-members that come and go, nobody of new queues."""
+"""Longest pause between shares of the subscribed topics' queues, seconds: brokers report members
+that join and leave, but no new queues."""
 
 LOCK_S: Final = 1.0
-"""The same while a lock is waited for."""
+"""Longest pause while waiting for a lock, seconds."""
 HAND_OVER_S: Final = 0.2
-"""What another member gets to commit where it stands in queues that it gives up to us."""
+"""Time for another member to commit its positions in queues that it gives up, seconds."""
 ASKED_AT_ONCE: Final = 32
-"""Queues of one subscription whose offsets are asked for."""
+"""Most queues of one subscription whose offsets are queried at once."""
 LET_GO_S: Final = 20.0
-"""How long a message that is being handled keeps its queue's lock from another member."""
+"""Longest time, seconds, for which a message that is being handled delays the release of its
+queue's lock."""
 
 Start = Literal["first", "last"] | int
-"""Where a group without committed offset begins; a number is a wall time in milliseconds."""
+"""First position of a group without committed offset; a number is a wall time in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """A topic whose queues the members share out."""
+    """A topic whose queues the members share."""
 
     words: TagFilter
     start: Start
-    known: frozenset[MessageQueue]
-    """Its queues when we subscribed: those that it gains are read from their first message."""
+    initial_queues: frozenset[MessageQueue]
+    """Queues of the topic at the time of the subscription; queues added later are read from their
+    first message."""
 
 
 class Subscriptions:
-    """The topics of a consumer and the flows of its queues."""
+    """Topics of a consumer and the flows of its queues."""
 
     def __init__(
         self,
@@ -67,11 +69,11 @@ class Subscriptions:
         leave: Callable[[Sequence[Flow]], Awaitable[None]],
         locks: Locks | None,
     ) -> None:
-        """With `locks` a queue that is shared out is read only while we hold its lock. `leave` is
-        awaited for each queue that is given up, after its flow has stopped, and for those of a
-        topic before it is subscribed to anew."""
-        self.told: dict[str, SubscriptionData] = {}
-        """By topic, what brokers hear of us."""
+        """With `locks` a shared queue is read only while this member holds its lock. `leave` is
+        awaited for each queue that is given up, after its flow has stopped, and for the queues of a
+        topic before it is subscribed to again."""
+        self.reported: dict[str, SubscriptionData] = {}
+        """Subscriptions by topic, as heartbeats report them."""
         self.flows: dict[MessageQueue, Flow] = {}
         self._shared: dict[str, _Shared] = {}
         self._session = session
@@ -86,21 +88,21 @@ class Subscriptions:
         self._locks = locks
         self._members_changed = trio.Event()
         self._changes = 0
-        """Times that members came or went."""
+        """Number of times that members joined or left."""
         self._is_waiting = False
-        """For a lock that another member holds."""
+        """True while another member holds a lock that this one needs."""
         self._subscribing = 0
-        """Calls of `subscribe` that are under way: what they have locked is not read yet."""
+        """Calls of `subscribe` under way: the queues they have locked are not read yet."""
         self._leaving: set[MessageQueue] = set()
-        """Locked still, while their last messages are handled."""
+        """Queues still locked while their last messages are handled."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing can ever be received."""
+        """True if no message can ever be received."""
         return not self.flows and not self._shared
 
     def flow(self, queue: MessageQueue) -> Flow:
-        """Raises `ClientError` for a queue that is not read."""
+        """Return the flow of a queue. Raises `ClientError` if it is not read."""
         check_queue(queue)
         flow = self.flows.get(queue)
         if flow is None:
@@ -108,13 +110,13 @@ class Subscriptions:
         return flow
 
     async def subscribe(self, topic: str, tags: str, start: Start) -> None:
-        """Read our part of a topic's queues; see `Consumer.subscribe`."""
+        """Read this member's share of a topic's queues; see `Consumer.subscribe`."""
         words = _checked(topic, tags, start)
         self._subscribing += 1
         try:
             await self._subscribe(topic, words, start)
         except BaseException:
-            self.share_soon()  # which lets go of what was locked for it
+            self.share_soon()  # this releases the locks that it took
             raise
         finally:
             self._subscribing -= 1
@@ -132,12 +134,12 @@ class Subscriptions:
             offsets = await self._first_offsets(queues, start, is_shared=True)
         self._read_only(topic, words, offsets)
         self._shared[topic] = _Shared(words, start, frozenset(route.readable))
-        # A round of sharing out that came meanwhile passed over this topic.
+        # A share computed meanwhile skipped this topic.
         if self._is_waiting or changes != self._changes:
             self.share_soon()
 
     def expect(self, topic: str) -> None:
-        """Read our part of a topic from its beginning, from when it is there on."""
+        """Read this member's share of a topic from its beginning, once the topic exists."""
         words = TagFilter()
         with self._subscribed(topic, words):
             self._shared.setdefault(topic, _Shared(words, "first", frozenset()))
@@ -146,31 +148,31 @@ class Subscriptions:
 
     async def assign(self, queues: Iterable[MessageQueue], tags: str, start: Start) -> None:
         """Read these queues of a topic; see `Consumer.assign`."""
-        wanted = tuple(queues)
-        if not wanted:
+        assigned = tuple(queues)
+        if not assigned:
             raise BadMessage("assign needs at least one queue; unsubscribe reads none")
-        for queue in wanted:
+        for queue in assigned:
             check_queue(queue)
-        topic = wanted[0].topic
+        topic = assigned[0].topic
         words = _checked(topic, tags, start)
-        for queue in wanted:
+        for queue in assigned:
             if queue.topic != topic:
                 raise BadMessage(f"{describe(queue)} is not a queue of topic {topic}")
         with self._subscribed(topic, words):
             await self._leave_all(topic)
             await self._introduce(topic)
-            offsets = await self._first_offsets(wanted, start)
+            offsets = await self._first_offsets(assigned, start)
         self._read_only(topic, words, offsets)
 
     async def _leave_all(self, topic: str) -> None:
-        """What is dealt with must not come again because the topic is subscribed to anew."""
+        """Commit finished messages, so that subscribing again does not deliver them again."""
         await self._leave([flow for queue, flow in self.flows.items() if queue.topic == topic])
 
     async def unsubscribe(self, topic: str) -> None:
-        """Read a topic no more, and tell brokers."""
+        """Stop reading a topic, and tell the brokers."""
         self._shared.pop(topic, None)
         await self._give_up(queue for queue in self.flows if queue.topic == topic)
-        if self.told.pop(topic, None) is not None:
+        if self.reported.pop(topic, None) is not None:
             self._tell_all()
 
     def _tell_all(self) -> None:
@@ -180,44 +182,46 @@ class Subscriptions:
     # --- sharing out
 
     def share_soon(self) -> None:
-        """Members came or went."""
+        """Compute the shares soon, because members joined or left."""
         self._changes += 1
         self._members_changed.set()
 
     async def share_forever(self) -> None:
-        """Keep to the queues that are ours, until cancelled."""
+        """Keep reading this member's share of the queues, until cancelled."""
         while True:
             with trio.move_on_after(LOCK_S if self._is_waiting else SHARE_S):
                 await self._members_changed.wait()
             self._members_changed = trio.Event()
             self._is_waiting = False
             self._session.routes.has_nameserver = True
-            known: Known = {}
+            members_at: MembersAt = {}
             for topic, shared in list(self._shared.items()):
                 try:
-                    await self._share(topic, shared, known)
+                    await self._share(topic, shared, members_at)
                 except RocketbedError as exc:
                     self._not_shared(topic, exc)
             with suppress(RocketbedError):
                 await self._unlock_strays()
 
-    async def _share(self, topic: str, shared: _Shared, known: Known) -> None:
-        """Give up queues that are another member's, and take up those that are ours now.
+    async def _share(self, topic: str, shared: _Shared, members_at: MembersAt) -> None:
+        """Give up queues that are now another member's, and start reading new ones.
 
-        A broker that no nameserver knows at present keeps its queues with us: it may come back.
+        Queues of a broker that no nameserver knows at present are kept, since it may come back.
         """
-        # With no nameserver each question takes seconds, and locks of many topics would run out.
+        # Without a nameserver each query takes seconds, and the locks of many topics would expire.
         routes = self._session.routes
         route = await routes.get(topic, fresh=routes.has_nameserver)
-        for address in (one for members in route.brokers.values() for one in members.values()):
-            if self._session.connections.found(address) is None:
+        for address in (
+            address for members in route.brokers.values() for address in members.values()
+        ):
+            if self._session.connections.existing(address) is None:
                 self._session.tell(address)
-        own = await self._own(route, known)
+        own = await self._own(route, members_at)
         if own is None or self._shared.get(topic) is not shared:
             return
-        mine = [queue for queue in self.flows if queue.topic == topic]
+        current = [queue for queue in self.flows if queue.topic == topic]
         await self._give_up(
-            queue for queue in mine if queue not in own and queue.broker_name in route.brokers
+            queue for queue in current if queue not in own and queue.broker_name in route.brokers
         )
         new = [queue for queue in own if queue not in self.flows]
         if new:
@@ -225,49 +229,51 @@ class Subscriptions:
         for queue in new:
             await self._take_up(queue, shared)
 
-    async def _own(self, route: Route, known: Known) -> list[MessageQueue] | None:
-        """The queues that we are to read; None when no broker could tell."""
-        own = await self._sharing.own(route, known)
+    async def _own(self, route: Route, members_at: MembersAt) -> list[MessageQueue] | None:
+        """Return the queues that this member is to read; None when no broker answered."""
+        own = await self._sharing.own(route, members_at)
         if own is None or self._locks is None:
             return own
-        wanted = [queue for queue in own if queue not in self._leaving]
-        held = await self._locks.hold(route, wanted)
-        if len(held) < len(own):  # somebody is about to let go
+        requested = [queue for queue in own if queue not in self._leaving]
+        locked = await self._locks.hold(route, requested)
+        if len(locked) < len(own):  # another member is about to release them
             self._is_waiting = True
-        return held
+        return locked
 
     async def unlock(self) -> None:
-        """Let others have what we read, or were about to, at our end."""
+        """Release the locks of all queues when the client closes."""
         if self._locks is not None:
             await self._locks.release_all()
 
     async def _unlock_strays(self) -> None:
-        """Let others have what was locked and then not taken up: a subscription that failed or was
-        taken back meanwhile."""
+        """Release locks of queues that are not read: their subscription failed or was withdrawn
+        meanwhile."""
         if self._locks is None or self._subscribing:
             return
-        strays = sorted(self._locks.asked - self.flows.keys() - self._leaving)
+        strays = sorted(self._locks.requested - self.flows.keys() - self._leaving)
         for topic in dict.fromkeys(queue.topic for queue in strays):
             if topic not in self._shared:
                 route = await self._session.routes.get(topic)
-                await self._locks.release(route, [one for one in strays if one.topic == topic])
+                await self._locks.release(
+                    route, [queue for queue in strays if queue.topic == topic]
+                )
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
-        left: list[Flow] = []
+        stopped: list[Flow] = []
         for queue in list(queues):
             flow = self.flows.pop(queue, None)
             if flow is not None:
                 flow.stop()
                 if self._locks is None:
-                    left.append(flow)
+                    stopped.append(flow)
                 else:
                     assert self._session.nursery is not None
                     self._leaving.add(queue)
                     self._session.nursery.start_soon(self._let_go, flow, self._locks)
-        await self._leave(left)
+        await self._leave(stopped)
 
     async def _let_go(self, flow: Flow, locks: Locks) -> None:
-        """Nobody may have the queue before its last message is handled here."""
+        """Release a queue's lock once its last message is handled here."""
         with trio.move_on_after(LET_GO_S):
             await flow.progress.idle()
         await self._leave([flow])
@@ -277,25 +283,25 @@ class Subscriptions:
 
     async def _take_up(self, queue: MessageQueue, shared: _Shared) -> None:
         try:
-            start: Start = shared.start if queue in shared.known else "first"
+            start: Start = shared.start if queue in shared.initial_queues else "first"
             offset = await self._first_offset(queue, start, is_shared=True)
         except RocketbedError as exc:
             self._not_shared(describe(queue), exc)
             return
-        # Subscribed to otherwise meanwhile, or not at all.
+        # Not subscribed any more, or subscribed again in another way, meanwhile.
         if self._shared.get(queue.topic) is shared and queue not in self.flows:
             self._begin(queue, shared.words, offset)
 
-    def _not_shared(self, what: str, error: Exception) -> None:
-        self._session.world.log.info("client.queues_not_shared", what=what, error=str(error))
+    def _not_shared(self, subject: str, error: Exception) -> None:
+        self._session.world.log.info("client.queues_not_shared", what=subject, error=str(error))
 
     # --- reading
 
     @contextmanager
     def _subscribed(self, topic: str, words: TagFilter) -> Iterator[None]:
-        """Brokers hear of a subscription; what fails inside takes that back."""
-        earlier = self.told.get(topic)
-        own = self.told[topic] = SubscriptionData(
+        """Tell brokers of a subscription, and withdraw it if the block fails."""
+        earlier = self.reported.get(topic)
+        own = self.reported[topic] = SubscriptionData(
             topic=topic,
             sub_string=words.expression,
             tags_set=sorted(words.tags),
@@ -304,20 +310,20 @@ class Subscriptions:
         try:
             yield
         except BaseException:
-            if self.told.get(topic) is own:
-                del self.told[topic]
+            if self.reported.get(topic) is own:
+                del self.reported[topic]
                 if earlier is not None:
-                    self.told[topic] = earlier
+                    self.reported[topic] = earlier
             raise
 
     async def _introduce(self, topic: str) -> Route:
-        """Tell the topic's brokers of us. Raises `ClientError`."""
+        """Send heartbeats to the topic's brokers. Raises `ClientError`."""
         route = await self._session.routes.get(topic)
         for members in route.brokers.values():
             for broker_id, address in members.items():
                 if broker_id == MASTER_ID:
                     await self._try_heartbeat(address)
-                else:  # nothing waits for it: one that is gone without a word must not cost
+                else:  # not waited for: an unreachable broker must not delay the others
                     self._session.tell(address)
         return route
 
@@ -328,8 +334,8 @@ class Subscriptions:
             self._session.world.log.info("client.heartbeat_lost", error=str(exc))
 
     def _read_only(self, topic: str, words: TagFilter, offsets: dict[MessageQueue, int]) -> None:
-        """From now on, and without a pause: a round of sharing out that is under way must not take
-        up what is not read yet."""
+        """Read only these queues from now on. It has no await, so that a share being computed
+        cannot start reading queues in between."""
         self._shared.pop(topic, None)
         for queue in [queue for queue in self.flows if queue.topic == topic]:
             self.flows.pop(queue).stop()
@@ -375,11 +381,12 @@ class Subscriptions:
     async def _first_offset(
         self, queue: MessageQueue, start: Start, *, is_shared: bool = False
     ) -> int:
-        """Where we begin; in a shared queue with us whoever gets it before our first commit."""
+        """Return the first offset; for a shared queue it is committed, so that its reader before
+        the first commit starts there too."""
         stored = await self._positions.committed(self._group, queue)
         if stored is not None:
             return stored
-        if start == "first":  # it is the same for everybody
+        if start == "first":  # the same for every member
             return await self._offsets.min_offset(queue)
         if start == "last":
             offset = await self._offsets.max_offset(queue)

@@ -1,4 +1,4 @@
-"""Where a program may look on: at each send, and at each message that a listener handles."""
+"""Interface for observing each send, and each message that a listener handles."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -9,25 +9,26 @@ from rocketbed.client.outcome import Outcome
 
 
 class Sending(Protocol):
-    """One send, from before its first attempt on."""
+    """Observer of one send, from before its first attempt."""
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """To be stored with each message, for those who read it."""
+        """Properties to store with each message, for its readers."""
         ...
 
     def ended(self, outcome: Outcome) -> None:
-        """How it ended; not called when it raised."""
+        """Report the outcome; not called when the send raised."""
         ...
 
 
 class Tracing(Protocol):
-    """What a producer or a consumer tells. It must not raise, and must not wait."""
+    """Observer of a producer or a consumer. It must not raise or wait."""
 
     def sending(self, messages: Sequence[Message], group: str) -> AbstractContextManager[Sending]:
-        """Messages of one topic are about to be sent, together if there are several."""
+        """Report messages of one topic that are about to be sent, as a batch if there are
+        several."""
         ...
 
     def handling(self, message: Received, group: str) -> AbstractContextManager[None]:
-        """A listener's function is about to be called."""
+        """Enter before a listener's function is called, and leave after it."""
         ...

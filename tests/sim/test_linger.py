@@ -210,10 +210,10 @@ def test_sends_wait_while_too_much_is_under_way() -> None:
                 for number in range(4):
                     nursery.start_soon(send, number)
                 await trio.sleep(0.5)
-                assert sender._memory.taken == 20_000
+                assert sender._memory.in_use == 20_000
             cluster.simulation.resume("a-0")
             outcomes.append(await sender.send(Message("T", bytes(16_000))))
-            assert sender._memory.taken == 0
+            assert sender._memory.in_use == 0
         return outcomes
 
     with SimCluster() as cluster:
@@ -325,7 +325,7 @@ def test_memory_is_given_in_order_and_to_nobody_who_left() -> None:
             assert order[0] == "a"
             assert set(order[1:]) == {"c", "d"}
             over.set()
-        assert memory.taken == 0
+        assert memory.in_use == 0
         return order
 
     assert trio.run(main)[-1] == "e"

@@ -87,20 +87,20 @@ def test_a_route_that_counts_is_known_without_a_wait() -> None:
         stage.routes["T"] = route("a")
         async with Session(stage.world, NAMESERVER) as session:
             routes = session.routes
-            known = [routes.known("T")]
+            known = [routes.cached("T")]
             got = await routes.get("T")
-            known.append(routes.known("T"))
+            known.append(routes.cached("T"))
             await trio.sleep(31)
-            known.append(routes.known("T"))
+            known.append(routes.cached("T"))
             await trio.sleep(1)
-            renewed = routes.known("T")
+            renewed = routes.cached("T")
             assert renewed == got
             assert renewed is not got
             await trio.sleep(61)
-            known.append(routes.known("T"))
+            known.append(routes.cached("T"))
             await routes.get("T")
             routes.distrust("T")
-            known.append(routes.known("T"))
+            known.append(routes.cached("T"))
         return [route is got for route in known]
 
     assert on_stage(scenario).value == [False, True, True, False, False]
@@ -142,7 +142,7 @@ def test_where_a_broker_is_counts_for_all_routes() -> None:
             assert later.brokers["b"] == {1: (HOST, port_of("b", 1))}
             assert names(later.writable) == ["c0", "c1"]
             assert later.ordered == first["U"].ordered
-            assert routes.known("V") is first["V"]
+            assert routes.cached("V") is first["V"]
             stage.routes["T"].broker_datas[1].broker_addrs = {0: f"{HOST}:{port_of('b', 1)}"}
             routes.distrust("T")
             await routes.get("T")
@@ -183,7 +183,7 @@ def test_a_topic_that_is_gone_is_gone() -> None:
             await session.routes.get("T")
             del stage.routes["T"]
             await trio.sleep(1)
-            session.routes.distrust("T", gone=True)
+            session.routes.distrust("T", is_gone=True)
             with pytest.raises(NoRoute, match="create it first"):
                 await session.routes.get("T")
 
