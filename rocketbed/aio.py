@@ -19,6 +19,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from rocketbed.asyncio_loop import InLoop, Loop, Waiter, running_loop
 from rocketbed.client.admin import Admin as NativeAdmin
 from rocketbed.client.consumer import Consumer as NativeConsumer
 from rocketbed.client.errors import ClientError
@@ -28,8 +29,7 @@ from rocketbed.client.offsets import QueueOffsets as NativeQueueOffsets
 from rocketbed.client.outcome import Outcome, Refused, SendStatus, Sent, Unknown
 from rocketbed.client.producer import Producer as NativeProducer
 from rocketbed.client.pulls import Pulled, PullStatus
-from rocketbed.faces import AdminFace, ConsumerFace, Face, ProducerFace
-from rocketbed.loop import InLoop, Loop, Waiter, running_loop
+from rocketbed.facade import AdminFace, ConsumerFace, Face, ProducerFace
 from rocketbed.portal import Call, Portal, Undo, later
 from rocketbed.wire.bodies import MessageQueue
 

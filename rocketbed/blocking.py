@@ -26,7 +26,7 @@ from rocketbed.client.offsets import QueueOffsets as NativeQueueOffsets
 from rocketbed.client.outcome import Outcome, Refused, SendStatus, Sent, Unknown
 from rocketbed.client.producer import Producer as NativeProducer
 from rocketbed.client.pulls import Pulled, PullStatus
-from rocketbed.faces import AdminFace, ConsumerFace, Face, ProducerFace
+from rocketbed.facade import AdminFace, ConsumerFace, Face, ProducerFace
 from rocketbed.portal import Undo, later
 from rocketbed.wire.bodies import MessageQueue
 

@@ -22,8 +22,8 @@ from rocketbed.chaos.live.picture import Picture
 from rocketbed.chaos.live.sender import Sender
 from rocketbed.chaos.live.server import LiveServer, Refused
 from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.lifecycle import claimed
 from rocketbed.cluster.plan import FILE, ClusterError
-from rocketbed.cluster.upkeep import claimed
 from rocketbed.host.child import STOPPING
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World

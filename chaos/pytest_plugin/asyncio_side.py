@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import trio
 
+from rocketbed.asyncio_loop import Waiter
 from rocketbed.chaos.plan.step import Step, parse_step
 from rocketbed.chaos.pytest_plugin.blocking import StageThread
 from rocketbed.chaos.pytest_plugin.clients import TopicConsumer, TopicProducer, Value
@@ -27,7 +28,6 @@ from rocketbed.chaos.pytest_plugin.stage import Stage
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Received
 from rocketbed.client.producer import Producer
-from rocketbed.loop import Waiter
 from rocketbed.portal import Call
 
 P = ParamSpec("P")

@@ -110,7 +110,7 @@ def unpack(kept: bytes, place: Path) -> None:
 
 def _run(command: list[str], said: Any, options: SeedOptions) -> tuple[str, bytes, int]:
     """Why it was ended, if it was; its standard output; its exit code."""
-    start = [sys.executable, "-P", "-m", "rocketbed.host.tied", str(os.getpid()), *command]
+    start = [sys.executable, "-P", "-m", "rocketbed.host.parent_death", str(os.getpid()), *command]
     # Where this process has it from, which may be an archive that only Spark's workers know of.
     path = [str(Path(rocketbed.__file__).parents[1].absolute()), os.environ.get("PYTHONPATH", "")]
     ended = ""

@@ -13,7 +13,7 @@ import trio
 
 from rocketbed.client.allocate import ALLOCATIONS, Allocation, AllocationName
 from rocketbed.client.arguments import check_hold, check_listening, check_method, check_offset
-from rocketbed.client.asked import Asked
+from rocketbed.client.broker_requests import Asked
 from rocketbed.client.commits import Commits
 from rocketbed.client.errors import BadMessage, ClientError
 from rocketbed.client.flow import COUNT, Flow, key_of

@@ -37,7 +37,7 @@ from rocketbed.cluster.plan import (
 from rocketbed.cluster.promotion import Promotion
 from rocketbed.cluster.status import MemberStatus
 from rocketbed.host.member import LOG, ManagedProcess, rocketbed_command
-from rocketbed.host.tied import tied_command
+from rocketbed.host.parent_death import tied_command
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.world.real import real_world
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from rocketbed.cluster.ends import KnownEnd, end_on_disk, has_parted, missing_in, needs_slaves
+from rocketbed.cluster.log_ends import KnownEnd, end_on_disk, has_parted, missing_in, needs_slaves
 from rocketbed.cluster.plan import NAMESERVER, ClusterError, ClusterPlan, read_settings
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Generic, NoReturn, TypeVar
 
-from rocketbed.host.tied import tie_to
+from rocketbed.host.parent_death import tie_to
 
 LOOK_S: Final = 0.005
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,8 +1,8 @@
 """Crash points by name in real processes: the node dies when it passes a mark.
 
 A node's `World.mark` does nothing in production. The launcher of a tied process
-(`rocketbed.host.tied`) puts a function there that looks into a small mapped file, so the node
-itself stays as it is.
+(`rocketbed.host.parent_death`) puts a function there that looks into a small mapped file, so the
+node itself stays as it is.
 """
 
 import mmap

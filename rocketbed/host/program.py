@@ -1,4 +1,4 @@
-"""Any program, with its life tied to the program that started it: see `rocketbed.host.tied`.
+"""Any program, with its life tied to its starter: see `rocketbed.host.parent_death`.
 
     python -P -m rocketbed.host.program <pid of the starter> java ...
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from rocketbed.host.tied import EXIT_ORPHAN, tie_to
+from rocketbed.host.parent_death import EXIT_ORPHAN, tie_to
 
 PRELOAD: Final = "LD_PRELOAD"
 

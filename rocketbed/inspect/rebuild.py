@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from rocketbed.inspect.commitlog import Hole, LogEnd
 from rocketbed.inspect.directory import StoreDirectory, open_directory
 from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Target, indexes_tags, tag_key
-from rocketbed.inspect.places import PlacedBatches, PlacedQueue
 from rocketbed.inspect.record import Scanned
+from rocketbed.inspect.slots import PlacedBatches, PlacedQueue
 from rocketbed.inspect.writers import BatchQueueWriter, IndexWriter, QueueWriter
 
 PARTS = ("consumequeue", "batchconsumequeue", "index")

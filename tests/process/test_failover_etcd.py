@@ -14,8 +14,8 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.host.member import ManagedProcess
+from rocketbed.host.parent_death import tied_command
 from rocketbed.host.ports import free_ports
-from rocketbed.host.tied import tied_command
 from rocketbed.remoting.errors import RemotingError
 from tests.support.etcd import etcd
 

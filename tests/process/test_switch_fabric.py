@@ -25,7 +25,7 @@ from rocketbed.host.errors import HostError
 from rocketbed.host.janitor import record as janitor
 from rocketbed.host.janitor.cleaners import NETWORK_NAMESPACES
 from rocketbed.host.janitor.record import Ledger
-from rocketbed.host.tied import tied_command
+from rocketbed.host.parent_death import tied_command
 from rocketbed.world.api import Stream
 from rocketbed.world.real import real_world
 from tests.support.fabric import (

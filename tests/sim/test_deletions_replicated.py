@@ -18,7 +18,7 @@ from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.client.consumer import Consumer
-from rocketbed.cluster.ends import KnownEnd, missing_in
+from rocketbed.cluster.log_ends import KnownEnd, missing_in
 from rocketbed.cluster.plan import ClusterMember
 from rocketbed.cluster.status import MemberStatus
 from rocketbed.inspect.directory import open_directory

@@ -14,8 +14,8 @@ from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.inspect.check.store import check_store
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.findings import Severity
-from rocketbed.inspect.places import Placer
 from rocketbed.inspect.rebuild import rebuild
+from rocketbed.inspect.slots import Placer
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import decode_messages
 from tests.support.sim.damage import ABOVE, COUNT, fill, fill_and_close, records

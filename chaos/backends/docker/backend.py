@@ -95,4 +95,4 @@ class DockerHost(ProcessHost):
 
 def contained_command(*arguments: str) -> list[str]:
     """The command line of one of our programs within the image; it ends with its container."""
-    return [PYTHON, "-P", "-m", "rocketbed.host.tied", "1", *arguments]
+    return [PYTHON, "-P", "-m", "rocketbed.host.parent_death", "1", *arguments]

@@ -44,7 +44,7 @@ from rocketbed.chaos.run.links import LinkState
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
 from rocketbed.host.member import Launched, ManagedProcess
-from rocketbed.host.tied import tied_command
+from rocketbed.host.parent_death import tied_command
 from rocketbed.world.api import Address, World
 
 END_S: Final = 60.0

@@ -16,7 +16,7 @@ from rocketbed.chaos.backends.process.samples import Asker
 from rocketbed.chaos.evidence.node_events import FOLLOWING, REPORTS, reason_to_empty
 from rocketbed.chaos.run.api import Sample
 from rocketbed.chaos.run.operator import NO_FAILOVER
-from rocketbed.host.tied import tied_command
+from rocketbed.host.parent_death import tied_command
 from rocketbed.remoting.client import parse_address
 from rocketbed.wire.command import RequestCode
 from rocketbed.wire.properties_text import render_properties

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT, BatchUnit
 from rocketbed.inspect.index import ENTRY, HEADER, IndexLayout
-from rocketbed.inspect.places import PlacedQueue
+from rocketbed.inspect.slots import PlacedQueue
 from rocketbed.inspect.writers import BatchQueueWriter, QueueWriter
 from rocketbed.pipeline.jobs.rebuild.blobs import BATCH, Run, columns_of
 

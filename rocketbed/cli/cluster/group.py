@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from rocketbed.cli.client import json_option, run, show, show_json
-from rocketbed.cli.cluster.shown import status_json, status_lines
+from rocketbed.cli.cluster.display import status_json, status_lines
 from rocketbed.cli.cluster.watch import watch
 
 if TYPE_CHECKING:
-    from rocketbed.cli.cluster.shown import Groups
+    from rocketbed.cli.cluster.display import Groups
     from rocketbed.cluster.status import MemberStatus
 
 DEFAULT_DIRECTORY: Final = "rocketbed-cluster"
@@ -106,8 +106,8 @@ def up(
     With --docker its members are containers on their own network, with the cluster directory bind
     mounted; --port is published for the nameserver.
     """
+    from rocketbed.cluster.lifecycle import claimed, create, known, missing, start_missing
     from rocketbed.cluster.plan import ClusterError
-    from rocketbed.cluster.upkeep import claimed, create, known, missing, start_missing
 
     def say(line: str) -> None:
         click.echo(line, err=True)
@@ -158,7 +158,7 @@ def up(
 def down(directory: Path, remove: bool) -> int:
     """Stop a cluster; its data is kept."""
     from rocketbed.cluster.cluster import LocalCluster
-    from rocketbed.cluster.upkeep import claimed, remove_files
+    from rocketbed.cluster.lifecycle import claimed, remove_files
 
     with claimed(directory):
         found = LocalCluster.load(directory)
@@ -276,7 +276,7 @@ def promote(name: str, force: bool, directory: Path) -> int:
     answer, and acknowledged nothing without a slave, may have more.
     """
     from rocketbed.cluster.cluster import LocalCluster
-    from rocketbed.cluster.upkeep import claimed
+    from rocketbed.cluster.lifecycle import claimed
 
     with claimed(directory):
         found = LocalCluster.load(directory)

@@ -16,9 +16,9 @@ from rocketbed.chaos.backends.foreign.rocketmq import BROKER_MAIN, NAMESERVER_MA
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.host.member import ManagedProcess
+from rocketbed.host.parent_death import tied_command
 from rocketbed.host.ports import HOST, free_node_port, free_port, node_ports
 from rocketbed.host.program import tied_program
-from rocketbed.host.tied import tied_command
 from rocketbed.inspect import open_directory
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.properties_text import render_properties

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
+from rocketbed.asyncio_loop import InLoop, Loop
 from rocketbed.client.messages import Received
-from rocketbed.loop import InLoop, Loop
 from rocketbed.portal import Portal
 
 

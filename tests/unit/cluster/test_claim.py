@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rocketbed.cli.main import main
+from rocketbed.cluster.lifecycle import claimed
 from rocketbed.cluster.plan import FILE, ClusterError
-from rocketbed.cluster.upkeep import claimed
 
 HOLD = """
 import sys
 from pathlib import Path
-from rocketbed.cluster.upkeep import claimed
+from rocketbed.cluster.lifecycle import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

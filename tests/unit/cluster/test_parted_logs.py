@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.cluster.ends import LOOKED_AT, has_parted
+from rocketbed.cluster.log_ends import LOOKED_AT, has_parted
 from tests.support.logs import STORE_MS, Log, Message
 
 SIZES = [100] * 20 + [200 * 1024] + [50] * 5

@@ -30,7 +30,7 @@ from rocketbed.chaos.backends.process.network import netns
 from rocketbed.chaos.backends.process.network.switch.resets import Resets
 from rocketbed.chaos.backends.process.network.switch.rules import Path, Port
 from rocketbed.chaos.run.links import LinkState
-from rocketbed.host.tied import EXIT_ORPHAN, tie_to
+from rocketbed.host.parent_death import EXIT_ORPHAN, tie_to
 
 TUN_DEVICE: Final = "/dev/net/tun"
 TUNSETIFF: Final = 0x400454CA

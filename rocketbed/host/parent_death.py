@@ -1,6 +1,6 @@
 """A rocketbed program whose life is tied to the program that started it.
 
-    python -P -m rocketbed.host.tied <pid of the starter> node -c broker.conf
+    python -P -m rocketbed.host.parent_death <pid of the starter> node -c broker.conf
 
 A trial kills on purpose and may be killed itself; what it started must not outlive it. So the
 kernel is told to send SIGKILL to this process when the thread that started it ends, and only then
