@@ -33,7 +33,7 @@ from rocketbed.chaos.pytest_plugin.errors import BudgetSpent
 from rocketbed.chaos.pytest_plugin.faults import Chaos
 from rocketbed.chaos.pytest_plugin.spec import RunResult, RunSpec
 from rocketbed.chaos.search.failures import explain
-from rocketbed.host.child import EXIT_INTERRUPTED, Child, NothingSent, held, readable
+from rocketbed.host.child import EXIT_INTERRUPTED, Child, NothingSent, readable, signals_blocked
 from rocketbed.host.scratch import Scratch
 
 GRACE_S: Final = 20.0
@@ -145,7 +145,7 @@ def _in_child(
             return work(send)
 
         deadline = time.monotonic() + over_s
-        with held() as mask:
+        with signals_blocked() as mask:
             child = Child(watched, mask)
         try:
             while (left := deadline - time.monotonic()) > 0:
@@ -157,12 +157,12 @@ def _in_child(
             if nothing.code >= 0 or time.monotonic() <= deadline - GRACE_S:
                 return RunResult(kind="broken", reason=f"the process of the test {nothing}")
         except BaseException:
-            with held():
+            with signals_blocked():
                 child.kill(signal.SIGKILL if spec.backend == "sim" else signal.SIGINT)
                 child.reap(time.monotonic() + GRACE_S)
             raise
         else:
-            with held():
+            with signals_blocked():
                 child.reap(0.0)
         stacks.seek(0)
         places = stacks.read().decode("utf-8", "replace").strip()

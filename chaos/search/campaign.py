@@ -30,7 +30,7 @@ from rocketbed.chaos.search.replay import Replay, save_replay
 from rocketbed.chaos.search.runner import Options, Outcome, Say, run_many
 from rocketbed.chaos.search.shrink import Budget, shrink
 from rocketbed.chaos.search.unreached import must_run_all, never_ran
-from rocketbed.host.child import held
+from rocketbed.host.child import signals_blocked
 
 EXIT_HARNESS: Final = 4
 EXIT_STRICT: Final = 5
@@ -196,7 +196,7 @@ def _handle_outcome(
             command = run_command(named_record)
             _write_page(outcome.directory, outcome.judgement, outcome.record, command)
         else:
-            with held():
+            with signals_blocked():
                 shutil.rmtree(outcome.directory, ignore_errors=True)
             outcome.directory = None
     if failed and outcome.record is not None and campaign.report is not None:

@@ -20,7 +20,7 @@ from rocketbed.chaos.checks.judgement import Judgement, judge_run
 from rocketbed.chaos.evidence.record import RunRecord
 from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.search.failures import explain, is_full
-from rocketbed.host.child import Child, NothingSent, held, readable
+from rocketbed.host.child import Child, NothingSent, readable, signals_blocked
 from rocketbed.host.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def run_requests(
     The next request is taken whenever there is room; an iterator that was exhausted may continue
     after an outcome was yielded.
     """
-    with held():  # finalizers of what is collected here would swallow an interrupt
+    with signals_blocked():  # finalizers of what is collected here would swallow an interrupt
         import rocketbed.chaos.backends.sim.run  # noqa: F401 (what the children need; they share its memory)
 
         gc.collect()
@@ -218,7 +218,7 @@ def run_requests(
     try:
         while True:
             while len(runs) < jobs and (errand := next(waiting, None)) is not None:
-                with held() as mask:
+                with signals_blocked() as mask:
                     run = _Run(errand, mask)
                     runs[run.child.pipe] = run
             if not runs:
@@ -226,18 +226,18 @@ def run_requests(
             wait_s = min(run.deadline for run in runs.values()) - time.monotonic()
             for pipe in readable(runs, wait_s):
                 if runs[pipe].child.read():
-                    with held():
+                    with signals_blocked():
                         ended = runs.pop(pipe)
                         outcome = ended.outcome()
                     yield ended.request, outcome
             now = time.monotonic()
             for pipe, run in list(runs.items()):
                 if run.deadline <= now:
-                    with held():
+                    with signals_blocked():
                         outcome = runs.pop(pipe).time_out()
                     yield run.request, outcome
     finally:
-        with held():
+        with signals_blocked():
             _end_all(runs.values())
 
 

@@ -154,9 +154,7 @@ class Nameservers:
         share_s = timeout_s if len(self.addresses) == 1 else timeout_s / 2
         if remaining > 1:
             left_s = trio.current_effective_deadline() - trio.current_time()
-            share_s = min(
-                share_s, max(left_s, 0.0) / 2
-            )  # a deadline of the caller's may end slightly late
+            share_s = min(share_s, max(left_s, 0.0) / 2)  # a caller's deadline may end late
         link = await self._connections.link(address, timeout_s=min(CONNECT_S, share_s))
         answer = await link.request(command, timeout_s=share_s)
         self.unanswered.pop(address, None)

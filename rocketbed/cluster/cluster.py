@@ -6,8 +6,8 @@
         await cluster.wait_ended("master")
         await cluster.start("master")
 
-Processes are started apart from this one and noted in pid files, so a cluster outlives the program
-that started it and can be taken up again with `LocalCluster.load`.
+Processes are started detached and recorded in pid files, so a cluster outlives the program that
+started it and can be loaded again with `LocalCluster.load`.
 """
 
 import signal
@@ -42,11 +42,11 @@ from rocketbed.remoting.errors import RemotingError
 from rocketbed.world.real import real_world
 
 SERVING_S: Final = 30.0
-"""A member that is not serving after this long is taken to hang."""
+"""A member that is not serving after this time, seconds, counts as hanging."""
 STOP_S: Final = 10.0
-"""After a SIGTERM; then it is killed."""
+"""Time for a member to stop after SIGTERM, seconds; then it is killed."""
 LOOK_S: Final = 0.01
-"""Pause between looks whether a member serves; a process cannot tell us."""
+"""Pause between checks if a member serves, seconds; a process cannot report it."""
 ASK_S: Final = 1.0
 
 
@@ -66,7 +66,7 @@ class LocalCluster:
 
     @classmethod
     def create(cls, directory: Path, *, tied: bool = False, **options: Any) -> "LocalCluster":
-        """A new cluster in a directory that has none; nothing runs yet. Raises `ClusterError`.
+        """Create a cluster in a directory that has none; nothing is started. Raises `ClusterError`.
 
         The options are `make_plan`'s. The processes of a `tied` cluster die with the thread that
         started them.
@@ -80,9 +80,9 @@ class LocalCluster:
 
     @classmethod
     def load(cls, directory: Path) -> "LocalCluster":
-        """The cluster of a directory, running or not. Raises `ClusterError`.
+        """Load the cluster of a directory, running or not. Raises `ClusterError`.
 
-        One in containers is a `DockerCluster` of `rocketbed.cluster.docker`.
+        A cluster in containers is a `DockerCluster` of `rocketbed.cluster.docker`.
         """
         directory = directory.absolute()
         plan = read_plan(directory)
@@ -96,12 +96,12 @@ class LocalCluster:
 
     @property
     def nameserver_address(self) -> str:
-        """What clients are given, `host:port`."""
+        """Address of the nameserver for clients, `host:port`."""
         return self.plan.member(NAMESERVER).address
 
     @property
     def names(self) -> list[str]:
-        """All members, the nameserver first, then master and slaves of each group."""
+        """Names of all members: the nameserver first, then master and slaves of each group."""
         return [member.name for member in self.plan.members]
 
     @property
@@ -109,11 +109,11 @@ class LocalCluster:
         return [member.name for member in self.plan.members if member.is_node]
 
     def address(self, name: str) -> str:
-        """Where a member listens. Raises `ClusterError`."""
+        """Return the address at which a member listens. Raises `ClusterError`."""
         return self.plan.member(name).address
 
     def member_directory(self, name: str) -> Path:
-        """A member's own directory: pid, log, `broker.conf`, store."""
+        """Return a member's own directory: pid, log, `broker.conf`, store."""
         return self.directory / name
 
     def pid(self, name: str) -> int | None:
@@ -122,10 +122,10 @@ class LocalCluster:
     # --- starting and ending
 
     def prepare(self) -> None:
-        """Let there be what members stand on; processes need nothing. May take a while."""
+        """Prepare what members need to start; processes need nothing. May take a while."""
 
     async def give_up(self, names: Sequence[str]) -> None:
-        """Members that were to start and do not, or not all; processes stay to be looked at."""
+        """Give up members that failed to start; processes are left for inspection."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,33 +135,32 @@ class LocalCluster:
             await self.close()
 
     async def start(self, *names: str, timeout_s: float = SERVING_S) -> None:
-        """Start members (all of them if none is named) and wait until they serve.
+        """Start members (all if none is named) and wait until they serve.
 
         The nameserver goes first, the nodes together. Raises `ClusterError`, `ProcessError`.
         """
-        wanted = names or tuple(self.names)
-        if NAMESERVER in wanted:
+        started = names or tuple(self.names)
+        if NAMESERVER in started:
             self.launch(NAMESERVER)
             await self.wait_serving(NAMESERVER, timeout_s=timeout_s)
-        nodes = [name for name in wanted if name != NAMESERVER]
+        nodes = [name for name in started if name != NAMESERVER]
         for name in nodes:
             self.launch(name)
         for name in nodes:
             await self.wait_serving(name, timeout_s=timeout_s)
 
     def launch(self, name: str) -> int:
-        """Start one member and do not wait; its pid. Raises `ProcessError` if it runs.
+        """Start one member without waiting; return its pid. Raises `ProcessError` if it runs.
 
-        Its `broker.conf` says its role as the plan has it, also after a promotion that was broken
-        off.
+        The role in its `broker.conf` is set to the plan's, also after an interrupted promotion.
         """
         if self.plan.member(name).is_node and self.pid(name) is None:
-            wanted = self.plan.role_settings(self.plan.member(name))
-            change_settings(self.member_directory(name), wanted)
+            role_settings = self.plan.role_settings(self.plan.member(name))
+            change_settings(self.member_directory(name), role_settings)
         return self._process(name).start()
 
     def kill(self, name: str) -> None:
-        """SIGKILL. It may take a moment to be gone: see `wait_ended`."""
+        """Send SIGKILL. The process may take a moment to end: see `wait_ended`."""
         self.signal(name, signal.SIGKILL)
 
     def pause(self, name: str) -> None:
@@ -176,11 +175,12 @@ class LocalCluster:
             raise ClusterError(f"{name} is not running")
 
     async def wait_ended(self, name: str) -> int | None:
-        """Wait for a member's end; its exit code if this program started it."""
+        """Wait for a member's end; return its exit code if this program started it."""
         return await self._process(name).wait_ended()
 
     async def stop(self, name: str, *, timeout_s: float = STOP_S) -> bool:
-        """SIGTERM, and wait; whether it ended by itself. After `timeout_s` it is killed."""
+        """Send SIGTERM and wait; kill the member after `timeout_s` seconds. False if it had to be
+        killed."""
         process = self._process(name)
         process.signal(signal.SIGTERM)
         with trio.move_on_after(timeout_s):
@@ -191,14 +191,14 @@ class LocalCluster:
         return False
 
     async def promote(self, name: str, *, force: bool = False) -> list[str]:
-        """Make a slave the master; the former master, once it is up again, is its slave.
+        """Make a slave the master; the former master becomes its slave at its next start.
 
         See `Promotion.run`.
         """
         return await Promotion(self, name).run(force=force)
 
     async def close(self) -> list[str]:
-        """Stop every member, nodes first; names of those that had to be killed."""
+        """Stop every member, nodes first; return the names of those that had to be killed."""
         names = list(reversed(self.names))
         return [name for name in names if not await self.stop(name)]
 
@@ -210,47 +210,47 @@ class LocalCluster:
         Raises `ClusterError` with the end of its log if it ended or takes too long.
         """
         member, process = self.plan.member(name), self._process(name)
-        what = f"is not serving after {timeout_s:g} s"
+        problem = f"is not serving after {timeout_s:g} s"
         with trio.move_on_after(timeout_s):
             async with self.admin() as admin:
                 while process.pid() is not None:
                     if (await self.look(member, admin)).is_serving:
                         return
                     await trio.sleep(LOOK_S)
-            what = f"ended with code {await process.wait_ended()}"
-        raise ClusterError(f"{name} {what}; {process.log_path} ends with:\n{process.log_tail()}")
+            problem = f"ended with code {await process.wait_ended()}"
+        raise ClusterError(f"{name} {problem}; {process.log_path} ends with:\n{process.log_tail()}")
 
     async def status(self) -> list[MemberStatus]:
-        found: dict[str, MemberStatus] = {}
+        statuses: dict[str, MemberStatus] = {}
 
         async def find(member: ClusterMember) -> None:
-            found[member.name] = await self.look(member, admin)
+            statuses[member.name] = await self.look(member, admin)
 
         async with self.admin() as admin, trio.open_nursery() as nursery:
             for member in self.plan.members:  # at once: each may be silent for seconds
                 nursery.start_soon(find, member)
-        return [found[name] for name in self.names]
+        return [statuses[name] for name in self.names]
 
     async def group(self, broker: str = BROKER_NAME) -> GroupStatus | None:
-        """What the controller says of a group; None for a cluster without failover.
+        """Return the controller's record of a group; None for a cluster without failover.
 
-        Raises `ClusterError`, `ClientError`, `RemotingError`: why nobody knows.
+        Raises `ClusterError`, `ClientError` or `RemotingError` if the record cannot be read.
         """
         if not self.plan.failover:
             return None
         async with self.admin() as admin:
-            found = (await admin.failover_groups()).get(broker)
-        if found is None:
+            record = (await admin.failover_groups()).get(broker)
+        if record is None:
             log = self.member_directory(NAMESERVER) / LOG
             raise ClusterError(f"its controller knows of no group {broker}: see {log}")
-        if "damaged" in found:
-            raise ClusterError(found["damaged"])
-        return self._group_status(broker, found)
+        if "damaged" in record:
+            raise ClusterError(record["damaged"])
+        return self._group_status(broker, record)
 
     async def hand_over(self, name: str | None = None) -> GroupStatus:
-        """Have another node lead that has everything: this one, or the first that does.
+        """Have another node lead that holds all messages: this one, or the first such node.
 
-        Of several groups one has to be named, by a node or its broker name. Raises `ClusterError`,
+        In a cluster of several groups, name a node or a broker. Raises `ClusterError`,
         `ClientError`, `RemotingError`.
         """
         if not self.plan.failover:
@@ -263,21 +263,21 @@ class LocalCluster:
         if to == group.leader:
             raise ClusterError(f"{name} leads already")
         async with self.admin() as admin:
-            found = await admin.hand_over(leader.address, broker, to=to, epoch=group.epoch)
-        return self._group_status(broker, {"entry": found})
+            entry = await admin.hand_over(leader.address, broker, to=to, epoch=group.epoch)
+        return self._group_status(broker, {"entry": entry})
 
     async def force_leader(self, name: str) -> GroupStatus:
-        """Let this node lead, whatever it lacks. Raises as `hand_over`."""
+        """Make this node the leader, whatever it lacks. Raises as `hand_over`."""
         if not self.plan.failover:
             raise ClusterError("it has no failover: use `cluster promote --force`")
         self._check_node(name)
         member = self.plan.member(name)
         async with self.admin() as admin:
-            found = await admin.force_leader(member.broker, member.broker_id)
-        return self._group_status(member.broker, {"entry": found})
+            entry = await admin.force_leader(member.broker, member.broker_id)
+        return self._group_status(member.broker, {"entry": entry})
 
     def _led_by(self, name: str | None) -> tuple[str, int]:
-        """The group that somebody meant, and who is to lead it: a replica's number, or -1: any."""
+        """Return the group of a name, and the replica that is to lead it; -1: any."""
         brokers = self.plan.brokers
         if name in brokers or (name is None and len(brokers) == 1):
             return name or brokers[0], -1
@@ -286,31 +286,31 @@ class LocalCluster:
         self._check_node(name)
         return self.plan.member(name).broker, self.plan.member(name).broker_id
 
-    def _group_status(self, broker: str, found: Mapping[str, Any]) -> GroupStatus:
+    def _group_status(self, broker: str, record: Mapping[str, Any]) -> GroupStatus:
         names = {member.broker_id: member.name for member in self.plan.nodes(broker)}
-        return GroupStatus.read(found, names)
+        return GroupStatus.read(record, names)
 
     def _check_node(self, name: str) -> None:
         if name not in self.nodes:
             raise ClusterError(f"{name!r} is no node of it: {', '.join(self.nodes)} are")
 
     def admin(self) -> Admin:
-        """A client for administration, to be entered."""
+        """Return an administration client, to be entered."""
         return Admin(self.world, nameservers=self.nameserver_address, timeout_s=ASK_S)
 
     async def look(self, member: ClusterMember, admin: Admin) -> MemberStatus:
-        """What one member does at the moment."""
+        """Return the current status of one member."""
         pid = self._process(member.name).pid()
         is_routed = False
         info, broker_id = None, member.broker_id
         if pid is not None:
             with suppress(ClientError, RemotingError):
                 table = (await admin.cluster()).broker_addr_table
-                found = table.get(member.broker)
-                addresses = found.broker_addrs if found else {}
+                broker = table.get(member.broker)
+                addresses = broker.broker_addrs if broker else {}
                 if self.plan.failover:
-                    found_ids = [one for one, at in addresses.items() if at == member.address]
-                    broker_id = found_ids[0] if found_ids else member.broker_id
+                    ids = [one for one, at in addresses.items() if at == member.address]
+                    broker_id = ids[0] if ids else member.broker_id
                 is_routed = not member.is_node or addresses.get(broker_id) == member.address
             with suppress(ClientError, RemotingError):
                 if member.is_node:
@@ -326,7 +326,8 @@ class LocalCluster:
         return self._processes[name]
 
     def _command(self, member: ClusterMember) -> list[str]:
-        """It writes to the log that its output goes to from the first, so that it rotates it."""
+        """Return a member's command. The process itself opens the log to which its output goes, so
+        that it can rotate it."""
         options = ["node", "-c", CONFIG]
         if not member.is_node:
             options = ["nameserver"]

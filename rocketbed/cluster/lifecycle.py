@@ -1,8 +1,8 @@
-"""A directory's cluster as a whole: claimed, made or found, started, and removed.
+"""Life cycle of a directory's cluster: locked, created or loaded, started, and removed.
 
-One command at a time: two that start, stop or promote at once would each do half of it. What is
-locked is the directory itself (flock), so there is no file to be left behind, and the lock of
-a killed command dies with it.
+Only one command works at a time, since two that start, stop or promote at once would each do half
+of it. The lock is on the directory itself (flock), so there is no lock file, and the lock of a
+killed command ends with it.
 """
 
 import fcntl
@@ -20,28 +20,31 @@ from rocketbed.cluster.plan import FILE, ClusterError
 from rocketbed.cluster.status import MemberStatus
 
 READY_S: Final = 2.0
-"""For nodes that serve to find each other; one that cannot says why."""
+"""Time for nodes that serve to find each other, seconds; one that does not gives its reason."""
 
 
-def known(directory: Path, *, docker: bool, say: Callable[[str], None]) -> LocalCluster | None:
-    """The cluster that a directory has. Raises `ClusterError` for one that is no containers'."""
+def load_existing(
+    directory: Path, *, docker: bool, say: Callable[[str], None]
+) -> LocalCluster | None:
+    """Return the cluster of a directory, or None. Raises `ClusterError` for a cluster of processes
+    if `docker`."""
     if not (directory / FILE).exists():
         return None
     say(
         f"{directory} already holds a cluster, which keeps its own options: `rocketbed cluster"
         f" down --remove --dir {directory}` deletes it, with its data"
     )
-    found = LocalCluster.load(directory)
-    if docker and not found.plan.subnet:
+    cluster = LocalCluster.load(directory)
+    if docker and not cluster.plan.subnet:
         raise ClusterError(
             f"the cluster of {directory} runs as processes: choose another --dir for one in "
             "containers, or delete it (cluster down --remove)"
         )
-    return found
+    return cluster
 
 
 def create(directory: Path, *, docker: bool, **options: Any) -> LocalCluster:
-    """A new one, of processes or in containers; the options are `LocalCluster.create`'s."""
+    """Create a cluster, of processes or in containers; the options are `LocalCluster.create`'s."""
     if docker:
         from rocketbed.cluster.docker.cluster import DockerCluster
 
@@ -50,14 +53,15 @@ def create(directory: Path, *, docker: bool, **options: Any) -> LocalCluster:
 
 
 def missing(cluster: LocalCluster) -> list[str]:
-    """Members that do not run."""
+    """Return the members that do not run."""
     return [name for name in cluster.names if cluster.pid(name) is None]
 
 
 async def start_missing(cluster: LocalCluster) -> list[MemberStatus]:
-    """Start what does not run and wait until it serves; what did not come up is ended again.
+    """Start the members that do not run and wait until they serve; those that fail are stopped
+    again.
 
-    Nodes that still look for each other then are given a moment.
+    Then wait a moment for nodes that still look for each other.
     """
     names = missing(cluster)
     if names:
@@ -86,16 +90,16 @@ def remove_files(cluster: LocalCluster) -> None:
 
 @contextmanager
 def claimed(directory: Path, *, make: bool = False) -> Iterator[None]:
-    """Keep other commands off a cluster's directory meanwhile. Does not wait.
+    """Lock a cluster's directory against other commands. Does not wait.
 
-    With `make` the directory is made; one that stays empty is taken away again. Without it nothing
-    is done where there is none. Raises `ClusterError` when another command is at work there, or
-    the directory cannot be had.
+    With `make` the directory is created, and removed again if it stays empty. Without it a missing
+    directory is not locked. Raises `ClusterError` when another command holds the lock, or the
+    directory cannot be used.
     """
     directory = directory.absolute()
-    made: list[Path] = []
+    created: list[Path] = []
     try:
-        descriptor = _locked(directory, make, made)
+        descriptor = _locked(directory, make, created)
     except BlockingIOError:
         raise ClusterError(
             f"another command is using the cluster in {directory}: wait for it to finish, or"
@@ -108,20 +112,21 @@ def claimed(directory: Path, *, make: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        for path in made:
-            with suppress(OSError):  # not empty, or gone
+        for path in created:
+            with suppress(OSError):  # not empty, or already removed
                 path.rmdir()
         if descriptor is not None:
             os.close(descriptor)
 
 
-def _locked(directory: Path, make: bool, made: list[Path]) -> int | None:
-    """A descriptor that holds the lock; None where there is nothing. Raises `OSError`."""
+def _locked(directory: Path, make: bool, created: list[Path]) -> int | None:
+    """Return a descriptor that holds the lock; None if the directory is missing. Raises
+    `OSError`."""
     while True:
         if make:
             missing = [path for path in (directory, *directory.parents) if not path.exists()]
             directory.mkdir(parents=True, exist_ok=True)
-            made[:] = missing
+            created[:] = missing
         try:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
@@ -136,4 +141,4 @@ def _locked(directory: Path, make: bool, made: list[Path]) -> int | None:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # somebody removed it just now
+        os.close(descriptor)  # it was removed just now

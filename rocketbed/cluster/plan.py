@@ -1,10 +1,10 @@
-"""What a local cluster consists of: members, ports, settings. Kept as `cluster.json`.
+"""Plan of a local cluster: members, ports, settings. Stored as `cluster.json`.
 
-One broker name with a master (id 0) and its slaves, behind one nameserver. Ports stay the same
-over restarts, so that a client finds a member where it was. Roles change when a slave is promoted;
-names do not, so `slave-1` may be the master. With failover there are `node-1`, `node-2`, ..., and
-the controller beside the nameserver says who leads. Of several groups, each of which is a broker
-name, the members are called `a-node-1`, ..., `b-node-1`, ...
+A group is one broker name with a master (id 0) and its slaves, behind one nameserver. Ports stay
+the same over restarts, so that a client finds a member where it was. Roles change when a slave is
+promoted; names do not, so `slave-1` may be the master. With failover the members are `node-1`,
+`node-2`, ..., and the controller in the nameserver elects the leader. With several groups, each of
+them a broker name, the members are called `a-node-1`, ..., `b-node-1`, ...
 """
 
 import json
@@ -22,12 +22,12 @@ from rocketbed.wire.properties_text import parse_properties, render_properties
 NAMESERVER = "nameserver"
 MASTER = "master"
 BROKER_NAME = "broker-a"
-"""Of the only group, or of the first one."""
+"""Broker name of the only group, or of the first one."""
 CLUSTER_NAME = "local"
 FILE = "cluster.json"
 CONFIG = "broker.conf"
 REGISTER = "register.db"
-"""The controller's, in the nameserver's directory."""
+"""File of the controller's register, in the nameserver's directory."""
 MIB = 1024 * 1024
 
 SMALL_FILES = {
@@ -35,17 +35,18 @@ SMALL_FILES = {
     "maxHashSlotNum": "200000",
     "maxIndexNum": "800000",
 }
-"""RocketMQ's defaults reserve 1.4 GB for each node before its first message."""
+"""Settings that reduce the space reserved per node: RocketMQ's defaults take 1.4 GB before the
+first message."""
 
 FIRST_NODE_STEP = 1035
-"""From the nameserver's port to the master's: 9876 and 10911, as everywhere."""
+"""Difference of the nameserver's and the master's default ports: 9876 and 10911."""
 NODE_STEP = 10
 GROUPS_MAX: Final = 7
-"""As many as a scenario has names for (`watch.toml`)."""
+"""Most groups: as many as a scenario has names for (`watch.toml`)."""
 
 
 class ClusterError(RocketbedError):
-    """A local cluster that cannot be set up or does not come up; the message says why."""
+    """A local cluster cannot be set up or does not start; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +59,9 @@ class ClusterMember:
     """0 for the master, which changes with a promotion; with failover the replica's number; -1 for
     a nameserver."""
     broker: str = BROKER_NAME
-    """A node's group, `brokerName`."""
+    """Group of a node, `brokerName`."""
     host: str = HOST
-    """Where it listens: loopback, or a container's own address."""
+    """Host at which it listens: loopback, or a container's own address."""
 
     @property
     def is_node(self) -> bool:
@@ -68,21 +69,21 @@ class ClusterMember:
 
     @property
     def address(self) -> str:
-        """Where it listens, `host:port`."""
+        """Address at which it listens, `host:port`."""
         return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """A cluster as it was asked for."""
+    """Members and options of a cluster."""
 
     members: tuple[ClusterMember, ...]
     sync: bool = True
-    """Whether the master waits for a slave before it acknowledges (SYNC_MASTER)."""
+    """True if the master waits for a slave before it acknowledges (SYNC_MASTER)."""
     in_sync_replicas: int = 2
     """With `sync`: copies that hold a message before it is acknowledged, the master's included."""
     flush: Literal["sync", "async"] = "async"
-    """Whether a message is acknowledged only once it is on disk."""
+    """"sync" if a message is acknowledged only once it is on disk."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further settings of every node, by RocketMQ's names."""
     subnet: str = ""
@@ -92,30 +93,30 @@ class ClusterPlan:
     published: int = 0
     """Host port forwarded to the nameserver of a cluster in containers; 0: none."""
     failover: bool = False
-    """Whether its nodes fail over by themselves."""
+    """True if its nodes fail over automatically."""
     promotions: Mapping[str, int] = field(default_factory=dict)
-    """How often another node was made the master, by group. After each, slaves cut what the new
-    master does not have (`rbDiverged=cut:N`)."""
+    """Number of promotions by group. After each, slaves truncate what the new master does not have
+    (`rbDiverged=cut:N`)."""
 
     @property
     def brokers(self) -> list[str]:
-        """The groups, by their broker names."""
+        """Broker names of the groups."""
         return list(dict.fromkeys(member.broker for member in self.members if member.is_node))
 
     def nodes(self, broker: str) -> list[ClusterMember]:
-        """Those of a group."""
-        return [one for one in self.members if one.is_node and one.broker == broker]
+        """Return the nodes of a group."""
+        return [node for node in self.members if node.is_node and node.broker == broker]
 
     def master(self, broker: str = BROKER_NAME) -> ClusterMember:
-        """Of a group. Raises `ClusterError` in a cluster with failover."""
+        """Return the master of a group. Raises `ClusterError` in a cluster with failover."""
         if self.failover:
             raise ClusterError("its controller says who leads: use `cluster handover`")
         return next(member for member in self.nodes(broker) if member.broker_id == 0)
 
     def promoted(self, name: str) -> "ClusterPlan":
-        """The plan with this slave as its group's master and the former master in its place.
+        """Return the plan with this slave as its group's master, and the former master as a slave.
 
-        Raises `ClusterError` for what is no slave.
+        Raises `ClusterError` if it is no slave.
         """
         member = self.member(name)
         former = self.master(member.broker)
@@ -125,18 +126,19 @@ class ClusterPlan:
             raise ClusterError(f"{name} is already the master")
         ids = {name: 0, former.name: member.broker_id}
         members = tuple(
-            replace(one, broker_id=ids.get(one.name, one.broker_id)) for one in self.members
+            replace(member, broker_id=ids.get(member.name, member.broker_id))
+            for member in self.members
         )
         count = self.promotions.get(member.broker, 0) + 1
         return replace(self, members=members, promotions={**self.promotions, member.broker: count})
 
     def member(self, name: str) -> ClusterMember:
-        """By name. Raises `ClusterError`."""
+        """Return a member by name. Raises `ClusterError`."""
         for member in self.members:
             if member.name == name:
                 return member
-        known = ", ".join(member.name for member in self.members)
-        raise ClusterError(f"unknown member {name}; known: {known}")
+        names = ", ".join(member.name for member in self.members)
+        raise ClusterError(f"unknown member {name}; known: {names}")
 
     def node_settings(self, member: ClusterMember, directory: Path) -> dict[str, str]:
         return {
@@ -160,15 +162,16 @@ class ClusterPlan:
         return {**settings, "rbRegister": REGISTER} if self.failover else settings
 
     def _promise(self, broker: str) -> dict[str, str]:
-        """When a message is acknowledged."""
+        """Return the settings that say when a message is acknowledged."""
         flush = {"flushDiskType": "SYNC_FLUSH" if self.flush == "sync" else "ASYNC_FLUSH"}
         if not self.failover:
             return {**flush, "inSyncReplicas": str(self.in_sync_replicas if self.sync else 1)}
-        # With fewer than three, only disks protect what is acknowledged, which a node knows.
+        # With fewer than three nodes only disks protect acknowledged messages, and the node knows
+        # that.
         return flush if self.flush == "sync" or len(self.nodes(broker)) >= 3 else {}
 
     def role_settings(self, member: ClusterMember) -> dict[str, str]:
-        """Those lines that a promotion changes."""
+        """Return the settings that a promotion changes."""
         if self.failover:
             nodes = self.nodes(member.broker)
             return {"rbReplica": str(member.broker_id), "rbReplicas": str(len(nodes))}
@@ -181,12 +184,12 @@ class ClusterPlan:
         }
 
     def save(self, directory: Path) -> None:
-        """Raises `ClusterError`."""
+        """Write the plan to its directory. Raises `ClusterError`."""
         _write(directory / FILE, json.dumps(asdict(self), indent=2) + "\n")
 
 
 def read_settings(directory: Path) -> dict[str, str]:
-    """A node's `broker.conf`. Raises `ClusterError`."""
+    """Read a node's `broker.conf`. Raises `ClusterError`."""
     path = directory / CONFIG
     try:
         rows = parse_properties(path.read_text(encoding="utf-8"))
@@ -195,25 +198,25 @@ def read_settings(directory: Path) -> dict[str, str]:
     return {key: value for _, key, value in rows}
 
 
-def change_settings(directory: Path, wanted: Mapping[str, str]) -> None:
-    """Let some have these values; what else was edited stays. Raises `ClusterError`."""
-    found = read_settings(directory)
-    if not wanted.items() <= found.items():
-        write_settings(directory, {**found, **wanted})
+def change_settings(directory: Path, changes: Mapping[str, str]) -> None:
+    """Set some settings; others that were edited stay. Raises `ClusterError`."""
+    current = read_settings(directory)
+    if not changes.items() <= current.items():
+        write_settings(directory, {**current, **changes})
 
 
 def write_settings(directory: Path, settings: Mapping[str, str]) -> None:
-    """Let there be these, all at once. Raises `ClusterError`."""
+    """Replace all settings atomically. Raises `ClusterError`."""
     _write(directory / CONFIG, render_properties(settings))
 
 
 def read_plan(directory: Path) -> ClusterPlan:
-    """The plan of a directory. Raises `ClusterError` when there is none, or it is damaged."""
+    """Read the plan of a directory. Raises `ClusterError` when there is none, or it is damaged."""
     path = directory / FILE
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         members = tuple(ClusterMember(**row) for row in value.pop("members"))
-        if isinstance(count := value["promotions"], int):  # of a former version
+        if isinstance(count := value["promotions"], int):  # written by an earlier version
             value["promotions"] = {BROKER_NAME: count} if count else {}
         plan = ClusterPlan(members=members, **value)
     except FileNotFoundError:
@@ -241,18 +244,17 @@ def make_plan(
     failover: bool = False,
     groups: int = 1,
 ) -> ClusterPlan:
-    """A plan for a master and its slaves, or so many of each; `port` is the nameserver's, 0 takes
-    free ports.
+    """Plan a master and its slaves, or `groups` of them; `port` is the nameserver's, 0 picks free
+    ports.
 
-    With `places` (host and port of each, the nameserver's first) they are there, not on loopback.
-    `settings` are for the `broker.conf` of every node.
-    Raises `ClusterError` when a port is taken.
+    `places` are the host and port of each member, the nameserver's first, instead of loopback.
+    `settings` are for the `broker.conf` of every node. Raises `ClusterError` when a port is in use.
     """
     names = node_names(slaves, failover=failover, groups=groups)
     if not places:
         ports = _fixed_ports(port, len(names)) if port else free_ports(1, len(names))
-        places = [(HOST, one) for one in ports]
-    (host, own), *others = places
+        places = [(HOST, number) for number in ports]
+    (host, own), *node_places = places
     members = [ClusterMember(name=NAMESERVER, host=host, port=own)]
     ids = [
         (f"broker-{letter}", number + failover)
@@ -261,7 +263,7 @@ def make_plan(
     ]
     members += [
         ClusterMember(name=name, host=host, port=port, broker_id=number, broker=broker)
-        for name, (broker, number), (host, port) in zip(names, ids, others, strict=True)
+        for name, (broker, number), (host, port) in zip(names, ids, node_places, strict=True)
     ]
     return ClusterPlan(
         members=tuple(members),
@@ -274,8 +276,8 @@ def make_plan(
 
 
 def node_names(slaves: int, *, failover: bool = False, groups: int = 1) -> list[str]:
-    """`master`, `slave-1`, ..., or with failover `node-1`, ...; of several groups `a-master`, ...,
-    one after the other. Raises `ClusterError`."""
+    """Return the names of the nodes: `master`, `slave-1`, ..., or with failover `node-1`, ...; with
+    several groups `a-master`, ..., group by group. Raises `ClusterError`."""
     if slaves < 0 or slaves > 16:
         raise ClusterError(f"the number of slaves must be 0 to 16, not {slaves}")
     if groups < 1 or groups > GROUPS_MAX:
@@ -298,12 +300,12 @@ def _write(path: Path, text: str) -> None:
 
 def _fixed_ports(port: int, nodes: int) -> list[int]:
     first = port + FIRST_NODE_STEP
-    found = [port, *(first + NODE_STEP * number for number in range(nodes))]
-    if found[-1] + 1 > 65_535:
+    ports = [port, *(first + NODE_STEP * number for number in range(nodes))]
+    if ports[-1] + 1 > 65_535:
         raise ClusterError(f"port {port} leaves no room for the nodes' ports: choose a lower one")
-    needed = [port, *(one for node in found[1:] for one in node_ports(node))]
-    taken = [one for one in needed if not is_free(one)]
-    if taken:
-        listed = ", ".join(map(str, taken))
+    needed = [port, *(number for node in ports[1:] for number in node_ports(node))]
+    in_use = [number for number in needed if not is_free(number)]
+    if in_use:
+        listed = ", ".join(map(str, in_use))
         raise ClusterError(f"ports in use: {listed}; stop what listens there or choose --port")
-    return found
+    return ports

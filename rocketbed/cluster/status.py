@@ -1,4 +1,4 @@
-"""What one member of a cluster that outlives its starter does at the moment."""
+"""Current status of one member of a cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from rocketbed.cluster.plan import NAMESERVER, ClusterMember
 class MemberStatus:
     member: ClusterMember
     pid: int | None
-    """None: it does not run."""
+    """Process id; None if it does not run."""
     info: Mapping[str, str] | None
-    """A node's runtime information; None when it does not answer."""
+    """Runtime information of a node; None when it does not answer."""
     is_routed: bool
-    """Whether the nameserver routes to it; of a nameserver, whether it answers."""
+    """True if the nameserver routes to it; for a nameserver, if it answers."""
     broker_id: int
-    """By which it is routed, if it is; with failover that is 0 for the one that leads."""
+    """Broker id of its route, if it has one; with failover 0 for the leader."""
 
     @property
     def is_serving(self) -> bool:
@@ -32,7 +32,7 @@ class MemberStatus:
 
     @property
     def state(self) -> str:
-        """`down`, `serving`, `not routed` (it answers, and no nameserver says where it is) or `not
+        """`down`, `serving`, `not routed` (it answers, but no nameserver has it) or `not
         serving`."""
         if self.pid is None:
             return "down"
@@ -58,51 +58,56 @@ class MemberStatus:
 
     @property
     def remarks(self) -> list[str]:
-        """Why clients cannot use a node, and what is, or was, wrong with its store; empty if it has
-        nothing to tell."""
+        """Reasons why clients cannot use a node, and present or past trouble of its store; empty if
+        none."""
         info = self.info or {}
-        found = []
+        remarks = []
         if info.get("trouble"):
-            found.append(f"trouble: {info['trouble']}")
+            remarks.append(f"trouble: {info['trouble']}")
         if self.not_ready and self.not_ready != info.get("trouble"):
-            found.append(f"not ready: {self.not_ready}")
+            remarks.append(f"not ready: {self.not_ready}")
         if info.get("damagedRanges"):
-            found.append(f"damage in the log, bytes {info['damagedRanges']}: heal it")
+            remarks.append(f"damage in the log, bytes {info['damagedRanges']}: heal it")
         if info.get("indexDamage"):
-            found.append(f"the index is damaged: {info['indexDamage']}; start the node again")
+            remarks.append(f"the index is damaged: {info['indexDamage']}; start the node again")
         for cut in filter(None, info.get("acceptedCuts", "").split(";")):
-            offset, known, messages = (*cut.split(":"), "?", "?")[:3]
-            found.append(
-                f"cut at {offset} by an operator's order: it was on disk up to {known}, at most"
+            offset, flushed, messages = (*cut.split(":"), "?", "?")[:3]
+            remarks.append(
+                f"cut at {offset} by an operator's order: it was on disk up to {flushed}, at most"
                 f" {messages} acknowledged messages were given up"
             )
-        if kept := self.offset("keptCutBytes"):
-            found.append(
-                f"{kept} bytes that were cut off the log, or replaced, are kept in rocketbed.cut in"
-                " its store: look whether they hold messages that are missed, then move them away"
+        if kept_bytes := self.offset("keptCutBytes"):
+            remarks.append(
+                f"{kept_bytes} bytes that were cut off the log, or replaced, are kept in"
+                " rocketbed.cut in its store: look whether they hold messages that are missed, then"
+                " move them away"
             )
         if unmade := info.get("queuesUnmade"):
-            found.append(f"queues of {unmade} are made again from the log: a stop now is not clean")
+            remarks.append(
+                f"queues of {unmade} are made again from the log: a stop now is not clean"
+            )
         if mended := self.offset("mendedUnits"):
-            found.append(f"{mended} queue units were not what the log says; they are mended")
+            remarks.append(f"{mended} queue units were not what the log says; they are mended")
         if unqueued := self.unqueued:
-            found.append(unqueued)
-        return found
+            remarks.append(unqueued)
+        return remarks
 
     @property
     def not_ready(self) -> str:
-        """Why clients cannot use a node, in its own words; empty if they can, or it is silent."""
+        """Reason why clients cannot use a node, as it reports it; empty if they can, or it does not
+        answer."""
         return (self.info or {}).get("rbNotReady", "")
 
     @property
     def unqueued(self) -> str:
-        """Which messages of a node nobody can pull there, in words; empty if there are none."""
+        """Description of a node's messages that cannot be pulled from it; empty if there are
+        none."""
         if not (count := self.offset("unqueuedRecords")):
             return ""
         where = (self.info or {}).get("unqueuedWhere", "")
         return f"{count} good records stand in no queue" + (f" ({where})" if where else "")
 
     def offset(self, name: str) -> int | None:
-        """A number of the runtime information, such as `commitLogMaxOffset`."""
+        """Return a number of the runtime information, such as `commitLogMaxOffset`."""
         text = (self.info or {}).get(name, "")
         return int(text) if text.isdigit() else None

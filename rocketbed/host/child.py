@@ -1,7 +1,7 @@
 """A forked process that works and sends one value back: it may hang, crash or be killed.
 
-The child inherits all that this process has loaded; what it changes in memory goes with it. Nothing
-leaves `Child.__init__` in the child, so that nothing of its parent runs twice.
+The child inherits everything that this process has loaded; its changes in memory are lost. The
+child never returns from `Child.__init__`, so that nothing of its parent runs twice.
 """
 
 import math
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class NothingSent(Exception):
-    """A child ended without a value; `code` is a process's, negative for a signal."""
+    """A child ended without a value; `code` is its exit code, negative for a signal."""
 
     def __init__(self, code: int) -> None:
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
@@ -35,21 +35,23 @@ class NothingSent(Exception):
 
 
 @contextmanager
-def held() -> Iterator[set[signal.Signals]]:
-    """Signals that interrupt a command wait until this is over; gives the mask from before."""
+def signals_blocked() -> Iterator[set[signal.Signals]]:
+    """Delay signals that interrupt a command until the end of the block; yields the previous
+    mask."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # may raise for one that came just now
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # may raise for a signal of this moment
         yield {signal.Signals(number) for number in mask}
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class Child(Generic[T]):
-    """One forked process. Made, asked and ended while signals are `held`.
+    """One forked process. Create it, ask it and end it while signals are `held`.
 
-    `work` is given what sends a value and ends the process at once; what it returns is sent too.
-    What it raises ends the process without a value. `mask` are the signals blocked before `held`.
+    `work` is called with a function that sends a value and ends the process at once; its return
+    value is sent too. If it raises, the process ends without a value. `mask` are the signals
+    blocked before `held`.
     """
 
     def __init__(
@@ -57,17 +59,17 @@ class Child(Generic[T]):
     ) -> None:
         self._data = bytearray()
         self._is_over = False
-        self.pipe, theirs = os.pipe()
+        self.pipe, child_end = os.pipe()
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of others do not matter
+            warnings.simplefilter("ignore", DeprecationWarning)  # other threads do not matter
             self.pid = os.fork()
         if self.pid == 0:
             os.close(self.pipe)
-            _live(parent, theirs, work, mask)
-        os.close(theirs)
+            _run_child(parent, child_end, work, mask)
+        os.close(child_end)
 
     def read(self) -> bool:
         """Read what is available; True at EOF."""
@@ -76,7 +78,7 @@ class Child(Generic[T]):
         return not data
 
     def value(self) -> T:
-        """What it sent, once all was read. Raises `NothingSent`."""
+        """Return the value that was sent, once all was read. Raises `NothingSent`."""
         _, status = os.waitpid(self.pid, 0)
         self._is_over = True
         os.close(self.pipe)
@@ -87,7 +89,7 @@ class Child(Generic[T]):
         return value
 
     def kill(self, number: signal.Signals) -> None:
-        """Send a signal, unless it is gone: its pid may be somebody else's then."""
+        """Send a signal, unless the process has ended: its pid may then belong to another."""
         if not self._is_over:
             os.kill(self.pid, number)
 
@@ -107,14 +109,15 @@ class Child(Generic[T]):
 
 
 def readable(pipes: Iterable[int], seconds: float) -> list[int]:
-    """Pipes that have something or were closed; `poll`, since descriptors may be above 1,023."""
+    """Return the pipes that have data or were closed; by `poll`, since descriptors may be above
+    1,023."""
     poll = select.poll()
     for pipe in pipes:
         poll.register(pipe, select.POLLIN)
     return [pipe for pipe, _ in poll.poll(math.ceil(1000 * max(seconds, 0.0)))]
 
 
-def _live(
+def _run_child(
     parent: int,
     pipe: int,
     work: Callable[[Callable[[T], NoReturn]], T],

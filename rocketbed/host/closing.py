@@ -1,4 +1,5 @@
-"""What holds something until it is closed. Standard library only: the janitor uses it."""
+"""Base of objects that hold something until they are closed. Standard library only: the reaper uses
+it."""
 
 from abc import ABC, abstractmethod
 from typing import Self
@@ -9,7 +10,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> object:
-        """Let go of what is held."""
+        """Release what is held."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""The error of what the host cannot do."""
+"""Error of an operation that the host cannot do."""
 
 
 class HostError(Exception):

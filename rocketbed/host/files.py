@@ -1,12 +1,12 @@
-"""Small files that others read while they are written."""
+"""Small files that other processes read while they are written."""
 
 from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Let a file have this text: who reads it finds what it had before, or all of the new one.
+    """Replace the text of a file atomically: readers see the old text or the new one.
 
-    Raises `OSError`; what was there is as it was then.
+    Raises `OSError`; the file is then unchanged.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     try:

@@ -1,8 +1,8 @@
-"""Crash points by name in real processes: the node dies when it passes a mark.
+"""Crash points by name in real processes: the node dies when it reaches a mark.
 
 A node's `World.mark` does nothing in production. The launcher of a tied process
-(`rocketbed.host.parent_death`) puts a function there that looks into a small mapped file, so the
-node itself stays as it is.
+(`rocketbed.host.parent_death`) replaces it by a function that reads a small mapped file, so the
+node's code stays unchanged.
 """
 
 import mmap
@@ -19,19 +19,19 @@ SIZE: Final = 256
 
 
 class Marks:
-    """The harness's side: which mark a node dies at."""
+    """Harness's side: sets the mark at which a node dies."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory.absolute() / "marks"
 
     def environment(self) -> dict[str, str]:
-        """For a start; makes the file if it is not there."""
+        """Return the environment for a start; create the file if missing."""
         if not self._path.exists():
             self.crash_at(None)
         return {VARIABLE: str(self._path)}
 
     def crash_at(self, pattern: str | None) -> None:
-        """Die at the next mark of such a name; None: at none."""
+        """Die at the next mark that matches this pattern; None: at none."""
         data = (pattern or "").encode().ljust(SIZE, b"\0")
         if len(data) > SIZE:
             raise ValueError(f"a mark pattern is limited to {SIZE} bytes")
@@ -44,7 +44,7 @@ class Marks:
 
 
 def watched(path: str) -> Callable[[str], None]:
-    """The node's side: a `World.mark` that dies where the file says so."""
+    """Node's side: return a `World.mark` that dies where the file says so."""
     with open(path, "rb") as file:
         view = mmap.mmap(file.fileno(), SIZE, access=mmap.ACCESS_READ)
 

@@ -1,8 +1,8 @@
-"""One process of a local cluster, started apart from us and found again by its pid file.
+"""A process of a local cluster, started detached and found again by its pid file.
 
-A pid alone may belong to someone else by now. So the file also keeps when the process began, and a
-signal goes through a descriptor (`pidfd`) that was opened before the two were compared: it reaches
-our process or nobody.
+A pid alone may belong to another process by now. So the file also has the process's start time, and
+a signal goes through a descriptor (`pidfd`) that was opened before the two were compared: it
+reaches the member's process or none.
 """
 
 import signal
@@ -20,38 +20,38 @@ from rocketbed.host.janitor import processes
 from rocketbed.wire.errors import RocketbedError
 
 LOG: Final = "log"
-"""In a program's own directory."""
+"""File of a program's output, in its own directory."""
 LOG_TAIL = 2000
 """Bytes of a log that an error shows."""
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""By pid, what this program started, ended or not. Kept here, not in `ManagedProcess`,
-since a cluster may outlive the object that started it, and another object may see its end."""
+"""Processes that this program started, ended or not, by pid. Not in `ManagedProcess`, since a
+cluster may outlive the object that started it, and another object may see its end."""
 
 
 class ProcessError(RocketbedError):
-    """A process that did not start, or is not what it should be; the message says which log."""
+    """A process did not start, or is not the expected one; the message names its log."""
 
 
 class Launched(Protocol):
-    """A program on a machine of a cluster, over one life; signals and exit codes are POSIX's."""
+    """A program on a machine of a cluster, for one life; signals and exit codes are POSIX's."""
 
     @property
     def log_path(self) -> Path:
-        """What it printed, and what earlier ones with this name did."""
+        """File of its output, and that of earlier programs of this name."""
 
     async def launch(self) -> int:
-        """Start it; its pid in this system's numbers. Raises `RocketbedError`."""
+        """Start it; return its pid on this system. Raises `RocketbedError`."""
 
     def pid(self) -> int | None:
-        """While it runs."""
+        """Pid while it runs, else None."""
 
     async def send(self, number: signal.Signals) -> bool:
         """Send a signal; False when it does not run."""
 
     async def wait_ended(self) -> int | None:
-        """Wait for its end; its exit code (negative: the signal)."""
+        """Wait for its end; return its exit code (negative: the signal)."""
 
 
 class ManagedProcess:
@@ -67,16 +67,16 @@ class ManagedProcess:
 
     @property
     def pid_path(self) -> Path:
-        """Two lines: the pid, and when it began by the kernel's count."""
+        """File of two lines: the pid, and the start time in kernel ticks."""
         return self.directory / "pid"
 
     @property
     def log_path(self) -> Path:
-        """What it printed, all its starts one after the other; older lines may be in `log.1`."""
+        """File of the output of all its starts; older lines may be in `log.1`."""
         return self.directory / LOG
 
     def start(self) -> int:
-        """Start it detached from our terminal; its pid. Raises `ProcessError` if it runs."""
+        """Start it detached from the terminal; return its pid. Raises `ProcessError` if it runs."""
         running = self.pid()
         if running is not None:
             raise ProcessError(f"{self.name} is already running as process {running}")
@@ -96,7 +96,7 @@ class ManagedProcess:
         return pid
 
     def pid(self) -> int | None:
-        """The running process, None when there is none."""
+        """Return the pid of the running process, None when there is none."""
         with self._opened() as descriptor:
             return None if descriptor is None else self._pid
 
@@ -107,7 +107,7 @@ class ManagedProcess:
         return self.signal(number)
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; False when the process is not there."""
+        """Send a signal; False when the process does not run."""
         with self._opened() as descriptor, suppress(ProcessLookupError):
             if descriptor is not None:
                 signal.pidfd_send_signal(descriptor, number)
@@ -117,19 +117,20 @@ class ManagedProcess:
     async def wait_ended(self) -> int | None:
         """Wait until the process has ended.
 
-        Its exit code (negative: the signal), or None when it was not started by this program.
+        Returns its exit code (negative: the signal), or None when it was not started by this
+        program.
         """
         with self._opened() as descriptor:
             if descriptor is not None:
                 await trio.lowlevel.wait_readable(descriptor)
         with suppress(OSError, ValueError):
             if self._pid is None or self._stored()[0] == self._pid:
-                self.pid_path.unlink()  # and not that of a later start
+                self.pid_path.unlink()  # unless it is that of a later start
         child = None if self._pid is None else _children.get(self._pid)
         return None if child is None else child.wait()
 
     def log_tail(self) -> str:
-        """The end of the log; empty when there is none."""
+        """Return the end of the log; empty when there is none."""
         data = self.log_path.read_bytes() if self.log_path.exists() else b""
         return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
 
@@ -139,18 +140,19 @@ class ManagedProcess:
 
     @contextmanager
     def _opened(self) -> Iterator[int | None]:
-        """A descriptor of the process, if it still is the one that we started."""
+        """Yield a descriptor of the process, if it is still the one that was started."""
         with ExitStack() as stack:
-            found = None
+            opened = None
             with suppress(OSError, ValueError):
                 pid, began = self._stored()
                 descriptor = stack.enter_context(processes.opened(pid))
-                # After the descriptor: the pid cannot have passed to another process in between.
+                # After opening the descriptor: the pid cannot have passed to another process in
+                # between.
                 if processes.is_alive(pid, began):
-                    self._pid, found = pid, descriptor
-            yield found
+                    self._pid, opened = pid, descriptor
+            yield opened
 
 
 def rocketbed_command(*arguments: str) -> list[str]:
-    """The command line of one of our programs, with Python's safe path."""
+    """Return the command line of a rocketbed program, with Python's safe path."""
     return [sys.executable, "-P", "-m", "rocketbed", *arguments]

@@ -2,9 +2,9 @@
 
     python -P -m rocketbed.host.parent_death <pid of the starter> node -c broker.conf
 
-A trial kills on purpose and may be killed itself; what it started must not outlive it. So the
-kernel is told to send SIGKILL to this process when the thread that started it ends, and only then
-the command runs. It is done here, not between fork and exec, since the starter may have threads.
+A chaos run kills on purpose and may be killed itself; the processes it started must not outlive it.
+So the kernel is told to send SIGKILL to this process when the thread that started it ends, and only
+then the command runs. This is not done between fork and exec, since the starter may have threads.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ EXIT_ORPHAN: Final = 1
 
 
 def tie_to(parent: int) -> bool:
-    """Die when the thread that started this process ends; False when `parent` is gone already.
+    """Die when the thread that started this process ends; False when `parent` has already ended.
 
-    Raises `OSError` where the kernel refuses.
+    Raises `OSError` if the kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
@@ -30,12 +30,12 @@ def tie_to(parent: int) -> bool:
 
 
 def tied_command(*arguments: str) -> list[str]:
-    """The command line of one of our programs, tied to this process."""
+    """Return the command line of a rocketbed program, tied to this process."""
     return [sys.executable, "-P", "-m", __name__, str(os.getpid()), *arguments]
 
 
 def _watch_marks() -> None:
-    """Let marks be crash points, where the harness wants that (`rocketbed.host.marks`)."""
+    """Make marks crash points, if the harness wants that (`rocketbed.host.marks`)."""
     path = os.environ.get("ROCKETBED_MARKS")
     if path:
         from rocketbed.host.marks import watched
@@ -49,4 +49,4 @@ if __name__ == "__main__":
         sys.exit(EXIT_ORPHAN)
     _watch_marks()
     sys.argv[:] = ["rocketbed", *sys.argv[2:]]
-    runpy.run_module("rocketbed", run_name="__main__")  # by name: it stands above this folder
+    runpy.run_module("rocketbed", run_name="__main__")  # by name, since it is above this folder

@@ -1,12 +1,11 @@
-"""Ports on loopback that nobody uses a moment before they are used.
+"""Free ports on loopback.
 
-They are taken from below the range from which the system gives ports to connections. A port of
-that range would be free only while its server runs: when the server is killed, any connection that
-is opened in the meantime may get it, and the server cannot come back.
+They are taken from below the range from which the system gives ports to connections. A port of that
+range would be free only while its server runs: once the server is killed, any connection may get
+the port, and the server cannot come back.
 
-Between programs that look for ports at the same time that does not help: one may be given a port
-of another's server while that is down. With `ROCKETBED_PORTS=20000-21999` in the environment each
-has a range of its own.
+That does not protect programs from each other: one may be given the port of another's server while
+that is down. With `ROCKETBED_PORTS=20000-21999` in the environment each has a range of its own.
 """
 
 import os
@@ -20,15 +19,15 @@ from rocketbed.wire.errors import RocketbedError
 HOST = "127.0.0.1"
 NAMESERVER_PORT = 9876
 NODE_PORT = 10911
-"""The defaults of RocketMQ."""
+"""Default ports of RocketMQ."""
 FIRST = 10_000
-"""Below are the ports of well-known services."""
+"""First port used; below are the ports of well-known services."""
 PORTS_VARIABLE = "ROCKETBED_PORTS"
-"""Variable of the environment: the only ports that may be taken, first and last."""
+"""Environment variable with the only ports that may be used, first and last."""
 LEAST_PORTS = 100
-"""Fewer are no range: servers are looked for at random."""
+"""Smallest usable range, because ports are drawn at random."""
 TRIES = 5_000
-"""Drawn ports, of which one has to be free."""
+"""Number of random ports to try before giving up."""
 RANGE_PATH = "/proc/sys/net/ipv4/ip_local_port_range"
 _LAST = 65_000
 _random = SystemRandom()
@@ -39,7 +38,7 @@ class PortRangeError(RocketbedError):
 
 
 def is_free(port: int, host: str = HOST) -> bool:
-    """Whether a server could listen on this port now; one that does not notice the question."""
+    """True if a server could listen on this port now; a running server does not notice the test."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -50,20 +49,20 @@ def is_free(port: int, host: str = HOST) -> bool:
 
 
 def node_ports(port: int) -> tuple[int, int, int]:
-    """What a node with this `listenPort` listens on: the port two below, it, replication."""
+    """Return the ports of a node with this `listenPort`: the port two below, it, replication."""
     return port - 2, port, port + 1
 
 
-def free_port(taken: Iterable[int] = ()) -> int:
-    """A port that is free, is not among `taken`, and will not be given to a connection.
+def free_port(in_use: Iterable[int] = ()) -> int:
+    """Return a port that is free, is not among `taken`, and will not be given to a connection.
 
-    Where nearly all ports go to connections, one chosen by the system. Raises `PortRangeError`.
+    If nearly all ports are given to connections, the system chooses one. Raises `PortRangeError`.
     """
-    avoid = set(taken)
-    given = ports_given()
-    allowed = given or range(FIRST, connection_ports_begin())
+    avoid = set(in_use)
+    allowed_ports = allowed_by_environment()
+    allowed = allowed_ports or range(FIRST, connection_ports_begin())
     for _ in range(TRIES):
-        if given or len(allowed) >= 1000:
+        if allowed_ports or len(allowed) >= 1000:
             port = _random.choice(allowed)
         else:
             with socket.socket() as probe:
@@ -71,11 +70,12 @@ def free_port(taken: Iterable[int] = ()) -> int:
                 port = int(probe.getsockname()[1])
         if port not in avoid and is_free(port):
             return port
-    raise PortRangeError(_no_room(given))
+    raise PortRangeError(_no_room(allowed_ports))
 
 
-def ports_given() -> range | None:
-    """The ports that `ROCKETBED_PORTS` allows, `None` without it. Raises `PortRangeError`."""
+def allowed_by_environment() -> range | None:
+    """Return the ports that `ROCKETBED_PORTS` allows, `None` without it. Raises
+    `PortRangeError`."""
     text = os.environ.get(PORTS_VARIABLE)
     if text is None:
         return None
@@ -91,7 +91,7 @@ def ports_given() -> range | None:
 
 
 def connection_ports_begin() -> int:
-    """First port that the system may give to an outgoing connection."""
+    """Return the first port that the system may give to an outgoing connection."""
     try:
         return int(Path(RANGE_PATH).read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
@@ -99,31 +99,36 @@ def connection_ports_begin() -> int:
 
 
 def free_ports(nameservers: int, nodes: int) -> list[int]:
-    """Ports of servers on one address: of each nameserver, then the `listenPort` of each node."""
-    found: list[int] = []
-    taken: set[int] = set()
+    """Return ports of servers on one address: of each nameserver, then the `listenPort` of each
+    node."""
+    ports: list[int] = []
+    in_use: set[int] = set()
     for number in range(nameservers + nodes):
-        found.append(free_port(taken) if number < nameservers else free_node_port(taken))
-        taken.update(node_ports(found[-1]))
-    return found
+        ports.append(free_port(in_use) if number < nameservers else free_node_port(in_use))
+        in_use.update(node_ports(ports[-1]))
+    return ports
 
 
-def free_node_port(taken: Iterable[int] = ()) -> int:
-    """A `listenPort` all of whose ports are free and none of which is among `taken`."""
-    avoid = set(taken)
-    given = ports_given()
+def free_node_port(in_use: Iterable[int] = ()) -> int:
+    """Return a `listenPort` all of whose ports are free and not among `taken`."""
+    avoid = set(in_use)
+    allowed_ports = allowed_by_environment()
     for _ in range(TRIES):
         port = free_port(avoid)
         ports = node_ports(port)
-        if given and not all(one in given for one in ports):
+        if allowed_ports and not all(number in allowed_ports for number in ports):
             continue
         if port + 1 == connection_ports_begin():
-            continue  # the last one would be a connection's
-        if port < _LAST and avoid.isdisjoint(ports) and all(is_free(one) for one in ports):
+            continue  # the last port would be given to a connection
+        if port < _LAST and avoid.isdisjoint(ports) and all(is_free(number) for number in ports):
             return port
-    raise PortRangeError(_no_room(given))
+    raise PortRangeError(_no_room(allowed_ports))
 
 
-def _no_room(given: range | None) -> str:
-    where = f"of {PORTS_VARIABLE}={given[0]}-{given[-1]}" if given else f"of {HOST}"
+def _no_room(allowed_ports: range | None) -> str:
+    where = (
+        f"of {PORTS_VARIABLE}={allowed_ports[0]}-{allowed_ports[-1]}"
+        if allowed_ports
+        else f"of {HOST}"
+    )
     return f"no free ports were found among those {where}: give more, or end what uses them"

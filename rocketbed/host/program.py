@@ -2,9 +2,9 @@
 
     python -P -m rocketbed.host.program <pid of the starter> java ...
 
-The kernel keeps the wish over `exec`, so it is expressed here and the program is put in our place.
-The library that watches our own nodes' disk calls is left behind: it sees no stores to mappings,
-and half of what a program does would look like all of it.
+The kernel keeps the setting over `exec`, so it is made here and then the program replaces this
+process. The preloaded library that watches disk calls of rocketbed nodes is removed: it does not
+see stores to memory mappings, so half of the program's writes would look like all of them.
 """
 
 import os
@@ -18,16 +18,16 @@ PRELOAD: Final = "LD_PRELOAD"
 
 
 def tied_program(command: Sequence[str]) -> list[str]:
-    """A command line whose process dies with this one."""
+    """Return a command line whose process dies with this one."""
     return [sys.executable, "-P", "-m", __name__, str(os.getpid()), *command]
 
 
 def without_shim(environment: dict[str, str]) -> dict[str, str]:
-    """An environment that preloads what moves the clock, and nothing else."""
+    """Return an environment that preloads only the library that shifts the clock."""
     parts = environment.get(PRELOAD, "").split(":")
-    kept = ":".join(part for part in parts if "faketime" in os.path.basename(part))
-    rest = {key: value for key, value in environment.items() if key != PRELOAD}
-    return {**rest, PRELOAD: kept} if kept else rest
+    preload = ":".join(part for part in parts if "faketime" in os.path.basename(part))
+    variables = {key: value for key, value in environment.items() if key != PRELOAD}
+    return {**variables, PRELOAD: preload} if preload else variables
 
 
 if __name__ == "__main__":

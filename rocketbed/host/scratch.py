@@ -1,7 +1,7 @@
-"""Directories for temporary files of runs: in memory, if the system has such a place.
+"""Temporary directories of runs, in memory if the system supports that.
 
-Each place is on record of the janitor before it is made, so that it goes with the harness that made
-it, however that ends. A process begins its record when it needs the first place.
+Each directory is recorded for the reaper before it is created, so that it is removed however the
+process ends. A process begins its record with its first directory.
 """
 
 import atexit
@@ -21,10 +21,11 @@ PREFIX: Final = "rocketbed-run-"
 
 
 class Scratch(Closing):
-    """A directory of its own, empty at first. Closing takes it away, and so does our end."""
+    """A new, empty directory, removed when it is closed or this process ends."""
 
     def __init__(self, *, in_memory: bool = True) -> None:
-        """Make the directory, in memory or among the system's temporary files. Raises `OSError`."""
+        """Create the directory, in memory or among the system's temporary files. Raises
+        `OSError`."""
         root = MEMORY if in_memory and os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
         self._keeper = keeper()
         self.path = Path(root) / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
@@ -32,20 +33,21 @@ class Scratch(Closing):
         self.path.mkdir(mode=0o700)
 
     def close(self) -> None:
-        """Take it away, with all that is in it. What is gone already is gone."""
+        """Remove the directory with its content, if it still exists."""
         shutil.rmtree(self.path, ignore_errors=True)
         if not self.path.exists():
             self._keeper.forget(self._number)
 
 
 def keeper() -> Ledger:
-    """This process's record of what it has to take away. Raises `OSError`."""
+    """Return this process's record of resources to remove. Raises `OSError`."""
     return _keeper_of(os.getpid())
 
 
 @cache
 def _keeper_of(_pid: int) -> Ledger:
-    """A forked process has one of its own: what its parent keeps is not its to take away."""
+    """Return a record for this process id: a forked process has its own, and must not remove its
+    parent's resources."""
     run = Ledger.begin()
     atexit.register(run.close)
     return run

@@ -12,7 +12,7 @@ from rocketbed.remoting.handlers import Handlers
 from rocketbed.world.api import Address, World
 
 CONNECT_TIMEOUT_S: Final = 3.0
-"""A client's default (wire.md 1.8)."""
+"""Time to connect, seconds; a client's default (wire.md 1.8)."""
 
 
 async def dial(
@@ -22,7 +22,7 @@ async def dial(
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Connection:
-    """A new connection; the caller has to start its `run` in a nursery. Raises `NotConnected`."""
+    """Open a connection; the caller has to start its `run` in a nursery. Raises `NotConnected`."""
     host, port = address
     try:
         with trio.fail_after(timeout_s):
@@ -33,7 +33,7 @@ async def dial(
         raise NotConnected(f"cannot connect to {host}:{port} in {timeout_s:g} s") from exc
     try:
         return Connection(world, stream, handlers)
-    except (OSError, ValueError) as exc:  # the peer was gone, and its address with it
+    except (OSError, ValueError) as exc:  # the peer had closed, and its address is unknown
         await trio.aclose_forcefully(stream)
         raise NotConnected(f"{host}:{port} closed the connection at once") from exc
 
@@ -46,7 +46,7 @@ async def open_connection(
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> AsyncIterator[Connection]:
-    """A connection for the length of a block. Raises `NotConnected`."""
+    """Open a connection for the length of a block. Raises `NotConnected`."""
     connection = await dial(world, address, handlers, timeout_s=timeout_s)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
@@ -57,8 +57,8 @@ async def open_connection(
 
 
 def parse_address(text: str) -> Address:
-    """`host:port` as a pair; IPv6 hosts may stand in brackets. Raises `ValueError`."""
-    if {"@", "/"} & set(text):  # not repeated: it may hold a password
+    """Parse `host:port` as a pair; IPv6 hosts may be in brackets. Raises `ValueError`."""
+    if {"@", "/"} & set(text):  # not quoted in the error: it may hold a password
         raise ValueError("an address is host:port, without a scheme, a user or a path")
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65535:

@@ -1,9 +1,9 @@
-"""One stream of frames, either end of it: requests both ways, matched by `opaque` (design.md 4).
+"""A stream of frames, at either end: requests both ways, matched by `opaque` (design.md 4).
 
-Two tasks. The reader takes what the stream gives, cuts it into commands and runs their handlers
-in order; the writer drains an outbox. Answers are only appended to the outbox, so whoever
-finishes a request never waits for a slow peer; instead reading from that peer pauses while its
-outbox or its number of open answers is above a limit.
+Two tasks. The reader cuts the stream into commands and runs their handlers in order; the writer
+drains an outbox. Answers are only appended to the outbox, so a handler never waits for a slow peer;
+instead reading from that peer pauses while its outbox or its number of open answers is above a
+limit.
 """
 
 import ipaddress
@@ -22,25 +22,25 @@ from rocketbed.wire.message import pack_host
 from rocketbed.world.api import Address, Stream, World
 
 READ_SIZE: Final = 256 * 1024
-"""Bytes asked of the stream at once; a run of sends is at most this long."""
+"""Most bytes read from the stream at once, and so the longest run of sends."""
 WRITE_SIZE: Final = 256 * 1024
-"""Bytes handed to the stream at once, so that a stuck peer is noticed."""
+"""Most bytes written to the stream at once, so that a stuck peer is noticed."""
 OUTBOX_MAX: Final = 4 * 1024 * 1024
-"""Reading pauses above this many unsent bytes (design.md 4)."""
+"""Unsent bytes above which reading pauses (design.md 4)."""
 WAITING_MAX: Final = 1024
-"""Reading pauses above this many sends that wait for disk or slaves (design.md 4)."""
+"""Sends waiting for disk or slaves above which reading pauses (design.md 4)."""
 TURN_S: Final = 0.0002
-"""While so little time has passed since other tasks had a turn, what has come meanwhile is taken
-without giving them one: that costs a tenth of a request of a peer that sends one at a time."""
+"""Time since other tasks last ran, seconds, below which further input is handled without letting
+them run: that yield costs a tenth of a request for a peer that sends one at a time."""
 AHEAD_MAX: Final = 64
-"""Commands cut before the first is handled, where no frame is plain. One by one they cost a fifth
-more: each step of the work finds the processor's caches full of the others."""
+"""Most commands that are cut before the first is handled, if frames are not plain. One by one they
+cost a fifth more, because each step evicts the others' data from the processor's caches."""
 SPAWNED_MAX: Final = 32
-"""Handlers that run in tasks of their own at the same time (design.md 5)."""
+"""Most handlers that run in tasks of their own at the same time (design.md 5)."""
 FINISH_S: Final = 5.0
-"""After the peer's last byte, time to write what is still in the outbox, seconds."""
+"""Time to write the rest of the outbox after the peer's last byte, seconds."""
 REQUEST_TIMEOUT_S: Final = 3.0
-"""A client's default (wire.md 1.8)."""
+"""Time for a request, seconds; a client's default (wire.md 1.8)."""
 
 
 def _packed(address: Address) -> bytes:
@@ -51,7 +51,7 @@ def _packed(address: Address) -> bytes:
 
 
 class _Pending:
-    """A request of ours that has no answer yet."""
+    """A request sent from here that has no answer yet."""
 
     __slots__ = ("arrived", "response")
 
@@ -74,25 +74,27 @@ class Connection:
         self.remote: Address = world.network.peer_address(stream)
         self.local: Address = world.network.local_address(stream)
         self.on_close: list[Callable[[Connection], None]] = []
-        """Called once each, in order, when the connection has ended."""
+        """Functions called once each, in order, when the connection has ended."""
         self.remote_bytes = _packed(self.remote)
-        """The peer's address as records keep it: packed address, port as i32."""
+        """Peer's address as records store it: packed address, port as i32."""
         self.is_closed = False
         self._why = ""
-        """What was wrong with the peer, where we end it for that."""
+        """Fault of the peer for which this end closed the connection."""
         self.last_active = trio.current_time()
-        """When a byte last came or went, on trio's clock."""
+        """Time of the last byte in either direction, on trio's clock."""
         self.write_began: float | None = None
-        """Since when the peer has taken nothing of what we write; None when we do not write."""
+        """Time since which the peer has read nothing of what is written; None when nothing is being
+        written."""
         self._stream = stream
         self._frames = FrameReader()
         self._commands: list[Command] = []
-        """Of the read in hand, cut and not handled yet."""
+        """Commands of the current read that are cut and not handled yet."""
         self._ahead = 1
-        """How many are cut at once behind a frame that is not plain: more where few are."""
+        """Number of commands that are cut at once after a frame that is not plain; more while few
+        are."""
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
-        """Those of the outbox, and while the writer writes, those that it has in hand."""
+        """Bytes of the outbox, and while the writer writes, those it is writing."""
         self._waiting = 0
         self._to_spawn: deque[tuple[Spawned, Command]] = deque()
         self._spawned = 0
@@ -105,15 +107,16 @@ class Connection:
         self._is_paused = False
         self._is_writing = False
         self._in_read = False
-        """Whether a read's requests are being handled: their answers leave together after it."""
+        """True while a read's requests are being handled: their answers are sent together after
+        it."""
         self._is_drained = trio.Event()
         self._has_room = trio.Event()
-        """While somebody waits for room in the outbox; set when there is."""
+        """Set when the outbox has room, for tasks that wait for that."""
 
     # --- what callers use
 
     def send(self, data: bytes) -> None:
-        """Append bytes of whole frames to the outbox. Returns at once; nothing when closed."""
+        """Append bytes of whole frames to the outbox. Returns at once; does nothing when closed."""
         if self.is_closed:
             return
         self._outbox.append(data)
@@ -122,7 +125,7 @@ class Connection:
             self._send_now()
 
     def send_parts(self, parts: list[bytes]) -> None:
-        """The same for a frame in pieces."""
+        """Append a frame in pieces to the outbox, as `send`."""
         if self.is_closed:
             return
         self._outbox += parts
@@ -132,23 +135,23 @@ class Connection:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for the peer to read it that no more should be made for it."""
+        """True if so many bytes are unsent that no more should be produced for the peer."""
         return self._outbox_bytes > OUTBOX_MAX
 
     async def room(self) -> None:
-        """Wait until the peer has taken enough for more to be sent; not when closed."""
+        """Wait until the peer has read enough for more to be sent; returns at once when closed."""
         while self.is_full and not self.is_closed:
             if self._has_room.is_set():
                 self._has_room = trio.Event()
             await self._has_room.wait()
 
     def reply(self, to: Command, response: Command | None) -> None:
-        """Send the answer to a request, unless it wanted none."""
+        """Send the answer to a request, unless it was one-way."""
         if response is not None and not to.flag & ONEWAY_BIT:
             self.send(encode(response))
 
     def failure(self, command: Command, exc: Exception) -> Command:
-        """The answer to a request whose handler raised."""
+        """Return the answer to a request whose handler raised."""
         if isinstance(exc, RocketbedError):
             return answer(command, exc.response_code, str(exc))
         self.world.log.error(
@@ -164,7 +167,7 @@ class Connection:
         self._waiting += count
 
     def close_wait(self, count: int = 1) -> None:
-        """The counterpart of `open_wait`."""
+        """Undo `open_wait`."""
         self._waiting -= count
         assert self._waiting >= 0
         self._resume()
@@ -178,8 +181,8 @@ class Connection:
     async def request(self, command: Command, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Command:
         """Send a request and wait for its answer, whatever its code.
 
-        Raises `RequestTimeout`, `ConnectionLost`. After either, and after a cancellation, the
-        peer may or may not have run the request; a late answer is dropped.
+        Raises `RequestTimeout`, `ConnectionLost`. After either, and after a cancellation, the peer
+        may or may not have run the request; a late answer is dropped.
         """
         if self.is_closed:
             raise ConnectionLost(f"connection to {self.remote_text} is closed")
@@ -191,25 +194,25 @@ class Connection:
                 await pending.arrived.wait()
         finally:
             self._pending.pop(opaque, None)
-        # The answer first: one that came counts even if the connection has ended since.
+        # Check for the answer first: it counts even if the connection has ended since.
         if pending.response is not None:
             return pending.response
         if self.is_closed:
-            lost = f"connection to {self.remote_text} closed before the answer arrived"
-            raise ConnectionLost(self._why or lost)
+            reason = f"connection to {self.remote_text} closed before the answer arrived"
+            raise ConnectionLost(self._why or reason)
         raise RequestTimeout(
             f"no answer from {self.remote_text} to request {command.code} within {timeout_s:g} s"
         )
 
     def close(self, why: str = "") -> None:
-        """End the connection now; what is unsent is lost. `why` is told to whoever waits for an
-        answer."""
+        """End the connection now; unsent bytes are lost. `why` becomes the error of requests that
+        wait for an answer."""
         self._why = self._why or why
         self._scope.cancel()
 
     @property
     def remote_text(self) -> str:
-        """The peer's address as `ip:port`."""
+        """Peer's address as `ip:port`."""
         return f"{self.remote[0]}:{self.remote[1]}"
 
     @property
@@ -220,7 +223,7 @@ class Connection:
     async def run(
         self, *, task_status: trio.TaskStatus["Connection"] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Read and write until either end closes. Never raises for what the peer does."""
+        """Read and write until either end closes. Never raises because of the peer."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -229,11 +232,11 @@ class Connection:
                         nursery.start_soon(self._write_loop)
                         task_status.started(self)
                         await self._read_loop()
-                        # A peer that has shut down its sending side still reads what is ready.
+                        # A peer that has shut down its sending side still reads the answers.
                         await self._drain()
                         nursery.cancel_scope.cancel()
                     finally:
-                        self._nursery = None  # from here on it may close to new tasks
+                        self._nursery = None  # from here on the nursery may be closed to new tasks
         finally:
             try:
                 self._end()
@@ -241,7 +244,7 @@ class Connection:
                 await trio.aclose_forcefully(self._stream)
 
     async def _drain(self) -> None:
-        """Give what is in the outbox a little time to leave."""
+        """Give the outbox a little time to be sent."""
         with trio.move_on_after(FINISH_S):
             while self._is_writing:
                 self._is_drained = trio.Event()
@@ -295,8 +298,8 @@ class Connection:
     def _take(self) -> bool:
         """Run the handlers of one read, in order; False once the outbox is full.
 
-        A read may hold a thousand pulls, and their answers 200 MB. Raises `RemoteProtocolError`
-        for a frame that breaks the protocol, when what came before it is done.
+        A read may hold a thousand pulls, and their answers 200 MB. Raises `RemoteProtocolError` for
+        a frame that breaks the protocol, after the frames before it are handled.
         """
         frames = self._frames
         in_run = False
@@ -319,8 +322,8 @@ class Connection:
                 self._finish_run()
 
     def _handle(self, commands: list[Command], in_run: bool) -> bool:
-        """Run the handlers of commands, and leave in the list what waits for room in the outbox.
-        Whether a run goes on, as one does with `in_run`."""
+        """Run the handlers of commands, and keep in the list those that wait for room in the
+        outbox. `in_run` says that a run is open; returns True if one is open afterwards."""
         handlers = self.handlers
         run = handlers.run
         for number, command in enumerate(commands):
@@ -331,7 +334,8 @@ class Connection:
             if handler is not None:
                 in_run = True
             else:
-                # A run ends before any other request: that must see the sends that came before it.
+                # Close the run before any other request, which must see the sends that came before
+                # it.
                 if in_run:
                     in_run = False
                     self._finish_run()
@@ -352,11 +356,11 @@ class Connection:
         return in_run
 
     def _take_plain(self, at: int) -> int:
-        """Have plain requests taken as bytes; where the first other frame begins."""
+        """Let plain requests be handled as bytes; return the position of the first other frame."""
         try:
             return self.handlers.plain_run(self._frames.data, at, self)
         except Exception as exc:
-            # Nothing was taken then: the frames go the general way.
+            # None of them was handled: the frames go the general way.
             self._log_failed("remoting.plain_run_failed", exc)
             return at
 
@@ -369,7 +373,8 @@ class Connection:
             self.handlers.end_of_run(self)
         except Exception as exc:
             self._log_failed("remoting.run_failed", exc)
-            # Nobody knows which sends of the run were answered: the peer must not wait for them.
+            # It is unknown which sends of the run were answered, so the peer must not wait for
+            # them.
             self.close()
 
     def _resolve(self, response: Command) -> None:
@@ -393,7 +398,8 @@ class Connection:
         self.spawn(handler, command)
 
     def spawn(self, handler: Spawned, command: Command) -> None:
-        """Run an async handler for a request; its result is sent. At most 32 at the same time."""
+        """Run an async handler for a request and send its result. At most 32 run at the same
+        time."""
         self._to_spawn.append((handler, command))
         if self._spawned < SPAWNED_MAX and self._nursery is not None:
             self._spawned += 1
@@ -417,28 +423,28 @@ class Connection:
     # --- writing
 
     def _send_now(self) -> None:
-        """Let the stream take what it can at once; what is left is the writer's.
+        """Send what the stream accepts at once; the rest is left to the writer.
 
-        Most answers fit into the socket's buffer; with the writer woken for each, a request alone
-        on its connection cost 82 us of CPU, without 59 us.
+        Most answers fit into the socket's buffer. A single request on its connection costs 82 us of
+        CPU if the writer is woken, 59 us if not.
         """
         if self._is_writing or not self._outbox:
             return
-        # Only while the writer is idle (above): bytes of two frames must not mix.
+        # Only while the writer is idle (checked above): bytes of two frames must not mix.
         outbox = self._outbox
-        taken = self.world.network.try_send(self._stream, outbox)
-        if taken:
+        sent = self.world.network.try_send(self._stream, outbox)
+        if sent:
             self.last_active = trio.current_time()
-            self._outbox_bytes -= taken
+            self._outbox_bytes -= sent
             if not self._outbox_bytes:
                 outbox.clear()
                 return
             number = 0
-            while taken >= len(outbox[number]):
-                taken -= len(outbox[number])
+            while sent >= len(outbox[number]):
+                sent -= len(outbox[number])
                 number += 1
             del outbox[:number]
-            outbox[0] = outbox[0][taken:]
+            outbox[0] = outbox[0][sent:]
         self._is_writing = True
         self._writer_wakes.set()
 
@@ -491,7 +497,8 @@ class Connection:
         return self._opaque
 
     def _end(self) -> None:
-        # Closed before anybody wakes or is called: none of them may send any more.
+        # Closed before other tasks wake or hooks are called, because none of them may send any
+        # more.
         self.is_closed = True
         self._outbox.clear()
         self._has_room.set()

@@ -1,4 +1,4 @@
-"""What can go wrong between two ends of a connection."""
+"""Errors of requests between two ends of a connection."""
 
 from rocketbed.wire.errors import RocketbedError
 
@@ -12,7 +12,7 @@ class ConnectionLost(RemotingError):
 
 
 class RequestTimeout(RemotingError):
-    """No answer came in time; the connection itself may be well."""
+    """No answer came in time; the connection itself may be intact."""
 
 
 class NotConnected(RemotingError):

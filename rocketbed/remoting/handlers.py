@@ -1,4 +1,4 @@
-"""Handlers of requests that come by a `Connection`; see `remoting.table`."""
+"""Handlers of requests that arrive on a `Connection`; see `remoting.table`."""
 
 from collections.abc import Awaitable, Callable
 

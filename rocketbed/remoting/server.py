@@ -9,11 +9,12 @@ from rocketbed.remoting.handlers import ConnectionHook, Handlers
 from rocketbed.world.api import Address, Stream, World
 
 IDLE_S: Final = 120.0
-"""A connection without a byte either way for this long is closed (wire.md 1.8)."""
+"""A connection without a byte either way for this long is closed, seconds (wire.md 1.8)."""
 STUCK_S: Final = 30.0
-"""A peer that takes nothing of what we write for this long is closed (design.md 4)."""
+"""A peer that reads nothing for this long while there is data for it is closed, seconds (design.md
+4)."""
 SWEEP_S: Final = 5.0
-"""How often connections are looked at; both times above are exact up to this."""
+"""Pause between checks of the connections, seconds; the two times above are exact up to this."""
 ACCEPT_RETRY_S: Final = 0.1
 """Pause after a failed accept (no file descriptors left), so that the loop does not spin."""
 
@@ -30,10 +31,10 @@ class Server:
         on_close: ConnectionHook | None = None,
         limit: int = 0,
     ) -> None:
-        """Beyond `limit` connections (0: no limit) another one is closed as soon as it comes."""
+        """Above `limit` connections (0: no limit) a new one is closed at once."""
         self.world = world
         self.address = address
-        """Where to listen; with port 0 the chosen port stands here after the start."""
+        """Address to listen on; port 0 is replaced by the chosen port after the start."""
         self.connections: dict[Connection, None] = {}
         """Open connections, oldest first."""
         self._handlers = handlers
@@ -43,7 +44,7 @@ class Server:
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Listen until cancelled; says its address when it listens. Raises `OSError`.
+        """Listen until cancelled; reports its address once it listens. Raises `OSError`.
 
         Cancellation closes the port and every connection.
         """
@@ -77,7 +78,7 @@ class Server:
     async def _serve(self, stream: Stream) -> None:
         try:
             connection = Connection(self.world, stream, self._handlers)
-        except (OSError, ValueError):  # the peer was gone, and its address with it
+        except (OSError, ValueError):  # the peer had closed, and its address is unknown
             await trio.aclose_forcefully(stream)
             return
         if self._on_close is not None:

@@ -1,4 +1,4 @@
-"""Tables of request handlers, generic in the connection that a handler is given (design.md 5).
+"""Tables of request handlers, generic in the connection that a handler gets (design.md 5).
 
 Three kinds of handler: `inline` (a plain function that returns the answer), `run` (a plain function
 whose work is gathered and finished once for all requests of a read: sends), `spawned` (an async
@@ -12,15 +12,15 @@ from typing import Generic, TypeVar
 from rocketbed.wire.command import Command
 
 Peer = TypeVar("Peer")
-"""The connection that a request came by."""
+"""The connection on which the request arrived."""
 
 
 def _nothing(connection: object) -> None:
     """Do nothing at the end of a run."""
 
 
-def _leave(data: bytes, at: int, connection: object) -> int:
-    """Take no request."""
+def _handle_none(data: bytes, at: int, connection: object) -> int:
+    """Handle no request."""
     return at
 
 
@@ -30,29 +30,29 @@ class HandlerTable(Generic[Peer]):
 
     inline: dict[int, Callable[[Command, Peer], Command | None]] = field(default_factory=dict)
     run: dict[int, Callable[[Command, Peer], Command | None]] = field(default_factory=dict)
-    """Requests that are gathered; `end_of_run` finishes them."""
-    plain_run: Callable[[bytes, int, Peer], int] = _leave
-    """Takes requests of `run` as bytes: those of a read's whole frames that it knows, from an
-    offset on; returns where the first one begins that it leaves to the tables here."""
+    """Handlers of requests that are gathered; `end_of_run` finishes them."""
+    plain_run: Callable[[bytes, int, Peer], int] = _handle_none
+    """Handles requests of `run` as bytes, from an offset on in a read's whole frames; returns the
+    position of the first frame that it leaves to the tables here."""
     spawned: dict[int, Callable[[Command, Peer], Awaitable[Command | None]]] = field(
         default_factory=dict
     )
     end_of_run: Callable[[Peer], None] = _nothing
-    """Called after the run requests of a read, and before any other request behind them."""
+    """Called after the run requests of a read, and before any other request after them."""
 
-    def joined(self, other: "HandlerTable[Peer]") -> "HandlerTable[Peer]":
-        """A table that has other codes as well, none of them gathered."""
-        assert not other.run, other
+    def joined(self, further: "HandlerTable[Peer]") -> "HandlerTable[Peer]":
+        """Return a table with further codes, none of them gathered."""
+        assert not further.run, further
         return HandlerTable(
-            inline={**self.inline, **other.inline},
+            inline={**self.inline, **further.inline},
             run=self.run,
             plain_run=self.plain_run,
-            spawned={**self.spawned, **other.spawned},
+            spawned={**self.spawned, **further.spawned},
             end_of_run=self.end_of_run,
         )
 
     def without(self, *codes: int) -> "HandlerTable[Peer]":
-        """A table that lacks some codes (a broker's second port does not pull)."""
+        """Return a table without some codes (a broker's second port does not pull)."""
         assert self.run.keys().isdisjoint(codes), "a plain run would take them all the same"
         return HandlerTable(
             inline={code: item for code, item in self.inline.items() if code not in codes},

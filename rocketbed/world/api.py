@@ -1,12 +1,10 @@
-"""The world as a node sees it: one object, handed in, and nothing beside it.
+"""The world as a node sees it: one object that is passed in, and nothing besides it.
 
-A node never touches a clock, a file, a socket, a thread or a source of chance directly. It gets a
-`World` as its first argument, so that the same code runs on the operating system
-(`rocketbed.world.real`) and, several nodes in one process, in the simulator (`chaos.backends.sim`).
-Sleeping and deadlines stay trio's own.
-
-What is synchronous here returns at once in the ordinary case (a write into the page cache, a
-cached read); what may block for long (`File.sync`, a directory sync, `World.offload`) is async.
+A node never uses a clock, a file, a socket, a thread or randomness directly. It gets a `World` as
+its first argument, so that the same code runs on the operating system (`rocketbed.world.real`) and,
+several nodes in one process, in the simulator (`chaos.backends.sim`). Sleeping and deadlines are
+trio's own. Synchronous methods normally return at once (a write into the page cache, a cached
+read); those that may block for long (`File.sync`, a directory sync, `World.offload`) are async.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +21,14 @@ Address = tuple[str, int]
 
 
 class Clock(Protocol):
-    """Time that trio does not have."""
+    """Times that trio does not have."""
 
     def wall_ms(self) -> int:
         """Milliseconds since the epoch; may jump either way."""
         ...
 
     def utc_offset_ms(self) -> int:
-        """What local time is ahead of UTC now, milliseconds."""
+        """Return the milliseconds that local time is ahead of UTC now."""
         ...
 
     def monotonic(self) -> float:
@@ -48,11 +46,12 @@ class File(Protocol):
         ...
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`, fewer only at the end of the file. May block."""
+        """Read up to `size` bytes at `offset`, fewer only at the end of the file. May block."""
         ...
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The same, or None when the page cache does not hold all of it. Never blocks."""
+        """Read as `read_at`, or return None when the page cache does not hold all of it. Never
+        blocks."""
         ...
 
     def fill_cached(self, offset: int, buffer: memoryview) -> bool:
@@ -63,7 +62,7 @@ class File(Protocol):
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` into the page cache at `offset`.
 
-        Raises `OSError`; what was written before the error stays written (a short write).
+        Raises `OSError`; bytes written before the error stay written (a short write).
         """
         ...
 
@@ -80,15 +79,16 @@ class File(Protocol):
         ...
 
     def punch(self, offset: int, size: int) -> None:
-        """Make a range read as zeros and give its blocks back (files that are sparse)."""
+        """Make a range read as zeros and free its blocks (sparse files)."""
         ...
 
     async def sync(self) -> None:
-        """fdatasync. After an `OSError` nothing is known of what is on disk: stop the node."""
+        """Call fdatasync. After an `OSError` the content of the disk is unknown: stop the node."""
         ...
 
     def has_name(self) -> bool:
-        """False once the last name of the open file was removed behind our back (`st_nlink` 0)."""
+        """Return False once the last name of the open file was removed by another program
+        (`st_nlink` 0)."""
         ...
 
     def modified_ms(self) -> int:
@@ -112,12 +112,13 @@ class Lock(Protocol):
     """A held lock on a file."""
 
     def release(self) -> None:
-        """Give it up; a second call does nothing."""
+        """Release it; a second call does nothing."""
         ...
 
 
 class NotAFile(OSError):
-    """What has the name is a pipe, a socket or a device: it holds nothing, and may never answer."""
+    """The name belongs to a pipe, a socket or a device, which has no content and may never
+    answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class DiskUsage:
     total: int
     free: int
     read_only: bool = False
-    """Nothing can be written, as after errors for which the system mounted it anew."""
+    """True if nothing can be written, as when the system remounted it after errors."""
 
     @property
     def used_percent(self) -> int:
@@ -139,33 +140,33 @@ class Disk(Protocol):
     """A file system. Paths are absolute or relative to the process; `/` separates."""
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        """Open a file. With `create` make it empty if absent. Never waits for another process.
+        """Open a file. With `create` create it empty if absent. Never waits for another process.
 
         Raises `FileNotFoundError`, `IsADirectoryError`, or `NotAFile` for a pipe and the like.
         """
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory has this name."""
+        """True if a file or directory has this name."""
         ...
 
     def is_dir(self, path: str) -> bool:
-        """Whether it is a directory."""
+        """True if it is a directory."""
         ...
 
     def is_file(self, path: str) -> bool:
-        """Whether it is a file with contents, or a link to one: the only kind that `open` takes."""
+        """True if it is a regular file, or a link to one: the only kind that `open` accepts."""
         ...
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is nothing of that name.
+        """Return the names in a directory, sorted; empty when it does not exist.
 
         Raises `NotADirectoryError`.
         """
         ...
 
     def makedirs(self, path: str) -> None:
-        """Make a directory and its parents; existing ones are fine."""
+        """Create a directory and its parents; existing ones are fine."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -184,33 +185,35 @@ class Disk(Protocol):
         ...
 
     async def sync_files(self, files: Sequence[File]) -> None:
-        """fdatasync files of this disk, one after the other.
+        """Call fdatasync on files of this disk, one after the other.
 
-        After an `OSError`, whose `filename` says which it was, nothing is known of any: stop the
-        node.
+        After an `OSError`, whose `filename` is that of the failed file, the content of all of them
+        on disk is unknown: stop the node.
         """
         ...
 
     async def sync_dir(self, path: str) -> None:
-        """fsync a directory, so that names made or removed in it are durable."""
+        """Call fsync on a directory, so that names created or removed in it are durable."""
         ...
 
     def lock(self, path: str) -> Lock | None:
-        """Exclusive POSIX record lock on byte 0 of `path` (made if absent); None if held elsewhere.
+        """Take an exclusive POSIX record lock on byte 0 of `path` (created if absent); None if held
+        elsewhere.
 
-        The same lock that a Java broker takes (store.md 1.4).
+        A Java broker takes the same lock (store.md 1.4).
         """
         ...
 
     def lock_dir(self, path: str) -> Lock | None:
-        """Exclusive lock on a directory itself, which makes no name; None if held elsewhere.
+        """Take an exclusive lock on a directory itself, without a file in it; None if held
+        elsewhere.
 
-        Where a file system cannot lock directories, every process gets it.
+        On file systems that cannot lock directories, every process gets it.
         """
         ...
 
     def usage(self, path: str) -> DiskUsage:
-        """Space of the file system that holds `path`."""
+        """Return the space of the file system that holds `path`."""
         ...
 
 
@@ -223,7 +226,7 @@ class Listener(Protocol):
     address: Address
 
     async def accept(self) -> Stream:
-        """The next connection. Raises `trio.ClosedResourceError` after `aclose`."""
+        """Wait for the next connection. Raises `trio.ClosedResourceError` after `aclose`."""
         ...
 
     async def aclose(self) -> None:
@@ -239,37 +242,38 @@ class Network(Protocol):
         ...
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Dial. Raises `OSError`; a silent peer hangs until the caller's deadline."""
+        """Dial. Raises `OSError`; a silent peer blocks until the caller's deadline."""
         ...
 
     async def resolve(self, host: str) -> list[str]:
-        """IP addresses of a host name, in order of preference. Raises `OSError`."""
+        """Return IP addresses of a host name, in order of preference. Raises `OSError`."""
         ...
 
     def local_address(self, stream: Stream) -> Address:
-        """Our end of a stream that came from this network."""
+        """Return this end's address of a stream of this network."""
         ...
 
     def peer_address(self, stream: Stream) -> Address:
-        """The other end."""
+        """Return the peer's address."""
         ...
 
     def try_send(self, stream: Stream, parts: list[bytes]) -> int:
-        """Hand bytes to a stream that nobody is sending on, without waiting; how many it took.
+        """Send bytes on a stream that has no other sender, without waiting; return how many it
+        accepted.
 
-        0 where it takes none now, or cannot tell; errors show at the next `send_all`.
+        0 if it accepts none now, or cannot tell; errors show at the next `send_all`.
         """
         ...
 
     def try_receive(self, stream: Stream, max_bytes: int) -> bytes:
-        """What has come on a stream that nobody is receiving from, without waiting.
+        """Return bytes that have arrived on a stream that has no other receiver, without waiting.
 
-        Empty where nothing has, or it cannot tell; the end and errors show at `receive`.
+        Empty if there are none, or it cannot tell; the end and errors show at `receive`.
         """
         ...
 
     async def receive(self, stream: Stream, max_bytes: int) -> bytes:
-        """What comes on a stream, as its `receive_some`, which it may be quicker than."""
+        """Receive as the stream's `receive_some`, possibly faster."""
         ...
 
     async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
@@ -281,24 +285,24 @@ class Log(Protocol):
     """Events with fields; the event is a name such as `store.recovered`, never a sentence."""
 
     def debug(self, event: str, **fields: object) -> None:
-        """For someone who follows one message."""
+        """Log an event for someone who follows one message."""
         ...
 
     def info(self, event: str, **fields: object) -> None:
-        """For someone who follows the node."""
+        """Log an event for someone who follows the node."""
         ...
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something an operator should look at."""
+        """Log an event that an operator should look at."""
         ...
 
     def error(self, event: str, **fields: object) -> None:
-        """Something is broken."""
+        """Log an event for something that is broken."""
         ...
 
 
 class Process(Protocol):
-    """The process the node lives in."""
+    """The process in which the node runs."""
 
     pid: int
     boot_id: str
@@ -309,13 +313,13 @@ class Process(Protocol):
     """Set when the node was asked to stop cleanly (SIGTERM, SIGINT)."""
 
     def exit(self, code: int) -> NoReturn:
-        """End the process at once, running no clean-up."""
+        """End the process at once, without any clean-up."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything outside a node. Frozen; the first argument of whatever lives long."""
+    """Everything outside a node. Frozen; the first argument of every long-lived object."""
 
     name: str
     """Name of the node, for logs."""
@@ -323,7 +327,7 @@ class World:
     disk: Disk
     network: Network
     random: Random
-    """Seeded in simulation."""
+    """Source of randomness, seeded in simulation."""
     log: Log
     process: Process
     mark: Callable[[str], None]
@@ -336,8 +340,9 @@ class World:
 
 
 class Offloader(Protocol):
-    """Runs blocking functions beside the loop."""
+    """Runs blocking functions without blocking the loop."""
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Result of `function(*arguments)`; its exceptions pass through. Not cancellable."""
+        """Return the result of `function(*arguments)`; its exceptions pass through. Not
+        cancellable."""
         ...

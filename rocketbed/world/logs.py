@@ -1,16 +1,16 @@
-"""Events with fields through the standard `logging`, so that a user's own set-up applies.
+"""Events with fields, logged through the standard `logging`, so that a user's own set-up applies.
 
-The first word of an event names the part it comes from: `store.recovered` goes to the logger
-`rocketbed.store`. A line reads `store.recovered offset=4096 seconds=0.2`; the record carries the
-node's name as `node` for formatters that want it. A line that comes again and again is counted
-after a while, and said once a minute.
+The first word of an event names its component: `store.recovered` goes to the logger
+`rocketbed.store`. A line reads `store.recovered offset=4096 seconds=0.2`; the record has the node's
+name as `node` for formatters that want it. A line that repeats often is only counted, and logged
+once a minute.
 """
 
 import logging
 from collections.abc import Callable
 
 REPEATS = 10
-"""Lines of one kind in a minute before the next ones are only counted."""
+"""Lines of one kind in a minute before further ones are only counted."""
 PERIOD_S = 60.0
 _KINDS_MAX = 1000
 
@@ -22,18 +22,18 @@ class StandardLog:
         self._extra = {"node": node}
         self._loggers: dict[str, logging.Logger] = {}
         self._repeats: dict[tuple[object, ...], tuple[float, int]] = {}
-        """Kind of line -> when its minute began, and how many there were since."""
+        """Kind of line -> start of its minute, and its number of lines since."""
 
     def debug(self, event: str, **fields: object) -> None:
-        """For someone who follows one message."""
+        """Log an event for someone who follows one message."""
         self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """For someone who follows the node."""
+        """Log an event for someone who follows the node."""
         self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something an operator should look at."""
+        """Log an event that an operator should look at."""
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: object) -> None:
@@ -48,9 +48,9 @@ class StandardLog:
             logger.log(level, "%s", render(event, fields), extra=self._extra)
 
     def _is_due(self, level: int, event: str, fields: dict[str, object]) -> bool:
-        """Whether the line is said; `fields` then says how many before it were not.
+        """True if the line is to be logged; `fields` then gets the number of suppressed lines.
 
-        Lines are of one kind if they differ in numbers only.
+        Lines are of the same kind if they differ only in numbers.
         """
         if level == logging.DEBUG:
             return True
@@ -68,7 +68,7 @@ class StandardLog:
 
 
 def render(event: str, fields: dict[str, object]) -> str:
-    """`event key=value ...`; a value with a space, a quote or nothing in it is quoted."""
+    """Format `event key=value ...`; a value that is empty or has a space or a quote is quoted."""
     words = [event]
     for key, value in fields.items():
         text = str(value)

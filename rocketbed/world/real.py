@@ -1,11 +1,12 @@
 """The operating system as a World: files through descriptors, trio's sockets, the process itself.
 
 Data is written with `pwrite` and read with `preadv(RWF_NOWAIT)` inside the loop, since both cost
-less than a thread hop while they hit the page cache. What has to wait for the device, fdatasync
-and cold reads, goes to threads: one for syncs, so that at most one is in flight, and a few for
-the rest. Nothing is mapped: a mapped read of a cut file or of a bad sector is a SIGBUS.
+less than a thread switch while they hit the page cache. Calls that wait for the device, fdatasync
+and cold reads, go to threads: one for syncs, so that at most one is in flight, and a few for the
+rest. Nothing is memory-mapped, because a mapped read of a truncated file or a bad sector is a
+SIGBUS.
 
-This module and `rocketbed.world.sockets` are the only ones a node has that touch the system.
+This module and `rocketbed.world.sockets` are the only ones of a node that use the system.
 """
 
 import errno
@@ -35,18 +36,19 @@ T = TypeVar("T")
 
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 OFFLOAD_THREADS = 8
-"""Cold reads and the like run side by side up to this many: enough to keep a disk queue filled."""
+"""Cold reads and the like that run at the same time: enough to keep a disk queue filled."""
 SYNC_THREADS = 2
-"""Producers do not wait for queues and index, which may be on a slower disk than the log."""
+"""Threads for syncs: producers do not wait for queues and index, which may be on a slower disk than
+the log."""
 GC_THRESHOLD = 20_000
-"""Allocations between two looks of the cyclic collector. What a node handles is freed by counting
-references; the default of 700 looked at every run of messages several times for nothing."""
+"""Allocations between runs of the cyclic collector. A node's objects are freed by reference
+counting; with the default of 700 each run of messages was scanned several times in vain."""
 SWITCH_INTERVAL = 0.0005
-"""Seconds. With a busy loop an fdatasync in a thread takes 5.3 ms at Python's default of 5 ms,
-0.65 ms with this."""
+"""Thread switch interval, seconds. With a busy loop an fdatasync in a thread takes 5.3 ms at
+Python's default of 5 ms, 0.65 ms with this."""
 ZERO_BLOCK = bytes(1 << 20)
 NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What `flock` says where directories cannot be locked: NFS wants a writable descriptor."""
+"""Errors of `flock` on systems that cannot lock directories: NFS needs a writable descriptor."""
 NO_FILE = "Not a regular file, but a pipe, a socket or a device"
 FALLOCATE_ZERO_RANGE = 0x10
 FALLOCATE_PUNCH_HOLE = 0x02 | 0x01
@@ -56,7 +58,7 @@ FALLOCATE_PUNCH_HOLE = 0x02 | 0x01
 def real_world(
     name: str, source: str = "", new_socket: Callable[[int], socket.socket] = new_socket
 ) -> World:
-    """The world of one node in a process of its own. `name` is the node's, for its logs.
+    """Return the world of a node in a process of its own. `name` is the node's, for its logs.
 
     Connections go out from the address `source`, if that is set; `new_socket` makes sockets.
     """
@@ -75,17 +77,18 @@ def real_world(
 
 
 def _raise_file_limit() -> None:
-    """Allow as many open files as the system lets us: connections come on top of the store's."""
+    """Allow as many open files as the system permits: connections need descriptors besides the
+    store's."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def run_real(main: Callable[[World], Awaitable[T]], name: str, source: str = "") -> T:
-    """Run `main` with a real world until it returns; its errors come out as they are.
+    """Run `main` with a real world until it returns; its errors are raised unchanged.
 
-    Connections go out from the address `source`, if that is set.
-    SIGTERM and SIGINT set `world.process.stop_requested` and do nothing else.
+    Connections go out from the address `source`, if that is set. SIGTERM and SIGINT set
+    `world.process.stop_requested` and do nothing else.
     """
     _raise_file_limit()
     gc.freeze()
@@ -97,7 +100,7 @@ def run_real(main: Callable[[World], Awaitable[T]], name: str, source: str = "")
         token = trio.lowlevel.current_trio_token()
 
         # A Python signal handler runs between any two instructions, so it may not touch trio's
-        # objects; the token hands the call to the loop.
+        # objects; the token passes the call to the loop.
         def request_stop(_number: int, _frame: object) -> None:
             token.run_sync_soon(world.process.stop_requested.set, idempotent=True)
 
@@ -117,14 +120,14 @@ def _ignore_mark(_name: str) -> None:
 
 
 class RealClock:
-    """Wall time, and boot time for leases: it goes on while the machine sleeps."""
+    """Wall time, and boot time for leases, which continues while the machine sleeps."""
 
     def wall_ms(self) -> int:
         """Milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
     def utc_offset_ms(self) -> int:
-        """What local time is ahead of UTC now, milliseconds."""
+        """Return the milliseconds that local time is ahead of UTC now."""
         return time.localtime().tm_gmtoff * 1000
 
     def monotonic(self) -> float:
@@ -139,7 +142,7 @@ class ThreadOffloader:
         self._limiter = trio.CapacityLimiter(threads)
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Result of `function(*arguments)`. Once begun it is not cancelled."""
+        """Return the result of `function(*arguments)`. Once begun it is not cancelled."""
         return await trio.to_thread.run_sync(function, *arguments, limiter=self._limiter)
 
 
@@ -164,7 +167,7 @@ def _boot_id() -> str:
 
 
 def _read_cached(descriptor: int, buffer: bytearray | memoryview, offset: int) -> int | None:
-    """How many bytes the page cache had for the buffer; None if not the first one."""
+    """Return the number of bytes of the buffer that the page cache had; None without the first."""
     try:
         return os.preadv(descriptor, (buffer,), offset, os.RWF_NOWAIT)
     except OSError as error:
@@ -174,18 +177,18 @@ def _read_cached(descriptor: int, buffer: bytearray | memoryview, offset: int) -
 
 
 class RealFile:
-    """An open descriptor. Closing waits, unseen, for a sync that is still in flight."""
+    """An open descriptor. Closing waits in the background for a sync that is in flight."""
 
     def __init__(self, path: str, descriptor: int, syncer: SyncThreads) -> None:
         self.path = path
         self._descriptor = descriptor
         self._syncer = syncer
         self.syncing = 0
-        """Syncs under way, in which the descriptor is in use."""
+        """Number of syncs under way that use the descriptor."""
         self._closed = False
 
     def fileno(self) -> int:
-        """The descriptor. Raises `ValueError` when closed."""
+        """Return the descriptor. Raises `ValueError` when closed."""
         if self._closed:
             raise ValueError(f"{self.path} is closed")
         return self._descriptor
@@ -195,7 +198,7 @@ class RealFile:
         return os.fstat(self.fileno()).st_size
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`; may wait for the device."""
+        """Read up to `size` bytes at `offset`; may wait for the device."""
         descriptor = self.fileno()
         data = os.pread(descriptor, size, offset)
         if len(data) == size or not data:
@@ -208,35 +211,35 @@ class RealFile:
         return b"".join(parts)
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The same from the page cache, or None.
+        """Read from the page cache, or return None.
 
-        File systems that cannot say what is cached (EOPNOTSUPP) always answer None.
+        File systems that cannot tell what is cached (EOPNOTSUPP) always give None.
         """
         descriptor = self.fileno()
         buffer = bytearray(size)
         count = _read_cached(descriptor, buffer, offset)
         if count == size:
             return bytes(buffer)
-        # Short at the end of the file is all there is; short before it, a page is not cached.
+        # A short read at the end of the file is complete; before it, a page is not cached.
         if count is not None and offset + count >= os.fstat(descriptor).st_size:
             return bytes(memoryview(buffer)[:count])
         return None
 
     def fill_cached(self, offset: int, buffer: memoryview) -> bool:
-        """Fill all of `buffer`, or False (see `read_cached`)."""
+        """Fill all of `buffer`, or return False (see `read_cached`)."""
         return _read_cached(self.fileno(), buffer, offset) == len(buffer)
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data`, in as many `pwrite` calls as the system needs."""
+        """Write all of `data`, in as many `pwrite` calls as needed."""
         descriptor = self.fileno()
         count = os.pwrite(descriptor, data, offset)
         if count == len(data):
             return
-        rest = memoryview(data).cast("B")[count:]
-        while rest:
+        remaining = memoryview(data).cast("B")[count:]
+        while remaining:
             offset += count
-            count = os.pwrite(descriptor, rest, offset)
-            rest = rest[count:]
+            count = os.pwrite(descriptor, remaining, offset)
+            remaining = remaining[count:]
 
     def allocate(self, size: int) -> None:
         """Reserve blocks up to `size` and extend to it (`posix_fallocate`)."""
@@ -249,14 +252,14 @@ class RealFile:
     def zero(self, offset: int, size: int) -> None:
         """Zero a range within the file; blocks stay reserved.
 
-        Long ranges use the file system's zero-range where it has one, others are written.
+        Long ranges use the file system's zero-range if it has one, others are written.
         """
         if size > len(ZERO_BLOCK) and _fallocate(self, FALLOCATE_ZERO_RANGE, offset, size):
             return
         self._write_zeros(offset, size)
 
     def punch(self, offset: int, size: int) -> None:
-        """Zero a range within the file and free its blocks, where the file system can."""
+        """Zero a range within the file and free its blocks, if the file system can."""
         if not size or not _fallocate(self, FALLOCATE_PUNCH_HOLE, offset, size):
             self._write_zeros(offset, size)
 
@@ -268,11 +271,11 @@ class RealFile:
             offset += step
 
     async def sync(self) -> None:
-        """Fdatasync in a sync thread."""
+        """Call fdatasync in a sync thread."""
         await sync_files(self._syncer, [self])
 
     def has_name(self) -> bool:
-        """Whether a directory entry still leads to this file."""
+        """True if a directory entry still refers to this file."""
         return os.fstat(self.fileno()).st_nlink > 0
 
     def modified_ms(self) -> int:
@@ -287,23 +290,24 @@ class RealFile:
         os.posix_fadvise(self.fileno(), offset, size, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
-        """Close; what is not synced stays in the page cache."""
+        """Close; unsynced data stays in the page cache."""
         self._closed = True
         self.close_when_idle()
 
     def close_when_idle(self) -> None:
-        """Close if that was asked for and no sync is under way."""
-        # Not while a sync is in its thread: the number could be another file's by then.
+        """Close if that was requested and no sync is under way."""
+        # Not while a thread syncs it: the number could then be another file's.
         if self._closed and not self.syncing and self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 async def sync_files(syncer: SyncThreads, files: Sequence[RealFile]) -> None:
-    """Fdatasync files in one sync thread. Raises `OSError` with the first one's name that fails."""
+    """Call fdatasync on files in one sync thread. Raises `OSError` with the name of the first that
+    fails."""
     descriptors = array(
         "i", [file.fileno() for file in files]
-    ).tobytes()  # raises before any is held
+    ).tobytes()  # raises before any file is marked as syncing
     for file in files:
         file.syncing += 1
     try:
@@ -321,7 +325,7 @@ def _sync_each(descriptors: bytes, paths: list[str]) -> None:
 
 
 def sync_each_slowly(descriptors: bytes) -> tuple[int, int]:
-    """`sync_native.sync_each` where that was not built."""
+    """Do as `sync_native.sync_each` where that was not built."""
     for synced, descriptor in enumerate(array("i", descriptors)):
         try:
             os.fdatasync(descriptor)
@@ -340,8 +344,8 @@ else:
 
 
 def _fallocate(file: RealFile, mode: int, offset: int, size: int) -> bool:
-    """Zero a range by extents. False where the file system or the C library cannot."""
-    import ctypes  # here, since it costs start-up time and is needed rarely
+    """Zero a range by extents. False if the file system or the C library cannot."""
+    import ctypes  # imported here, since it slows the start and is needed rarely
 
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate64
@@ -352,10 +356,10 @@ def _fallocate(file: RealFile, mode: int, offset: int, size: int) -> bool:
 
 
 def _open_file(path: str, flags: int) -> int:
-    """Open what is a file. Raises `NotAFile` for a pipe, socket or device, and other `OSError`.
+    """Open a regular file. Raises `NotAFile` for a pipe, socket or device, and other `OSError`.
 
-    Without O_NONBLOCK, opening a pipe would wait until somebody writes into it, and a thread that
-    waits so takes no signal. For files it means nothing.
+    Without O_NONBLOCK, opening a pipe would wait for a writer, and a thread that waits so handles
+    no signals. For regular files the flag has no effect.
     """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
@@ -386,7 +390,7 @@ class RealDisk:
         return RealFile(path, _open_file(path, flags), self._syncer)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory has this name."""
+        """True if a file or directory has this name."""
         return os.path.exists(path)
 
     def is_dir(self, path: str) -> bool:
@@ -396,14 +400,14 @@ class RealDisk:
         return os.path.isfile(path)
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is none."""
+        """Return the names in a directory, sorted; empty when it does not exist."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
     def makedirs(self, path: str) -> None:
-        """Make a directory and its parents."""
+        """Create a directory and its parents."""
         os.makedirs(path, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
@@ -416,20 +420,20 @@ class RealDisk:
         os.rmdir(path)
 
     async def sync_files(self, files: Sequence[File]) -> None:
-        """Fdatasync files in one sync thread: the loop has its turns meanwhile."""
+        """Call fdatasync on files in one sync thread, while the loop runs on."""
         real = [file for file in files if isinstance(file, RealFile)]
         assert len(real) == len(files), "a file of another disk"
         await sync_files(self._syncer, real)
 
     async def sync_dir(self, path: str) -> None:
-        """Fsync a directory, in the sync thread."""
+        """Call fsync on a directory, in the sync thread."""
         await self._syncer.run(_sync_directory, path)
 
     def lock(self, path: str) -> Lock | None:
-        """Take the record lock a Java broker takes, and write `lock` into the file (store.md 1.4).
+        """Take the record lock of a Java broker, and write `lock` into the file (store.md 1.4).
 
-        Record locks belong to the process and are lost with any descriptor of the file, so a
-        second attempt by this process is refused before the file is opened again.
+        Record locks belong to the process and are lost when any descriptor of the file is closed,
+        so a second attempt by this process is refused before the file is opened again.
         """
         if _file_identity(path) in _held_locks:
             return None
@@ -460,7 +464,7 @@ class RealDisk:
         return RealLock(descriptor)
 
     def usage(self, path: str) -> DiskUsage:
-        """Space as `df` counts it: what root reserves is neither used nor free."""
+        """Return the space as `df` counts it: what root reserves is neither used nor free."""
         while not os.path.exists(path):
             path = os.path.dirname(os.path.abspath(path))
         status = os.statvfs(path)
@@ -473,7 +477,7 @@ class RealDisk:
 
 
 _held_locks: set[tuple[int, int]] = set()
-"""Device and inode of every file this process holds a `RealLock` on."""
+"""Device and inode of every file on which this process holds a `RealLock`."""
 
 
 def _file_identity(path: str) -> tuple[int, int] | None:
@@ -494,7 +498,7 @@ class RealLock:
         _held_locks.add(self._identity)
 
     def release(self) -> None:
-        """Give the lock up; the file stays."""
+        """Release the lock; the file stays."""
         if self._descriptor >= 0:
             _held_locks.discard(self._identity)
             os.close(self._descriptor)

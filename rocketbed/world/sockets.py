@@ -1,8 +1,8 @@
 """TCP through trio's sockets.
 
-Streams are plain `trio.SocketStream`s, which set TCP_NODELAY themselves. `send_file` hands pages
-from the cache to the socket by `sendfile`; a range that is not cached is read in a thread first,
-because `sendfile` would make the whole loop wait for the device.
+Streams are plain `trio.SocketStream`s, which set TCP_NODELAY themselves. `send_file` sends pages
+from the cache with `sendfile`; a range that is not cached is read in a thread first, because
+`sendfile` would make the whole loop wait for the device.
 """
 
 import errno
@@ -18,27 +18,28 @@ import trio
 from rocketbed.world.api import Address, File, Listener, Offloader, Stream
 
 BACKLOG = 1024
-"""Connections the kernel may hold before they are accepted (RocketMQ: 1024)."""
+"""Connections that the kernel may hold before they are accepted (RocketMQ: 1024)."""
 SEND_STEP = 256 * 1024
-"""Bytes of a file handled between two looks at whether they are cached."""
+"""Bytes of a file that are sent before checking again if they are cached."""
 UNSENT_MAX = 256 * 1024
-"""Bytes the kernel holds unsent before a sender has to wait (TCP_NOTSENT_LOWAT)."""
+"""Unsent bytes in the kernel above which a sender has to wait (TCP_NOTSENT_LOWAT)."""
 ACCEPT_PAUSE = 0.1
-"""Seconds to wait when the process is out of descriptors or the kernel out of memory."""
+"""Pause when the process is out of descriptors or the kernel out of memory, seconds."""
 OUT_OF_RESOURCES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 PARTS_MAX = 1024
-"""Pieces that one call may write (Linux: IOV_MAX)."""
+"""Most buffers of one write (Linux: IOV_MAX)."""
 IP_BIND_ADDRESS_NO_PORT = 24
 """Linux: bind an address and leave the port to `connect`, which may share it between peers."""
 
 
 def new_socket(family: int) -> socket.socket:
-    """A TCP socket of this process's network."""
+    """Return a TCP socket of this process's network."""
     return socket.socket(family, socket.SOCK_STREAM)
 
 
 def usable_source(host: str) -> str:
-    """The address that connections go out from when a server listens on `host`; empty: any."""
+    """Return the address from which connections go out when a server listens on `host`; empty:
+    any."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -47,7 +48,7 @@ def usable_source(host: str) -> str:
 
 
 class RealNetwork:
-    """The machine's network. What blocks on the disk goes through `offloader`."""
+    """The machine's network. Calls that block on the disk go through `offloader`."""
 
     def __init__(
         self,
@@ -58,14 +59,15 @@ class RealNetwork:
     ) -> None:
         """Connections go out from the address `source`, if it is set and can reach the peer.
 
-        `new_socket` makes the sockets, given the address family: in another network, say.
+        `new_socket` creates the sockets, given the address family: for example in another network
+        namespace.
         """
         self._offloader = offloader
         self._source = source
         self._new_socket = new_socket
 
     async def listen(self, host: str, port: int) -> Listener:
-        """Listen on an address; an empty host is every IPv4 one. Raises `OSError`."""
+        """Listen on an address; an empty host is every IPv4 address. Raises `OSError`."""
         address = (await self.resolve(host))[0] if host else "0.0.0.0"
         server = trio.socket.from_stdlib_socket(self._new_socket(_family(address)))
         try:
@@ -100,22 +102,22 @@ class RealNetwork:
         raise failure
 
     async def resolve(self, host: str) -> list[str]:
-        """Addresses of a name, each once, in the resolver's order."""
-        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        """Return the addresses of a name, each once, in the resolver's order."""
+        entries = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
     def local_address(self, stream: Stream) -> Address:
         return _address(_socket_of(stream).getsockname())
 
     def peer_address(self, stream: Stream) -> Address:
-        """The other end; `("", 0)` once it is gone."""
+        """Return the peer's address; `("", 0)` once it has closed."""
         try:
             return _address(_socket_of(stream).getpeername())
         except OSError:
             return ("", 0)
 
     def try_send(self, stream: Stream, parts: list[bytes]) -> int:
-        """What the socket's buffer has room for; only on a plain socket."""
+        """Send as much as the socket's buffer has room for; only on a plain socket."""
         if type(stream) is not trio.SocketStream:
             return 0
         try:
@@ -126,7 +128,7 @@ class RealNetwork:
             return 0
 
     def try_receive(self, stream: Stream, max_bytes: int) -> bytes:
-        """What is in the socket's buffer; only of a plain socket."""
+        """Return the content of the socket's buffer; only of a plain socket."""
         if type(stream) is not trio.SocketStream:
             return b""
         try:
@@ -135,13 +137,15 @@ class RealNetwork:
             return b""
 
     async def receive(self, stream: Stream, max_bytes: int) -> bytes:
-        """Wait first: trio tries first, in vain if `try_receive` has, and through five calls."""
+        """Receive, waiting first: trio tries to read first, through five calls, which is in vain
+        after `try_receive`."""
         if type(stream) is not trio.SocketStream:
             return bytes(await stream.receive_some(max_bytes))
         while stream.socket.fileno() >= 0:
             await trio.lowlevel.wait_readable(stream.socket)
             try:
-                # Asked again: meanwhile it may have been closed, and its number be another's.
+                # Get the descriptor again: the socket may have been closed meanwhile, and its
+                # number reused.
                 return os.read(stream.socket.fileno(), max_bytes)
             except BlockingIOError:
                 continue
@@ -153,8 +157,8 @@ class RealNetwork:
     async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
         """Send a range of a file.
 
-        Raises `trio.BrokenResourceError` when the peer is gone, `OSError` when the file is shorter
-        than the range. After a cancellation some unknown part was sent: close the stream.
+        Raises `trio.BrokenResourceError` when the peer has closed, `OSError` when the file is
+        shorter than the range. After a cancellation an unknown part was sent: close the stream.
         """
         end = offset + size
         while offset < end:
@@ -182,7 +186,7 @@ class RealListener:
         self.address = _address(server.getsockname())
 
     async def accept(self) -> Stream:
-        """The next connection; waits while the process is out of descriptors."""
+        """Wait for the next connection; pauses while the process is out of descriptors."""
         while True:
             try:
                 connection, _ = await self._server.accept()
@@ -197,7 +201,7 @@ class RealListener:
                 return _stream(connection)
 
     async def aclose(self) -> None:
-        """Stop listening; who waits in `accept` gets `trio.ClosedResourceError`."""
+        """Stop listening; calls that wait in `accept` raise `trio.ClosedResourceError`."""
         self._server.close()
         await trio.lowlevel.checkpoint()
 
@@ -213,7 +217,7 @@ class _Descriptor(Protocol):
 
 
 def _looks_cached(file: _Descriptor, offset: int, size: int) -> bool:
-    """Whether both ends of a range are cached; what lies between nearly always is too."""
+    """True if both ends of a range are cached; then the part between nearly always is too."""
     first, last = file.read_cached(offset, 1), file.read_cached(offset + size - 1, 1)
     return bool(first) and bool(last)
 
@@ -243,7 +247,7 @@ def _too_short(path: str, end: int) -> OSError:
 
 
 def _stream(connection: trio.socket.SocketType) -> trio.SocketStream:
-    """A stream whose sender is woken less often than by trio's own setting (16 KiB unsent)."""
+    """Return a stream whose sender is woken less often than with trio's default (16 KiB unsent)."""
     stream = trio.SocketStream(connection)
     with suppress(OSError):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX)
@@ -251,7 +255,7 @@ def _stream(connection: trio.socket.SocketType) -> trio.SocketStream:
 
 
 def _can_reach(source: str, address: str) -> bool:
-    """Whether a connection to `address` may go out from `source`: loopback stays on loopback."""
+    """True if a connection to `address` may go out from `source`: loopback stays on loopback."""
     if not source or _family(source) != _family(address):
         return False
     loopback = ipaddress.ip_address(source).is_loopback
@@ -263,7 +267,7 @@ def _family(address: str) -> int:
 
 
 def _socket_of(stream: Stream) -> trio.socket.SocketType:
-    """The socket under a stream, also when TLS lies between."""
+    """Return the socket of a stream, also under TLS."""
     while not isinstance(stream, trio.SocketStream):
         inner = getattr(stream, "transport_stream", None)
         if inner is None:

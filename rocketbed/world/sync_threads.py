@@ -1,7 +1,7 @@
-"""Threads for blocking calls that come one at a time and often: syncs.
+"""Threads for frequent blocking calls that come one at a time: syncs.
 
-`trio.to_thread` takes 190 us there and back, mostly to find a thread and to tell its task; this
-takes 120 us (an AMD EPYC), which a producer under sync flush waits for with each message.
+`trio.to_thread` takes 190 us for a round trip, mostly to find a thread and to notify its task; this
+takes 120 us (on an AMD EPYC), for which a producer under sync flush waits with each message.
 """
 
 import errno
@@ -19,45 +19,45 @@ T = TypeVar("T")
 _Call = tuple[Callable[[], outcome.Outcome[Any]], trio.lowlevel.Task, trio.lowlevel.TrioToken]
 
 IDLE_S = 10.0
-"""Without work a thread ends after so long; the next call starts another one."""
+"""Idle time after which a thread ends, seconds; the next call starts another one."""
 
 
 class SyncThreads:
-    """Run blocking functions; beside each other as many as there may be threads."""
+    """Runs blocking functions, at most as many at once as there may be threads."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._forget()
 
     def _forget(self) -> None:
         self._process = os.getpid()
-        self._turn = trio.Semaphore(self._most)
+        self._turn = trio.Semaphore(self._limit)
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._guard = threading.Lock()
-        """Held to look at `_idle` and what is in the queue at once."""
+        """Held to read `_idle` and the queue together."""
         self._threads = 0
         self._idle = 0
-        """Threads that wait, less the calls in the queue."""
+        """Number of waiting threads, less the calls in the queue."""
 
     @trio.lowlevel.enable_ki_protection
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Result of `function(*arguments)`. Once begun it is not cancelled.
+        """Return the result of `function(*arguments)`. Once begun it is not cancelled.
 
-        Raises `OSError` if there is no thread, also a busy one, and the system gives none.
+        Raises `OSError` if there is no thread, not even a busy one, and the system creates none.
         """
         if self._process != os.getpid():
-            self._forget()  # a fork has no threads but the one that forked
+            self._forget()  # a fork has only the thread that forked
         turn = self._turn
         try:
-            turn.acquire_nowait()  # `acquire` would let the loop turn once more
+            turn.acquire_nowait()  # `acquire` would run another turn of the loop
         except trio.WouldBlock:
             await turn.acquire()
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
             self._give((partial(outcome.capture, function, *arguments), task, token))
-            found: T = await trio.lowlevel.wait_task_rescheduled(_cannot_stop)
-            return found
+            result: T = await trio.lowlevel.wait_task_rescheduled(_cannot_stop)
+            return result
         finally:
             turn.release()
 
@@ -70,7 +70,7 @@ class SyncThreads:
             self._calls.put(call)
 
     def _start(self) -> bool:
-        """One more thread; false where a busy one has to do."""
+        """Start another thread; False if the busy ones have to suffice."""
         try:
             threading.Thread(target=self._work, name="sync", daemon=True).start()
         except RuntimeError as exc:
@@ -95,7 +95,7 @@ class SyncThreads:
                         return
                 continue
             result = function()
-            with self._guard:  # before it is told, or the next call would start another thread
+            with self._guard:  # before the caller wakes, or its next call would start a thread
                 self._idle += 1
             token.run_sync_soon(trio.lowlevel.reschedule, task, result)
 

@@ -297,7 +297,7 @@ async def test_an_old_end_counts_unless_the_master_of_the_target_left_it_behind(
             stored = [Stored(body=one.encode() * 99, store_ms=STORE_MS + ord(one)) for one in log]
             Log(cluster.member_directory(name) / "store", segment=1 << 20).append(stored)
         ends = await Promotion(cluster, "slave-1").ends()
-        parted = {end.name for end in ends if end.parted}
+        parted = {end.name for end in ends if end.diverged}
         assert parted == ({"slave-2"} if case else set()), (case, ends)
 
 

@@ -18,7 +18,7 @@ from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.client.consumer import Consumer
-from rocketbed.cluster.log_ends import KnownEnd, missing_in
+from rocketbed.cluster.log_ends import NodeEnd, missing_in
 from rocketbed.cluster.plan import ClusterMember
 from rocketbed.cluster.status import MemberStatus
 from rocketbed.inspect.directory import open_directory
@@ -504,11 +504,11 @@ def test_a_node_with_messages_in_no_queue_is_not_promoted_without_a_word(
     info = session(follow, config=SLAVE).value
     node = ClusterMember(name="slave-1", port=10911, broker_id=1)
     status = MemberStatus(member=node, pid=1, info=info, is_routed=True, broker_id=node.broker_id)
-    end = KnownEnd("slave-1", len(log), "running", status.unqueued)
-    problem = missing_in(end, [KnownEnd("master", len(log), "running")])
+    end = NodeEnd("slave-1", len(log), "running", status.unqueued)
+    problem = missing_in(end, [NodeEnd("master", len(log), "running")])
     assert f"10 good records stand in no queue (T: 10 from offset {at} on" in problem
     assert f"its queue offsets begin anew at {at}" in problem
-    assert missing_in(KnownEnd("slave-1", 5, "running"), []) == ""
+    assert missing_in(NodeEnd("slave-1", 5, "running"), []) == ""
 
 
 def test_a_wrong_bit_drops_no_queue(made: tuple[bytes, int, int]) -> None:

@@ -22,10 +22,10 @@ from rocketbed.host.docker.client import Daemon, DockerError
 from rocketbed.host.docker.image import (
     Say,
     found_image,
+    output_of,
     prune,
     pulled_image,
     run_build,
-    said_in,
 )
 from rocketbed.host.docker.owner import OURS, Owner
 from rocketbed.host.errors import HostError
@@ -89,7 +89,7 @@ def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageIn
         clock = find_library()
     except HostError:
         clock = ""  # as a machine will say that is to have one
-    code, text = said_in(
+    code, text = output_of(
         daemon,
         str(row["Id"]),
         ["/bin/sh", "-c", LOOK],

@@ -106,7 +106,7 @@ def up(
     With --docker its members are containers on their own network, with the cluster directory bind
     mounted; --port is published for the nameserver.
     """
-    from rocketbed.cluster.lifecycle import claimed, create, known, missing, start_missing
+    from rocketbed.cluster.lifecycle import claimed, create, load_existing, missing, start_missing
     from rocketbed.cluster.plan import ClusterError
 
     def say(line: str) -> None:
@@ -117,7 +117,7 @@ def up(
     if failover and not sync:
         raise click.UsageError("--async: with --failover what is acknowledged is on other nodes")
     with claimed(directory, make=True):
-        found = known(directory, docker=docker, say=say)
+        found = load_existing(directory, docker=docker, say=say)
         is_new = found is None
         if found is None:
             settings = dict(_setting(item) for item in overrides)

@@ -1,8 +1,9 @@
 """A cluster in containers that outlives the program that started it: `cluster up --docker`.
 
-It is a local cluster whose members are containers: the same directory with its plan, settings, logs
-and stores, bound into each container at the same path, so what reads a cluster's directory reads
-this one too. Containers and network are named after the directory, and gone when it is down.
+It is a local cluster whose members are containers. Its directory has the same plan, settings, logs
+and stores, bound into each container at the same path, so tools that read a cluster's directory can
+read this one too. Containers and network are named after the directory, and removed when the
+cluster is down.
 """
 
 import hashlib
@@ -45,7 +46,7 @@ class DockerCluster(LocalCluster):
 
     def __init__(self, directory: Path, plan: ClusterPlan) -> None:
         """Use `create_in_docker` or `LocalCluster.load`. Raises `DockerError`."""
-        directory = directory.resolve()  # the path that containers and names have
+        directory = directory.resolve()  # the path in the containers and their names
         try:
             self._daemon = Daemon.connect(plan.daemon or None)
         except DockerError as error:
@@ -67,11 +68,12 @@ class DockerCluster(LocalCluster):
         groups: int = 1,
         **options: Any,
     ) -> "DockerCluster":
-        """A new cluster in a directory that has none; nothing runs yet. Builds the image first.
+        """Create a cluster in a directory that has none; nothing is started. Builds the image
+        first.
 
-        `port` of this system will lead to the nameserver (0: none); the options are `make_plan`'s.
-        Raises `ClusterError`, `DockerError`; then, and when it is interrupted, nothing of it is
-        there.
+        `port` of this system is published for the nameserver (0: none); the options are
+        `make_plan`'s. Raises `ClusterError`, `DockerError`; on an error or an interrupt everything
+        it created is removed.
         """
         directory = directory.resolve()
         if (directory / FILE).exists():
@@ -94,15 +96,15 @@ class DockerCluster(LocalCluster):
                 cluster._write()
             except BaseException:
                 with suppress(Exception):  # the first error counts
-                    take_away(daemon, name)
+                    remove_objects(daemon, name)
                 _unwrite(directory, names)
                 raise
         return cluster
 
     def prepare(self) -> None:
-        """Let there be the image and the network. Blocks. Raises `DockerError`.
+        """Create the image and the network if missing. Blocks. Raises `DockerError`.
 
-        Where somebody else has its addresses by now, it gets new ones.
+        If another network now uses its addresses, the cluster gets new ones.
         """
         ready_image(self._daemon)
         try:
@@ -123,12 +125,13 @@ class DockerCluster(LocalCluster):
         addresses = ("brokerIP1", "bindAddress", "namesrvAddr")
         for member in members[1:]:
             own = self.member_directory(member.name)
-            wanted = self.plan.node_settings(member, own)
-            change_settings(own, {key: wanted[key] for key in addresses})
+            settings = self.plan.node_settings(member, own)
+            change_settings(own, {key: settings[key] for key in addresses})
         self.plan.save(self.directory)
 
     async def give_up(self, names: Sequence[str]) -> None:
-        """End members that were to start; with the last of them containers and network go."""
+        """Stop members that failed to start; with the last of them containers and network are
+        removed."""
         if set(names) == set(self.names):
             await self.close()
         else:
@@ -136,9 +139,9 @@ class DockerCluster(LocalCluster):
                 await self.stop(name)
 
     async def close(self) -> list[str]:
-        """Stop every member, and take containers and network away; data stays."""
+        """Stop every member, and remove containers and network; data is kept."""
         killed = await super().close()
-        take_away(self._daemon, self._name)
+        remove_objects(self._daemon, self._name)
         return killed
 
     def _make_process(self, member: ClusterMember) -> ContainerMember:
@@ -159,13 +162,14 @@ class DockerCluster(LocalCluster):
 
 
 def name_of(directory: Path) -> str:
-    """What a directory's network is called, and what its containers' names begin with."""
+    """Return the name of a directory's network, which is also the prefix of its containers'
+    names."""
     digest = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()
     return f"rocketbed-cluster-{digest[:12]}"
 
 
-def take_away(daemon: Daemon, name: str) -> None:
-    """Remove a cluster's containers and network, as far as they are there. Blocks.
+def remove_objects(daemon: Daemon, name: str) -> None:
+    """Remove a cluster's containers and network, if they exist. Blocks.
 
     Raises `DockerError`.
     """
@@ -177,10 +181,10 @@ def take_away(daemon: Daemon, name: str) -> None:
 
 
 def _unwrite(directory: Path, names: Sequence[str]) -> None:
-    """Take back what a new cluster wrote; what else is there stays."""
+    """Remove what a new cluster wrote, and nothing else."""
     for name in names:
         (directory / name / CONFIG).unlink(missing_ok=True)
     (directory / FILE).unlink(missing_ok=True)
-    for made in [*(directory / name for name in (*names, NAMESERVER)), directory]:
+    for created in [*(directory / name for name in (*names, NAMESERVER)), directory]:
         with suppress(OSError):
-            made.rmdir()
+            created.rmdir()

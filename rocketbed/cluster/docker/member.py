@@ -1,4 +1,4 @@
-"""A member of a cluster in containers: made anew at each start, found again by its name."""
+"""A member of a cluster in containers: created at each start, and found again by its name."""
 
 import signal
 from collections.abc import Mapping
@@ -18,11 +18,12 @@ from rocketbed.host.member import ManagedProcess, ProcessError
 
 PIDS: Final = 100
 NOFILE: Final = 16384
-"""Both as in compose/classic.yaml; why is in docs/guides/cluster.md, "Limits"."""
+"""Limits of open files and processes, as in compose/classic.yaml; the reason is in
+docs/guides/cluster.md, "Limits"."""
 
 
 class ContainerMember(ManagedProcess):
-    """A member's container."""
+    """The container of a member."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class ContainerMember(ManagedProcess):
         self._full = f"{cluster}-{member.name}"
 
     def start(self) -> int:
-        """Make and start the container; the pid of its init. Raises `ProcessError`."""
+        """Create and start the container; return the pid of its init. Raises `ProcessError`."""
         state = self._state()
         if state is not None and state["Running"]:
             raise ProcessError(f"{self.name} is already running as process {state['Pid']}")
@@ -66,7 +67,7 @@ class ContainerMember(ManagedProcess):
         return pid
 
     def pid(self) -> int | None:
-        """Host pid of the container's init process."""
+        """Return the host pid of the container's init process, or None."""
         state = self._state()
         return int(state["Pid"]) if state is not None and state["Running"] else None
 
@@ -81,7 +82,8 @@ class ContainerMember(ManagedProcess):
             self._daemon.api.kill(self._full, number.name)
 
     def signal(self, number: signal.Signals) -> bool:
-        """SIGSTOP and SIGCONT freeze and thaw the container, others go to the program."""
+        """Send a signal: SIGSTOP and SIGCONT freeze and thaw the container, others go to the
+        program."""
         state = self._state()
         if state is None or not state["Running"]:
             return False
@@ -95,7 +97,7 @@ class ContainerMember(ManagedProcess):
         return True
 
     async def wait_ended(self) -> int | None:
-        """Wait for the container's end; the program's exit code, None when it never ran."""
+        """Wait for the container's end; return the program's exit code, None when it never ran."""
         pid = self.pid()
         if pid is not None:
             with suppress(ProcessLookupError), opened(pid) as descriptor:
@@ -107,7 +109,7 @@ class ContainerMember(ManagedProcess):
             answer = await call(lambda: api.wait(full), f"the end of {self.name}")
         except DockerError:
             if self._state() is None:
-                return None  # somebody removed it meanwhile
+                return None  # it was removed meanwhile
             raise
         return posix_code(int(answer["StatusCode"]))
 

@@ -1,7 +1,7 @@
-"""The Docker daemon, asked through the SDK, with errors that say what to do.
+"""Client of the Docker daemon, through the SDK, with errors that say what to do.
 
-Everything this project makes there carries the label `rocketbed.run`, and nothing without it is
-ever touched. The SDK blocks, so callers in a trio program use `call`.
+Everything this project creates there has the label `rocketbed.run`, and nothing without it is ever
+touched. The SDK blocks, so callers in a trio program use `call`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LABEL: Final = "rocketbed.run"
-"""On every container and network; its value is the id of the run or cluster they belong to."""
+"""Label of every container and network; its value is the id of the run or cluster they belong
+to."""
 API_MIN: Final = "1.41"
-"""Docker 20.10, Debian 11 and 12's."""
+"""API version of Docker 20.10, in Debian 11 and 12."""
 TIMEOUT_S: Final = 60
 LOCAL: Final = "unix://"
 
 
 class DockerError(HostError, RocketbedError):
-    """No daemon, no image, a container that does not start; the message says what to do."""
+    """No daemon, no image, or a container that does not start; the message says what to do."""
 
 
 class Daemon(Closing):
@@ -73,7 +74,8 @@ class Daemon(Closing):
         self.api.close()
 
     def image(self, name: str) -> dict[str, Any] | None:
-        """What it knows of an image; None when it has none. Raises `DockerError`."""
+        """Return the daemon's description of an image; None if it does not have it. Raises
+        `DockerError`."""
         import docker.errors
 
         with asking(f"the image {name} cannot be inspected"):
@@ -84,7 +86,7 @@ class Daemon(Closing):
         return row
 
     def containers(self, run_id: str) -> list[dict[str, Any]]:
-        """All containers of a run, running or not."""
+        """Return all containers of a run, running or not."""
         rows: list[dict[str, Any]] = self.api.containers(
             all=True, filters={"label": f"{LABEL}={run_id}"}
         )
@@ -92,31 +94,31 @@ class Daemon(Closing):
 
 
 @contextmanager
-def asking(what: str) -> Iterator[None]:
-    """Errors of the SDK become a `DockerError` that begins with `what`."""
+def asking(action: str) -> Iterator[None]:
+    """Turn errors of the SDK into a `DockerError` that begins with `action`."""
     import docker.errors
     import requests
 
     try:
         yield
     except docker.errors.APIError as exc:
-        raise DockerError(f"{what}: {exc.explanation or exc}") from exc
+        raise DockerError(f"{action}: {exc.explanation or exc}") from exc
     except (docker.errors.DockerException, requests.RequestException, OSError) as exc:
-        raise DockerError(f"{what}: the Docker daemon does not answer: {exc}") from exc
+        raise DockerError(f"{action}: the Docker daemon does not answer: {exc}") from exc
 
 
-async def call(function: Callable[[], T], what: str) -> T:
-    """Ask the daemon in a thread. Raises `DockerError` that begins with `what`."""
+async def call(function: Callable[[], T], action: str) -> T:
+    """Call the daemon in a thread. Raises `DockerError` that begins with `action`."""
 
     def ask() -> T:
-        with asking(what):
+        with asking(action):
             return function()
 
     return await trio.to_thread.run_sync(ask)
 
 
 def _knock(path: str) -> None:
-    """Raises `DockerError` when nobody listens, or not for us."""
+    """Raise `DockerError` when no daemon listens, or this user may not connect."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(path)

@@ -1,9 +1,9 @@
-"""One program in a container of its own: started, signalled, waited for, then taken away.
+"""A program in a container of its own: started, signalled, waited for, then removed.
 
-The container is made anew at each start, as the machine beneath it stays: its network belongs to
+The container is created at each start, while the machine under it stays: its network belongs to
 another container (`chaos.backends.docker.fabric`), its disk is bound from the host at the same
-path. Process 1 is Docker's init, so that a program can die of a signal it sends to itself. What it
-prints goes to a file of the bound directory.
+path. Process 1 is Docker's init, so that a program can die of a signal it sends to itself. Its
+output goes to a file of the bound directory.
 """
 
 import os
@@ -24,11 +24,12 @@ from rocketbed.host.janitor.processes import has_ended
 from rocketbed.host.janitor.record import Ledger
 
 SIGNALLED: Final = 128
-"""A program that a signal ended has this exit code plus the signal's number."""
+"""Exit code of a program that a signal ended, minus the signal's number."""
 OWN_HOST: Final = "127.0.1.1"
-"""What Debian has for a machine's own name."""
+"""Address of a machine's own name, as in Debian."""
 CPU_PERIOD_US: Final = 20_000
-"""Shorter than Docker's 100 ms: a container at a tenth pauses 18 ms, not 90."""
+"""Shorter than Docker's 100 ms: a container limited to a tenth of a CPU then pauses 18 ms, not
+90."""
 _numbers = count(1)
 
 
@@ -36,32 +37,33 @@ _numbers = count(1)
 class Spec:
     image: str
     command: Sequence[str]
-    """All of it; `logged` lets its output be kept."""
+    """The whole command; `logged` redirects its output to a file."""
     network: str
     """`none`, `container:<id>` or a network's name."""
     directory: Path | None = None
-    """Its working directory, bound at the same path; None: it has nothing of this system."""
+    """Its working directory, bound at the same path; None: no access to this system's files."""
     user: str = ""
-    """Empty: the image's."""
+    """User; empty: the image's."""
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Sequence[str] = ()
     """Files of the host that it may read, at the same paths (preloaded libraries)."""
     memory: int | None = None
-    """Bytes it may use."""
+    """Limit of memory, bytes."""
     pids: int | None = None
-    """Processes and threads it may have."""
+    """Limit of processes and threads."""
     nofile: int | None = None
-    """Descriptors a program in it may have; None: the daemon's choice."""
+    """Limit of a program's descriptors; None: the daemon's default."""
     address: str | None = None
-    """Its address in the network."""
+    """Address in the network."""
     ports: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    """Port inside -> address and port of this system that lead to it."""
+    """Port inside -> address and port of this system from which it is forwarded."""
     host_name: str = ""
-    """Resolved to loopback; empty: Docker's choice, which without a network nothing resolves."""
+    """Host name that resolves to loopback; empty: Docker's choice, which does not resolve without a
+    network."""
 
 
 class Container:
-    """A program to be run; `rocketbed.host.member.Launched`."""
+    """A program to run; implements `rocketbed.host.member.Launched`."""
 
     def __init__(self, daemon: Daemon, run: Ledger, name: str, spec: Spec) -> None:
         self.name = name
@@ -69,7 +71,7 @@ class Container:
         self._run = run
         self._spec = spec
         self.id = ""
-        """The daemon's, once it is made."""
+        """The daemon's id of the container, once it is created."""
         self._record = 0
         self._pid = 0
         self._code: int | None = None
@@ -78,14 +80,14 @@ class Container:
 
     @property
     def log_path(self) -> Path:
-        """Where its output goes, after that of earlier starts."""
+        """File of its output, after that of earlier starts."""
         assert self._spec.directory is not None
         return self._spec.directory / "log"
 
     async def launch(self) -> int:
-        """Make and start it; the pid of its init on this system, 0 when it has ended already.
+        """Create and start it; return the host pid of its init, 0 when it has ended already.
 
-        One that does not start is taken away again.
+        A container that does not start is removed again.
         """
         full = f"rocketbed-{self._run.id}-{self.name}-{next(_numbers)}"
         self._record = self._run.note("container", docker_record(self._daemon.address, full))
@@ -102,9 +104,10 @@ class Container:
         return self._pid if self._descriptor >= 0 and not has_ended(self._descriptor) else None
 
     async def send(self, number: signal.Signals) -> bool:
-        """A signal to the program; SIGSTOP and SIGCONT freeze and thaw all of the container.
+        """Send a signal to the program; SIGSTOP and SIGCONT freeze and thaw the whole container.
 
-        Where the daemon cannot be asked, SIGKILL still ends what it started: nothing stays behind.
+        SIGKILL ends the program even when the daemon does not answer, so that nothing is left
+        running.
         """
         if self.pid() is None:
             return False
@@ -126,9 +129,9 @@ class Container:
             (api.pause if number == signal.SIGSTOP else api.unpause)(own)
 
     async def wait_ended(self) -> int | None:
-        """Wait for its end, then take the container away; its exit code."""
+        """Wait for its end, then remove the container; return its exit code."""
         if self._descriptor >= 0:
-            own = os.dup(self._descriptor)  # several may wait, each on its own
+            own = os.dup(self._descriptor)  # several callers may wait, each with its own descriptor
             try:
                 await trio.lowlevel.wait_readable(own)
             finally:
@@ -146,7 +149,7 @@ class Container:
             await self.take_away()
 
     async def take_away(self) -> None:
-        """Remove it, running or not. Where the daemon cannot be asked, its program still ends."""
+        """Remove it, running or not. Its program ends even when the daemon does not answer."""
         try:
             await call(lambda: remove(self._daemon, self.id), f"{self.name} stays behind")
         except DockerError:
@@ -159,7 +162,8 @@ class Container:
         self._run.forget(self._record)
 
     async def limit_cpu(self, share: float | None) -> None:
-        """At most this share of one processor; None: no limit. Nothing once it has ended."""
+        """Limit it to this share of one processor; None: no limit. Does nothing once it has
+        ended."""
         quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))
         update = partial(self._daemon.api.update_container, self.id, cpu_period=CPU_PERIOD_US)
         try:
@@ -170,18 +174,18 @@ class Container:
 
 
 def posix_code(status: int) -> int:
-    """An exit code as `subprocess` has it: negative for a signal's number."""
+    """Return an exit code as `subprocess` has it: negative for a signal's number."""
     is_signal = SIGNALLED < status < SIGNALLED + signal.NSIG
     return SIGNALLED - status if is_signal else status
 
 
 def logged(command: Sequence[str]) -> list[str]:
-    """A command whose output goes to the file `log` of its working directory."""
+    """Return a command whose output goes to the file `log` of its working directory."""
     return ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1', *command]
 
 
 def create(daemon: Daemon, run_id: str, name: str, spec: Spec) -> str:
-    """Make a container; its id. Blocks. Raises the SDK's errors."""
+    """Create a container and return its id. Blocks. Raises the SDK's errors."""
     from docker.types import Ulimit
 
     api = daemon.api
@@ -205,7 +209,7 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec) -> str:
     if spec.address is not None:
         endpoint = api.create_endpoint_config(ipv4_address=spec.address)
         networking = api.create_networking_config({spec.network: endpoint})
-    made = api.create_container(
+    container = api.create_container(
         spec.image,
         command=list(spec.command),
         entrypoint=[],
@@ -220,27 +224,28 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec) -> str:
         name=name,
         healthcheck={"test": ["NONE"]},
     )
-    return str(made["Id"])
+    return str(container["Id"])
 
 
 def start(daemon: Daemon, run_id: str, name: str, spec: Spec) -> tuple[str, int]:
-    """Make and start a container; its id, and the pid of its init, 0 when it has ended already.
+    """Create and start a container; return its id, and the pid of its init, 0 when it has ended
+    already.
 
-    One that does not start is taken away again. Blocks. Raises the SDK's errors.
+    A container that does not start is removed again. Blocks. Raises the SDK's errors.
     """
-    made = create(daemon, run_id, name, spec)
+    container = create(daemon, run_id, name, spec)
     try:
-        daemon.api.start(made)
-        pid = int(daemon.api.inspect_container(made)["State"]["Pid"])
+        daemon.api.start(container)
+        pid = int(daemon.api.inspect_container(container)["State"]["Pid"])
     except BaseException:
-        with suppress(Exception):  # the first error counts; what is on record stays there
-            remove(daemon, made)
+        with suppress(Exception):  # the first error counts; its record stays for the reaper
+            remove(daemon, container)
         raise
-    return made, pid
+    return container, pid
 
 
 def remove(daemon: Daemon, container: str) -> None:
-    """Kill and remove a container that may be gone already. Blocks."""
+    """Kill and remove a container, if it exists. Blocks."""
     import docker.errors
 
     with suppress(docker.errors.NotFound):
@@ -248,6 +253,6 @@ def remove(daemon: Daemon, container: str) -> None:
 
 
 def kill_init(descriptor: int) -> None:
-    """End a container without its daemon: all in it ends with its first process."""
+    """End a container without its daemon: all its processes end with the first."""
     with suppress(OSError):
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """The image of a node: built from a checkout when it is missing, or of other sources.
 
-A label holds what it was built of, so that a run never tests yesterday's code. From an installed
-wheel there is nothing to build from; then the image has to be there. Somebody's own image is found
-there or pulled, and asked by a program that soon ends.
+A label holds the digest of its sources, so that a run never tests yesterday's code. From an
+installed wheel nothing can be built; then the image must exist. An image of another project is used
+as it exists or pulled, and examined by running a short program in it.
 """
 
 import hashlib
@@ -37,21 +37,22 @@ FILES: Final = (
     "pyspark_rocketbed.py",
 )
 STAGE_LABEL: Final = "rocketbed.stage"
-"""On the images of a build's stages, by the Dockerfile."""
-KEPT: Final = "2h"
-"""How long the leftovers of a build speed up the next one."""
+"""Label that the Dockerfile puts on the images of a build's stages."""
+KEPT_FOR: Final = "2h"
+"""Time for which the leftovers of a build are kept to speed up the next one."""
 BUILD_S: Final = 900
 LOOK_S: Final = 60
 TAIL: Final = 12
-"""Lines of a failed build that an error shows."""
+"""Last lines of a failed build that an error shows."""
 
 Say = Callable[[str], None]
 
 
 def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
-    """An image of this very code, built if need be; its id. Blocks. Raises `DockerError`.
+    """Return the id of an image of this very code, built if necessary. Blocks. Raises
+    `DockerError`.
 
-    The id stays what it is when another checkout gives the name to its own image.
+    The id stays valid when another checkout gives the name to its own image.
     """
     image = found_image(daemon, IMAGE)
     if not (ROOT / DOCKERFILE).exists():
@@ -78,7 +79,7 @@ def _is_made(path: Path) -> bool:
 
 
 def source_digest() -> str:
-    """A digest of everything that goes into the image."""
+    """Return a digest of everything that goes into the image."""
     digest = hashlib.sha256()
     paths = [ROOT / name for name in FILES]
     for name in BUILT_OF:
@@ -136,15 +137,15 @@ def run_build(
 
 
 def prune(daemon: Daemon) -> None:
-    """Remove what earlier builds left, when it is old, has no name and no container uses it."""
+    """Remove old leftovers of earlier builds that have no name and no container."""
     for label in (SOURCE_LABEL, STAGE_LABEL):
         with suppress(DockerError), asking(f"old images with the label {label} stay"):
-            filters = {"dangling": True, "label": [label], "until": KEPT}
+            filters = {"dangling": True, "label": [label], "until": KEPT_FOR}
             daemon.api.prune_images(filters)
 
 
 def found_image(daemon: Daemon, name: str) -> tuple[str, str] | None:
-    """An image's id and the digest of its sources; `None` if the daemon does not have it."""
+    """Return an image's id and the digest of its sources; `None` if the daemon does not have it."""
     row = daemon.image(name)
     if row is None:
         return None
@@ -175,7 +176,7 @@ def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dic
     return image
 
 
-def said_in(
+def output_of(
     daemon: Daemon,
     image: str,
     command: Sequence[str],
@@ -183,9 +184,10 @@ def said_in(
     environment: Mapping[str, str] = MappingProxyType({}),
     files: Sequence[str] = (),
 ) -> tuple[int, str]:
-    """Run a program in an image to its end; exit code and output. Blocks. Raises `DockerError`.
+    """Run a program in an image to its end; return exit code and output. Blocks. Raises
+    `DockerError`.
 
-    It has no network, and of this system only `files`, to be read.
+    It has no network, and of this system can only read `files`.
     """
     with Ledger.begin() as run, asking(f"{command[0]} does not run in the image {image}"):
         name = f"rocketbed-{run.id}-look"

@@ -1,7 +1,7 @@
-"""Bridges of Docker's with addresses that we give.
+"""Docker bridge networks with fixed addresses.
 
-Docker takes wishes for addresses only on a network whose range was given to it. So it chooses a
-free range first, and then gets that one.
+Docker accepts requests for addresses only in a network that was created with a given range. So
+Docker first chooses a free range, and then a network is created with that range.
 """
 
 from ipaddress import IPv4Network
@@ -13,18 +13,19 @@ from rocketbed.host.docker.container import remove
 FIRST_HOST: Final = 10
 """First host number used: Docker reserves the addresses below it."""
 TRIES: Final = 10
-"""Somebody else may take the range between our two steps."""
+"""Attempts, since another program may take the range between the two steps."""
 OVERLAPS: Final = ("overlap", "conflicts with network")
-"""What the daemon says then."""
+"""Error texts of the daemon in that case."""
 
 
 def hosts(subnet: str) -> list[str]:
-    """Addresses of a range that containers can have."""
+    """Return the addresses of a range that containers can have."""
     return [str(host) for host in list(IPv4Network(subnet).hosts())[FIRST_HOST:]]
 
 
 def make_network(daemon: Daemon, name: str, run_id: str) -> str:
-    """A new bridge; its range, which was free. One of this name from before goes. Blocks.
+    """Create a bridge and return its range, which was free. An existing one of this name is
+    removed. Blocks.
 
     Raises `DockerError`.
     """
@@ -35,11 +36,11 @@ def make_network(daemon: Daemon, name: str, run_id: str) -> str:
             daemon.api.remove_network(name)
     for number in range(TRIES):
         with asking("no network for the containers"):
-            made = daemon.api.create_network(
+            network = daemon.api.create_network(
                 name, driver="bridge", labels={LABEL: run_id}, check_duplicate=True
             )["Id"]
-            subnet = str(daemon.api.inspect_network(made)["IPAM"]["Config"][0]["Subnet"])
-            daemon.api.remove_network(made)
+            subnet = str(daemon.api.inspect_network(network)["IPAM"]["Config"][0]["Subnet"])
+            daemon.api.remove_network(network)
         try:
             take_network(daemon, name, run_id, subnet)
         except DockerError as error:
@@ -51,17 +52,17 @@ def make_network(daemon: Daemon, name: str, run_id: str) -> str:
 
 
 def is_overlap(error: DockerError) -> bool:
-    """Whether a network was refused because somebody else has its addresses."""
+    """True if a network was refused because another one has its addresses."""
     return any(words in str(error) for words in OVERLAPS)
 
 
 def has_network(daemon: Daemon, name: str) -> bool:
-    """Whether there is one of this very name (the daemon also finds those it is a part of)."""
+    """True if a network of exactly this name exists (the daemon also finds longer names)."""
     return any(row["Name"] == name for row in daemon.api.networks(names=[name]))
 
 
 def take_network(daemon: Daemon, name: str, run_id: str, subnet: str) -> None:
-    """Let there be a bridge of this name, made on this range if it is not there. Blocks.
+    """Create a bridge of this name and range if it does not exist. Blocks.
 
     Raises `DockerError`.
     """

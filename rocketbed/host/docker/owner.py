@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Final
 
 PYTHON: Final = "/opt/rocketbed/bin/python"
-"""In the image (compose/Dockerfile)."""
+"""Path in the image (compose/Dockerfile)."""
 USER: Final = 10001
-"""The image's user."""
+"""User of the image."""
 MEMORY: Final = 1 << 30
-"""Bytes a node may use, page cache included."""
+"""Memory of a node, bytes, page cache included."""
 STORE: Final = "store"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """As whom a program runs, and whom its files belong to."""
+    """User as which a program runs, and who owns its files."""
 
     user: int
     group: int
@@ -30,10 +30,11 @@ OURS: Final = Owner(USER, USER)
 
 
 def give(own: Path, owner: Owner = OURS) -> Owner:
-    """Let a program have its machine's directory; a store that it has already is its own whole.
+    """Give a program's user its machine's directory; a store that it already owns is left alone.
 
-    As whom it is to run: a harness that is not root has nobody but itself. A directory comes after
-    what is in it, so that one cut short is done again.
+    Returns the user as which it is to run: a harness that is not root can only use its own. A
+    directory is changed after its content, so that an interrupted change is completed by the next
+    call.
     """
     if os.geteuid() != 0:
         return Owner(os.geteuid(), os.getegid())

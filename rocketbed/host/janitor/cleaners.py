@@ -1,7 +1,7 @@
-"""How each kind of thing that outlives a process is taken away. Standard library only.
+"""Removal of each kind of resource that outlives a process. Standard library only.
 
-Every function may be called for a thing that was never made, or is gone already: a record is
-written before the thing is made, and a sweep may itself be killed halfway.
+Every function may be called for a resource that was never created, or is already removed: its
+record is written before it is created, and a sweep may itself be killed halfway.
 """
 
 import os
@@ -21,11 +21,11 @@ NETWORK_NAMESPACES: Final = Path("/run/netns")
 INTERFACES: Final = Path("/sys/class/net")
 SHARED_MEMORY: Final = Path("/dev/shm")
 LEAVE_S: Final = 1.0
-"""How long a killed process may take to leave a mount or a control group."""
+"""Time for a killed process to leave a mount or a control group, seconds."""
 
 
 def victims(kind: str, value: str) -> list[tuple[int, int]]:
-    """Processes a record stands for, as (pid, began)."""
+    """Return the processes of a record, as (pid, start time)."""
     if kind == "process":
         pid, _, ticks = value.partition(" ")
         return [(int(pid), int(ticks))]
@@ -35,7 +35,7 @@ def victims(kind: str, value: str) -> list[tuple[int, int]]:
 
 
 def members(group: Path) -> list[int]:
-    """Processes in a control group; none when there is no such group."""
+    """Return the processes in a control group; empty when there is no such group."""
     try:
         return [int(line) for line in (group / "cgroup.procs").read_text().split()]
     except OSError:
@@ -43,15 +43,15 @@ def members(group: Path) -> list[int]:
 
 
 def remove_mount(value: str) -> bool:
-    """Take away what is mounted at or below a path; detach it where somebody holds on."""
-    found = False
+    """Remove mounts at or below a path; detach those that are busy."""
+    removed = False
     for point in volume_loop.mounts_at_or_below(Path(value)):
-        found = True
+        removed = True
         try:
             volume_loop.unmount(point, seconds=LEAVE_S)
         except OSError:
             volume_loop.unmount(point, lazily=True)
-    return found
+    return removed
 
 
 def remove_loop(value: str) -> bool:
@@ -62,17 +62,17 @@ def remove_loop(value: str) -> bool:
 
 
 def remove_throttle(value: str) -> bool:
-    """Take a device's limits out of the root control group: they outlive loop devices."""
-    found = False
+    """Remove a device's limits from the root control group: they outlive loop devices."""
+    removed = False
     for rule in ROOT_THROTTLES.glob("blkio.throttle.*_device"):
         if any(line.startswith(value + " ") for line in rule.read_text().splitlines()):
             rule.write_text(f"{value} 0")
-            found = True
-    return found
+            removed = True
+    return removed
 
 
 def remove_cgroup(value: str) -> bool:
-    """Remove a control group; a process that is still in it goes to the parent."""
+    """Remove a control group; a process that is still in it moves to the parent."""
     group = Path(value)
     until = time.monotonic() + LEAVE_S
     while group.is_dir():
@@ -88,7 +88,7 @@ def remove_cgroup(value: str) -> bool:
 
 
 def remove_network_namespace(value: str) -> bool:
-    """Remove a named network namespace; it goes when its last socket and process have gone."""
+    """Remove a named network namespace; it ends with its last socket and process."""
     path = NETWORK_NAMESPACES / value
     if not path.exists():
         return False
@@ -98,9 +98,9 @@ def remove_network_namespace(value: str) -> bool:
 
 
 def remove_directory(value: str) -> bool:
-    """Remove a directory tree, but not through a mount that is still there.
+    """Remove a directory tree, but not through a mount that still exists.
 
-    Another guardian may be at work in it, and a process that was killed may still write.
+    Another reaper process may be removing it too, and a process that was killed may still write.
     """
     path = Path(value)
     if not path.is_dir() or path.is_symlink():
@@ -127,12 +127,13 @@ def remove_file(value: str) -> bool:
 
 
 def faketime_files(pid: int) -> list[Path]:
-    """What libfaketime makes for each process, and leaves when that is killed."""
+    """Return the files that libfaketime creates for each process, and leaves when that is
+    killed."""
     return [SHARED_MEMORY / f"faketime_shm_{pid}", SHARED_MEMORY / f"sem.faketime_sem_{pid}"]
 
 
 def remove_of_docker(value: str, *, path: str) -> bool:
-    """Have Docker delete what stands at `path`; the daemon may be gone, and the thing with it."""
+    """Have Docker delete the object at `path`; the daemon may be gone, and the object with it."""
     from rocketbed.host.janitor.docker import delete
 
     return delete(value, path)
@@ -158,4 +159,4 @@ REMOVERS: Final[dict[str, Callable[[str], bool]]] = {
     "docker-network": partial(remove_of_docker, path="/networks/{}"),
     "bridge": remove_bridge,
 }
-"""Kind of record -> what takes the thing away; says whether there was anything."""
+"""Kind of record -> function that removes the resource; True if there was one."""

@@ -1,6 +1,6 @@
-"""Taking containers and networks away over the daemon's socket. Standard library only.
+"""Removal of containers and networks over the daemon's socket. Standard library only.
 
-Apart, since most guardians never need it and should start fast.
+A module of its own, since most reaper processes never need it and should start fast.
 """
 
 import http.client
@@ -13,21 +13,24 @@ TIMEOUT_S: Final = 20.0
 GONE: Final = (200, 204)
 UNKNOWN: Final = 404
 BUSY: Final = (403, 409)
-"""A network that a container is still leaving; a container that somebody else is removing."""
+"""Status codes for a network that a container is still leaving, or a container that is already
+being removed."""
 BUSY_S: Final = 10.0
 LOOK_S: Final = 0.05
 
 
 def docker_record(address: str, name: str) -> str:
-    """The value of a record: where the daemon is (`unix:///path`), and the thing's name."""
+    """Return the value of a record: the daemon's address (`unix:///path`), and the object's
+    name."""
     return f"{address} {name}"
 
 
 def delete(value: str, path: str) -> bool:
-    """DELETE a thing, and wait until it is gone; whether it was there. Raises `OSError`.
+    """DELETE an object and wait until it is gone; True if it existed. Raises `OSError`.
 
-    A daemon that was private took its things along, and the directory of its socket. Another one
-    that does not answer may be back, with what it had: then this is an error, to be tried again.
+    A private daemon took its objects along, and the directory of its socket. Another daemon that
+    does not answer may come back with its objects, so this raises an error and is tried again
+    later.
     """
     address, _, name = value.partition(" ")
     socket_path = Path(address.removeprefix("unix://"))
@@ -46,7 +49,7 @@ def delete(value: str, path: str) -> bool:
 
 
 def _delete(socket_path: Path, path: str) -> int:
-    """The answer's status. Raises `OSError`."""
+    """Return the answer's status. Raises `OSError`."""
     connection = _UnixConnection(str(socket_path))
     try:
         connection.request("DELETE", path)
@@ -60,7 +63,7 @@ def _delete(socket_path: Path, path: str) -> int:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a socket of this system."""
+    """HTTP over a Unix socket."""
 
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=TIMEOUT_S)

@@ -1,8 +1,8 @@
-"""A small process that outlives its harness by the moment it takes to clean up after it.
+"""The reaper process: a small process that outlives its harness and cleans up after it.
 
 It is started with the run's directory and, as standard input, a pipe whose other end only the
 harness has. It forks and leaves the harness's session, so that neither a signal to the process
-group nor a killed terminal takes it along. When the pipe ends, or the harness does, it sweeps.
+group nor the end of a terminal kills it. When the pipe or the harness ends, it sweeps.
 """
 
 import os
@@ -15,10 +15,10 @@ from rocketbed.host.janitor.record import clean, owner_is_dead, remove_unborn
 
 
 def watch(directory: Path, unborn: Path, owner_pid: int, pipe: int) -> None:
-    """Wait until the run is over or its owner is dead; then clean up what is left, if anything.
+    """Wait until the run is over or its owner is dead; then clean up what is left.
 
-    `unborn` is the directory's name while its owner makes it. A dying process closes its pipes
-    before it counts as dead, so the end of the pipe alone is no sign of death.
+    `unborn` is the directory's name while its owner creates it. A dying process closes its pipes
+    before it counts as dead, so the end of the pipe alone does not prove its death.
     """
     try:
         owner = os.pidfd_open(owner_pid)

@@ -1,7 +1,7 @@
-"""Processes by pid, told from others that got the same pid later. Standard library only.
+"""Processes by pid, distinguished from later ones with the same pid. Standard library only.
 
-A pid is compared together with the time its process began, and signals go through a descriptor
-opened before that comparison, so that they reach the process that was meant or nobody.
+A pid is compared together with its process's start time, and signals go through a descriptor opened
+before that comparison, so that they reach the intended process or none.
 """
 
 import os
@@ -14,21 +14,22 @@ from pathlib import Path
 from typing import Final
 
 MARK: Final = "ROCKETBED_RUN"
-"""Environment variable that names the run a process belongs to; its children inherit it."""
+"""Environment variable that names the run of a process; its children inherit it."""
 PROC: Final = Path("/proc")
 EXEC_S: Final = 0.05
-"""How long a process may seem to have no environment: it is just beginning another program."""
+"""Time, seconds, for which a process may seem to have no environment, during `exec`."""
 KERNEL_THREAD: Final = 0x00200000
 """PF_KTHREAD of linux/sched.h."""
 
 
 def began(pid: int) -> int:
-    """When a process began, kernel ticks since boot. Raises `OSError` when there is none."""
+    """Return a process's start time, kernel ticks since boot. Raises `OSError` when there is
+    none."""
     return int(_fields(pid)[19])
 
 
 def is_alive(pid: int, began_ticks: int) -> bool:
-    """Whether this very process runs still; one that ended and was not waited for does not."""
+    """True if this very process still runs; a zombie does not count."""
     try:
         fields = _fields(pid)
     except OSError:
@@ -37,31 +38,36 @@ def is_alive(pid: int, began_ticks: int) -> bool:
 
 
 def marked(run_id: str) -> Iterator[int]:
-    """Processes whose environment says that they belong to a run; never this one."""
-    wanted = f"{MARK}={run_id}".encode()
+    """Yield the processes whose environment names a run; never this one."""
+    entry_text = f"{MARK}={run_id}".encode()
     own = os.getpid()
     for entry in PROC.iterdir():
-        if entry.name.isdigit() and int(entry.name) != own and _is_marked(int(entry.name), wanted):
+        if (
+            entry.name.isdigit()
+            and int(entry.name) != own
+            and _is_marked(int(entry.name), entry_text)
+        ):
             yield int(entry.name)
 
 
 def kill_marked(run_id: str) -> list[int]:
-    """SIGKILL to every process of a run and to what they started; the pids that got one.
+    """Send SIGKILL to every process of a run and its descendants; return the pids that got one.
 
-    The program of a container has no mark; it is a child of one that has (a shim of the daemon's).
+    The program of a container has no mark; it is a child of a marked process (a shim of the
+    daemon's).
     """
-    found = {}
+    marked_pids = {}
     for pid in marked(run_id):
         with suppress(OSError):
-            found[pid] = began(pid)
-    below = dict(_below(list(found))) if found else {}
-    # By when they began: one that was marked a moment ago may be another program by now.
-    return [pid for pid, ticks in {**below, **found}.items() if kill(pid, ticks)]
+            marked_pids[pid] = began(pid)
+    descendants = dict(_descendants(list(marked_pids))) if marked_pids else {}
+    # Check the start times: the pid of a process marked a moment ago may be another's by now.
+    return [pid for pid, ticks in {**descendants, **marked_pids}.items() if kill(pid, ticks)]
 
 
 @contextmanager
 def opened(pid: int) -> Iterator[int]:
-    """A descriptor of a process, which nobody else gets. Raises `OSError` when there is none."""
+    """Yield a descriptor of a process, closed on exec. Raises `OSError` when there is none."""
     descriptor = os.pidfd_open(pid)
     try:
         yield descriptor
@@ -70,7 +76,7 @@ def opened(pid: int) -> Iterator[int]:
 
 
 def kill(pid: int, began_ticks: int) -> bool:
-    """SIGKILL, if the process is the one that began then. False when it is not, or is gone."""
+    """Send SIGKILL if the process has this start time. False if it does not, or has ended."""
     with suppress(OSError), opened(pid) as descriptor:
         if is_alive(pid, began_ticks):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -81,23 +87,24 @@ def kill(pid: int, began_ticks: int) -> bool:
 def wait_gone(pids: list[int], seconds: float) -> list[int]:
     """Wait for processes to end; returns those still alive at the timeout (seconds)."""
     until = time.monotonic() + seconds
-    left = []
+    alive = []
     for pid in pids:
         with suppress(OSError), opened(pid) as descriptor:
             if not has_ended(descriptor, max(0.0, until - time.monotonic())):
-                left.append(pid)
-    return left
+                alive.append(pid)
+    return alive
 
 
 def has_ended(descriptor: int, seconds: float = 0.0) -> bool:
-    """Whether the process of a descriptor ends within this time."""
+    """True if the process of a descriptor ends within this time."""
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)
     return bool(ready.poll(1000 * seconds))
 
 
-def _below(pids: list[int]) -> Iterator[tuple[int, int]]:
-    """Children of processes, and theirs, as (pid, began); never this one, nor those themselves."""
+def _descendants(pids: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield descendants of processes as (pid, start time); never this process, nor those
+    themselves."""
     children: dict[int, list[tuple[int, int]]] = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -112,7 +119,7 @@ def _below(pids: list[int]) -> Iterator[tuple[int, int]]:
                 yield pid, ticks
 
 
-def _is_marked(pid: int, wanted: bytes) -> bool:
+def _is_marked(pid: int, entry_text: bytes) -> bool:
     try:
         environment = (PROC / str(pid) / "environ").read_bytes()
         until = time.monotonic() + EXEC_S
@@ -121,16 +128,17 @@ def _is_marked(pid: int, wanted: bytes) -> bool:
             environment = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False
-    return wanted in environment.split(b"\0")
+    return entry_text in environment.split(b"\0")
 
 
 def _begins_a_program(pid: int) -> bool:
-    """Whether one without an environment may be within `exec`: no kernel thread, not ended."""
+    """True if a process without an environment may be within `exec`: no kernel thread, not
+    ended."""
     fields = _fields(pid)
     return fields[0] not in "ZX" and not int(fields[6]) & KERNEL_THREAD
 
 
 def _fields(pid: int) -> list[str]:
-    """The fields of `/proc/<pid>/stat` after the name, the state first."""
+    """Return the fields of `/proc/<pid>/stat` after the name, the state first."""
     text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()

@@ -1,11 +1,12 @@
-"""What outlives a process is on record before it is made, so that nothing stays behind.
+"""Records of resources that outlive a process, written before they are created, so that none is
+left over.
 
-A run owns a directory `<temporary directory>/rocketbed-runs/<run id>`: `owner.json` says which
-process (pid, when it began, boot, pid namespace) it belongs to, `records` has one JSON line for
-each mount, loop device, control group, ... made or taken away. `sweep` removes what belongs to
-runs whose owner is dead, and nothing else; it runs at each start of a run and from
-`rocketbed chaos doctor --sweep`. A guardian process (`janitor_guardian`) does the same the moment
-the owner dies, by SIGKILL too. Standard library only, so that the guardian starts fast.
+A run owns a directory `<temporary directory>/rocketbed-runs/<run id>`: `owner.json` names the
+process it belongs to (pid, start time, boot, pid namespace), `records` has one JSON line for each
+mount, loop device, control group, ... created or removed. `sweep` removes the resources of runs
+whose owner is dead, and nothing else; it runs at each start of a run and in `rocketbed chaos doctor
+--sweep`. A reaper process (`janitor.guardian`) does the same as soon as the owner dies, even by
+SIGKILL. Standard library only, so that the reaper process starts fast.
 """
 
 import fcntl
@@ -39,7 +40,7 @@ RECORDS: Final = "records"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 DIE_S: Final = 5.0
-"""How long killed processes may take to be gone."""
+"""Time for killed processes to end, seconds."""
 
 
 def runs_directory() -> Path:
@@ -48,27 +49,28 @@ def runs_directory() -> Path:
 
 @dataclass(slots=True)
 class Swept:
-    """What became of one run's leftovers."""
+    """Result of cleaning up one run."""
 
     run_id: str
     removed: list[str] = field(default_factory=list)
-    """`kind value` of each thing that was there and is gone now."""
+    """`kind value` of each resource that existed and was removed."""
     left: list[str] = field(default_factory=list)
-    """What could not be removed, with the reason; its record stays for the next sweep."""
+    """Resources that could not be removed, with the reason; their records stay for the next
+    sweep."""
 
 
 class Ledger(Closing):
-    """One run of a harness: a directory of its own, and records of what it makes.
+    """One run of a harness: a directory of its own, and records of the resources it creates.
 
         with Ledger.begin() as run:
             number = run.note("cgroup", path)
 
-    At the end everything still on record is taken away, with the directory.
+    At the end all recorded resources are removed, with the directory.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        """For files of the run; they go with it."""
+        """Directory for files of the run; it is removed at the end."""
         self.id = directory.name
         self._records = os.open(
             directory / RECORDS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -84,9 +86,9 @@ class Ledger(Closing):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = root / f"{os.getpid()}-{secrets.token_hex(4)}"
         unborn = root / f".{os.getpid()}-{began(os.getpid())}-{secrets.token_hex(4)}"
-        guardian = _start_guardian(directory, unborn) if guard else -1
+        guardian = _start_reaper(directory, unborn) if guard else -1
         try:
-            # It appears together with its owner.
+            # The directory appears together with its owner file.
             unborn.mkdir(mode=0o700)
             owner = {
                 "pid": os.getpid(),
@@ -107,14 +109,14 @@ class Ledger(Closing):
         return run
 
     def environment(self) -> dict[str, str]:
-        """What to add to the environment of every process that is started for this run."""
+        """Variables to add to the environment of every process that is started for this run."""
         return {MARK: self.id}
 
     def note(self, kind: str, value: str | Path) -> int:
-        """Put a thing on record, before it is made; the number that `forget` wants.
+        """Record a resource before it is created; return the number to pass to `forget`.
 
-        Kinds are those of `janitor_cleaners.REMOVERS`: `mount` (a path), `loop` (an image),
-        `cgroup` (a path), `throttle` (major:minor), `netns` (a name), `directory`, `file`.
+        Kinds are those of `cleaners.REMOVERS`: `mount` (a path), `loop` (an image), `cgroup` (a
+        path), `throttle` (major:minor), `netns` (a name), `directory`, `file`.
         """
         if kind not in REMOVERS:
             raise ValueError(f"unknown kind of record {kind}; one of {', '.join(REMOVERS)}")
@@ -123,12 +125,12 @@ class Ledger(Closing):
         return number
 
     def forget(self, number: int) -> None:
-        """The thing is gone. After the end of the run it is off the record anyway."""
+        """Record that a resource was removed. After the end of the run this does nothing."""
         if self._records >= 0:
             self._write({"gone": number})
 
     def close(self) -> Swept:
-        """Take away all that is on record, kill what is marked, dismiss the guardian."""
+        """Remove all recorded resources, kill marked processes, dismiss the reaper process."""
         if self._records < 0:
             return Swept(self.id)
         swept = clean(self.directory)
@@ -160,7 +162,7 @@ def sweep(root: Path | None = None) -> list[Swept]:
 
 
 def owner_is_dead(directory: Path) -> bool:
-    """Whether a run is a leftover of ours. False for all that we cannot be sure about."""
+    """True if a run is a leftover of this system. False in all doubtful cases."""
     try:
         if directory.is_symlink() or directory.stat().st_uid != os.geteuid():
             return False
@@ -175,20 +177,20 @@ def owner_is_dead(directory: Path) -> bool:
 
 
 def clean(directory: Path) -> Swept:
-    """Take away all that a run has on record, then its directory. One process at a time."""
+    """Remove all recorded resources of a run, then its directory. One process at a time."""
     swept = Swept(directory.name)
     try:
         lock = os.open(directory / RECORDS, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     except OSError:
         return swept
     try:
-        # The owner, its guardian and a sweep may all come here; who waited finds nothing left.
+        # Owner, reaper process and a sweep may all come here; those that waited find nothing to do.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / RECORDS).exists():
             return swept
         rows = _open_records(directory / RECORDS)
-        # Processes first: they keep mounts and control groups busy. Then the newest first, since
-        # a mount needs its loop device, and that its file.
+        # Processes first: they keep mounts and control groups busy. Then in reverse order, since a
+        # mount needs its loop device, and that its file.
         _end_processes(directory.name, rows, swept)
         for number, kind, value in reversed(rows):
             try:
@@ -197,8 +199,8 @@ def clean(directory: Path) -> Swept:
             except (OSError, ValueError) as error:
                 swept.left.append(f"{kind} {value}: {error}")
             else:
-                # After the removal: killed in between, a second try finds nothing, and that is
-                # harmless. The other order would leave it for good.
+                # After the removal: if killed in between, a second try finds nothing, which is
+                # harmless. In the other order the resource would be left for good.
                 os.write(lock, json.dumps({"gone": number}).encode() + b"\n")
         if not swept.left:
             try:
@@ -218,8 +220,8 @@ def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) 
             for pid, ticks in victims(kind, value):
                 if pid != os.getpid() and kill(pid, ticks):
                     killed.append(pid)
-    while more := [pid for pid in kill_marked(run_id) if pid not in killed]:
-        killed.extend(more)  # once more: one of them may have been about to fork
+    while pids := [pid for pid in kill_marked(run_id) if pid not in killed]:
+        killed.extend(pids)  # repeat: one of them may have been about to fork
     slow = wait_gone(killed, DIE_S)
     for pid in killed:
         for path in faketime_files(pid):
@@ -229,7 +231,8 @@ def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) 
 
 
 def _open_records(path: Path) -> list[tuple[int, str, str]]:
-    """Records of things that may still be there, oldest first; a torn last line is none."""
+    """Return records of resources that may still exist, oldest first; a torn last line is
+    ignored."""
     rows: dict[int, tuple[int, str, str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError, KeyError):
@@ -242,23 +245,23 @@ def _open_records(path: Path) -> list[tuple[int, str, str]]:
 
 
 def remove_unborn(directory: Path) -> None:
-    """A directory whose maker died before it had its name; nothing was on record yet."""
-    pid, _, rest = directory.name[1:].partition("-")
-    ticks = rest.partition("-")[0]
+    """Remove a directory whose creator died before it had its name; it has no records yet."""
+    pid, _, suffix = directory.name[1:].partition("-")
+    ticks = suffix.partition("-")[0]
     with suppress(OSError, ValueError):
         if directory.stat().st_uid == os.geteuid() and not is_alive(int(pid), int(ticks)):
             shutil.rmtree(directory)
 
 
-def _start_guardian(directory: Path, unborn: Path) -> int:
-    """Start the process that cleans up when we die; the end of a pipe that must stay open.
+def _start_reaper(directory: Path, unborn: Path) -> int:
+    """Start the reaper process; return the end of a pipe that must stay open.
 
-    It is there before the directory: a process may be killed while it makes it.
+    It is started before the directory is created, during which this process may be killed.
     """
     reading, writing = os.pipe()
     try:
-        gone = (MARK, "LD_PRELOAD")
-        environment = {name: value for name, value in os.environ.items() if name not in gone}
+        removed = (MARK, "LD_PRELOAD")
+        environment = {name: value for name, value in os.environ.items() if name not in removed}
         subprocess.run(
             [sys.executable, "-P", "-m", GUARDIAN, str(directory), str(unborn), str(os.getpid())],
             stdin=reading,

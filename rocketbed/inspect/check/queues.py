@@ -245,9 +245,7 @@ class QueueCursor:
         if facts is not None and facts.may_lack_unit(run.offset):
             text = f"{text}: not dispatched yet"
             severity = Severity.TAIL
-        elif (
-            run.offset >= self._moving
-        ):  # a live store: later units were written after this place was read
+        elif run.offset >= self._moving:  # a live store wrote later units after the read here
             text = f"{text}: not there yet, though later ones are"
             severity = Severity.TAIL
         self._findings.add(

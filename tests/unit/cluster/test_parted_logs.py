@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.cluster.log_ends import LOOKED_AT, has_parted
+from rocketbed.cluster.log_ends import COMPARED_BYTES, have_diverged
 from tests.support.logs import STORE_MS, Log, Message
 
 SIZES = [100] * 20 + [200 * 1024] + [50] * 5
@@ -34,24 +34,24 @@ def part(root: Path, both: Sequence[int], mine: Sequence[int], theirs: Sequence[
     one.append([Message(body=b"z" * size, store_ms=STORE_MS + 5) for size in mine])
     other.append(later(*theirs))
     end = min(one.end, other.end)
-    found = has_parted(one.root, other.root, end)
-    assert has_parted(other.root, one.root, end) == found
+    found = have_diverged(one.root, other.root, end)
+    assert have_diverged(other.root, one.root, end) == found
     return found
 
 
 @pytest.mark.parametrize("parted", [19, 20, 21, 25])
 def test_who_lost_an_end_and_went_on_has_parted(tmp_path: Path, parted: int) -> None:
     one, other = make(tmp_path / "a"), make(tmp_path / "b", parted)
-    assert has_parted(one.root, other.root, one.end)
-    assert has_parted(other.root, one.root, one.end)
-    assert not has_parted(one.root, other.root, one.offsets[parted])
+    assert have_diverged(one.root, other.root, one.end)
+    assert have_diverged(other.root, one.root, one.end)
+    assert not have_diverged(one.root, other.root, one.offsets[parted])
 
 
 @pytest.mark.parametrize("size", [1777, 70_001])
 def test_who_parted_long_ago_has_still(tmp_path: Path, size: int) -> None:
     """No message of one begins where one of the other does, for more than is looked at."""
-    count = (LOOKED_AT + MIB) // size
-    assert part(tmp_path, [100] * 20, [90_000] * ((LOOKED_AT + MIB) // 90_000), [size] * count)
+    count = (COMPARED_BYTES + MIB) // size
+    assert part(tmp_path, [100] * 20, [90_000] * ((COMPARED_BYTES + MIB) // 90_000), [size] * count)
 
 
 def test_messages_of_any_size_and_the_ends_of_files_are_seen(tmp_path: Path) -> None:
@@ -65,28 +65,28 @@ def test_a_file_that_is_gone_hides_nothing_else(tmp_path: Path) -> None:
     assert part(tmp_path, [100], [90_000] * 130, [70_001] * 170)
     (tmp_path / "a/commitlog" / f"{4 * MIB:020d}").unlink()
     end = 11 * MIB
-    assert has_parted(tmp_path / "a", tmp_path / "b", end)
-    assert has_parted(tmp_path / "b", tmp_path / "a", end)
+    assert have_diverged(tmp_path / "a", tmp_path / "b", end)
+    assert have_diverged(tmp_path / "b", tmp_path / "a", end)
 
 
 def test_what_is_damaged_or_cannot_be_read_has_not(tmp_path: Path) -> None:
     one, other = make(tmp_path / "a"), make(tmp_path / "b")
-    assert not has_parted(one.root, other.root, one.end)
+    assert not have_diverged(one.root, other.root, one.end)
     other.flip(other.offsets[23] + 95)
-    assert not has_parted(one.root, other.root, one.end)
+    assert not have_diverged(one.root, other.root, one.end)
     other.flip(other.offsets[22] + 63)  # its store time, which no checksum covers
-    assert not has_parted(one.root, other.root, one.end)
+    assert not have_diverged(one.root, other.root, one.end)
     other.write(other.offsets[21] + 10, bytes(one.end - other.offsets[21] - 10))
-    assert not has_parted(one.root, other.root, one.end)
-    assert not has_parted(other.root, one.root, one.end)
-    assert not has_parted(one.root, tmp_path / "none", one.end)
+    assert not have_diverged(one.root, other.root, one.end)
+    assert not have_diverged(other.root, one.root, one.end)
+    assert not have_diverged(one.root, tmp_path / "none", one.end)
     one.path(0).unlink()
-    assert not has_parted(one.root, other.root, one.end)
+    assert not have_diverged(one.root, other.root, one.end)
 
 
 def test_a_hole_that_was_closed_has_not(tmp_path: Path) -> None:
     one, other = make(tmp_path / "a"), make(tmp_path / "b")
     closed = Message(topic="!", body=b"x" * 50, sys_flag=0xC, store_ms=STORE_MS + 7)
     other.write(other.offsets[22], closed.encode(other.offsets[22], 0))
-    assert not has_parted(one.root, other.root, one.end)
-    assert not has_parted(other.root, one.root, one.end)
+    assert not have_diverged(one.root, other.root, one.end)
+    assert not have_diverged(other.root, one.root, one.end)
