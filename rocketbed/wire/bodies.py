@@ -1,7 +1,7 @@
-"""The bodies that clients, brokers and nameservers exchange (wire.md 2.7, 3.2, 3.6, 6.2).
+"""Bodies that clients, brokers and nameservers exchange (wire.md 2.7, 3.2, 3.6, 6.2).
 
-Names in JSON are RocketMQ's; ours are the same words with underscores. Tables keep the order in
-which they were filled.
+Names in JSON are RocketMQ's; the attributes are the same words with underscores. Tables keep the
+order in which they were filled.
 """
 
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,8 @@ from typing import Any
 from rocketbed.wire.body_fields import Body
 
 QUEUES_MAX = 65_536
-"""Queues of one topic on one broker; each costs a file. More is taken for a wrong number."""
+"""Most queues of one topic on one broker, each of which costs a file; more counts as a damaged
+number."""
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
@@ -22,7 +23,7 @@ def _name(name: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class MessageQueue(Body):
-    """One queue of a topic on one broker."""
+    """A queue of a topic on one broker."""
 
     topic: str
     broker_name: str
@@ -40,7 +41,7 @@ class DataVersion(Body):
     """Wall clock of the last change, milliseconds."""
 
     def next(self, now_ms: int, state_version: int = 0) -> "DataVersion":
-        """The version after one more change."""
+        """Return the version after one more change."""
         return replace(
             self, counter=self.counter + 1, state_version=state_version, timestamp=now_ms
         )
@@ -67,7 +68,7 @@ class TopicConfig(Body):
 
 @dataclass(slots=True, kw_only=True)
 class TopicConfigTable(Body):
-    """All topics of a broker: `TopicConfigAndMappingSerializeWrapper`, answer to 21."""
+    """Topics of a broker: `TopicConfigAndMappingSerializeWrapper`, answer to 21."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     mapping_data_version: DataVersion | None = field(default_factory=DataVersion)
@@ -75,7 +76,8 @@ class TopicConfigTable(Body):
     topic_queue_mapping_detail_map: dict[str, Any] | None = field(default_factory=dict)
     topic_queue_mapping_info_map: dict[str, Any] | None = field(default_factory=dict)
     rb_deleted: dict[str, int] | None = None
-    """Deleted topics, each with the end of the log at that moment: ours, for slaves of ours."""
+    """Deleted topics, each with the end of the log at that moment: rocketbed's own, for its
+    slaves."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,7 +168,7 @@ class MemberGroupBody(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionData(Body):
-    """What a consumer group wants of a topic."""
+    """Subscription of a consumer group to a topic."""
 
     topic: str
     sub_string: str = "*"
@@ -175,7 +177,7 @@ class SubscriptionData(Body):
     code_set: list[int] = field(default_factory=list)
     """Java hashes of the tags, 32-bit signed."""
     sub_version: int = 0
-    """Milliseconds; the newer one replaces the older."""
+    """Version in milliseconds; the newer one replaces the older."""
     class_filter_mode: bool = False
 
 
@@ -234,7 +236,7 @@ class LockQueues(Body):
     consumer_group: str = ""
     mq_set: list[MessageQueue] = field(default_factory=list)
     only_this_broker: bool = False
-    """Whether replicas are not to be asked too, which they never are by default."""
+    """True if replicas are not to be asked too; by default they never are."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -267,7 +269,7 @@ class SubscriptionGroupConfig(Body):
 
 @dataclass(slots=True, kw_only=True)
 class SubscriptionGroupTable(Body):
-    """All consumer groups of a broker: `SubscriptionGroupWrapper`, answer to 201."""
+    """Consumer groups of a broker: `SubscriptionGroupWrapper`, answer to 201."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     forbidden_table: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -296,13 +298,13 @@ class DelayOffsetTable(Body):
     data_version: DataVersion = field(default_factory=DataVersion)
     offset_table: dict[int, int] = field(default_factory=dict)
     rb_damaged: dict[int, list[int]] | None = None
-    """Ours, where there are any: queue offsets below those, of messages that were due and could not
-    be read."""
+    """Rocketbed's own, if there are any: queue offsets, below those of the table, of due messages
+    that could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaConnectionInfo(Body):
-    """One slave inside `HaRuntimeInfo`."""
+    """A slave inside `HaRuntimeInfo`."""
 
     addr: str = ""
     slave_ack_offset: int = 0

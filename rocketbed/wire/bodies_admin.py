@@ -1,4 +1,4 @@
-"""The bodies that tools ask brokers for (wire.md 2.7, broker.md 8.2)."""
+"""Bodies that tools request from brokers (wire.md 2.7, broker.md 8.2)."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from rocketbed.wire.body_fields import Body
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOffset(Body):
-    """One queue inside a `TopicStatsTable`."""
+    """A queue inside a `TopicStatsTable`."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -27,14 +27,14 @@ class TopicStatsTable(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset(Body):
-    """One queue inside `ConsumeStats`."""
+    """A queue inside `ConsumeStats`."""
 
     broker_offset: int = 0
-    """The queue's end."""
+    """End of the queue."""
     consumer_offset: int = 0
-    """What the group has committed; 0 where it has not."""
+    """Offset that the group has committed; 0 without one."""
     pull_offset: int = 0
-    """Behind what its members have pulled, as far as this broker gave it to them."""
+    """Offset after the messages that its members have pulled from this broker."""
     last_timestamp: int = 0
     """Store time of the last message that the group has committed, milliseconds."""
 
@@ -100,13 +100,13 @@ class ConsumerStatus(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo(Body):
-    """One queue inside `ConsumerRunningInfo`."""
+    """A queue inside `ConsumerRunningInfo`."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
     cached_msg_max_offset: int = 0
     cached_msg_count: int = 0
-    """Messages that were handed out and are not dealt with."""
+    """Messages that were handed out and are not finished."""
     locked: bool = False
 
 
@@ -121,14 +121,14 @@ class ConsumerRunningInfo(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMode(Body):
-    """How a group gets a topic: body of 401, and an entry of `messageRequestMode.json`."""
+    """Way in which a group gets a topic: body of 401, and an entry of `messageRequestMode.json`."""
 
     topic: str = ""
     consumer_group: str = ""
     mode: str = "PULL"
     """PULL or POP."""
     pop_share_queue_num: int = 0
-    """POP: how many of the next members share a member's queues."""
+    """POP: number of the next members that share a member's queues."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class QueryAssignment(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueAssignment(Body):
-    """One queue of a member, and how it gets it."""
+    """A queue of a member, and the way it gets it."""
 
     message_queue: MessageQueue
     mode: str = "PULL"
@@ -160,6 +160,6 @@ class QueueAssignment(Body):
 
 @dataclass(slots=True, kw_only=True)
 class QueueAssignments(Body):
-    """Answer to 400; None means that the member keeps what it has."""
+    """Answer to 400; None means that the member keeps its queues."""
 
     message_queue_assignments: list[QueueAssignment] | None = None

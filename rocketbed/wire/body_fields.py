@@ -1,9 +1,9 @@
-"""How a body class turns into JSON and back (wire.md 1.11, 2.7).
+"""Conversion of body classes to JSON and back (wire.md 1.11, 2.7).
 
-A body is a dataclass with our names; the name in JSON is the same in camel case unless the field
-says otherwise. Members are written in alphabetical order and None is left out, as Java does.
-Missing members, null and unknown members are all fine: defaults apply. What fastjson coerces
-(`"4"` for 4) is coerced here too; anything else of the wrong type is a `BodyError`.
+A body is a dataclass; an attribute's name in JSON is the same in camel case unless the field gives
+another. Members are written in alphabetical order and None is left out, as Java does. Missing
+members, null and unknown members are accepted: defaults apply. Values that fastjson coerces (`"4"`
+for 4) are coerced here too; any other value of the wrong type is a `BodyError`.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class Body:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """From a parsed value. Raises `BodyError`."""
+        """Return a body from a parsed value. Raises `BodyError`."""
         if value is None:
             value = {}
         if isinstance(value, ObjectKey):
@@ -59,11 +59,11 @@ class Body:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """From the bytes of a body; no bytes read as `{}`. Raises `BodyError`."""
+        """Return a body from its bytes; no bytes count as `{}`. Raises `BodyError`."""
         return cls.from_json(loads(data) if data else {})
 
     def to_json(self) -> dict[str, Any]:
-        """As a value for `json_dialect.dumps`."""
+        """Return a value for `json_dialect.dumps`."""
         result = {}
         for member in _members_of(type(self)):
             value = getattr(self, member.attribute)
@@ -72,13 +72,13 @@ class Body:
         return result
 
     def encode(self) -> bytes:
-        """As the bytes of a body."""
+        """Return the bytes of the body."""
         return dumps(self.to_json())
 
 
 def _members_of(cls: type) -> tuple[_Member, ...]:
-    found = Body._members.get(cls)
-    if found is None:
+    members = Body._members.get(cls)
+    if members is None:
         hints = typing.get_type_hints(cls)
         rows = [
             _Member(
@@ -89,17 +89,17 @@ def _members_of(cls: type) -> tuple[_Member, ...]:
             )
             for item in dataclasses.fields(cls)
         ]
-        found = Body._members[cls] = tuple(sorted(rows, key=lambda row: row.name))
-    return found
+        members = Body._members[cls] = tuple(sorted(rows, key=lambda row: row.name))
+    return members
 
 
 def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+    first, *following = name.split("_")
+    return first + "".join(part.capitalize() for part in following)
 
 
 def _plain(hint: Any) -> Any:
-    """The type without `| None`."""
+    """Return the type without `| None`."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
     return hint
@@ -114,7 +114,9 @@ def _reader(hint: Any) -> Convert:
     if origin is dict:
         key, item = (_reader(part) for part in typing.get_args(hint))
         return lambda value: {
-            key(name): item(each) for name, each in _a(dict, value).items() if each is not None
+            key(name): item(member)
+            for name, member in _a(dict, value).items()
+            if member is not None
         }
     if isinstance(hint, type) and issubclass(hint, Body):
         return hint.from_json
@@ -148,7 +150,7 @@ def _a(kind: type, value: Any) -> Any:
 
 
 def _anything(value: Any, depth: int = 0) -> Any:
-    """What has no type of ours is kept as it is, so it has to be what can be written again."""
+    """Accept a value without a declared type unchanged, if it can be written again."""
     if depth > DEPTH_MAX:
         raise ValueError(f"nested deeper than {DEPTH_MAX}")
     if isinstance(value, float) and not isfinite(value):

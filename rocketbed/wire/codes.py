@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """Code of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -164,27 +164,28 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
     RB_READINESS = 32100
-    """Ours: can clients use this server? Code 0, or 14 with the reason as remark. Fits the 16 bits
-    that a binary header has for a code."""
+    """Rocketbed's own: can clients use this server? Answered with code 0, or 14 with the reason as
+    remark. Fits the 16 bits that a binary header has for a code."""
     RB_REGISTER_REPLICA = 32101
-    """Ours, as those below: failover's controller (replication.md 7.9); a replica has started."""
+    """Rocketbed's own, as those below, for the controller of failover (replication.md 7.9): a
+    replica has started."""
     RB_BEAT = 32102
-    """A replica is alive, and how far its log reaches."""
+    """A replica is alive, and its log reaches to an offset."""
     RB_ALTER_IN_SYNC = 32103
     RB_HAND_OVER = 32104
     RB_LEAVE = 32105
-    """A replica stops in order."""
+    """A replica stops in an orderly way."""
     RB_FORCE_LEADER = 32106
     RB_GROUPS = 32107
-    """All groups, for an operator."""
+    """Request for the entries of all groups, by an operator."""
     RB_GROUP_CHANGED = 32108
-    """To a replica, one-way: its group's entry."""
+    """One-way to a replica: the entry of its group."""
     RB_BROKER_MOVED = 32109
-    """From a nameserver to a client that asked for it, one-way: a broker has another master."""
+    """One-way from a nameserver to a client that requested it: a broker has another master."""
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. 10, 11 and 12 are doubtful successes of a send: stored, not yet safe."""
+    """Result of a request. 10, 11 and 12 are doubtful successes of a send: stored, not yet safe."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

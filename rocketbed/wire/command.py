@@ -1,8 +1,8 @@
-"""One frame's meaning: a request or a response, before encoding or after decoding.
+"""The content of one frame: a request or a response, before encoding or after decoding.
 
-The class is written by hand rather than as a dataclass because a broker makes one for every
-message it takes: the ext fields stay as the decoder gave them until someone asks for `fields`,
-and what is rarely wanted is made of the decoder's result when it first is (`__getattr__`).
+The class is written by hand rather than as a dataclass because a broker creates one for every
+message: the ext fields stay as decoded until `fields` is read, and attributes that are rarely
+needed are taken from the decoder's result at their first use (`__getattr__`).
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ __all__ = ["Command", "Encoding", "RequestCode", "ResponseCode", "answer", "requ
 
 LANGUAGE = "PYTHON"
 VERSION = 479
-"""What we report as our release: 5.3.3 (wire.md 1.6)."""
+"""Version that rocketbed reports: 5.3.3 (wire.md 1.6)."""
 
 RESPONSE_BIT = 1
 ONEWAY_BIT = 2
 
 
 class Encoding(IntEnum):
-    """How the header of a frame is written (the serialize type, wire.md 1.1)."""
+    """Encoding of a frame's header (the serialize type, wire.md 1.1)."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -32,8 +32,8 @@ class Encoding(IntEnum):
 class Command:
     """A request or a response.
 
-    `opaque` ties a response to its request; `flag` has bit 0 for responses and bit 1 for one-way
-    requests. `encoding` is how the frame was written, and so how its answer will be.
+    `opaque` matches a response to its request; `flag` has bit 0 for responses and bit 1 for one-way
+    requests. `encoding` is that of the received frame, and so that of its answer.
     """
 
     __slots__ = (
@@ -66,15 +66,15 @@ class Command:
     raw_fields: dict[str, object]
     """Ext fields as decoded; a value may be a JSON number or boolean (`ali-ons` sends them)."""
     has_fields: bool
-    """Whether an empty `extFields` is written as `{}`, as in the frame that was read."""
+    """True if an empty `extFields` is written as `{}`, as in the frame that was read."""
     body: bytes
     encoding: Encoding
     answers: int
-    """Code of the request that a response belongs to, 0 when not known; not part of equality."""
+    """Code of the request that a response belongs to, 0 when unknown; not part of equality."""
     row: list[object] | None
-    """Values by position as a msgpack header brings them, else None; `raw_fields` names them."""
+    """Values by position, as in a msgpack header, else None; `names` has their names."""
     names: tuple[str, ...]
-    """Names of the values in `row`: a tuple that `header_msgpack` keeps. Set only with `row`."""
+    """Names of the values in `row`: a tuple of `encoding.positional`. Set only with `row`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Command:
         body: bytes,
         has_fields: bool,
     ) -> "Command":
-        """A command read from a JSON header; version, language and remark stay in `members`."""
+        """Create a command from a JSON header; version, language and remark stay in `members`."""
         command = cls.__new__(cls)
         command.code = code
         command.opaque = opaque
@@ -139,7 +139,7 @@ class Command:
         row: list[object],
         body: bytes,
     ) -> "Command":
-        """A command read from a msgpack header whose fields came by position."""
+        """Create a command from a msgpack header with its fields by position."""
         command = cls.__new__(cls)
         command.code = code
         command.opaque = opaque
@@ -156,7 +156,8 @@ class Command:
         return command
 
     def __getattr__(self, name: str) -> object:
-        """Called for what was not set: take it from the header; of the wrong type it is absent."""
+        """Take an attribute that is not set from the header; a value of the wrong type counts as
+        absent."""
         if name == "raw_fields" and self.row is not None:
             pairs = zip(self.names, self.row, strict=False)
             self.raw_fields = {key: value for key, value in pairs if value is not None}
@@ -182,12 +183,12 @@ class Command:
 
     @property
     def is_response(self) -> bool:
-        """Whether this frame answers one of ours."""
+        """True if this frame is a response."""
         return bool(self.flag & RESPONSE_BIT)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender waits for no answer; it must get none, not even of an error."""
+        """True if the sender expects no answer; it must not get one, not even of an error."""
         return bool(self.flag & ONEWAY_BIT)
 
     def __eq__(self, other: object) -> bool:
@@ -217,7 +218,7 @@ def request(
     oneway: bool = False,
     encoding: Encoding = Encoding.JSON,
 ) -> Command:
-    """A request; the connection that sends it sets `opaque`."""
+    """Return a request; the connection that sends it sets `opaque`."""
     raw: dict[str, object] = dict(fields) if fields else {}
     flag = ONEWAY_BIT if oneway else 0
     return Command(code, 0, flag, VERSION, LANGUAGE, None, raw, body, encoding, fields is not None)
@@ -230,7 +231,7 @@ def answer(
     fields: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> Command:
-    """The response to a request, in the encoding of the request."""
+    """Return the response to a request, in the request's encoding."""
     raw: dict[str, object] = dict(fields) if fields else {}
     response = Command(
         int(code),
@@ -249,7 +250,7 @@ def answer(
 
 
 def field_text(value: object) -> str:
-    """A JSON value as the text that Java's reader makes of it (wire.md 1.7)."""
+    """Return a JSON value as the text that Java's reader makes of it (wire.md 1.7)."""
     if value is True:
         return "true"
     if value is False:

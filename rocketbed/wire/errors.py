@@ -1,17 +1,17 @@
-"""The one root of all errors, and those of the protocol itself.
+"""The common base of all errors, and errors of the protocol itself.
 
-Each folder adds a branch beside its own code (`StoreError`, `ReplicationError`, `RoutingError`,
-`ClientError`); each class carries the RocketMQ response code that a peer is answered with.
+Each folder adds a branch in its own code (`StoreError`, `ReplicationError`, `RoutingError`,
+`ClientError`); each class has the RocketMQ response code with which a peer is answered.
 """
 
 from typing import ClassVar
 
 
 class RocketbedError(Exception):
-    """Root of everything this project raises on purpose."""
+    """Base of all errors that this project raises on purpose."""
 
     response_code: ClassVar[int] = 1
-    """RocketMQ's response code for a peer that caused it (1: SYSTEM_ERROR)."""
+    """RocketMQ's response code for a peer that caused the error (1: SYSTEM_ERROR)."""
 
 
 class ProtocolError(RocketbedError):
@@ -19,7 +19,7 @@ class ProtocolError(RocketbedError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We were asked to send something that the protocol forbids."""
+    """The caller asked to send something that the protocol forbids."""
 
 
 class RemoteProtocolError(ProtocolError):

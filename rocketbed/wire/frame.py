@@ -1,9 +1,9 @@
-"""Bytes in, whole commands out, and back (wire.md 1.1). No I/O: `FrameReader` is fed.
+"""Frames: bytes to commands and back (wire.md 1.1). No I/O: `FrameReader` is fed with bytes.
 
     i32 L | i32 (encoding << 24 | H) | H bytes of header | L - 4 - H bytes of body
 
-A frame that breaks these rules ends the connection without an answer, as Java does; what came
-whole before it in the same read is still handed out first.
+A frame that breaks these rules ends the connection without an answer, as in Java; complete frames
+before it in the same read are still handed out first.
 """
 
 import struct
@@ -20,17 +20,17 @@ FRAME_LENGTH_MAX = 16 * 1024 * 1024
 _HEADER_LENGTH_MASK = 0xFFFFFF
 _ALL = -1
 PREFIX = struct.Struct(">iI")
-"""L and the word that holds encoding and H, as they are read: L may be anything."""
+"""L and the word that holds encoding and H, for reading: L may be any number."""
 _LENGTH = struct.Struct(">i")
 HEAD = struct.Struct(">II")
-"""The same, as they are written."""
+"""L and that word, for writing."""
 
 
 class FrameReader:
     """Cuts a stream of bytes into commands; any cut of the stream gives the same commands.
 
-    `add` what has come, then ask for the `next` commands until there are none; or `feed`, which
-    does both. Who reads some frames by itself moves `position` over them.
+    `add` the received bytes, then call `next` until it returns no commands; or `feed`, which does
+    both. A caller that reads some frames itself moves `position` over them.
     """
 
     def __init__(self, length_max: int = FRAME_LENGTH_MAX) -> None:
@@ -38,24 +38,24 @@ class FrameReader:
         self.data = b""
         """Bytes to be cut."""
         self.position = 0
-        """Where in `data` the next frame begins."""
+        """Position in `data` at which the next frame begins."""
         self._chunks: list[bytes] = []
-        self._held = 0
+        self._pending = 0
         self._needed = 4
-        """Bytes that have to be held before the next frame can get any further."""
+        """Bytes that must have arrived before the next frame can be read further."""
         self._failure: RemoteProtocolError | None = None
 
     @property
-    def held(self) -> int:
-        """Bytes taken in that belong to a frame not yet whole."""
-        return self._held
+    def pending(self) -> int:
+        """Number of received bytes of a frame that is not complete."""
+        return self._pending
 
     def add(self, data: bytes) -> None:
-        """Take bytes in, once `next` has nothing more to give."""
+        """Add bytes, once `next` returns no more commands."""
         if self._chunks:
             self._chunks.append(data)
-            self._held += len(data)
-            if self._held < self._needed:
+            self._pending += len(data)
+            if self._pending < self._needed:
                 return
             data = b"".join(self._chunks)
             self._chunks.clear()
@@ -63,7 +63,7 @@ class FrameReader:
         self.data, self.position = data, 0
 
     def next(self, count: int = _ALL) -> list[Command]:
-        """The next commands that are whole, in order, at most `count`; none if there is none.
+        """Return the next complete commands, in order, at most `count`.
 
         Raises `RemoteProtocolError` for a frame that breaks the protocol, once the commands before
         it were handed out, and from then on.
@@ -103,20 +103,20 @@ class FrameReader:
             self._hold(end - position)
         return commands
 
-    def _hold(self, left: int) -> None:
-        """Keep the last bytes, in which no frame is whole, until more have come."""
-        self._held, self._needed = left, 4
-        if left >= 4:
+    def _hold(self, remaining: int) -> None:
+        """Keep the last bytes, in which no frame is complete, until more have arrived."""
+        self._pending, self._needed = remaining, 4
+        if remaining >= 4:
             (length,) = _LENGTH.unpack_from(self.data, self.position)
             if not 4 <= length <= self._length_max:
                 raise RemoteProtocolError(f"frame length {length} is outside 4..{self._length_max}")
             self._needed = 4 + length
-        if left:
+        if remaining:
             self._chunks.append(self.data[self.position :])
         self.data, self.position = b"", 0
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that are whole now, in order.
+        """Return the commands that are complete now, in order.
 
         Raises `RemoteProtocolError` for a frame that breaks the protocol, but only on the call
         after the commands before it were handed out (see `check`); afterwards on every call.
@@ -125,11 +125,11 @@ class FrameReader:
         self.add(data)
         commands: list[Command] = []
         try:
-            while found := self.next():
-                commands += found
+            while complete := self.next():
+                commands += complete
         except RemoteProtocolError as exc:
             self._failure = exc
-            self._held = 0
+            self._pending = 0
             if not commands:
                 raise
         return commands
@@ -141,15 +141,16 @@ class FrameReader:
 
 
 def encode(command: Command, encoding: Encoding | None = None) -> bytes:
-    """One whole frame, in the given encoding or the command's own.
+    """Return a whole frame, in the given encoding or the command's own.
 
-    Raises `LocalProtocolError` for what the encoding or the frame limit does not allow.
+    Raises `LocalProtocolError` for content that the encoding or the frame limit does not allow.
     """
     return encode_head(command, len(command.body), encoding) + command.body
 
 
 def encode_head(command: Command, body_length: int, encoding: Encoding | None = None) -> bytes:
-    """The frame up to its body, for a body of `body_length` bytes that is sent right after."""
+    """Return the frame up to its body, for a body of `body_length` bytes that is sent right
+    after."""
     kind = command.encoding if encoding is None else encoding
     if kind is Encoding.JSON:
         header = header_json.encode(command)

@@ -1,8 +1,8 @@
 """Frames of the classic replication stream (wire.md 7.4, replication.md 1.2 and 1.3).
 
-The position is the whole protocol: a slave reports the offset up to which it has the log, a master
-answers with bytes from there. There is no handshake, so who speaks is told by the first bytes
-(replication.md 7.13). Readers take bytes as they come, cut anywhere, and never do I/O.
+The protocol consists of positions only: a slave reports the offset up to which it has the log, a
+master answers with bytes from there. There is no handshake, so the peer's kind is recognized by its
+first bytes (replication.md 7.13). Readers accept bytes cut anywhere, and never do I/O.
 
     slave -> master   offset i64
     master -> slave   offset i64 | size i32 | size bytes of the log      size 0 is a heartbeat
@@ -19,9 +19,9 @@ TRANSFER_HEAD_SIZE = 12
 BATCH_SIZE = 32 * 1024
 """Most bytes of the log in one frame (`haTransferBatchSize`)."""
 TRANSFER_SIZE_MAX = 4 * 1024 * 1024 - TRANSFER_HEAD_SIZE
-"""A real slave's buffer takes no longer frame, so none is ever sent (replication.md 1.5)."""
+"""Longest frame, limited by a real slave's buffer (replication.md 1.5)."""
 NATIVE_MAGIC = b"RBHA"
-"""First bytes of our own protocol: as a classic offset, more than 5 EiB."""
+"""First bytes of rocketbed's own protocol: as a classic offset, more than 5 EiB."""
 
 _REPORT = struct.Struct(">q")
 _TRANSFER_HEAD = struct.Struct(">qi")
@@ -29,7 +29,7 @@ _AUTOSWITCH = struct.Struct(">ihh")
 
 
 class Transfer(NamedTuple):
-    """A master's frame. No bytes make it a heartbeat, which carries the next position."""
+    """A master's frame. Without bytes it is a heartbeat with the next position."""
 
     offset: int
     """Position of the first byte in the log."""
@@ -37,7 +37,7 @@ class Transfer(NamedTuple):
 
 
 class Peer(Enum):
-    """Who speaks on a replication port."""
+    """Kind of peer on a replication port."""
 
     CLASSIC = "classic"
     AUTOSWITCH = "autoswitch"
@@ -46,25 +46,25 @@ class Peer(Enum):
 
 
 def encode_report(offset: int) -> bytes:
-    """A slave's report: it has every byte of the log below `offset`."""
+    """Return a slave's report: it has every byte of the log below `offset`."""
     return _REPORT.pack(offset)
 
 
 def encode_transfer_head(offset: int, size: int) -> bytes:
-    """The head of a frame; `size` bytes of the log follow."""
+    """Return the head of a frame; `size` bytes of the log follow."""
     return _TRANSFER_HEAD.pack(offset, size)
 
 
 def encode_transfer(offset: int, data: bytes) -> bytes:
-    """A whole frame; a heartbeat without data."""
+    """Return a whole frame; a heartbeat without data."""
     return _TRANSFER_HEAD.pack(offset, len(data)) + data
 
 
 def sniff(first: bytes) -> Peer | None:
-    """Who sent these first bytes; None while more are needed (at most 16).
+    """Recognize the sender of these first bytes; None while more are needed (at most 16).
 
-    An AutoSwitch handshake begins like a report of exactly 4 GiB (+ 0, 1, 65536 or 65537); its
-    next 8 bytes are a small broker id, where a second report would be as far or further.
+    An AutoSwitch handshake begins like a report of exactly 4 GiB (+ 0, 1, 65536 or 65537); its next
+    8 bytes are a small broker id, where a second report would be as high or higher.
     """
     if first[:4] == NATIVE_MAGIC:
         return Peer.NATIVE
@@ -79,13 +79,13 @@ def sniff(first: bytes) -> Peer | None:
 
 
 class ReportReader:
-    """A slave's reports, of which only the newest matters."""
+    """Reader of a slave's reports, of which only the newest matters."""
 
     def __init__(self) -> None:
         self._partial = b""
 
     def feed(self, data: bytes | bytearray) -> list[int]:
-        """The offsets that are complete now, oldest first. Raises `RemoteProtocolError`."""
+        """Return the offsets that are complete now, oldest first. Raises `RemoteProtocolError`."""
         data = self._partial + data
         whole = len(data) - len(data) % REPORT_SIZE
         self._partial = data[whole:]
@@ -97,13 +97,13 @@ class ReportReader:
 
 
 class TransferReader:
-    """A master's frames."""
+    """Reader of a master's frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | bytearray) -> list[Transfer]:
-        """The frames that are complete now, in order. Raises `RemoteProtocolError`."""
+        """Return the frames that are complete now, in order. Raises `RemoteProtocolError`."""
         buffer = self._buffer
         buffer += data
         frames: list[Transfer] = []
@@ -125,5 +125,5 @@ class TransferReader:
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that is not complete."""
+        """Number of received bytes of a frame that is not complete."""
         return len(self._buffer)

@@ -1,12 +1,13 @@
-"""Frames of our own replication protocol, on the port of the classic one (replication.md 7.4).
+"""Frames of rocketbed's own replication protocol, on the port of the classic one (replication.md
+7.4).
 
-Where the classic stream has a position and nothing else, each frame here names its epoch, and the
-two sides agree on where their logs part before a byte of the log is sent.
+While the classic stream has only positions, each frame here names its epoch, and the two sides
+agree on where their logs diverge before any byte of the log is sent.
 
     magic "RBHA" | version u8 | kind u8 | flags u16 | epoch u32 | payload size u32 | offset u64
 
-Data is read in pieces, cut anywhere; what a peer sends is checked before it is a size or an
-offset. Of a DATA frame the body follows its head, so that it can be sent from the file.
+Input may be cut anywhere; a peer's numbers are checked before they are used as size or offset. The
+body of a DATA frame follows its head, so that it can be sent from the file.
 """
 
 import struct
@@ -23,12 +24,12 @@ from rocketbed.wire.ha import NATIVE_MAGIC
 VERSION: Final = 1
 HEAD_SIZE: Final = 24
 BODY_MAX: Final = 1024 * 1024
-"""Bytes of the log in one frame."""
+"""Most bytes of the log in one frame."""
 MAP_MAX: Final = 256 * 1024
-"""Bytes of a payload that is a map: a history of 10,000 epochs."""
+"""Most bytes of a payload that is a map: a history of 10,000 epochs."""
 NAME_MAX: Final = 255
 COMPARED_MAX: Final = 4096
-"""Bytes before the place where two logs part that are compared."""
+"""Bytes before the end of the common log that are compared."""
 
 _HEAD = struct.Struct(">4sBBHIIQ")
 _DATA = struct.Struct(">QII")
@@ -39,26 +40,26 @@ Epochs = tuple[tuple[int, int], ...]
 
 
 class Kind(IntEnum):
-    """What a frame says; its `offset` means something else in each."""
+    """Kind of a frame; its `offset` has another meaning in each."""
 
     HELLO = 1
-    """Follower: its log's end."""
+    """Follower: the end of its log."""
     WELCOME = 2
-    """Leader: up to where both logs are the same."""
+    """Leader: end of the common part of both logs."""
     REJECT = 3
     DATA = 4
     """Leader: position of the body."""
     ACK = 5
-    """Follower: up to where it has received, whole messages."""
+    """Follower: end of the whole messages it has received."""
     BEAT = 6
-    """Both: the own end."""
+    """Both: end of the sender's log."""
     FENCE = 7
     """Follower: it has promised a higher epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Who a follower is, and what its log holds."""
+    """Identity of a follower, and the extent of its log."""
 
     cluster: str
     group: str
@@ -68,19 +69,19 @@ class Hello:
     promised: int
     history: Epochs
     end: int
-    """Of its log, bytes; the frame's offset."""
+    """End of its log, bytes; the frame's offset."""
     first: int
-    """Where its log begins."""
+    """Start of its log."""
     durable: int
     segment: int
     """Bytes of a file of its log."""
     learner: bool = False
-    """It does not ask to be a member."""
+    """True if it does not ask to become a member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The leader of the frame's epoch, and from where on it sends."""
+    """Leader of the frame's epoch, and the offset from which it sends."""
 
     leader: int
     incarnation: int
@@ -89,24 +90,24 @@ class Welcome:
     first: int
     confirm: int
     cut: int
-    """Up to where both logs are the same, bytes: the follower drops what it has beyond, and is sent
-    what follows; the frame's offset. The follower finds it out by itself too."""
+    """End of the common part of both logs, bytes, the frame's offset: the follower truncates its
+    log there, and gets the bytes from there. The follower also computes it itself."""
     compared: int
-    """From here to `cut`, at most `COMPARED_MAX`, the follower has to have bytes with the same
-    CRC."""
+    """Start of the bytes below `cut`, at most `COMPARED_MAX`, whose CRC the follower has to
+    match."""
     crc: int
-    """CRC-32 of them."""
+    """CRC-32 of these bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
-    """Why there is no link, or no more, and where to go instead."""
+    """Reason why the link is refused or ended, and the leader to use instead."""
 
     why: str
     leader: int | None = None
     address: str = ""
     first: int = 0
-    """Offset that this is about, bytes: of a follower, where the leader's log is no good."""
+    """Offset to which this refers, bytes: for a follower, where the leader's log is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A follower has everything below."""
+    """A follower has every byte below the offset."""
 
     received: int
     durable: int
@@ -134,7 +135,7 @@ class Beat:
     end: int
     confirm: int
     is_unfit: bool = False
-    """The sender would be a bad leader: its disk is full, or its log damaged."""
+    """True if the sender would be a bad leader: its disk is full, or its log damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,22 +150,22 @@ Content = Hello | Welcome | Reject | Data | Ack | Beat | Fenced
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One that was read."""
+    """A frame that was read."""
 
     epoch: int
     content: Content
 
 
 def encode(epoch: int, content: Content) -> bytes:
-    """A whole frame."""
+    """Return a whole frame."""
     match content:
         case Hello():
             return _map_frame(Kind.HELLO, epoch, content.end, _hello_map(content))
         case Welcome():
             return _map_frame(Kind.WELCOME, epoch, content.cut, _welcome_map(content))
         case Reject():
-            found = {"why": content.why, "leader": content.leader, "addr": content.address}
-            return _map_frame(Kind.REJECT, epoch, 0, {**found, "min": content.first})
+            values = {"why": content.why, "leader": content.leader, "addr": content.address}
+            return _map_frame(Kind.REJECT, epoch, 0, {**values, "min": content.first})
         case Data():
             crc = zlib.crc32(content.body)
             head = encode_data_head(epoch, content.offset, content.confirm, len(content.body), crc)
@@ -180,20 +181,20 @@ def encode(epoch: int, content: Content) -> bytes:
 
 
 def encode_data_head(epoch: int, offset: int, confirm: int, size: int, crc: int = 0) -> bytes:
-    """The head of a DATA frame, whose body follows. A CRC of 0 is none: of a body that goes from
-    file to socket nobody counts one, and its messages have their own."""
+    """Return the head of a DATA frame, whose body follows. A CRC of 0 means none: a body that is
+    sent from file to socket is not read for a CRC, and its messages have their own."""
     head = _head(Kind.DATA, epoch, _DATA.size + size, offset)
     return head + _DATA.pack(confirm, crc, size)
 
 
 class NativeReader:
-    """Frames of one peer."""
+    """Reader of one peer's frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | bytearray) -> list[Frame]:
-        """The frames that are complete now, in order. Raises `RemoteProtocolError`."""
+        """Return the frames that are complete now, in order. Raises `RemoteProtocolError`."""
         buffer = self._buffer
         buffer += data
         frames: list[Frame] = []
@@ -221,14 +222,14 @@ def _head(kind: Kind, epoch: int, size: int, offset: int) -> bytes:
     return _HEAD.pack(NATIVE_MAGIC, VERSION, kind, 0, epoch, size, offset)
 
 
-def _map_frame(kind: Kind, epoch: int, offset: int, found: dict[str, Any]) -> bytes:
-    payload: bytes = msgpack.packb(found)
+def _map_frame(kind: Kind, epoch: int, offset: int, values: dict[str, Any]) -> bytes:
+    payload: bytes = msgpack.packb(values)
     assert len(payload) <= MAP_MAX, "a history that long is a mistake of ours"
     return _head(kind, epoch, len(payload), offset) + payload
 
 
 def _check_size(kind: int, size: int) -> None:
-    """Before anything of that size is waited for."""
+    """Check a size before that many bytes are waited for."""
     match kind:
         case Kind.HELLO | Kind.WELCOME | Kind.REJECT | Kind.FENCE:
             good = 0 < size <= MAP_MAX
@@ -260,22 +261,22 @@ def _content(kind: Kind, offset: int, payload: bytes) -> Content:
                 raise RemoteProtocolError(f"a BEAT of state {state}, which nobody knows")
             return Beat(offset, confirm, state == 1)
     try:
-        found = msgpack.unpackb(payload)
+        values = msgpack.unpackb(payload)
         match kind:
             case Kind.HELLO:
-                return _hello(found, offset)
+                return _hello(values, offset)
             case Kind.WELCOME:
-                return _welcome(found, offset)
+                return _welcome(values, offset)
             case _ if offset:
                 raise RemoteProtocolError(f"a {kind.name} at offset {offset}")
             case Kind.FENCE:
-                return Fenced(_number(found["promised"]))
-        leader = found["leader"]
+                return Fenced(_number(values["promised"]))
+        leader = values["leader"]
         return Reject(
-            why=_name(found["why"]),
+            why=_name(values["why"]),
             leader=None if leader is None else _number(leader),
-            address=_name(found["addr"]),
-            first=_number(found["min"]),
+            address=_name(values["addr"]),
+            first=_number(values["min"]),
         )
     except RemoteProtocolError:
         raise
@@ -299,22 +300,22 @@ def _hello_map(hello: Hello) -> dict[str, Any]:
     }
 
 
-def _hello(found: Any, offset: int) -> Hello:
-    if type(found["learner"]) is not bool:
+def _hello(values: Any, offset: int) -> Hello:
+    if type(values["learner"]) is not bool:
         raise RemoteProtocolError("learner is not a truth value")
     return Hello(
-        cluster=_name(found["cluster"]),
-        group=_name(found["group"]),
-        replica=_number(found["replica"]),
-        uuid=_name(found["uuid"]),
-        incarnation=_number(found["inc"]),
-        promised=_number(found["promised"]),
-        history=_history(found["hist"]),
+        cluster=_name(values["cluster"]),
+        group=_name(values["group"]),
+        replica=_number(values["replica"]),
+        uuid=_name(values["uuid"]),
+        incarnation=_number(values["inc"]),
+        promised=_number(values["promised"]),
+        history=_history(values["hist"]),
         end=offset,
-        first=_number(found["min"]),
-        durable=_number(found["durable"]),
-        segment=_number(found["seg"], 1),
-        learner=found["learner"],
+        first=_number(values["min"]),
+        durable=_number(values["durable"]),
+        segment=_number(values["seg"], 1),
+        learner=values["learner"],
     )
 
 
@@ -331,26 +332,26 @@ def _welcome_map(welcome: Welcome) -> dict[str, Any]:
     }
 
 
-def _welcome(found: Any, offset: int) -> Welcome:
-    if not offset - COMPARED_MAX <= found["cmp"] <= offset:
-        raise RemoteProtocolError(f"a WELCOME that compares {found['cmp']} to {offset}")
+def _welcome(values: Any, offset: int) -> Welcome:
+    if not offset - COMPARED_MAX <= values["cmp"] <= offset:
+        raise RemoteProtocolError(f"a WELCOME that compares {values['cmp']} to {offset}")
     return Welcome(
-        leader=_number(found["leader"]),
-        incarnation=_number(found["inc"]),
-        history=_history(found["hist"]),
-        end=_number(found["end"]),
-        first=_number(found["min"]),
-        confirm=_number(found["confirm"]),
+        leader=_number(values["leader"]),
+        incarnation=_number(values["inc"]),
+        history=_history(values["hist"]),
+        end=_number(values["end"]),
+        first=_number(values["min"]),
+        confirm=_number(values["confirm"]),
         cut=offset,
-        compared=_number(found["cmp"]),
-        crc=_number(found["crc"]),
+        compared=_number(values["cmp"]),
+        crc=_number(values["crc"]),
     )
 
 
-def _history(found: Any) -> Epochs:
-    """Whether it can be that of a log is `replication.epochs`' to say."""
+def _history(pairs: Any) -> Epochs:
+    """Parse a history; `replication.epochs` checks if it can be that of a log."""
     history = []
-    for epoch, start in found:
+    for epoch, start in pairs:
         history.append((_number(epoch), _number(start)))
     return tuple(history)
 

@@ -1,7 +1,7 @@
 """Headers of the data path: one frozen class per request or response, in RocketMQ's names.
 
-The order of a class's fields is also the order of values in our msgpack headers
-(`header_msgpack`), so new fields go to the end. Sources: wire.md 2.1, 2.2, 4, 5, 6.
+The order of a class's fields is also the order of values in msgpack headers
+(`encoding.positional`), so new fields go to the end. Sources: wire.md 2.1, 2.2, 4, 5, 6.
 """
 
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class SendMessageV2Request(Header):
 
     @classmethod
     def of(cls, plain: SendMessageRequest) -> "SendMessageV2Request":
-        """The same request under the short names."""
+        """Return the request under the short names."""
         return cls(
             a=plain.producerGroup,
             b=plain.topic,
@@ -73,7 +73,7 @@ class SendMessageV2Request(Header):
         )
 
     def plain(self) -> SendMessageRequest:
-        """The same request under the long names."""
+        """Return the request under the long names."""
         return SendMessageRequest(
             producerGroup=self.a,
             topic=self.b,
@@ -129,7 +129,7 @@ class PullMessageRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullMessageResponse(Header):
-    """Answer to a pull that got as far as reading (wire.md 5.3)."""
+    """Answer to a pull that reached the queue (wire.md 5.3)."""
 
     suggestWhichBrokerId: Long
     nextBeginOffset: Long
@@ -239,7 +239,8 @@ class ViewMessageRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse(Header):
-    """Answer to 34; `rbMsgpack` is ours: this server reads msgpack headers (design.md 2)."""
+    """Answer to 34; `rbMsgpack` is rocketbed's own: this server reads msgpack headers (design.md
+    2)."""
 
     supportsV2: bool = field(metadata=_named("IS_SUPPORT_HEART_BEAT_V2"))
     subscriptionChanged: bool = field(metadata=_named("IS_SUB_CHANGE"))
@@ -257,7 +258,8 @@ class UnregisterClientRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendBackRequest(Header):
-    """36: the message at a physical offset comes again to a group; a level below 0 gives it up."""
+    """36: deliver the message at a physical offset to a group again; a level below 0 gives it
+    up."""
 
     offset: Long
     group: str

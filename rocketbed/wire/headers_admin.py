@@ -1,6 +1,6 @@
 """Headers of administration, nameserver and broker-to-broker requests (wire.md 2.3, 2.4, 3, 7).
 
-As in `headers`: RocketMQ's names, and the order of fields is part of our msgpack form.
+As in `headers`: RocketMQ's names, and the order of fields is part of the msgpack form.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class TopicRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllTopicConfigRequest(Header):
-    """21: all topics, or a page of them."""
+    """21: topics, all or a page of them."""
 
     topicSeq: Int | None = None
     dataVersion: str | None = None
@@ -54,7 +54,7 @@ class AllTopicConfigResponse(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllGroupConfigRequest(Header):
-    """201: all subscription groups, or a page of them."""
+    """201: subscription groups, all or a page of them."""
 
     groupSeq: Int | None = None
     dataVersion: str | None = None
@@ -108,7 +108,7 @@ class ConsumeStatsRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningInfoRequest(Header):
-    """307, of a tool to a broker and of the broker to a member of the group."""
+    """307, from a tool to a broker and from the broker to a member of the group."""
 
     consumerGroup: str
     clientId: str
@@ -117,7 +117,7 @@ class RunningInfoRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatusRequest(Header):
-    """220, 221: of a broker to a member of a group."""
+    """220, 221: from a broker to a member of a group."""
 
     topic: str
     group: str
@@ -132,11 +132,11 @@ class ResetOffsetRequest(Header):
     timestamp: Long
     """Milliseconds; negative is the end of each queue."""
     isForce: bool = False
-    """What brokers before 5.0 looked at: whether to go forwards too."""
+    """Read by brokers before 5.0: allow moving forwards too."""
     queueId: Int | None = None
-    """Absent or negative: all."""
+    """Queue; absent or negative: all."""
     offset: Long | None = None
-    """Absent or negative: by the timestamp."""
+    """Queue offset; absent or negative: by the timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,8 @@ class GetRouteRequest(Header):
     topic: str
     acceptStandardJsonOnly: bool | None = None
     rbNotify: bool | None = None
-    """Ours: tell this connection from now on when a broker has another master (32109)."""
+    """Rocketbed's own: notify this connection from now on when a broker has another master
+    (32109)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +166,9 @@ class BrokerMovedNotice(Header):
 
     brokerName: str
     former: str
-    """`host:port` of who was the master before."""
+    """`host:port` of the former master."""
     address: str
-    """`host:port` of who is it now."""
+    """`host:port` of the new master."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +197,7 @@ class RegisterBrokerResponse(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentityRequest(Header):
-    """104 and 322: a broker names itself."""
+    """104 and 322: identity of a broker."""
 
     brokerName: str
     brokerAddr: str

@@ -1,5 +1,5 @@
-"""Headers of failover's controller; all ours (replication.md 7.8, 7.9). Answers carry a group's
-entry as their body, JSON."""
+"""Headers of failover's controller, rocketbed's own (replication.md 7.8, 7.9). The body of an
+answer is a group's entry, JSON."""
 
 from dataclasses import dataclass
 
@@ -18,21 +18,21 @@ class RegisterReplicaRequest(Header):
     haAddress: str
     lossless: bool
     replicas: Int
-    """How many the group is to have; of meaning for its first replica only."""
+    """Number of replicas that the group is to have; used only from its first replica."""
     policy: str
-    """`memory` or `fsync`; that of its group, or it is refused."""
+    """`memory` or `fsync`; must be that of its group."""
     founds: bool
-    """Whether it may be the first of its group."""
+    """True if it may be the first of its group."""
     groupUid: str
-    """Of the group that it belongs to; empty if it belongs to none yet."""
+    """Uid of the group that it belongs to; empty if it belongs to none yet."""
     promised: Int
-    """No leader of a lower epoch is followed."""
+    """Epoch below which it follows no leader."""
     epoch: Int
-    """Newest of its log."""
+    """Newest epoch of its log."""
     end: Long
-    """Of its log, bytes."""
+    """End of its log, bytes."""
     leads: bool | None = None
-    """It led that epoch, as far as it knows: all of the epoch that there is, it has."""
+    """True if it led that epoch, as far as it knows, and so has the whole of it."""
     op: str
 
 
@@ -44,19 +44,19 @@ class BeatRequest(Header):
     replica: Int
     incarnation: Long
     epoch: Int
-    """Newest of its log."""
+    """Newest epoch of its log."""
     end: Long
-    """Of its log, bytes."""
+    """End of its log, bytes."""
     version: Long
-    """Of the entry that it knows; an answer with a newer one has it as its body."""
+    """Version of the entry that it knows; an answer with a newer entry has it as its body."""
     unfit: bool | None = None
-    """It would be a bad leader: its disk is full, or its log damaged."""
+    """True if it would be a bad leader: its disk is full, or its log damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeResponse(Header):
-    """Answer to 32101 of a new directory under a number that is known, with nothing registered:
-    ask again with a higher life. An entry as the body has no such field."""
+    """Answer to 32101 of a new directory under a known number, with nothing registered: ask again
+    with a higher life. It is told from an entry by this field."""
 
     lifeAbove: Long | None = None
 
@@ -97,9 +97,10 @@ class ReplicaRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEntryResponse(Header):
-    """Answer to all of them but 32107, and the notice 32108: whose entry the body is."""
+    """Answer to all of them except 32107, and the notice 32108: the group of the entry in the
+    body."""
 
     group: str
     version: Long
     rival: bool | None = None
-    """To a leader that beats: somebody else who may lead is heard."""
+    """Set for a leader that beats: another candidate for leader sends beats."""

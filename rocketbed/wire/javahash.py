@@ -1,8 +1,8 @@
-"""Java's `String.hashCode`, which names tags in consume queues and keys in index files.
+"""Java's `String.hashCode`, for tags in consume queues and keys in index files.
 
 A node hashes one or two keys for every message, so this is on the hot path. The hash is a
 polynomial in 31 over UTF-16 units: a state can be continued (`extend`), and four units at a time
-come from a table (measured: 0.73 us a message key against 2.5 us unit by unit).
+come from a table (measured: 0.73 us per message key against 2.5 us unit by unit).
 """
 
 _MASK = 0xFFFFFFFF
@@ -13,7 +13,7 @@ _chunks: dict[str, int] = {}
 
 
 def _units(text: str) -> int:
-    """Hash of `text` from state 0, unit by unit, modulo 2**32."""
+    """Return the hash of `text` from state 0, unit by unit, modulo 2**32."""
     state = 0
     if text.isascii():
         for unit in text.encode("ascii"):
@@ -26,7 +26,7 @@ def _units(text: str) -> int:
 
 
 def extend(state: int, text: str) -> int:
-    """Continue a hash state (0 to 2**32 - 1) with `text`; the state of the whole string."""
+    """Continue a hash state (0 to 2**32 - 1) with `text`; return the state of the whole string."""
     if not text.isascii():
         length = len(text.encode("utf-16-be", "surrogatepass")) >> 1
         return (state * pow(31, length, 1 << 32) + _units(text)) & _MASK
@@ -46,12 +46,12 @@ def extend(state: int, text: str) -> int:
 
 
 def signed(state: int) -> int:
-    """A state as Java's signed 32-bit number."""
+    """Return a state as Java's signed 32-bit number."""
     return state - (1 << 32) if state & 0x80000000 else state
 
 
 def java_hash(text: str) -> int:
-    """`text.hashCode()`: signed 32 bits. The empty string hashes to 0."""
+    """Return `text.hashCode()`: signed 32 bits. The empty string hashes to 0."""
     return signed(extend(0, text))
 
 
@@ -59,7 +59,7 @@ _tag_codes: dict[str, int] = {}
 
 
 def tag_code(tag: str | None) -> int:
-    """What a consume queue stores for a tag: its hash, 0 for none (store.md 2.8)."""
+    """Return the value in a consume queue for a tag: its hash, 0 without a tag (store.md 2.8)."""
     if not tag:
         return 0
     code = _tag_codes.get(tag)
@@ -71,7 +71,7 @@ def tag_code(tag: str | None) -> int:
 
 
 def index_hash(state: int) -> int:
-    """Index key hash from the state of `topic#key`: absolute value, 0 for -2**31."""
+    """Return the index key hash of the state of `topic#key`: absolute value, 0 for -2**31."""
     value = abs(signed(state))
     return 0 if value == 1 << 31 else value
 
@@ -82,7 +82,8 @@ _prefixes: dict[str, dict[str, int]] = {}
 
 
 def key_state(topic: str, key: str) -> int:
-    """Hash state of `topic#key`. All but the last eight characters usually repeat: cached."""
+    """Return the hash state of `topic#key`. Cached, except for the last eight characters, since the
+    others usually repeat."""
     split = len(key) - 8
     if split <= 0:
         return extend(0, f"{topic}#{key}")

@@ -1,8 +1,8 @@
 """The message record, as the commit log stores it and pulls return it (store.md 2, wire.md 4.11).
 
-One layout in four widths: born host and store host are 8 bytes (IPv4) or 20 (IPv6) each, told by
-two bits of the system flag; the topic length is one byte (v1) or two (v2). A blank record fills
-the end of a segment. Nothing here knows where records are kept.
+One layout in four widths: born host and store host are 8 bytes (IPv4) or 20 (IPv6) each, by two
+bits of the system flag; the topic length is one byte (v1) or two (v2). A blank record fills the end
+of a segment. Nothing here knows where records are stored.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB
 MAGIC_BLANK = -875286124  # 0xCBD43194
 BLANK_SIZE = 8
-"""Bytes a blank record writes; it stands for all that is left of its segment."""
+"""Bytes of a blank record, which stands for the remaining bytes of its segment."""
 
 COMPRESSED = 0x1
 MULTI_TAGS = 0x2
@@ -34,9 +34,9 @@ COMPRESSION_MASK = 0x700
 
 HEAD = struct.Struct(">5i2qiq")
 """Total size, magic, body CRC, queue id, flag, queue offset, physical offset, system flag, born
-time: the 48 bytes that do not move."""
+time: the 48 bytes at a fixed position."""
 RECORD_V4 = struct.Struct(">5i2qiq8sq8siqi")
-"""All fixed fields of a record with two IPv4 hosts, up to and with the body length: 88 bytes."""
+"""Fixed fields of a record with two IPv4 hosts, up to and including the body length: 88 bytes."""
 TAIL = struct.Struct(">iqi")
 """Reconsume times, prepared transaction offset, body length."""
 BLANK = struct.Struct(">ii")
@@ -45,8 +45,8 @@ RECORD_MIN = 91
 V1_TOPIC_MAX = 127
 CRC_MASK = 0x7FFFFFFF
 HOSTS_KEPT = 256
-"""Addresses of which text and bytes are both remembered: every record names two, always the same
-few, and reading one anew takes as long as all the rest of a record (4 us)."""
+"""Addresses whose text and bytes are cached: every record has two, always the same few, and parsing
+one takes as long as the rest of a record (4 us)."""
 
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
@@ -54,29 +54,29 @@ _I64 = struct.Struct(">q")
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """CRC-32 of the stored body, 31 bits."""
+    """Return the CRC-32 of the stored body, 31 bits."""
     return zlib.crc32(body) & CRC_MASK
 
 
 @lru_cache(maxsize=HOSTS_KEPT)
 def pack_host(address: str, port: int) -> bytes:
-    """8 or 20 bytes: the packed address, then the port as i32."""
+    """Return 8 or 20 bytes: the packed address, then the port as i32."""
     return ipaddress.ip_address(address).packed + _I32.pack(port)
 
 
 @lru_cache(maxsize=HOSTS_KEPT)
 def unpack_host(data: bytes) -> tuple[str, int]:
-    """Address text and port of `pack_host`'s bytes."""
+    """Return address text and port of `pack_host`'s bytes."""
     return str(ipaddress.ip_address(data[:-4])), _I32.unpack(data[-4:])[0]
 
 
 def offset_message_id(host: bytes, physical_offset: int) -> str:
-    """RocketMQ's offset message id: store host and physical offset in upper-case hex."""
+    """Return RocketMQ's offset message id: store host and physical offset in upper-case hex."""
     return (host + _I64.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[str, int, int]:
-    """Address, port and physical offset of an offset message id.
+    """Parse address, port and physical offset of an offset message id.
 
     Raises `ValueError` when it is not 32 or 56 hex digits.
     """
@@ -89,7 +89,7 @@ def parse_offset_message_id(text: str) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One whole record, decoded."""
+    """A whole record, decoded."""
 
     size: int
     """Bytes of the record."""
@@ -108,7 +108,7 @@ class StoredMessage:
     reconsume_times: int
     prepared_transaction_offset: int
     body: bytes
-    """As stored: compressed if the producer compressed it."""
+    """Body as stored: compressed if the producer compressed it."""
     topic: str
     properties_text: str
     properties: dict[str, str] = field(repr=False)
@@ -130,7 +130,7 @@ class StoredMessage:
 
 
 def decode_message(data: bytes | memoryview, *, check_crc: bool = True) -> StoredMessage:
-    """Decode one record that begins at the start of `data`.
+    """Decode the record at the start of `data`.
 
     Raises `RemoteProtocolError` for anything that is not one whole, valid record.
     """
@@ -193,32 +193,32 @@ def _decode(view: memoryview, check_crc: bool) -> StoredMessage:
 
 
 def decode_messages(data: bytes | memoryview) -> list[StoredMessage]:
-    """Records back to back, as a query returns them. Raises `RemoteProtocolError`."""
-    found, problem = decode_good(data)
+    """Decode consecutive records, as a query returns them. Raises `RemoteProtocolError`."""
+    messages, problem = decode_good(data)
     if problem is not None:
         raise problem
-    return found
+    return messages
 
 
 def decode_good(
     data: bytes | memoryview,
 ) -> tuple[list[StoredMessage], RemoteProtocolError | None]:
-    """Records back to back up to the first bad one, and what is wrong with that."""
+    """Decode consecutive records up to the first bad one; return them and its error."""
     view = memoryview(data)
-    found: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     while len(view) > 0:
         try:
             message = decode_message(view)
         except RemoteProtocolError as exc:
-            return found, exc
-        found.append(message)
+            return messages, exc
+        messages.append(message)
         view = view[message.size :]
-    return found, None
+    return messages, None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """One message of a batch request (wire.md 4.4)."""
+    """A message of a batch request (wire.md 4.4)."""
 
     body: bytes
     flag: int
@@ -230,7 +230,7 @@ _BATCH_HEAD = struct.Struct(">5i")
 
 
 def encode_batch(items: list[BatchItem]) -> bytes:
-    """The body of a batch request: items back to back, magic and CRC zero."""
+    """Return the body of a batch request: consecutive items, magic and CRC zero."""
     parts: list[bytes] = []
     for item in items:
         size = _BATCH_HEAD.size + len(item.body) + 2 + len(item.properties)
@@ -244,7 +244,8 @@ def encode_batch(items: list[BatchItem]) -> bytes:
 
 
 def decode_batch(data: bytes | memoryview) -> list[BatchItem]:
-    """Items of a batch body. Raises `RemoteProtocolError` when sizes do not tile it exactly."""
+    """Decode the items of a batch body. Raises `RemoteProtocolError` when sizes do not fill it
+    exactly."""
     view = memoryview(data)
     items: list[BatchItem] = []
     position = 0

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 NAME_END = "\x01"
 PAIR_END = "\x02"
 PROPERTIES_MAX = 32767
-"""Bytes; the length field is a signed short."""
+"""Most bytes of a property string; the length field is a signed short."""
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -26,7 +26,7 @@ CRC_SIZE = 20
 
 
 def encode_properties(properties: Mapping[str, str | None] | Iterable[tuple[str, str]]) -> str:
-    """The property string; pairs with a None value are left out."""
+    """Return the property string; pairs with a None value are left out."""
     pairs = properties.items() if isinstance(properties, Mapping) else properties
     return "".join(
         [f"{name}{NAME_END}{value}{PAIR_END}" for name, value in pairs if value is not None]
@@ -34,29 +34,31 @@ def encode_properties(properties: Mapping[str, str | None] | Iterable[tuple[str,
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Names and values. Short or valueless pieces are skipped; a later duplicate wins."""
+    """Parse names and values. Short or valueless pieces are skipped; of duplicates the last
+    counts."""
     pieces = text.split(PAIR_END)
     if not pieces[-1]:
         pieces.pop()
     try:
-        found = dict([piece.split(NAME_END, 1) for piece in pieces])
-    except ValueError:  # a piece without a name's end
+        properties = dict([piece.split(NAME_END, 1) for piece in pieces])
+    except ValueError:  # a piece without a separator
         return _decode_oddly(pieces)
-    return _decode_oddly(pieces) if "" in found or "" in found.values() else found
+    return _decode_oddly(pieces) if "" in properties or "" in properties.values() else properties
 
 
 def _decode_oddly(pieces: list[str]) -> dict[str, str]:
-    """The same for strings in which some piece is to be skipped."""
-    found: dict[str, str] = {}
+    """Parse a string in which some pieces are to be skipped."""
+    properties: dict[str, str] = {}
     for piece in pieces:
         name, separator, value = piece.partition(NAME_END)
         if separator and name and value:
-            found[name] = value
-    return found
+            properties[name] = value
+    return properties
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:
-    """The value of one property in stored bytes; `name` ends with 0x01. A later duplicate wins.
+    """Return the value of one property in stored bytes; `name` ends with 0x01. Of duplicates the
+    last counts.
 
     Made for scans of a whole log, which look for three names in every record.
     """
@@ -68,22 +70,23 @@ def find_property(data: bytes, name: bytes) -> bytes | None:
     value = data[value_at:] if end < 0 else data[value_at:end]
     if value and (at == 0 or data[at - 1] == 2):
         return value
-    found = decode_properties(data.decode(errors="surrogateescape")).get(name[:-1].decode())
-    return None if found is None else found.encode(errors="surrogateescape")
+    text = decode_properties(data.decode(errors="surrogateescape")).get(name[:-1].decode())
+    return None if text is None else text.encode(errors="surrogateescape")
 
 
 def text_of(value: bytes | None) -> str | None:
-    """Stored bytes as text. What is no UTF-8 is replaced, as Java does: it is never an error."""
+    """Decode stored bytes to text, replacing invalid UTF-8, as Java does."""
     return None if value is None else value.decode(errors="replace")
 
 
 def tag_key(tag: str) -> str:
-    """The key by which RocketMQ 5.5.0 indexes a message's tag too, behind its keys."""
+    """Return the key by which RocketMQ 5.5.0 also indexes a message's tag, after its keys."""
     return f"T#{tag}"
 
 
 def index_keys(unique_key: str | None, keys: str | None) -> tuple[str, ...]:
-    """Keys that the index holds for a message: UNIQ_KEY, then each part of KEYS (store.md 4.2)."""
+    """Return the keys that the index holds for a message: UNIQ_KEY, then each part of KEYS
+    (store.md 4.2)."""
     if not keys:
         return (unique_key,) if unique_key else ()
     parts = [part for part in keys.split(" ") if part]

@@ -1,6 +1,6 @@
 """Java's properties text: `broker.conf`, and the bodies of 25, 26, 318 and 319.
 
-One `key=value` a line (`:` or white space separate too), `#` and `!` begin comments, a backslash
+A `key=value` per line (`:` or white space separate too), `#` and `!` begin comments, a backslash
 escapes and joins lines. Java: `java.util.Properties.load`.
 """
 
@@ -11,22 +11,23 @@ _SPACES = " \t\f"
 
 
 def parse_properties(text: str) -> list[tuple[int, str, str]]:
-    """Line number (from 1), key and value of each entry. Raises `ValueError` for a bad escape."""
+    """Yield line number (from 1), key and value of each entry. Raises `ValueError` for a bad
+    escape."""
     return [(number, *_entry(line, number)) for number, line in _logical_lines(text)]
 
 
 def render_properties(values: Mapping[str, object]) -> str:
-    """A line for each value, as Java brokers answer 26: no escapes but for line ends."""
+    """Return a line for each value, as Java brokers answer 26: only line ends are escaped."""
     return "".join(f"{key}={_flat(str(value))}\n" for key, value in values.items())
 
 
 def with_properties(text: str, values: Mapping[str, str]) -> str:
-    """A text with these values in place of those it has, new keys at its end; comments stay.
+    """Return a text with its values replaced by these, and new keys at its end; comments stay.
 
     Raises `ValueError` for a bad escape.
     """
     lines = text.splitlines()
-    left = {key: render_properties({key: value}) for key, value in values.items()}
+    additions = {key: render_properties({key: value}) for key, value in values.items()}
     entries = {number: key for number, key, _ in parse_properties(text) if key in values}
     result, number = "", 0
     while number < len(lines):
@@ -35,10 +36,10 @@ def with_properties(text: str, values: Mapping[str, str]) -> str:
         if key is None:
             result += lines[number - 1] + "\n"
             continue
-        result += left.pop(key, "")
+        result += additions.pop(key, "")
         while _goes_on(lines[number - 1]) and number < len(lines):
             number += 1
-    return result + "".join(left.values())
+    return result + "".join(additions.values())
 
 
 def _flat(text: str) -> str:
@@ -46,21 +47,21 @@ def _flat(text: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    held = ""
+    joined = ""
     start = 0
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.lstrip(_SPACES)
-        if not held:
+        if not joined:
             start = number
             if not line or line[0] in "#!":
                 continue
         if _goes_on(line):
-            held += line[:-1]
+            joined += line[:-1]
             continue
-        yield start, held + line
-        held = ""
-    if held:
-        yield start, held
+        yield start, joined + line
+        joined = ""
+    if joined:
+        yield start, joined
 
 
 def _goes_on(line: str) -> bool:
@@ -72,10 +73,10 @@ def _entry(line: str, number: int) -> tuple[str, str]:
     while position < len(line) and line[position] not in "=:" + _SPACES:
         position += 2 if line[position] == "\\" else 1
     key = line[:position]
-    rest = line[position:].lstrip(_SPACES)
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(_SPACES)
-    return _unescape(key, number), _unescape(rest, number)
+    value = line[position:].lstrip(_SPACES)
+    if value[:1] in ("=", ":"):
+        value = value[1:].lstrip(_SPACES)
+    return _unescape(key, number), _unescape(value, number)
 
 
 def _unescape(text: str, number: int) -> str:

@@ -1,9 +1,9 @@
-"""Headers of sends, cut at what differs from one message to the next.
+"""Headers of sends, split into the part that repeats and the values that differ per message.
 
-A producer's headers differ in born time, property string and opaque; what stands between them comes
-again with each message. `cut` takes a header apart without reading the rest, `join` puts one
-together, and together they tell what the rest means: a header with other values in these three
-places, read in the general way. One `Form` for each encoding.
+A producer's headers differ in born time, property string and opaque; the parts between them repeat
+with each message. `cut` splits a header without parsing the repeated parts, `join` composes one,
+and together they find the meaning of those parts: a header with other values in these three places
+is decoded in the general way. There is one `Form` per encoding.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from rocketbed.wire.encoding import json as header_json
 from rocketbed.wire.encoding import positional as header_msgpack
 
 HeaderKey = tuple[Any, ...]
-"""What stands between the values that differ; keys of one encoding have one length."""
+"""Parts between the values that differ; keys of one encoding have the same length."""
 Cut = tuple[HeaderKey, int, str, Any]
-"""Key, born time in ms, property string, opaque as answers take it: a text in JSON."""
+"""Key, born time in ms, property string, opaque in the form for answers: a text in JSON."""
 
 _BORN, _STRING, _OPAQUE = b'"g":"', b'"i":"', b'"opaque":'
 _BORN_ENTRY, _STRING_ENTRY = b"\0\x01g\0\0\0\r", b"\0\x01i"
@@ -33,7 +33,7 @@ BEGINNINGS: Final = (
     _CODE.to_bytes(2, "big"),
     b"\x96\xcd" + _CODE.to_bytes(2, "big"),
 )
-"""How headers begin that may be worth a cut."""
+"""Beginnings of headers that may be worth a cut."""
 JSON_ANSWER: Final = (
     b'{"code":0,"extFields":{"msgId":"',
     b'","queueId":"',
@@ -43,23 +43,23 @@ JSON_ANSWER: Final = (
     % LANGUAGE.encode(),
     b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION,
 )
-"""What stands around message id, queue id, queue offset, unique key and opaque."""
+"""Parts around message id, queue id, queue offset, unique key and opaque."""
 _JSON_FORMAT = b"%b%%b%%016X%b%%d%b%%d%b%%b%b%%b%b" % JSON_ANSWER
 _ROW_END = (None, None, "DefaultRegion", "true")
-"""Rest of a `SendMessageResponse` by position: no batch, no recall handle, region, trace."""
+"""End of a `SendMessageResponse` by position: no batch, no recall handle, region, trace."""
 
 
 class Form(NamedTuple):
-    """How one encoding does it."""
+    """Functions for one encoding."""
 
     cut: Callable[[bytes], Cut]
-    """Raises `ValueError` or `TypeError` for a header that it cannot cut."""
+    """Split a header. Raises `ValueError` or `TypeError` for one that it cannot split."""
     join: Callable[[HeaderKey, str, str, int], bytes]
-    """A header of a key, born time, property string and opaque."""
+    """Compose a header of key, born time, property string and opaque."""
     decode: Callable[[bytes, bytes], Command]
-    """The general way."""
+    """Decode in the general way."""
     answer: Callable[[bytes, int, int, int, bytes, Any], bytes]
-    """The header that says where a message is stored: the host as message ids begin, physical
+    """Return the header that reports a stored message: the host as message ids begin, physical
     offset, queue id, queue offset, unique key (of letters and digits) and opaque."""
 
 
@@ -67,18 +67,18 @@ class Form(NamedTuple):
 
 
 def _cut_json(header: bytes) -> Cut:
-    # What is not found leaves all that is looked for behind it empty.
-    before, _, rest = header.partition(_BORN)
-    born, _, rest = rest.partition(b'"')
-    between, _, rest = rest.partition(_STRING)
-    string, _, rest = rest.partition(b'"')
-    behind, found, rest = rest.partition(_OPAQUE)
-    opaque, _, end = rest.partition(b",")
-    key: HeaderKey = before, between, behind, end
-    if not found:  # it may stand in front, as Go's client has it
-        front, _, rest = before.partition(_OPAQUE)
-        opaque, _, before = rest.partition(b",")
-        key = front, before, between, behind, b""
+    # If a mark is missing, the parts after it are empty.
+    before, _, remaining = header.partition(_BORN)
+    born, _, remaining = remaining.partition(b'"')
+    between, _, remaining = remaining.partition(_STRING)
+    string, _, remaining = remaining.partition(b'"')
+    after, separator, remaining = remaining.partition(_OPAQUE)
+    opaque, _, end = remaining.partition(b",")
+    key: HeaderKey = before, between, after, end
+    if not separator:  # it may be at the front, as in headers of Go's client
+        front, _, remaining = before.partition(_OPAQUE)
+        opaque, _, before = remaining.partition(b",")
+        key = front, before, between, after, b""
     if not (
         born.isdigit()
         and opaque.isdigit()
@@ -93,7 +93,7 @@ def _cut_json(header: bytes) -> Cut:
 def _join_json(key: HeaderKey, born_ms: str, properties: str, opaque: int) -> bytes:
     string = properties.encode()
     if len(key) == 5:
-        front, before, between, behind, end = key
+        front, before, between, after, end = key
         assert not end, "the opaque is in front"
         return b'%b"opaque":%d,%b"g":"%b"%b"i":"%b"%b' % (
             front,
@@ -102,15 +102,15 @@ def _join_json(key: HeaderKey, born_ms: str, properties: str, opaque: int) -> by
             born_ms.encode(),
             between,
             string,
-            behind,
+            after,
         )
-    before, between, behind, end = key
+    before, between, after, end = key
     return b'%b"g":"%b"%b"i":"%b"%b"opaque":%d,%b' % (
         before,
         born_ms.encode(),
         between,
         string,
-        behind,
+        after,
         opaque,
         end,
     )
@@ -132,7 +132,7 @@ def _cut_binary(header: bytes) -> Cut:
     string = length_at + 4
     string_end = string + int.from_bytes(header[length_at:string], "big")
     born_text = header[born:born_end]
-    # No remark, entries to the very end: their length follows from what stands in the key.
+    # No remark, and entries up to the end: their length follows from the key.
     if (
         not born_text.isdigit()
         or string_end > len(header)
@@ -151,7 +151,7 @@ def _cut_binary(header: bytes) -> Cut:
 
 
 def _join_binary(key: HeaderKey, born_ms: str, properties: str, opaque: int) -> bytes:
-    before, flags, born_at, string_at, behind = key
+    before, flags, born_at, string_at, after = key
     string = properties.encode()
     entries = b"%b%b%b%b%b%b" % (
         born_at,
@@ -159,7 +159,7 @@ def _join_binary(key: HeaderKey, born_ms: str, properties: str, opaque: int) -> 
         string_at,
         len(string).to_bytes(4, "big"),
         string,
-        behind,
+        after,
     )
     number = opaque.to_bytes(4, "big", signed=True)
     return b"%b%b%b%b%b" % (before, number, flags, len(entries).to_bytes(4, "big"), entries)
@@ -180,7 +180,7 @@ BINARY_ANSWER: Final = (
     _binary_entry(_binary_name("MSG_REGION"), b"DefaultRegion")
     + _binary_entry(_binary_name("TRACE_ON"), b"true"),
 )
-"""What stands around opaque, length of the entries, and the same values, each behind its length."""
+"""Parts around opaque, length of the entries, and the same values, each after its length."""
 
 
 def _answer_binary(
@@ -193,7 +193,7 @@ def _answer_binary(
     return b"".join((head, number, flags, len(entries).to_bytes(4, "big"), entries))
 
 
-# --- msgpack: the values by position, behind the shape
+# --- msgpack: the values by position, after the shape
 
 
 def _cut_msgpack(header: bytes) -> Cut:
@@ -202,7 +202,7 @@ def _cut_msgpack(header: bytes) -> Cut:
     except (RecursionError, msgpack.UnpackException) as exc:
         raise ValueError(str(exc)) from exc
     shape, born_text, string = values[0], values[7], values[9]
-    # Numbers of other types would be equal to these, and are not the same.
+    # Compare the types too: numbers of other types could be equal to these.
     if not (code.__class__ is opaque.__class__ is flag.__class__ is version.__class__ is int):
         raise ValueError("not numbers")
     if (

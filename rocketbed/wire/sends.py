@@ -1,7 +1,8 @@
-"""A send and its answer, as bytes: what a broker does most, so it goes past the general coding.
+"""A send and its answer as bytes: a broker's most frequent work, so it bypasses the general coding.
 
 Requests 310 are read by the texts of their header, and answers to single messages are filled into
-templates; what has no plain form is left to the general coding (`wire.command`, `wire.frame`).
+templates; requests without a plain form are left to the general coding (`wire.command`,
+`wire.frame`).
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ _new_tuple = tuple.__new__
 
 
 class PlainSend(NamedTuple):
-    """The texts of a send that is neither a batch nor a retry, as the producer wrote them."""
+    """Texts of a send that is neither a batch nor a retry, as the producer wrote them."""
 
     topic: str
     properties: str
@@ -28,7 +29,7 @@ class PlainSend(NamedTuple):
 
 
 def read_send(command: Command) -> PlainSend:
-    """A plain `SendMessageV2Request`, unchecked: values may be of any type a peer can write.
+    """Return a plain `SendMessageV2Request`, unchecked: values may be of any type a peer can write.
 
     Raises `KeyError` for another code, another shape, a batch or a retry.
     """
@@ -41,8 +42,8 @@ def read_send(command: Command) -> PlainSend:
     else:
         if command.names is not _V2_NAMES or len(row) < 9:
             raise KeyError("b")
-        rest = row[9:13]
-        if rest[3:4] not in ([], [None], ["false"]) or rest[:1] not in ([], [None], ["0"]):
+        optional = row[9:13]
+        if optional[3:4] not in ([], [None], ["false"]) or optional[:1] not in ([], [None], ["0"]):
             raise KeyError("m")
         values = row[1], row[8], row[4], row[5], row[6], row[7]
     return _new_tuple(PlainSend, values)
@@ -51,7 +52,7 @@ def read_send(command: Command) -> PlainSend:
 def with_outcome(
     answers: bytes, code: int, remark: str | None = None, fields: Mapping[str, str] | None = None
 ) -> bytes:
-    """Frames of answers to sends with another code, remark and, if given, other fields."""
+    """Return frames of answers to sends, with another code, remark and, if given, other fields."""
     frames = FrameReader()
     frames.add(answers)
     changed: list[bytes] = []
@@ -64,13 +65,13 @@ def with_outcome(
 
 
 class SendAnswers:
-    """Frames that answer single messages which were stored; one for each store."""
+    """Frames of answers to stored single messages; one object for each store."""
 
     def __init__(self, host: bytes) -> None:
         """`host`: the store's packed address and port, the first part of every message id."""
         self._text: Final = host.hex().upper()
         self.host_text: Final = self._text.encode()
-        """How message ids begin."""
+        """First part of every message id."""
 
     def add(
         self,
@@ -99,8 +100,8 @@ class SendAnswers:
     def fields(
         self, offsets: list[int], queue_id: int, queue_offset: int, key: str, batch_key: str | None
     ) -> dict[str, str]:
-        """The header's fields of any answer: of a batch, or with another status."""
-        found = {
+        """Return the header's fields of any answer: of a batch, or with another status."""
+        fields = {
             "msgId": ",".join(f"{self._text}{offset:016X}" for offset in offsets),
             "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
@@ -109,5 +110,5 @@ class SendAnswers:
             "TRACE_ON": "true",
         }
         if batch_key is not None:
-            found["batchUniqId"] = batch_key
-        return found
+            fields["batchUniqId"] = batch_key
+        return fields

@@ -33,7 +33,7 @@ def test_cuts_do_not_matter(sent: list[Command], data: st.DataObject) -> None:
     found: list[Command] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += reader.feed(stream[start:end])
-    assert reader.held == 0
+    assert reader.pending == 0
     whole = FrameReader().feed(stream)
     assert found == whole
     for got, want in zip(whole, sent, strict=True):

@@ -1,8 +1,7 @@
 """RocketMQ's binary form of a frame's header (serialize type 1, wire.md 1.3).
 
-Entries keep the order they were read in, so all recorded headers re-encode byte for byte. Codes
-have 16 bits here: the POP family (200 050 ...) cannot be sent in this form.
-RocketMQ: `RocketMQSerializable`.
+Entries keep their order, so all recorded headers re-encode byte for byte. Codes have 16 bits here:
+the POP family (200 050 ...) cannot be sent in this form. RocketMQ: `RocketMQSerializable`.
 """
 
 import struct
@@ -25,7 +24,8 @@ _INT = struct.Struct(">i")
 
 
 def decode(header: bytes, body: bytes) -> Command:
-    """A command from its header. Raises `RemoteProtocolError` when a length leaves the header."""
+    """Return the command of a header. Raises `RemoteProtocolError` if a length leaves the
+    header."""
     try:
         code, language, version, opaque, flag, remark_length = _HEAD.unpack_from(header)
         position = _end(header, _HEAD.size, remark_length)
@@ -66,7 +66,7 @@ def _entries(header: bytes, position: int, end: int) -> dict[str, object]:
 
 
 def encode(command: Command) -> bytes:
-    """The header's bytes. Raises `LocalProtocolError` for a code that needs more than 16 bits."""
+    """Return the bytes of the header. Raises `LocalProtocolError` for a code above 16 bits."""
     if not -0x8000 <= command.code <= 0x7FFF:
         raise LocalProtocolError(f"code {command.code} does not fit RocketMQ's binary header")
     entries = bytearray()

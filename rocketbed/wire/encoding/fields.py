@@ -1,8 +1,8 @@
-"""How a header class turns into ext fields and back (wire.md 1.7).
+"""Conversion of header classes to ext fields and back (wire.md 1.7).
 
 A header is a frozen dataclass whose attributes have RocketMQ's field names; the annotation gives
-the type on the wire, a default makes a field optional. Values are text on the wire; `ali-ons`
-sends JSON numbers and booleans, which count as their text.
+the type on the wire, a default makes a field optional. Values are text on the wire; `ali-ons` sends
+JSON numbers and booleans, which count as their text.
 """
 
 import types
@@ -30,11 +30,11 @@ class HeaderError(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """How one field is read and written."""
+    """Reader and writer of one field."""
 
     attribute: str
     name: str
-    """Name on the wire; the attribute's unless `metadata["name"]` says otherwise."""
+    """Name on the wire; the attribute's unless `metadata["name"]` gives another."""
     parse: Callable[[str, object], Any]
     default: Any
     """`MISSING` for a mandatory field."""
@@ -48,12 +48,12 @@ class Header:
 
     @classmethod
     def decode(cls, values: Mapping[str, object]) -> Self:
-        """From ext fields. Raises `HeaderError`; unknown fields are ignored."""
+        """Return a header from ext fields. Raises `HeaderError`; unknown fields are ignored."""
         arguments = {}
         for plan in plans(cls):
             value = values.get(plan.name)
             if value is not None:
-                # Most numbers are short, and are had without a call.
+                # Most numbers are short, and are parsed here without a call.
                 if (
                     plan.is_number
                     and type(value) is str
@@ -69,7 +69,7 @@ class Header:
         return cls(**arguments)
 
     def encode(self) -> dict[str, str]:
-        """As ext fields; what is None is left out."""
+        """Return the ext fields, without those that are None."""
         result = {}
         for plan in plans(type(self)):
             value = getattr(self, plan.attribute)
@@ -82,11 +82,11 @@ _plans: dict[type, tuple[FieldPlan, ...]] = {}
 
 
 def plans(cls: type) -> tuple[FieldPlan, ...]:
-    """The fields of a header class, in the order in which the class names them."""
-    found = _plans.get(cls)
-    if found is None:
-        found = _plans[cls] = _make_plans(cls)
-    return found
+    """Return the fields of a header class, in the order of the class."""
+    cached = _plans.get(cls)
+    if cached is None:
+        cached = _plans[cls] = _make_plans(cls)
+    return cached
 
 
 def _make_plans(cls: type) -> tuple[FieldPlan, ...]:
@@ -130,7 +130,7 @@ def _parse_long(name: str, value: object) -> int:
 
 
 def parse_number(name: str, value: object, bits: int) -> int:
-    """A decimal number of 32 or 64 bits, as Java parses it. Raises `HeaderError`."""
+    """Parse a decimal number of 32 or 64 bits as Java does. Raises `HeaderError`."""
     text = _parse_text(name, value)
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not digits.isdigit() or not digits.isascii() or len(digits) > 40:

@@ -1,7 +1,7 @@
-"""The JSON form of a frame's header (serialize type 0, wire.md 1.2): what every peer can read.
+"""The JSON form of a frame's header (serialize type 0, wire.md 1.2), which every peer can read.
 
-Java writes the members in alphabetical order and leaves nulls out; so do we, which makes recorded
-frames re-encode byte for byte. `orjson` keeps the order of `extFields` both ways.
+As in Java, members are in alphabetical order and nulls are left out, so recorded frames re-encode
+byte for byte. `orjson` keeps the order of `extFields` both ways.
 """
 
 import orjson
@@ -17,7 +17,7 @@ _command = Command.from_members
 
 
 def decode(header: bytes | memoryview, body: bytes) -> Command:
-    """A command from its header. Raises `RemoteProtocolError` for text that is no header."""
+    """Return the command of a header. Raises `RemoteProtocolError` for text that is no header."""
     try:
         members = orjson.loads(header)
         code = members["code"]
@@ -39,7 +39,7 @@ def decode(header: bytes | memoryview, body: bytes) -> Command:
 
 
 def _lenient(header: bytes | memoryview, body: bytes, cause: Exception | None) -> Command:
-    """The slow way: absent members have Java's defaults; anything else is refused."""
+    """Decode slowly: absent members have Java's defaults; anything else is refused."""
     try:
         members = orjson.loads(header)
     except orjson.JSONDecodeError as exc:
@@ -59,7 +59,8 @@ def _lenient(header: bytes | memoryview, body: bytes, cause: Exception | None) -
 
 
 def encode(command: Command) -> bytes:
-    """The header's bytes. Raises `LocalProtocolError` for text that UTF-8 cannot hold."""
+    """Return the bytes of the header. Raises `LocalProtocolError` for text that UTF-8 cannot
+    hold."""
     members: dict[str, object] = {"code": int(command.code)}
     if command.raw_fields or command.has_fields:
         members["extFields"] = command.raw_fields

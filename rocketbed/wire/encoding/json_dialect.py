@@ -1,9 +1,9 @@
 """JSON as Java's fastjson writes and reads it in bodies and config files (wire.md 1.11).
 
-Two things are not legal JSON: integer keys stand without quotes (`{0:"10.0.0.1:10911"}`), and a
-map from queues has objects as keys (`{{"brokerName":"b",...}:1}`). Readers of either broker accept
-what `dumps` writes; fastjson2 (RocketMQ 5.5) refuses object keys turned into strings. Legal text,
-by far the most, goes through orjson both ways.
+Two things are not legal JSON: integer keys have no quotes (`{0:"10.0.0.1:10911"}`), and a map from
+queues has objects as keys (`{{"brokerName":"b",...}:1}`). Readers of either broker accept the
+output of `dumps`; fastjson2 (RocketMQ 5.5) refuses object keys turned into strings. Legal text, by
+far the most, goes through orjson both ways.
 """
 
 import json
@@ -18,7 +18,7 @@ from rocketbed.wire.codes import ResponseCode
 from rocketbed.wire.errors import LocalProtocolError, ProtocolError
 
 DEPTH_MAX: Final = 100
-"""Nested objects and arrays that we read; real bodies have fewer than ten."""
+"""Deepest nesting of objects and arrays that is read; real bodies have fewer than ten levels."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
@@ -33,22 +33,23 @@ class BodyError(ProtocolError):
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
-    """An object that stands as the key of a map: its members, by name."""
+    """An object that is the key of a map: its members, by name."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, members: Mapping[str, Any]) -> "ObjectKey":
-        """From the members; their order does not matter."""
+        """Return the key with these members; their order does not matter."""
         return cls(sorted(members.items()))
 
     def as_dict(self) -> dict[str, Any]:
-        """The members again."""
+        """Return the members."""
         return dict(self)
 
 
 def dumps(value: Any) -> bytes:
-    """Compact text; integer keys bare, `ObjectKey` keys as objects. Order of maps is kept."""
+    """Return compact text; integer keys bare, `ObjectKey` keys as objects. Order of maps is
+    kept."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -58,7 +59,8 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_standard(value: Any) -> bytes:
-    """Legal JSON in ASCII, integer keys quoted: routes for peers that ask for it (wire.md 3.6)."""
+    """Return legal JSON in ASCII, integer keys quoted: routes for peers that ask for it (wire.md
+    3.6)."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -92,11 +94,11 @@ def _write(value: Any, parts: list[str]) -> None:
 
 
 def loads(data: bytes | str) -> Any:
-    """The value of a text in either dialect. Raises `BodyError`.
+    """Parse text in either dialect. Raises `BodyError`.
 
     Keys are text, bare integers included (`{0:1}` and `{"0":1}` read the same), or `ObjectKey`.
-    References that fastjson leaves for repeated objects (`{"$ref":"$.a[0]"}`) are resolved;
-    one that points nowhere reads as null.
+    References that fastjson leaves for repeated objects (`{"$ref":"$.a[0]"}`) are resolved; one
+    without a target reads as null.
     """
     try:
         value = orjson.loads(data)
@@ -127,7 +129,7 @@ class _Reader:
         return value
 
     def _skip(self) -> str:
-        """Skip white space; the next character, or an empty text at the end."""
+        """Skip white space; return the next character, or an empty text at the end."""
         match = _SPACE.match(self._text, self._position)
         assert match is not None
         self._position = match.end()
@@ -150,7 +152,7 @@ class _Reader:
             return nested
         if first == '"':
             text, self._position = scanstring(self._text, self._position + 1)
-            text.encode()  # half of a surrogate pair would break whoever writes it: `ValueError`
+            text.encode()  # `ValueError` for half of a surrogate pair
             return text
         match = _NUMBER.match(self._text, self._position)
         if match is not None:
@@ -218,7 +220,7 @@ def _resolve(value: Any, root: Any, depth: int) -> Any:
 
 
 def _target(reference: str, root: Any) -> Any:
-    """What a path such as `$.a.b[0]` points to, or None."""
+    """Return the target of a path such as `$.a.b[0]`, or None."""
     if not reference.startswith("$"):
         return None
     value = root

@@ -1,12 +1,13 @@
-"""Our own form of a frame's header (serialize type 2, design.md 2): msgpack, values by position.
+"""Rocketbed's own form of a frame's header (serialize type 2, design.md 2): msgpack, values by
+position.
 
     [code, opaque, flag, version, remark, fields]
 
-`fields` is nil (none), a map of names, or an array `[shape, value, ..., {the rest}]`: `shape` is
-the code of the request whose header class (`header_registry`) orders the values, given also in
-responses so that a frame can be read by itself. A value is a text or nil; missing ones at the end
-are left out; the map stands at the end, behind all positions, only when some field has none. A
-value of another type counts as its text. Only sent to a server that said `rbMsgpack=1`.
+`fields` is nil (none), a map of names, or an array `[shape, value, ..., {further}]`. `shape` is the
+code of the request whose header class (`encoding.registry`) orders the values; responses have it
+too, so that a frame can be read by itself. A value is a text or nil; missing ones at the end are
+left out. The map of further fields, after all positions, exists only when some field has no
+position. A value of another type counts as its text. Only sent to a server that said `rbMsgpack=1`.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from rocketbed.wire.encoding.registry import REQUESTS, RESPONSES
 from rocketbed.wire.errors import LocalProtocolError, RemoteProtocolError
 
 pack_header: Callable[[tuple[object, ...]], bytes] = msgpack.Packer(use_bin_type=True).pack
-"""Bytes of a header already laid out."""
+"""Pack a header's values to bytes."""
 _unpack = msgpack.unpackb
 
 
@@ -27,7 +28,8 @@ _shapes: dict[tuple[int, bool], tuple[str, ...]] = {}
 
 
 def shape_of(code: int, is_response: bool) -> tuple[str, ...]:
-    """Names in the order of their positions, always the same tuple; empty without a class."""
+    """Return names in the order of their positions, always the same tuple; empty without a
+    class."""
     names = _shapes.get((code, is_response))
     if names is None:
         header = (RESPONSES if is_response else REQUESTS).get(code)
@@ -38,7 +40,7 @@ def shape_of(code: int, is_response: bool) -> tuple[str, ...]:
 
 
 def decode(header: bytes, body: bytes) -> Command:
-    """A command from its header. Raises `RemoteProtocolError`."""
+    """Return the command of a header. Raises `RemoteProtocolError`."""
     try:
         code, opaque, flag, version, remark, values = _unpack(header)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as exc:
@@ -80,11 +82,11 @@ def _by_position(
     names = shape_of(shape, bool(flag & 1))
     if not names or len(values) > len(names) + 2:
         raise RemoteProtocolError(f"msgpack header: {len(values)} fields of shape {shape}")
-    rest = _named(values.pop()) if len(values) == len(names) + 2 else None
+    further = _named(values.pop()) if len(values) == len(names) + 2 else None
     del values[0]
     command = Command.from_row(code, opaque, flag, version, remark, names, values, body)
-    if rest is not None:
-        command.raw_fields.update(rest)
+    if further is not None:
+        command.raw_fields.update(further)
     if flag & 1:
         command.answers = shape
     return command
@@ -97,7 +99,7 @@ def _named(values: object) -> dict[str, object]:
 
 
 def encode(command: Command) -> bytes:
-    """The header's bytes. Raises `LocalProtocolError` for what 32 bits do not hold."""
+    """Return the bytes of the header. Raises `LocalProtocolError` for a number above 32 bits."""
     is_response = bool(command.flag & 1)
     shape = command.answers if is_response else int(command.code)
     fields = command.fields
@@ -111,8 +113,8 @@ def encode(command: Command) -> bytes:
         row: list[object] = list(map(fields.get, names))
         missing = row.count(None)
         if len(names) - missing < len(fields):
-            known = set(names)
-            row.append({name: value for name, value in fields.items() if name not in known})
+            positions = set(names)
+            row.append({name: value for name, value in fields.items() if name not in positions})
         while row[-1] is None:
             row.pop()
         values = [shape, *row]

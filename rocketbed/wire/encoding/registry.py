@@ -1,7 +1,7 @@
-"""Which header class belongs to which request code.
+"""Header classes by request code.
 
-Only `header_msgpack` needs the table: it sends values by position. Codes that are not here travel
-as a map of names there, so nothing depends on this table being complete.
+Only `encoding.positional` needs the table: it sends values by position. It sends other codes as a
+map of names, so nothing depends on this table being complete.
 """
 
 from rocketbed.wire import headers as data
@@ -32,7 +32,7 @@ REQUESTS: dict[int, type[Header]] = {
     Code.QUERY_DATA_VERSION: admin.BrokerIdentityRequest,
     Code.BROKER_HEARTBEAT: admin.BrokerHeartbeatRequest,
 }
-"""Request code to the class of the request's header."""
+"""Request code -> class of the request's header."""
 
 RESPONSES: dict[int, type[Header]] = {
     Code.SEND_MESSAGE: data.SendMessageResponse,
@@ -48,4 +48,4 @@ RESPONSES: dict[int, type[Header]] = {
     Code.GET_EARLIEST_MSG_STORETIME: data.EarliestStoreTimeResponse,
     Code.HEART_BEAT: data.HeartbeatResponse,
 }
-"""Request code to the class of its response's header."""
+"""Request code -> class of its response's header."""

@@ -59,7 +59,7 @@ def test_recorded_streams_encode_again_byte_for_byte(path: object) -> None:
     data = path.read_bytes()  # type: ignore[attr-defined]
     reader = FrameReader()
     commands = reader.feed(data)
-    assert reader.held == 0
+    assert reader.pending == 0
     assert commands
     assert b"".join(encode(command) for command in commands) == data
 
