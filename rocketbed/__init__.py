@@ -1,14 +1,14 @@
 """rocketbed: a replicated message store and broker that keeps RocketMQ's files and protocol.
 
-A user's program imports its names from here: `Producer`, `Consumer`, `Admin` (for trio), the same
-in `rocketbed.aio` (for asyncio) and in `rocketbed.blocking` (for programs without an event loop),
-messages, outcomes and all errors (`RocketbedError` is their root). They are imported when first
-asked for, so that `rocketbed node` does not load the client.
+A program imports its names from here: `Producer`, `Consumer`, `Admin` (for trio), messages,
+outcomes and all errors (`RocketbedError` is their base). The same clients are in `rocketbed.aio`
+(for asyncio) and in `rocketbed.blocking` (for programs without an event loop). Names are imported
+at their first use, so that `rocketbed node` does not load the client.
 """
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # as checkers know it; `typing` would cost each start 15 ms
+TYPE_CHECKING = False  # known to type checkers; importing `typing` would cost each start 15 ms
 
 if TYPE_CHECKING:
     from rocketbed.client.admin import Admin
@@ -113,7 +113,7 @@ if not TYPE_CHECKING:  # a checker has the imports above, and reports other name
         return [*__all__, "aio", "blocking"]
 
     def __getattr__(name: str) -> object:
-        """A public name, imported now."""
+        """Import a public name."""
         import importlib
 
         if name in ("aio", "blocking"):

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line and end with its exit code."""
     words = sys.argv[1:]
-    if words[:1] == ["health"]:  # asked every few seconds: without the other commands' library
+    if words[:1] == ["health"]:  # frequent call: without the other commands' library
         from rocketbed.cli.probe import run_plain
 
         code = run_plain(words[1:])

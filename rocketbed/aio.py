@@ -1,14 +1,14 @@
-"""The client for programs on asyncio: the same names, and what is awaited in `rocketbed` is here.
+"""The client for programs on asyncio: the same names; methods that are awaited in `rocketbed` are
+awaited here.
 
     from rocketbed.aio import Message, Producer
 
     async with Producer(nameservers="host:9876") as producer:
         outcome = await producer.send(Message("topic", b"body"))
 
-`start` and `stop` do the same where no `async with` fits. Each client has a thread in the
-background (`portal.py`) and belongs to the loop that started it. A call that is cancelled is
-cancelled there too, and has ended there when it raises; arguments, results and errors are those of
-`rocketbed`.
+`start` and `stop` do the same where no `async with` fits. Each client has a background thread
+(`portal.py`) and belongs to the loop that started it. A cancelled call is cancelled in that thread
+too, and has ended there when it raises. Arguments, results and errors are those of `rocketbed`.
 """
 
 import asyncio
@@ -62,8 +62,8 @@ class _Face(Face[C]):
     def _call(
         self, function: Callable[[], Awaitable[T]], undo: Undo | None = None
     ) -> Coroutine[Any, Any, T]:
-        """Run an async function in the client's thread, for the task that calls this: which task
-        awaits it is another matter (`asyncio.wait_for` makes one of its own on Python 3.11)."""
+        """Run an async function in the client's thread, for the task that calls this. Another task
+        may await the result (`asyncio.wait_for` creates one on Python 3.11)."""
         self._portal.check_process()
         waiter = Waiter(self._loop.check())
         return self._run(waiter, function, undo, asyncio.current_task())
@@ -73,11 +73,11 @@ class _Face(Face[C]):
         waiter: Waiter,
         function: Callable[[], Awaitable[T]],
         undo: Undo | None,
-        who: object,
+        poller: object,
     ) -> T:
         call = Call(
             function,
-            who=who,
+            poller=poller,
             done=lambda: self._loop.post(waiter.end),
             undo=undo,
         )
@@ -85,7 +85,7 @@ class _Face(Face[C]):
         try:
             await waiter.wait()
         except BaseException as exc:
-            with suppress(ClientError):  # closed, which ends it too
+            with suppress(ClientError):  # the client was closed, which ends the call too
                 self._portal.post(call.give_up)
             while isinstance(exc, asyncio.CancelledError) and not waiter.has_ended:
                 with suppress(asyncio.CancelledError):
@@ -96,18 +96,19 @@ class _Face(Face[C]):
 
 class _Client(_Face[C]):
     async def start(self) -> None:
-        """Open the client, for the loop that runs now."""
+        """Open the client, for the running loop."""
         running = running_loop()
         self._portal.open()
         self._loop.loop = running
 
     async def stop(self) -> None:
-        """Close it: a consumer commits as its `auto_commit_s` says. Calls under way end."""
+        """Close the client: a consumer commits according to its `auto_commit_s`. Calls under way
+        end."""
         running = running_loop()
         closed: asyncio.Future[None] = running.create_future()
 
         def settle(error: BaseException | None) -> None:
-            if closed.done():  # by a cancellation; it goes on closing
+            if closed.done():  # by a cancellation; closing continues
                 return
             if error is None:
                 closed.set_result(None)
@@ -120,10 +121,10 @@ class _Client(_Face[C]):
                 self._portal.close()
             except BaseException as exc:
                 error = exc
-            with suppress(RuntimeError):  # the loop is gone
+            with suppress(RuntimeError):  # the loop was closed
                 running.call_soon_threadsafe(settle, error)
 
-        # Not in the loop's executor, where the program's own work may stand before it.
+        # Not in the loop's executor, where the program's own work may be queued before it.
         threading.Thread(target=close, name="rocketbed close", daemon=True).start()
         await closed
 
@@ -143,7 +144,7 @@ class _Client(_Face[C]):
 def _waits(
     method: Callable[Concatenate[C, P], Awaitable[T]],
 ) -> Callable[Concatenate[_Face[C], P], Coroutine[Any, Any, T]]:
-    """An async method of the client, for asyncio."""
+    """Return a method for asyncio that calls an async method of the client."""
 
     @wraps(method)
     def call(self: _Face[C], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -153,13 +154,14 @@ def _waits(
 
 
 def _plain(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[_Face[C], P], T]:
-    """A plain method of the client, called in its thread; the loop waits for it, some 0.1 ms."""
+    """Return a method that calls a plain method of the client in its thread; the loop waits for it,
+    some 0.1 ms."""
 
     @wraps(method)
     def call(self: _Face[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._loop.check()
         function = later(partial(method, self._client, *args, **kwargs))
-        return self._portal.call(function, who=asyncio.current_task())
+        return self._portal.call(function, poller=asyncio.current_task())
 
     return call
 
@@ -174,7 +176,7 @@ class Producer(ProducerFace, _Client[NativeProducer]):
 
 
 class QueueOffsets(_Face[NativeQueueOffsets]):
-    """Questions about one queue's offsets; see `rocketbed.client.offsets`."""
+    """Offsets of one queue; see `rocketbed.client.offsets`."""
 
     committed = _waits(NativeQueueOffsets.committed)
     commit = _waits(NativeQueueOffsets.commit)
@@ -184,9 +186,9 @@ class QueueOffsets(_Face[NativeQueueOffsets]):
 
 
 class Consumer(ConsumerFace, _Client[NativeConsumer]):
-    """Reads messages; see `rocketbed.Consumer`. Who polls is the asyncio task: what it was given
-    counts as dealt with when it polls again or commits. A program that keeps its loop busy stays a
-    member of its group meanwhile."""
+    """Reads messages; see `rocketbed.Consumer`. The poller is the asyncio task: its messages are
+    finished when it polls again or commits. A consumer stays a member of its group while the
+    program keeps the loop busy."""
 
     queues = _waits(NativeConsumer.queues)
     pull = _waits(NativeConsumer.pull)
@@ -205,17 +207,17 @@ class Consumer(ConsumerFace, _Client[NativeConsumer]):
 
     @property
     def offsets(self) -> QueueOffsets:
-        """Questions about any queue's offsets."""
+        """First, last and committed offset of any queue; offset at a time."""
         return QueueOffsets(self._portal, self._client.offsets, self._loop)
 
     def poll(self, *, timeout_s: float = 1.0) -> Coroutine[Any, Any, list[Received]]:
-        """See `rocketbed.Consumer.poll`. Messages that a cancelled call did not return are the next
-        call's."""
+        """Return the next messages; see `rocketbed.Consumer.poll`. The next call returns the
+        messages of a cancelled call."""
         poll = partial(self._client.poll, timeout_s=timeout_s)
         return self._call(poll, self._client.give_back)
 
     def __aiter__(self) -> AsyncIterator[Received]:
-        """One message after the other; each is dealt with when the task asks for the next one."""
+        """Iterate over messages; each is finished when the task asks for the next one."""
         return self
 
     def __anext__(self) -> Coroutine[Any, Any, Received]:
@@ -230,7 +232,8 @@ class Consumer(ConsumerFace, _Client[NativeConsumer]):
         timeout_s: float = HANDLER_S,
     ) -> Coroutine[Any, Any, None]:
         """Call the async function `handler`, in tasks of this loop, for each message; see
-        `rocketbed.Consumer.listen`. One that takes longer than `timeout_s` is cancelled."""
+        `rocketbed.Consumer.listen`. A call that takes longer than `timeout_s` seconds is
+        cancelled."""
         in_loop = InLoop(handler, self._portal, self._loop)
         listen = partial(
             self._client.listen_by,
@@ -246,15 +249,15 @@ class Consumer(ConsumerFace, _Client[NativeConsumer]):
         self._portal.post(self._client.stop_listening)
 
     def finish(self, *messages: Received) -> None:
-        """These are dealt with, whichever task was given them. Raises `TypeError`."""
+        """Mark messages as finished, whichever task received them. Raises `TypeError`."""
         for message in messages:
-            if not isinstance(message, Received):  # nobody would hear of it there
+            if not isinstance(message, Received):  # in the client's thread the error would be lost
                 raise TypeError(f"finish takes messages that were received, not {message!r}")
         self._portal.post(partial(self._client.finish, *messages))
 
 
 class Admin(AdminFace, _Client[NativeAdmin]):
-    """Asks and changes a cluster; see `rocketbed.Admin`."""
+    """Reads and changes the state of a cluster; see `rocketbed.Admin`."""
 
     create_topic = _waits(NativeAdmin.create_topic)
     delete_topic = _waits(NativeAdmin.delete_topic)
@@ -281,5 +284,5 @@ class Admin(AdminFace, _Client[NativeAdmin]):
 
     @property
     def offsets(self) -> QueueOffsets:
-        """Questions about any queue's offsets."""
+        """First, last and committed offset of any queue; offset at a time."""
         return QueueOffsets(self._portal, self._client.offsets, self._loop)

@@ -1,6 +1,5 @@
-"""An asyncio loop, as the thread of a client reaches it: its calls end there, and functions of the
-program run there.
-"""
+"""Bridge from the client's trio thread to the program's asyncio loop, where its calls end and the
+program's functions run."""
 
 import asyncio
 from collections import deque
@@ -17,11 +16,11 @@ from rocketbed.client.messages import Received
 from rocketbed.portal import NOT_OPEN, Portal
 
 CANCEL_S: Final = 5.0
-"""What a function that is cancelled may take until its message is somebody else's."""
+"""Time for a cancelled function to end, seconds, before its message may go to another reader."""
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """The loop that runs here. Raises `ClientError`."""
+    """Return the running loop. Raises `ClientError`."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -32,7 +31,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 class Loop:
-    """The asyncio loop that a client belongs to, as the client's thread reaches it."""
+    """The asyncio loop that a client belongs to, for use by the client's thread."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -41,7 +40,7 @@ class Loop:
         self._is_woken = False
 
     def check(self) -> asyncio.AbstractEventLoop:
-        """The loop, which has to be the one that runs. Raises `ClientError`."""
+        """Return the loop, which has to be the running one. Raises `ClientError`."""
         running = running_loop()
         if self.loop is None:
             raise ClientError(NOT_OPEN)
@@ -55,11 +54,11 @@ class Loop:
         self._posted.append(function)
         if not self._is_woken:
             self._is_woken = True
-            with suppress(RuntimeError):  # closed, with all that waited in it
+            with suppress(RuntimeError):  # closed, with all tasks that waited in it
                 self.loop.call_soon_threadsafe(self._run_posted)
 
     def _run_posted(self) -> None:
-        # In this order: what is posted from here on wakes us again.
+        # In this order: a function that is posted from here on wakes the loop again.
         self._is_woken = False
         while self._posted:
             self._posted.popleft()()
@@ -74,13 +73,13 @@ class Waiter:
         self._future = loop.create_future()
 
     def end(self) -> None:
-        """It has ended."""
+        """Record that the call has ended."""
         self.has_ended = True
         if not self._future.done():
             self._future.set_result(None)
 
     async def wait(self) -> None:
-        """Until it has ended, or we are cancelled; one may wait again then."""
+        """Wait until the call has ended, or this is cancelled; may be awaited again then."""
         if not self.has_ended:
             if self._future.done():
                 self._future = self._loop.create_future()
@@ -100,7 +99,7 @@ class InLoop:
         self._loop = loop
 
     async def __call__(self, message: Received, begun: Begun) -> None:
-        """Returns when the function has, and raises what it raised."""
+        """Return when the function has returned; raise what it raised."""
         ended = trio.Event()
         context = copy_context()
         tasks: list[asyncio.Task[None]] = []
@@ -115,7 +114,7 @@ class InLoop:
             coroutine = called(self._handler, message)
             try:
                 task = self._loop.loop.create_task(coroutine, context=context)
-            except Exception as exc:  # a task factory of the program's own
+            except Exception as exc:  # raised by a task factory of the program
                 coroutine.close()
                 failures.append(exc)
                 self._post(ended.set)
@@ -139,8 +138,8 @@ class InLoop:
             self._loop.post(cancel)
             with trio.move_on_after(CANCEL_S, shield=True):
                 await ended.wait()
-            # One that returns since it was cancelled has not handled its message; one that returned
-            # before that has, whether or not we hear of its end before `cancel` ran.
+            # A function that returns because it was cancelled has not handled its message; one that
+            # returned before has, whether or not its end is noticed before `cancel` ran.
             if tasks and not was_cancelled and _has_returned(tasks[0]):
                 return
             raise
@@ -153,5 +152,5 @@ class InLoop:
             raise error
 
     def _post(self, function: Callable[[], object]) -> None:
-        with suppress(ClientError):  # closed: nobody waits
+        with suppress(ClientError):  # closed: nothing waits for it
             self._portal.post(function)

@@ -5,8 +5,8 @@
     with Producer(nameservers="host:9876") as producer:
         outcome = producer.send(Message("topic", b"body"))
 
-Each client has a thread in the background (`portal.py`); calls wait for its answer, from any number
-of threads at once. Arguments, results and errors are those of the same methods of `rocketbed`.
+Each client has a background thread (`portal.py`); calls wait for its answer, from any number of
+threads at once. Arguments, results and errors are those of the same methods of `rocketbed`.
 """
 
 import threading
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 class _Face(Face[C]):
     def _call(self, function: Callable[[], Awaitable[T]], undo: Undo | None = None) -> T:
-        return self._portal.call(function, who=threading.current_thread(), undo=undo)
+        return self._portal.call(function, poller=threading.current_thread(), undo=undo)
 
 
 class _Client(_Face[C]):
@@ -73,7 +73,7 @@ class _Client(_Face[C]):
 def _waits(
     method: Callable[Concatenate[C, P], Awaitable[T]],
 ) -> Callable[Concatenate[_Face[C], P], T]:
-    """An async method of the client as a plain one."""
+    """Return a plain method that calls an async method of the client."""
 
     @wraps(method)
     def call(self: _Face[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -83,7 +83,7 @@ def _waits(
 
 
 def _plain(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[_Face[C], P], T]:
-    """A plain method of the client, called in its thread."""
+    """Return a method that calls a plain method of the client in its thread."""
 
     @wraps(method)
     def call(self: _Face[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -102,7 +102,7 @@ class Producer(ProducerFace, _Client[NativeProducer]):
 
 
 class QueueOffsets(_Face[NativeQueueOffsets]):
-    """Questions about one queue's offsets; see `rocketbed.client.offsets`."""
+    """Offsets of one queue; see `rocketbed.client.offsets`."""
 
     committed = _waits(NativeQueueOffsets.committed)
     commit = _waits(NativeQueueOffsets.commit)
@@ -112,8 +112,8 @@ class QueueOffsets(_Face[NativeQueueOffsets]):
 
 
 class Consumer(ConsumerFace, _Client[NativeConsumer]):
-    """Reads messages; see `rocketbed.Consumer`. Who polls is the thread: what it was given counts
-    as dealt with when it polls again or commits."""
+    """Reads messages; see `rocketbed.Consumer`. The poller is the thread: its messages are finished
+    when it polls again or commits."""
 
     queues = _waits(NativeConsumer.queues)
     pull = _waits(NativeConsumer.pull)
@@ -134,16 +134,16 @@ class Consumer(ConsumerFace, _Client[NativeConsumer]):
 
     @property
     def offsets(self) -> QueueOffsets:
-        """Questions about any queue's offsets."""
+        """First, last and committed offset of any queue; offset at a time."""
         return QueueOffsets(self._portal, self._client.offsets)
 
     def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
-        """See `rocketbed.Consumer.poll`. Messages that an interrupted call did not return are the
-        next call's."""
+        """Return the next messages; see `rocketbed.Consumer.poll`. The next call returns the
+        messages of an interrupted call."""
         return self._call(partial(self._client.poll, timeout_s=timeout_s), self._client.give_back)
 
     def __iter__(self) -> Iterator[Received]:
-        """One message after the other; each is dealt with when this thread asks for the next."""
+        """Iterate over messages; each is finished when this thread asks for the next one."""
         while True:
             yield self._call(self._client.__anext__, self._client.give_back)
 
@@ -156,9 +156,12 @@ class Consumer(ConsumerFace, _Client[NativeConsumer]):
         timeout_s: float = HANDLER_S,
     ) -> None:
         """Call `handler`, in threads of its own, for each message, until `stop_listening` or the
-        end of the client. A thread cannot be interrupted: one that takes longer than `timeout_s`,
-        or than the client lives, goes on, and its message comes again nevertheless; it keeps one of
-        the `workers` until it ends. See `rocketbed.Consumer.listen`."""
+        end of the client; see `rocketbed.Consumer.listen`.
+
+        A thread cannot be interrupted: a call that takes longer than `timeout_s` seconds, or than
+        the client lives, goes on, and its message is delivered again nevertheless; it occupies one
+        of the `workers` until it ends.
+        """
         check_listening(handler, workers, max_retries, timeout_s)
         limiter = trio.CapacityLimiter(workers)
 
@@ -185,7 +188,7 @@ class Consumer(ConsumerFace, _Client[NativeConsumer]):
 
 
 class Admin(AdminFace, _Client[NativeAdmin]):
-    """Asks and changes a cluster; see `rocketbed.Admin`."""
+    """Reads and changes the state of a cluster; see `rocketbed.Admin`."""
 
     create_topic = _waits(NativeAdmin.create_topic)
     delete_topic = _waits(NativeAdmin.delete_topic)
@@ -212,5 +215,5 @@ class Admin(AdminFace, _Client[NativeAdmin]):
 
     @property
     def offsets(self) -> QueueOffsets:
-        """Questions about any queue's offsets."""
+        """First, last and committed offset of any queue; offset at a time."""
         return QueueOffsets(self._portal, self._client.offsets)

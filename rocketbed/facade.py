@@ -1,4 +1,4 @@
-"""Base of the clients in `rocketbed.blocking` and `rocketbed.aio`: how they are made."""
+"""Base of the clients in `rocketbed.blocking` and `rocketbed.aio`, with their constructors."""
 
 import inspect
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def made_with(
     The decorated function gets the client and its portal.
     """
     signature = inspect.signature(make)
-    parameters = [one for name, one in signature.parameters.items() if name != "world"]
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "world"]
 
     def decorate(
         construct: Callable[[Any, Portal, Client], None],

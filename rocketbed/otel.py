@@ -4,7 +4,7 @@
 
 Names and attributes are those of the semantic conventions for messaging, with RocketMQ's own. The
 context travels in the messages' properties (`traceparent`), as with Java's instrumentation, so that
-what handles a message is a child of what sent it. `context_of` is for programs that poll.
+the span of handling a message is a child of its send. `context_of` is for programs that poll.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ __all__ = ["OpenTelemetry", "context_of"]
 
 
 def context_of(message: Received) -> Context:
-    """The context in which a message was sent; the current one where the sender left none."""
+    """Return the context in which a message was sent; the current one if the sender stored none."""
     return propagate.extract(message.properties)
 
 
@@ -56,7 +56,7 @@ class OpenTelemetry:
 
     @contextmanager
     def sending(self, messages: Sequence[Message], group: str) -> Iterator[_Sending]:
-        """A span `send TOPIC`, until its outcome is known."""
+        """Open a span `send TOPIC`, until its outcome is known."""
         first = messages[0]
         attributes = {
             **_common("send", "send", first.topic),
@@ -75,7 +75,7 @@ class OpenTelemetry:
 
     @contextmanager
     def handling(self, message: Received, group: str) -> Iterator[None]:
-        """A span `process TOPIC`, a child of the one that sent the message."""
+        """Open a span `process TOPIC`, a child of the span that sent the message."""
         attributes = {
             **_common("process", "process", message.topic),
             **_rocketmq(message.tag, message.keys),
@@ -84,7 +84,7 @@ class OpenTelemetry:
             "messaging.message.id": message.message_id,
             "messaging.message.body.size": len(message.body),
         }
-        sender = attach(context_of(message))  # what else it sent along, too
+        sender = attach(context_of(message))  # with other values of the sender's context, too
         try:
             with self._tracer.start_as_current_span(
                 f"process {message.topic}", kind=SpanKind.CONSUMER, attributes=attributes
@@ -108,12 +108,12 @@ def _common(name: str, kind: str, topic: str) -> dict[str, AttributeValue]:
 
 
 def _rocketmq(tag: str | None, keys: Sequence[str]) -> Mapping[str, AttributeValue]:
-    found: dict[str, AttributeValue] = {}
+    attributes: dict[str, AttributeValue] = {}
     if tag:
-        found["messaging.rocketmq.message.tag"] = tag
+        attributes["messaging.rocketmq.message.tag"] = tag
     if keys:
-        found["messaging.rocketmq.message.keys"] = tuple(keys)
-    return found
+        attributes["messaging.rocketmq.message.keys"] = tuple(keys)
+    return attributes
 
 
 def _error_type(outcome: Outcome) -> str:

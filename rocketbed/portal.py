@@ -1,7 +1,7 @@
 """A thread that runs trio with one client in it, for programs that do not run on trio.
 
-Calls come from any thread, in order, and each becomes a task of its own there; its answer goes back
-to a thread that waits, or to an asyncio loop. Client code itself knows nothing of all this.
+Calls come from any thread, in order, and each becomes a task of its own in this thread; its answer
+goes back to a thread that waits, or to an asyncio loop. The client's code is not aware of this.
 """
 
 import os
@@ -23,12 +23,12 @@ Client = AbstractAsyncContextManager[Any]
 Undo = Callable[[Any], object]
 
 START_S: Final = 10.0
-"""For a thread to begin; longer means that the machine is out of breath."""
+"""Time for a thread to begin, seconds; longer means that the machine is overloaded."""
 NOT_OPEN: Final = "the client is not open: use it in a `with` block, or between start and stop"
 
 
 def later(function: Callable[[], T]) -> Callable[[], Awaitable[T]]:
-    """A plain function as an async one."""
+    """Return an async function that calls a plain one."""
 
     async def run() -> T:
         await trio.lowlevel.checkpoint()
@@ -44,14 +44,14 @@ class Call(Generic[T]):
         self,
         function: Callable[[], Awaitable[T]],
         *,
-        who: object,
+        poller: object,
         done: Callable[[], object],
         undo: Undo | None = None,
     ) -> None:
-        """`who` is given what it polls, `done` is called in the client's thread, and `undo` there
-        with the result when nobody gets to see it."""
+        """`poller` is the owner of messages that the call returns; `done` is called in the client's
+        thread, and so is `undo`, with the result, when no caller gets it."""
         self._function = function
-        self._who = who
+        self._poller = poller
         self._done = done
         self._undo = undo
         self._context = copy_context()
@@ -59,7 +59,7 @@ class Call(Generic[T]):
         self._is_done = False
         self._is_given_up = False
         self.is_seen = False
-        """Whether its caller was shown how it ended."""
+        """True once its caller got its result or error."""
         self._value: T | None = None
         self._error: BaseException | None = None
 
@@ -67,12 +67,12 @@ class Call(Generic[T]):
         """Start the task."""
         try:
             trio.lowlevel.spawn_system_task(self._run, context=self._context)
-        except RuntimeError:  # trio starts no more
+        except RuntimeError:  # trio starts no more tasks
             self._error = ClientError(CLOSED)
             self._end()
 
     def give_up(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the call, because its caller no longer waits for it."""
         self._is_given_up = True
         if not self._is_done:
             self._scope.cancel()
@@ -80,22 +80,24 @@ class Call(Generic[T]):
             self._context.run(self._undo, self._value)
 
     def result(self) -> T:
-        """What the function returned, or raised."""
+        """Return the function's result, or raise its error."""
         self.is_seen = True
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # None only where T has it
 
     async def _run(self) -> None:
-        POLLER.set(self._who)
+        POLLER.set(self._poller)
         SEEN.set(lambda: self.is_seen)
         try:
             with self._scope:
                 self._value = await self._function()
             if self._scope.cancelled_caught:
                 self._error = ClientError("the call was cancelled")
-        except BaseException as exc:  # the caller's, but for what the end of the thread cancels
-            self._error = ClientError(CLOSED) if _is_by_close(exc) else _alone(exc)
+        except (
+            BaseException
+        ) as exc:  # goes to the caller, except for cancellations by the end of the thread
+            self._error = ClientError(CLOSED) if _is_by_close(exc) else _ungrouped(exc)
         self._end()
 
     def _end(self) -> None:
@@ -106,19 +108,20 @@ class Call(Generic[T]):
 
 
 def _is_by_close(error: BaseException) -> bool:
-    """Whether a call ended since its client did: cancelled, or by tasks that begin no more."""
+    """True if a call ended because its client was closed: cancelled, or by tasks that could not
+    begin."""
     if isinstance(error, BaseExceptionGroup):
-        return all(_is_by_close(one) for one in error.exceptions)
+        return all(_is_by_close(member) for member in error.exceptions)
     is_nursery = isinstance(error, RuntimeError) and "closed to new arrivals" in str(error)
     return is_nursery or isinstance(error, trio.Cancelled)
 
 
-def _alone(error: BaseException) -> BaseException:
-    """What ends a program (`SystemExit`, `KeyboardInterrupt`) without the groups that the nurseries
-    above it put it into: nobody outside looks for it there."""
+def _ungrouped(error: BaseException) -> BaseException:
+    """Return the exception that ends a program (`SystemExit`, `KeyboardInterrupt`) without the
+    groups into which nurseries put it: callers do not look for it there."""
     if isinstance(error, BaseExceptionGroup):
         _, ending = error.split((Exception, trio.Cancelled))
-        return error if ending is None else _alone(ending.exceptions[0])
+        return error if ending is None else _ungrouped(ending.exceptions[0])
     return error
 
 
@@ -133,7 +136,7 @@ class Portal:
         self._closing: trio.Event | None = None
         self._failure: BaseException | None = None
         self._pid = 0
-        """Of the process that has the thread: a child that is forked has none."""
+        """Process that has the thread: a forked child has none."""
         self._posted: deque[Callable[[], object]] = deque()
 
     def open(self) -> None:
@@ -154,7 +157,7 @@ class Portal:
         if self._thread is None or self._token is None or self._closing is None:
             return
         if os.getpid() != self._pid:
-            return  # nothing of it lives here
+            return  # nothing of it runs in this process
         with suppress(trio.RunFinishedError, AttributeError):  # closed by another thread
             self._token.run_sync_soon(self._closing.set)
         self._thread.join()
@@ -163,16 +166,20 @@ class Portal:
             raise self._failure
 
     def call(
-        self, function: Callable[[], Awaitable[T]], *, who: object = None, undo: Undo | None = None
+        self,
+        function: Callable[[], Awaitable[T]],
+        *,
+        poller: object = None,
+        undo: Undo | None = None,
     ) -> T:
-        """Run an async function in the thread, and wait for what it returns or raises; `who` and
-        `undo` as `Call` has them."""
+        """Run an async function in the thread; return its result or raise its error. `poller` and
+        `undo` are those of `Call`."""
         if threading.current_thread() is self._thread:
             raise ClientError("a function that the client calls must not call the client: it waits")
         # A bare lock: an event's wait that a signal breaks may leave its own lock held.
         answered = threading.Lock()
         answered.acquire()
-        call = Call(function, who=who, done=answered.release, undo=undo)
+        call = Call(function, poller=poller, done=answered.release, undo=undo)
         try:
             self.post(call.begin)
             answered.acquire()
@@ -192,8 +199,8 @@ class Portal:
             raise ClientError(NOT_OPEN if self._thread is None else self._failure_text())
         self._posted.append(function)
         try:
-            # Each wakes the thread: a flag that it is awake could stay set where a signal's handler
-            # raises in between, and nothing would ever run again.
+            # Each call wakes the thread: a flag that it is awake could stay set when a signal's
+            # handler raises in between, and nothing would ever run again.
             token.run_sync_soon(self._run_posted, idempotent=True)
         except trio.RunFinishedError as exc:
             raise ClientError(self._failure_text()) from exc

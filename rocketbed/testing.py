@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["BlockingChaos", "BlockingCluster", "Chaos", "Cluster", "Scenario"]
 
 OURS: Final = "_rb_trial"
-"""The fixture that makes a test one of ours."""
+"""Fixture by which a test uses this plugin."""
 _IMPLEMENTATION: Final = "rocketbed.chaos.pytest_plugin.plugin"
 MARKS: Final = (
     "rocketbed(brokers=3, flush='sync', seeds=20, ...): the cluster of a test, and how many seeds",
@@ -49,7 +49,7 @@ OPTIONS: Final = {
     "rb_replay": None,
     "rb_budget": "60s",
 }
-"""Those that have to be looked at, with their defaults."""
+"""Names that have to be looked at, with their defaults."""
 _HOMES: Final = {
     "BlockingChaos": "rocketbed.chaos.pytest_plugin.blocking",
     "BlockingCluster": "rocketbed.chaos.pytest_plugin.blocking",
@@ -62,7 +62,7 @@ _HOMES: Final = {
 if not TYPE_CHECKING:  # a checker has the imports above, and reports other names
 
     def __getattr__(name: str) -> object:
-        """A public name, imported now."""
+        """Import a public name."""
         if name not in _HOMES:
             raise AttributeError(f"module 'rocketbed.testing' has no attribute {name!r}")
         return getattr(importlib.import_module(_HOMES[name]), name)
@@ -72,7 +72,7 @@ if not TYPE_CHECKING:  # a checker has the imports above, and reports other name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the command line."""
+    """Add the options of the command line."""
     group = parser.getgroup("rocketbed", "clusters under chaos (rocketbed)")
     add = group.addoption
     add("--rb-backend", metavar="NAMES", help="backends, such as sim,process (default: sim)")
@@ -101,7 +101,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Marks; and options that cannot be used end the run before it begins."""
+    """Register marks; unusable options end the run before it begins."""
     for line in MARKS:
         config.addinivalue_line("markers", line)
     if any(config.getoption(name) != default for name, default in OPTIONS.items()):
@@ -111,24 +111,24 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from None
 
 
-# --- hooks: what is ours goes to `chaos.pytest_plugin.plugin`
+# --- hooks: tests with a cluster go to `chaos.pytest_plugin.plugin`
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test of ours is there once for each backend and seed."""
+    """Run a test with a cluster once for each backend and seed."""
     if not {OURS, "rb_seed", "rb_backend"}.intersection(metafunc.fixturenames):
         return
     try:
         _plugin().generate(metafunc)
-    except _Unusable:  # said by the fixtures, so that tests of others run
+    except _Unusable:  # the fixtures report it, so that other tests run
         names = ("rb_backend", "rb_seed")
         metafunc.parametrize(names, [(None, None)], indirect=True, ids=["refused"])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Ours are run by this plugin, not by another one for async functions."""
+    """Have tests with a cluster run by this plugin, not by another one for async functions."""
     if config.getoption("rb_replay") or any(map(_is_ours, items)):
         with suppress(_Unusable):
             _plugin().collected(config, items)
@@ -138,16 +138,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_fixture_setup(
     fixturedef: "pytest.FixtureDef[Any]", request: pytest.FixtureRequest
 ) -> object | None:
-    """Fixtures that are async functions run where the body does."""
+    """Run fixtures that are async functions where the body runs."""
     if request.scope == "function" and _is_ours(request.node):
-        found: object | None = _usable_plugin().fixture(fixturedef, request)
-        return found
+        value: object | None = _usable_plugin().fixture(fixturedef, request)
+        return value
     return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run the body of a test of ours."""
+    """Run the body of a test with a cluster."""
     if not _is_ours(pyfuncitem):
         return None
     _usable_plugin().call(pyfuncitem)
@@ -156,21 +156,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """The plugin of anyio runs all that has its fixture, so ours has none by then."""
+    """Keep the plugin of anyio, which runs all tests with its fixture, from a test with a
+    cluster."""
     if _is_ours(item):
         item.funcargs.pop("anyio_backend", None)  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Any:
-    """A failure is reported with its traceback in the test process."""
-    outcome = yield  # the old kind of wrapper: the only one that every version of pytest knows
+    """Report a failure with its traceback in the test process."""
+    outcome = yield  # a wrapper of the old kind: the only one that every version of pytest knows
     if call.when == "call" and _is_ours(item) and _IMPLEMENTATION in sys.modules:
         sys.modules[_IMPLEMENTATION].tell(item, call, outcome.get_result())
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """How a replay compares with what it replays."""
+    """Report how a replay compares with the original run."""
     if _IMPLEMENTATION in sys.modules:
         sys.modules[_IMPLEMENTATION].summarize(terminalreporter, config)
 
@@ -180,11 +181,11 @@ def _is_ours(item: object) -> bool:
 
 
 class _Unusable(Exception):
-    """Why no test with a cluster can run here."""
+    """Reason why no test with a cluster can run here."""
 
 
 def _plugin() -> Any:
-    """The part that imports what it needs. Raises `_Unusable`."""
+    """Return the module that imports the testbed. Raises `_Unusable`."""
     try:
         return importlib.import_module(_IMPLEMENTATION)
     except ModuleNotFoundError as error:
@@ -194,15 +195,15 @@ def _plugin() -> Any:
 
 
 def _usable_plugin() -> Any:
-    """The same, for what is done for one test: that test fails."""
+    """Return that module for one test, which fails if it is unusable."""
     try:
         return _plugin()
     except _Unusable as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
-def _given(request: pytest.FixtureRequest) -> Any:
-    """A backend or seed; where there is none the test fails with the reason."""
+def _parameter(request: pytest.FixtureRequest) -> Any:
+    """Return a backend or seed; without one the test fails with the reason."""
     if request.param is None:
         _usable_plugin()
     if isinstance(request.param, Exception):
@@ -216,13 +217,13 @@ def _given(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def rb_backend(request: pytest.FixtureRequest) -> str:
     """`sim`, `process` or `docker`."""
-    return str(_given(request))
+    return str(_parameter(request))
 
 
 @pytest.fixture
 def rb_seed(request: pytest.FixtureRequest) -> int:
-    """The seed of every random choice."""
-    return int(_given(request))
+    """Seed of every random choice."""
+    return int(_parameter(request))
 
 
 @pytest.fixture
@@ -233,7 +234,7 @@ def _rb_trial(request: pytest.FixtureRequest, rb_backend: str, rb_seed: int) -> 
 
 @pytest.fixture
 def cluster(_rb_trial: Any) -> Any:
-    """The cluster: `Cluster` in async tests, `BlockingCluster` in others."""
+    """Cluster of the test: `Cluster` in async tests, `BlockingCluster` in others."""
     return _rb_trial.cluster
 
 
@@ -245,7 +246,7 @@ def chaos(_rb_trial: Any) -> Any:
 
 @pytest.fixture
 def rb_report(_rb_trial: Any) -> Path:
-    """A directory of this run, kept as `--rb-keep` says; for files of the test too."""
+    """Directory of this run, kept according to `--rb-keep`; for files of the test too."""
     directory: Path = _rb_trial.directory
     return directory
 

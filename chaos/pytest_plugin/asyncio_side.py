@@ -50,7 +50,7 @@ class Side:
             with suppress(RuntimeError):  # the loop is closed, with all that waited in it
                 self._loop.call_soon_threadsafe(waiter.end)
 
-        call = Call(function, who=asyncio.current_task(), done=done)
+        call = Call(function, poller=asyncio.current_task(), done=done)
         self._post(call.begin)
         try:
             await waiter.wait()
