@@ -1,4 +1,4 @@
-"""What the client commands share: options, running async code, showing messages and times."""
+"""Common parts of the client commands: options, running async code, printing messages and times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 BODY_SHOWN: Final = 60
-"""Characters of a body in a line."""
+"""Characters of a body that are printed in a line."""
 
 nameserver_option: Final = click.option(
     "-n",
@@ -48,21 +48,21 @@ class Moment(click.ParamType[int]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The time in milliseconds."""
+        """Return the time in milliseconds."""
         if isinstance(value, int):
             return value
-        found = moment(value)
-        if found is None:
+        time_ms = moment(value)
+        if time_ms is None:
             self.fail(
                 f"{value!r} is neither milliseconds since the epoch nor an ISO 8601 date and time",
                 param,
                 ctx,
             )
-        return found
+        return time_ms
 
 
 def moment(text: str) -> int | None:
-    """The time in milliseconds; None when the text is not a time."""
+    """Return the time in milliseconds; None when the text is not a time."""
     if text.isdigit():
         return int(text)
     try:
@@ -72,7 +72,8 @@ def moment(text: str) -> int | None:
 
 
 def run(main: Callable[[], Awaitable[T]]) -> T:
-    """Run async code; what the client refuses before it sends anything is wrong usage (64)."""
+    """Run async code; an error that the client raises before it sends anything is wrong usage
+    (64)."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s %(message)s")
     try:
         return trio.run(main)
@@ -87,7 +88,7 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
 
 
 def with_admin(nameservers: str, use: Callable[[Admin], Awaitable[T]], **settings: Any) -> T:
-    """Run async code that asks servers; `settings` are of the `Admin` that it gets."""
+    """Run async code that needs an `Admin`; `settings` are keywords for that."""
     from rocketbed.client.admin import Admin
 
     async def main() -> T:
@@ -98,7 +99,7 @@ def with_admin(nameservers: str, use: Callable[[Admin], Awaitable[T]], **setting
 
 
 def show(lines: Iterable[str]) -> bool:
-    """Print lines; False once the reader has gone (`| head`), which is no error."""
+    """Print lines; False once the reader has closed (`| head`), which is no error."""
     try:
         for line in lines:
             click.echo(line)
@@ -107,18 +108,19 @@ def show(lines: Iterable[str]) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     except OSError as exc:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else told at the end again
+        # Otherwise the error would be reported again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.ClickException(f"cannot write to standard output: {exc.strerror}") from exc
     return True
 
 
 def show_json(value: object) -> bool:
-    """Print one JSON value on a line; as `show`."""
+    """Print a JSON value on a line; as `show`."""
     return show([json.dumps(value, ensure_ascii=False)])
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Rows with columns as wide as needed; the first row is the head."""
+    """Return rows with columns as wide as needed; the first row is the head."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -127,17 +129,17 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def queue_text(queue: MessageQueue) -> str:
-    """`broker-a/3`."""
+    """Return `broker-a/3`."""
     return f"{queue.broker_name}/{queue.queue_id}"
 
 
 def time_text(time_ms: int) -> str:
-    """A wall time, local."""
+    """Return a wall time as local time."""
     return datetime.fromtimestamp(time_ms / 1000).isoformat(sep=" ", timespec="milliseconds")
 
 
 def message_line(message: Received) -> str:
-    """One message on one line."""
+    """Return one line for a message."""
     words = [
         f"{queue_text(message.queue)} {message.queue_offset}",
         time_text(message.stored_ms),
@@ -151,7 +153,7 @@ def message_line(message: Received) -> str:
 
 
 def body_text(body: bytes) -> str:
-    """A body for people: the beginning of its text, or of its bytes in hex."""
+    """Return the beginning of a body, as text or in hex."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
@@ -164,7 +166,7 @@ def body_text(body: bytes) -> str:
 
 
 def message_row(message: Received) -> dict[str, object]:
-    """One message as JSON, with the names of `rocketbed store dump` and the body itself."""
+    """Return a message as JSON, with the names of `rocketbed store dump` and the body itself."""
     row: dict[str, object] = {
         "topic": message.topic,
         "brokerName": message.queue.broker_name,
@@ -191,21 +193,21 @@ def message_row(message: Received) -> dict[str, object]:
 
 
 def parse_queue(text: str, queues: Iterable[MessageQueue]) -> MessageQueue:
-    """A queue by `broker/id`, or by its id where only one broker has such a queue.
+    """Return a queue by `broker/id`, or by its id if only one broker has such a queue.
 
     Raises `BadMessage`.
     """
-    known = list(queues)
+    candidates = list(queues)
     broker, slash, number = text.rpartition("/")
     if not number.isdigit():
         raise BadMessage(f"queue {text!r}: expected ID or BROKER/ID")
-    found = [
+    matching = [
         queue
-        for queue in known
+        for queue in candidates
         if queue.queue_id == int(number) and (not slash or queue.broker_name == broker)
     ]
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(queue_text(queue) for queue in (found or known)) or "none"
-    what = "exists on several brokers" if found else "does not exist"
-    raise BadMessage(f"queue {text} {what}: {names}")
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(queue_text(queue) for queue in (matching or candidates)) or "none"
+    problem = "exists on several brokers" if matching else "does not exist"
+    raise BadMessage(f"queue {text} {problem}: {names}")

@@ -21,7 +21,7 @@ from rocketbed.cli.judged import judged_options, verify_option
 EXIT_HARNESS = 4
 BUG_OPTIONS = ("bug", "seed", "report")
 BUG_SEED = 1
-"""The default finds the bug within a few runs; any other seed does so within forty."""
+"""By default the bug is found within a few runs; with any other seed within forty."""
 
 
 @click.command()

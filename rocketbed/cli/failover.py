@@ -1,4 +1,4 @@
-"""`rocketbed failover`: groups that fail over by themselves, wherever they run."""
+"""`rocketbed failover`: groups with automatic failover, wherever they run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Info = dict[str, str]
 
 @click.group("failover")
 def failover() -> None:
-    """Groups with failover: who leads, hand the lead over, force a leader.
+    """Groups with failover: show the leader, hand the lead over, force a leader.
 
-    For any cluster that a nameserver with a controller looks after; `rocketbed cluster` does the
-    same by the names of a cluster's members.
+    For any cluster whose nameserver runs a controller; `rocketbed cluster` does the same by the
+    names of a local cluster's members.
     """
 
 
@@ -49,27 +49,27 @@ def status(nameservers: str, as_json: bool) -> int:
                 infos[address] = await admin.runtime_info(address)
 
         async with trio.open_nursery() as nursery:
-            for found in groups.values():
-                for replica in found.get("entry", {}).get("replicas", {}).values():
+            for record in groups.values():
+                for replica in record.get("entry", {}).get("replicas", {}).values():
                     nursery.start_soon(ask, replica["address"])
         return groups, infos
 
     groups, infos = with_admin(nameservers, look)
-    known = {
+    readable = {
         name: GroupStatus.read(found) for name, found in groups.items() if "damaged" not in found
     }
     damaged = {name: found["damaged"] for name, found in groups.items() if "damaged" in found}
     if as_json:
         rows = {
             name: {**group.as_json(), "replicas": _rows(group, infos)}
-            for name, group in known.items()
+            for name, group in readable.items()
         }
         show_json({"groups": rows, "groupErrors": damaged})
     else:
-        lines = [line for name, group in known.items() for line in _lines(name, group, infos)]
+        lines = [line for name, group in readable.items() for line in _lines(name, group, infos)]
         lines += [f"{name}: the group's state is unknown: {text}" for name, text in damaged.items()]
         show(lines or ["the controller knows of no group"])
-    is_well = not damaged and all(group.leader is not None for group in known.values())
+    is_well = not damaged and all(group.leader is not None for group in readable.values())
     return 0 if is_well else EXIT_NOT_SERVING
 
 
@@ -78,25 +78,25 @@ def status(nameservers: str, as_json: bool) -> int:
 @click.option(
     "--to",
     type=click.IntRange(0, 63),
-    help="Replica's number; else the first that has everything.",
+    help="Number of the replica; default: the first that is in sync.",
 )
 @nameserver_option
 def handover(group: str, to: int | None, nameservers: str) -> int:
-    """Have another replica of GROUP, a broker name, lead.
+    """Hand the lead of GROUP, a broker name, to another replica.
 
-    The one that leads takes no more messages, waits until the other one has all, and gives the lead
-    to it. Nothing is lost, and producers wait for a moment only.
+    The leader stops accepting messages, waits until the other replica has all of them, and hands
+    over. No message is lost, and producers wait only for a moment.
     """
 
     async def ask(admin: Admin) -> GroupStatus:
-        known = await _known(admin, group)
-        if known.leader is None:
+        current = await _group_of(admin, group)
+        if current.leader is None:
             raise click.ClickException(f"{group}: nobody leads it: see `rocketbed failover status`")
-        if to is not None and to == known.leader:
+        if to is not None and to == current.leader:
             raise click.ClickException(f"{group}: replica {to} leads already")
-        address = known.addresses[known.leader]
+        address = current.addresses[current.leader]
         chosen = -1 if to is None else to
-        return _read(await admin.hand_over(address, group, to=chosen, epoch=known.epoch))
+        return _read(await admin.hand_over(address, group, to=chosen, epoch=current.epoch))
 
     show(with_admin(nameservers, ask).lines())
     return 0
@@ -105,13 +105,19 @@ def handover(group: str, to: int | None, nameservers: str) -> int:
 @failover.command("force-leader")
 @click.argument("group")
 @click.argument("replica", type=click.IntRange(0, 63))
-@click.option("--accept-loss", is_flag=True, required=True, help="Acknowledged messages may go.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    required=True,
+    help="Accept that acknowledged messages may be lost.",
+)
 @nameserver_option
 def force_leader(group: str, replica: int, accept_loss: bool, nameservers: str) -> int:
-    """Let REPLICA, a number, lead GROUP although it may lack acknowledged messages.
+    """Make REPLICA, a number, the leader of GROUP although it may lack acknowledged messages.
 
-    For when nobody that has everything will come back. What the others have beyond its log is cut,
-    and `failover status` says from then on since which epoch messages may be lost.
+    For use when no replica that is in sync will come back. Other replicas truncate what they have
+    beyond its log, and from then on `failover status` shows the epoch since which messages may be
+    lost.
     """
 
     async def ask(admin: Admin) -> GroupStatus:
@@ -121,7 +127,7 @@ def force_leader(group: str, replica: int, accept_loss: bool, nameservers: str) 
     return 0
 
 
-async def _known(admin: Admin, group: str) -> GroupStatus:
+async def _group_of(admin: Admin, group: str) -> GroupStatus:
     from rocketbed.client.group_status import GroupStatus
 
     groups = await admin.failover_groups()
@@ -141,7 +147,8 @@ def _read(entry: dict[str, Any]) -> GroupStatus:
 
 def _rows(group: GroupStatus, infos: dict[str, Info]) -> list[dict[str, object]]:
     ends = {
-        one: _number(infos.get(at), "commitLogMaxOffset") for one, at in group.addresses.items()
+        number: _number(infos.get(at), "commitLogMaxOffset")
+        for number, at in group.addresses.items()
     }
     leader_end = None if group.leader is None else ends[group.leader]
     rows: list[dict[str, object]] = []
@@ -166,23 +173,23 @@ def _rows(group: GroupStatus, infos: dict[str, Info]) -> list[dict[str, object]]
 
 def _lines(name: str, group: GroupStatus, infos: dict[str, Info]) -> list[str]:
     head = ("replica", "address", "state", "heard", "log to", "confirmed", "lag")
-    shown: list[tuple[str, ...]] = [head]
+    cells: list[tuple[str, ...]] = [head]
     remarks = []
     for row in _rows(group, infos):
-        heard = row["heardSecondsAgo"]
+        seconds_ago = row["heardSecondsAgo"]
         numbers = (row["maxOffset"], row["confirmedOffset"], row["lag"])
-        shown.append(
+        cells.append(
             (
                 str(row["replica"]),
                 str(row["address"]),
                 str(row["state"]),
-                "not" if heard is None else f"{heard:.1f} s ago",
-                *("-" if one is None else str(one) for one in numbers),
+                "not" if seconds_ago is None else f"{seconds_ago:.1f} s ago",
+                *("-" if number is None else str(number) for number in numbers),
             )
         )
         if row["notReady"]:
             remarks.append(f"replica {row['replica']}: not ready: {row['notReady']}")
-    return [f"{name}: {line}" for line in group.lines()] + table(shown) + remarks
+    return [f"{name}: {line}" for line in group.lines()] + table(cells) + remarks
 
 
 def _number(info: Info | None, name: str) -> int | None:

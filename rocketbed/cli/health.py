@@ -1,4 +1,4 @@
-"""`rocketbed health` among the other commands: its help, and what is wrong usage."""
+"""`rocketbed health` among the other commands: its help and its usage errors."""
 
 import click
 
@@ -10,15 +10,15 @@ from rocketbed.cli import probe
 @click.option(
     "--live",
     is_flag=True,
-    help="Ask only whether it answers or turns us away: for what restarts a process that hangs.",
+    help="Only check that it answers or closes the connection: to restart a process that hangs.",
 )
 def health(address: str, live: bool) -> int:
-    """Ask the server at HOST:PORT whether clients can use it: exits with 0 if so, else with 1.
+    """Ask the server at HOST:PORT if clients can use it: exits with 0 if so, else with 1.
 
-    One line says why not. A nameserver is ready when it answers. A broker is ready when a
-    nameserver has it registered and its disk can be written; a master that waits for slaves, when
-    enough of them follow (inSyncReplicas); a slave, when it follows its master. Damage that the
-    scrub has found is told, and does not make it unready.
+    If not, it prints the reason on one line. A nameserver is ready when it answers. A broker is
+    ready when it is registered at a nameserver and its disk can be written; a master that waits for
+    slaves, when enough of them follow (inSyncReplicas); a slave, when it follows its master. Damage
+    that the scrub has found is reported, but does not make it unready.
     """
     try:
         probe.parse(address)

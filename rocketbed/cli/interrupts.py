@@ -1,13 +1,13 @@
-"""Ending a command from outside, with everything cleaned up."""
+"""Ending a command by a signal, with a complete clean-up."""
 
 import signal
 
 
 class Interruptible:
-    """Within it SIGTERM and SIGHUP end the command as Ctrl-C does, with everything cleaned up.
+    """In its block SIGTERM and SIGHUP end the command as Ctrl-C does, with a complete clean-up.
 
-    An interrupt may come to light as another error: it is raised between any two instructions, and
-    what cleans up then may fail in its turn (a descriptor that was closed already). It leaves as a
+    An interrupt may surface as another error: it is raised between any two instructions, and the
+    clean-up may then fail itself (on a descriptor that is already closed). It leaves the block as a
     `KeyboardInterrupt` all the same.
     """
 
@@ -28,12 +28,12 @@ class Interruptible:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether an error came up while a `KeyboardInterrupt` was on its way."""
-    one: BaseException | None = error
-    seen: set[int] = set()
-    while one is not None and id(one) not in seen:
-        if isinstance(one, KeyboardInterrupt):
+    """True if an error was raised while a `KeyboardInterrupt` was being handled."""
+    cause: BaseException | None = error
+    visited: set[int] = set()
+    while cause is not None and id(cause) not in visited:
+        if isinstance(cause, KeyboardInterrupt):
             return True
-        seen.add(id(one))
-        one = one.__cause__ or one.__context__
+        visited.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
     return False

@@ -1,7 +1,7 @@
 """`rocketbed`: the command line. Each command's module is imported only when it is used.
 
-Exit codes (design.md 20): 0 good, 1 a finding or failure, 64 wrong usage, and what a command
-defines between.
+Exit codes (design.md 20): 0 good, 1 a finding or failure, 64 wrong usage; commands define others in
+between.
 """
 
 import importlib
@@ -32,7 +32,7 @@ COMMANDS: Final[dict[str, str]] = {
     "store": "rocketbed.cli.store:store",
     "topic": "rocketbed.cli.topic:topic",
 }
-"""Command name to `module:object`."""
+"""Command name -> `module:object`."""
 
 
 class LazyGroup(click.Group):
@@ -41,11 +41,11 @@ class LazyGroup(click.Group):
     commands_by_name: Mapping[str, str] = COMMANDS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, sorted."""
+        """Return the names, sorted."""
         return sorted(self.commands_by_name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now."""
+        """Import and return a command."""
         target = self.commands_by_name.get(cmd_name)
         if target is None:
             return None
@@ -61,7 +61,7 @@ class ExtraGroup(LazyGroup):
     extra: str
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now."""
+        """Import and return a command."""
         try:
             return super().get_command(ctx, cmd_name)
         except ModuleNotFoundError as exc:
@@ -80,7 +80,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; its exit code."""
+    """Run a command; return its exit code."""
     from rocketbed.wire.errors import RocketbedError
 
     try:

@@ -17,7 +17,7 @@ from rocketbed.wire.properties_text import parse_properties
 def nameserver(
     config_path: Path | None, overrides: tuple[str, ...], log_path: Path | None, verbose: bool
 ) -> int:
-    """Run a nameserver: brokers register with it, clients ask it for routes.
+    """Run a nameserver: brokers register with it, clients query it for routes.
 
     With rbRegister=FILE it also runs the controller of groups with failover.
     """

@@ -18,7 +18,7 @@ from rocketbed.wire.errors import RocketbedError
 @click.option(
     "--check",
     is_flag=True,
-    help="Read tables and store as a start does, say what the start would do, and end.",
+    help="Read tables and store as a start does, print what the start would do, and exit.",
 )
 def node(
     config_path: Path | None,
@@ -74,5 +74,5 @@ def node(
 
 
 def _memory_bytes() -> int:
-    """The machine's memory."""
+    """Return the machine's memory, bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,8 +1,9 @@
-"""What `rocketbed health` does: one question, with little of the standard library.
+"""The work of `rocketbed health`: one request, with little of the standard library.
 
-Containers ask every few seconds. To load the command line's library and the client took ten times
-the processor time of the question itself, and on a busy machine so long that servers were reported
-as down. So nothing else of ours is imported; `rocketbed.__main__` comes here directly.
+Containers send one every few seconds. Loading the command line's library and the client took ten
+times the processor time of the request itself, and on a busy machine so long that servers were
+reported as down. So nothing else of rocketbed is imported; `rocketbed.__main__` calls this
+directly.
 """
 
 import json
@@ -15,14 +16,14 @@ READINESS = 32100
 """`RequestCode.RB_READINESS`."""
 NOT_SUPPORTED = 3
 TIMEOUT_S = 10.0
-"""For connecting and for the whole answer, each. A server that is slow is not down, and what asks
-has a limit of its own."""
+"""Time to connect, and time for the whole answer, seconds. A slow server is not down, and the
+caller has a limit of its own."""
 FRAME_MAX = 1 << 20
-"""No answer is near this: who says otherwise is no server of ours."""
+"""Answers are far shorter: a server that claims more is none of rocketbed's."""
 
 
 def run_plain(words: list[str]) -> int | None:
-    """The exit code of `rocketbed health [--live] HOST:PORT`; None where the words are others."""
+    """Return the exit code of `rocketbed health [--live] HOST:PORT`; None for other words."""
     address = [word for word in words if word != "--live"]
     if len(address) != 1 or len(words) > 2 or address[0].startswith("-"):
         return None
@@ -37,7 +38,7 @@ def run_plain(words: list[str]) -> int | None:
 
 
 def parse(text: str) -> tuple[str, int]:
-    """`host:port` as a pair; IPv6 hosts may stand in brackets. Raises `ValueError`."""
+    """Parse `host:port` as a pair; IPv6 hosts may be in brackets. Raises `ValueError`."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"not an address of the form host:port: {text!r}")
@@ -45,12 +46,12 @@ def parse(text: str) -> tuple[str, int]:
 
 
 def check(address: str, *, live: bool) -> int:
-    """Ask, and say what is known in one line; 0 good, 1 not."""
+    """Send the request and print the result on one line; 0 good, 1 not."""
     why, code, remark = "", 0, ""
     try:
         code, remark = ask(*parse(address))
     except (ConnectionResetError, BrokenPipeError):
-        # Full of other connections, most likely: somebody is at home, and a restart helps nobody.
+        # Most likely it has too many connections: it runs, and a restart would not help.
         why = "" if live else "it closed the connection without an answer"
     except TimeoutError:
         why = f"no answer within {TIMEOUT_S:g} s"
@@ -70,7 +71,8 @@ def check(address: str, *, live: bool) -> int:
 
 
 def ask(host: str, port: int) -> tuple[int, str]:
-    """Code and remark of the answer. Raises `OSError`, and `ValueError` for what is no answer."""
+    """Return code and remark of the answer. Raises `OSError`, and `ValueError` for bytes that are
+    no answer."""
     header = json.dumps(
         {"code": READINESS, "flag": 0, "language": "OTHER", "opaque": 1, "version": 0}
     ).encode()
@@ -78,7 +80,7 @@ def ask(host: str, port: int) -> tuple[int, str]:
         end = time.monotonic() + TIMEOUT_S
         stream.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
         length, header_length = struct.unpack(">II", _exactly(stream, 8, end))
-        if not header_length <= length - 4 <= FRAME_MAX:  # its first byte says JSON: zero
+        if not header_length <= length - 4 <= FRAME_MAX:  # its first byte, zero, says JSON
             raise ValueError("no header in JSON")
         answer = json.loads(_exactly(stream, header_length, end))
     if not isinstance(answer, dict) or not isinstance(answer.get("code"), int):

@@ -33,12 +33,12 @@ WORDS: Final = ("first", "last", "committed")
 POLL_S: Final = 1.0
 OFFSET_MAX: Final = (1 << 63) - 1
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""Every broker has this group from the start, so that looking makes no new one (wire.md 4.7)."""
+"""Group that every broker has from the start, so that reading creates no new one (wire.md 4.7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin in each queue: a word, an offset, or a time."""
+    """First position in each queue: a word, an offset, or a time."""
 
     word: str | None = None
     offset: int | None = None
@@ -51,7 +51,7 @@ class _From(click.ParamType[Start]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Start:
-        """`first`, `last`, `committed`, a queue offset, or a date and time."""
+        """Parse `first`, `last`, `committed`, a queue offset, or a date and time."""
         if isinstance(value, Start):
             return value
         if value in WORDS:
@@ -90,7 +90,7 @@ class _From(click.ParamType[Start]):
     "--commit",
     is_flag=True,
     help="At the end, also when interrupted, commit the offsets of the messages shown for --group;"
-    " nothing if the reader of the output went away before it had all.",
+    " nothing if the output was closed before all of them were written.",
 )
 @json_option
 def pull(
@@ -114,7 +114,7 @@ def pull(
     begin = start or Start(word="committed" if group else "first")
     if begin.word == "committed" and group is None:
         raise click.UsageError("--from committed needs --group")
-    shown = _Shown(as_json, limit)
+    output = _Output(as_json, limit)
 
     async def main() -> int:
         async with Consumer(nameservers=nameservers, group=group or TOOLS_GROUP) as consumer:
@@ -123,41 +123,41 @@ def pull(
                 raise NoRoute(f"topic {topic} has no queue that may be read")
             if queue is not None:
                 queues = [parse_queue(queue, queues)]
-            starts = {each: await _offset(consumer, each, begin) for each in queues}
+            starts = {item: await _offset(consumer, item, begin) for item in queues}
             read = _follow if follow else _once
-            interrupted = await _unless_interrupted(partial(read, consumer, starts, tags, shown))
-            if commit and shown.is_cut_off:
+            interrupted = await _unless_interrupted(partial(read, consumer, starts, tags, output))
+            if commit and output.is_cut_off:
                 click.echo("nothing committed: the output's reader went away", err=True)
             elif commit:
-                await consumer.commit(shown.positions)
+                await consumer.commit(output.positions)
             return EXIT_INTERRUPTED if interrupted else 0
 
     return run(main)
 
 
-class _Shown:
-    """What was shown, and whether that is enough."""
+class _Output:
+    """Prints messages up to the limit, and records the positions."""
 
     def __init__(self, as_json: bool, limit: int | None) -> None:
         self.positions: dict[MessageQueue, int] = {}
         self.is_cut_off = False
-        """The reader of the output has gone, and may not have seen what was shown last."""
+        """True if the reader of the output has closed, and may not have seen the last messages."""
         self._show: Callable[[Received], bool] = _show_json if as_json else _show_line
-        self._left = limit
+        self._remaining = limit
 
     @property
     def is_enough(self) -> bool:
-        return self._left == 0 or self.is_cut_off
+        return self._remaining == 0 or self.is_cut_off
 
     def take(self, messages: Iterable[Received]) -> bool:
-        """Show messages as far as the limit allows; whether all of them were shown."""
+        """Print messages as far as the limit allows; False if some were not printed."""
         for message in messages:
             if self.is_enough:
                 return False
             self.is_cut_off = not self._show(message)
             self.positions[message.queue] = message.queue_offset + 1
-            if self._left is not None:
-                self._left -= 1
+            if self._remaining is not None:
+                self._remaining -= 1
         return True
 
 
@@ -170,7 +170,7 @@ def _show_line(message: Received) -> bool:
 
 
 async def _unless_interrupted(read: Callable[[], Awaitable[None]]) -> bool:
-    """Read to the end; whether that was an interrupt, after which a commit is still possible."""
+    """Read to the end; True if that was an interrupt, after which a commit is still possible."""
     interrupted = False
 
     async def wait() -> None:
@@ -186,7 +186,7 @@ async def _unless_interrupted(read: Callable[[], Awaitable[None]]) -> bool:
         try:
             await read()
         except Exception as exc:
-            error = exc  # raised below, not as one of a group
+            error = exc  # raised below, not as part of a group
         nursery.cancel_scope.cancel()
     if error is not None:
         raise error
@@ -209,27 +209,27 @@ async def _offset(consumer: Consumer, queue: MessageQueue, start: Start) -> int:
 
 
 async def _once(
-    consumer: Consumer, starts: dict[MessageQueue, int], tags: str, shown: _Shown
+    consumer: Consumer, starts: dict[MessageQueue, int], tags: str, output: _Output
 ) -> None:
-    """Everything up to the ends as they are now, queue by queue."""
+    """Print the messages up to the current ends, queue by queue."""
     for queue, offset in starts.items():
         end = await consumer.offsets.max_offset(queue)
-        while offset < end and not shown.is_enough:
-            found = await consumer.pull(queue, offset, tags=tags)
-            in_time = [item for item in found.messages if item.queue_offset < end]
-            if shown.take(in_time):
-                shown.positions[queue] = min(found.next_offset, end)
-            if found.next_offset <= offset:
+        while offset < end and not output.is_enough:
+            pulled = await consumer.pull(queue, offset, tags=tags)
+            in_time = [item for item in pulled.messages if item.queue_offset < end]
+            if output.take(in_time):
+                output.positions[queue] = min(pulled.next_offset, end)
+            if pulled.next_offset <= offset:
                 break
-            offset = found.next_offset
+            offset = pulled.next_offset
 
 
 async def _follow(
-    consumer: Consumer, starts: dict[MessageQueue, int], tags: str, shown: _Shown
+    consumer: Consumer, starts: dict[MessageQueue, int], tags: str, output: _Output
 ) -> None:
-    """Continuously; ends at the limit, or when interrupted."""
+    """Print messages continuously, up to the limit or an interrupt."""
     await consumer.assign(starts, tags=tags)
     for queue, offset in starts.items():
         consumer.seek(queue, offset)
-    while not shown.is_enough:
-        shown.take(await consumer.poll(timeout_s=POLL_S))
+    while not output.is_enough:
+        output.take(await consumer.poll(timeout_s=POLL_S))

@@ -1,4 +1,4 @@
-"""`rocketbed query`: find messages by id or key. Exits with 1 when none is found."""
+"""`rocketbed query`: find messages by id or key. Exits with 1 without a result."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def query(
                 topic, key, count=limit, begin_ms=begin_ms, end_ms=end_ms
             )
 
-    found = run(main)
-    if not found:
+    messages = run(main)
+    if not messages:
         click.echo(f"rocketbed: no message in topic {topic} has {key or unique}", err=True)
         return EXIT_NOT_FOUND
-    for message in found:
+    for message in messages:
         if as_json:
             show_json(message_row(message))
         elif message_id is not None:

@@ -54,7 +54,7 @@ EXIT_UNKNOWN: Final = 2
     "--delay-level",
     type=click.IntRange(min=0),
     default=0,
-    help="Let it come later: 1 for a second, 2 for 5 s, to 18 for 2 h.",
+    help="Deliver it later: level 1 is 1 s, 2 is 5 s, ..., 18 is 2 h.",
 )
 @click.option("--queue", metavar="[BROKER/]ID", help="Send to this queue.")
 @click.option("--order-key", help="Send to the queue that this key hashes to.")
@@ -120,10 +120,10 @@ def _bodies(body: str | None, lines: bool) -> list[bytes]:
     if body is not None:
         return [body.encode()]
     data = sys.stdin.buffer.read()
-    found = [line for line in data.splitlines() if line] if lines else [data]
-    if not any(found):
+    bodies = [line for line in data.splitlines() if line] if lines else [data]
+    if not any(bodies):
         raise click.UsageError("nothing to send: give --body, or the message on standard input")
-    return found
+    return bodies
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -142,7 +142,7 @@ def _exit_code(outcome: Outcome) -> int:
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """An outcome on one line."""
+    """Return one line for an outcome."""
     from rocketbed.client.outcome import Sent
 
     if isinstance(outcome, Sent):
@@ -157,7 +157,7 @@ def outcome_line(outcome: Outcome) -> str:
 
 
 def outcome_row(outcome: Outcome) -> dict[str, object]:
-    """An outcome as JSON."""
+    """Return an outcome as JSON."""
     from rocketbed.client.outcome import Sent
 
     row: dict[str, object] = {"outcome": type(outcome).__name__.lower()}

@@ -1,4 +1,4 @@
-"""What the commands that run a server have in common: settings from a file and options, logging."""
+"""Common parts of the commands that run a server: settings from a file and options, logging."""
 
 import io
 import logging
@@ -12,13 +12,14 @@ from typing import Any, Final
 import click
 
 LOG_BYTES: Final = 10 << 20
-"""What a log file holds before the next one is begun: as compose/classic.yaml has it."""
+"""Size at which a log file is rotated, as in compose/classic.yaml."""
 LOG_FILES: Final = 5
-"""Those that are kept, with the one that is written to: as there."""
+"""Number of log files, including the current one, as there."""
 
 
 def server_options(config_help: str, set_help: str) -> Callable[[Callable[..., Any]], Any]:
-    """Options -c, --set and -v for a command `f(config_path, overrides, log_path, verbose)`."""
+    """Add the options -c, --set and -v to a command `f(config_path, overrides, log_path,
+    verbose)`."""
 
     def decorate(command: Callable[..., Any]) -> Any:
         for option in (
@@ -73,14 +74,14 @@ def start_logging(warnings: list[str], log_path: Path | None, *, verbose: bool) 
 
 
 class _OutputFile(RotatingFileHandler):
-    """A log that standard output and error go to as well, so that an error which ends the program
-    is the last line of the file, however often that was begun anew."""
+    """A log file that standard output and error go to as well, so that an error which ends the
+    program is its last line, even after a rotation."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8")
 
     def doRollover(self) -> None:
-        """Begin a new file; where that fails go on in the old one, for as much again."""
+        """Start a new file; if that fails, continue in the old one for the same size again."""
         try:
             super().doRollover()
         except OSError as exc:

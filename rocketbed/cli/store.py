@@ -1,9 +1,9 @@
 """`rocketbed store`: inspect store directories (RocketMQ's too), rebuild derived files, heal logs.
 
-Everything but `rebuild` and `heal` only reads, and may run beside a live broker. `fsck` exits with
-0 when all is good, 1 for a torn tail only, 2 for damage, 3 when the directory is not a store; the
-others with 0 or 3. The work is `rocketbed.inspect`, and the node's store for `heal`; here are only
-options and output.
+Commands other than `rebuild` and `heal` only read, and may run beside a live broker. `fsck` exits
+with 0 when all is good, 1 for a torn tail only, 2 for damage, 3 when the directory is not a store;
+the others with 0 or 3. The work is done by `rocketbed.inspect`, and for `heal` by the node's store;
+this module has only options and output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Moment(click.ParamType[int]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The time in milliseconds."""
+        """Return the time in milliseconds."""
         if isinstance(value, int):
             return value
         if value.isdigit():
@@ -52,7 +52,7 @@ Command = Callable[..., None]
 
 
 def _store_options(command: Command) -> Command:
-    """The directory and how to read it: common to all commands."""
+    """Add the directory and the options for reading it."""
     for decorate in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
         click.option(
@@ -66,7 +66,7 @@ def _store_options(command: Command) -> Command:
             "--config",
             "config",
             type=click.Path(exists=True, dir_okay=False),
-            help="The broker's broker.conf, for settings that cannot be read off the files.",
+            help="The broker's broker.conf, for settings that cannot be derived from the files.",
         ),
         click.argument("directory", metavar="DIR", type=click.Path()),
     ):
@@ -76,7 +76,7 @@ def _store_options(command: Command) -> Command:
 
 @click.group("store", help="Inspect, check, rebuild and heal store directories.")
 def store() -> None:
-    """The group of all store commands."""
+    """Group of all store commands."""
 
 
 @store.command("ls")
@@ -119,17 +119,17 @@ def dump_command(
     overrides: tuple[str, ...],
     as_json: bool,
     limit: int,
-    **wanted: Any,
+    **conditions: Any,
 ) -> None:
     """Print stored messages, filtered by topic, queue, offset, key or time."""
     from rocketbed.inspect import Filter, messages
 
     opened = _open(directory, config, overrides)
-    found = messages(opened, Filter(**wanted))
+    selected = messages(opened, Filter(**conditions))
     missing: dict[str, None] = {}
     rows = (
         message.as_row(lambda reason: missing.update({str(reason): None}))
-        for message in (islice(found, limit) if limit else found)
+        for message in (islice(selected, limit) if limit else selected)
     )
     _print(
         (json.dumps(row, ensure_ascii=False) for row in rows) if as_json else _message_table(rows)
@@ -230,12 +230,12 @@ def heal_command(
     as_json: bool,
     source: str,
 ) -> None:
-    """Copy what is missing of a stopped node's commit log from a replica.
+    """Copy the missing parts of a stopped node's commit log from a replica.
 
     Fills ranges without a readable record below the last offset that the node knew to be on disk.
-    They are fetched into rocketbed.tmp and compared with the log around them first; what does not
-    fit changes nothing. The bytes that stood there are kept in rocketbed.cut. The segment size is
-    the directory's own, unless it is given. Exits with 0 when the log is whole.
+    They are fetched into rocketbed.tmp and compared with the log around them first; if they do not
+    fit, nothing changes. The replaced bytes are kept in rocketbed.cut. The segment size is the
+    directory's own, unless it is given. Exits with 0 when the log is whole.
     """
     import trio
 
@@ -307,7 +307,7 @@ def _stop(message: str, status: int) -> NoReturn:
 
 
 def _print(lines: Iterable[str]) -> None:
-    """Print lines; a reader that has seen enough (`| head`) ends the command quietly."""
+    """Print lines; a reader that closes the output (`| head`) ends the command quietly."""
     try:
         for line in lines:
             click.echo(line)
@@ -316,7 +316,7 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _progress() -> Callable[[int, int], None] | None:
-    """Shows how far a long read has come, on a terminal only."""
+    """Return a function that shows the progress of a long read, on a terminal only."""
     if not sys.stderr.isatty():
         return None
 
@@ -328,7 +328,8 @@ def _progress() -> Callable[[int, int], None] | None:
 
 
 def _message_table(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """One line a message; the table grows with its rows, so columns have fixed widths."""
+    """Yield a line for each message; the table grows with its rows, so columns have fixed
+    widths."""
     head = f"{'offset':>12} {'size':>8} {'queue offset':>12}  {'stored':<23}"
     yield f"{head}  topic/queue  tags  keys  id"
     for row in rows:

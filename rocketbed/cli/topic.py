@@ -24,7 +24,8 @@ SYSTEM_TOPICS: Final = frozenset(
 )
 SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%")
 DELETION_S: Final = 60.0
-"""Answered once it is durable: many seconds where thousands of queues are written meanwhile."""
+"""Time for a deletion, seconds. It is answered once durable: after many seconds if thousands of
+queues are being written."""
 PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 
 
@@ -126,10 +127,10 @@ def route(name: str, nameservers: str, as_json: bool) -> int:
     """Show which brokers serve a topic."""
 
     async def main(admin: Admin) -> TopicRouteData:
-        found = await admin.route(name)
-        if found is None:
+        data = await admin.route(name)
+        if data is None:
             raise click.ClickException(f"topic {name} does not exist")
-        return found
+        return data
 
     data = with_admin(nameservers, main)
     if as_json:
@@ -159,7 +160,7 @@ def route(name: str, nameservers: str, as_json: bool) -> int:
 
 
 async def _put(admin: Admin, name: str, queues: int, options: dict[str, Any]) -> list[str]:
-    made = await admin.create_topic(
+    created = await admin.create_topic(
         name,
         queues=queues,
         perm=PERMISSIONS[options["perm"]],
@@ -168,13 +169,13 @@ async def _put(admin: Admin, name: str, queues: int, options: dict[str, Any]) ->
         attributes=",".join(options["attributes"]) or None,
     )
     for broker in () if options["brokers"] else (await admin.cluster()).broker_addr_table:
-        if broker not in made:
+        if broker not in created:
             click.echo(
                 f"topic {name} is not on {broker}, which had no master: `rocketbed topic update`"
                 " makes it there once there is one",
                 err=True,
             )
-    return made
+    return created
 
 
 def _is_system(name: str, info: ClusterInfo) -> bool:

@@ -148,7 +148,7 @@ class Nameservers:
     async def _ask(
         self, address: Address, command: Command, timeout_s: float, *, remaining: int = 1
     ) -> Command:
-        """`left`: number of nameservers that share the caller's remaining time, this one
+        """`remaining`: number of nameservers that share the caller's remaining time, this one
         included."""
         self.unanswered[address] = None
         share_s = timeout_s if len(self.addresses) == 1 else timeout_s / 2

@@ -195,7 +195,7 @@ class Routes:
         return entry.route
 
     def distrust(self, topic: str, *, older_than_s: float = 0.0, is_gone: bool = False) -> None:
-        """Query before the next use, since a broker was not where the route said. With `gone` a
+        """Query before the next use, since a broker was not where the route said. With `is_gone` a
         broker said that the topic does not exist; a nameserver that agrees is then believed.
 
         A route younger than `older_than_s` seconds stays.

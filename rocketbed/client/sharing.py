@@ -31,8 +31,10 @@ class Sharing:
         self._allocation = allocation
 
     async def own(self, route: Route, members_at: MembersAt) -> list[MessageQueue] | None:
-        """Return this member's queues of a route; None when no broker answered. `known` has the
-        recent answers of brokers for another topic, and gets further ones."""
+        """Return this member's queues of a route; None when no broker answered.
+
+        `members_at` has the recent answers of brokers for another topic, and gets further ones.
+        """
         for name in sorted(route.brokers):
             for _, address in sorted(route.brokers[name].items()):
                 if address not in members_at:

@@ -72,7 +72,7 @@ class Promotion:
     async def _wait_whole(self) -> None:
         """Wait until the slave has all that the other nodes had at first. Raises `ClusterError`.
 
-        Messages that the master accepts meanwhile are left to `_look_again`.
+        Messages that the master accepts meanwhile are left to `_check_again`.
         """
         until = trio.current_time() + CATCH_UP_S
         ends = [end for end in await self.ends() if end.name != self._name]

@@ -47,11 +47,11 @@ def signals_blocked() -> Iterator[set[signal.Signals]]:
 
 
 class Child(Generic[T]):
-    """One forked process. Create it, ask it and end it while signals are `held`.
+    """A forked process. Create it, ask it and end it within `signals_blocked`.
 
     `work` is called with a function that sends a value and ends the process at once; its return
     value is sent too. If it raises, the process ends without a value. `mask` are the signals
-    blocked before `held`.
+    blocked before that.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ def node_ports(port: int) -> tuple[int, int, int]:
 
 
 def free_port(in_use: Iterable[int] = ()) -> int:
-    """Return a port that is free, is not among `taken`, and will not be given to a connection.
+    """Return a port that is free, is not among `in_use`, and will not be given to a connection.
 
     If nearly all ports are given to connections, the system chooses one. Raises `PortRangeError`.
     """
@@ -110,7 +110,7 @@ def free_ports(nameservers: int, nodes: int) -> list[int]:
 
 
 def free_node_port(in_use: Iterable[int] = ()) -> int:
-    """Return a `listenPort` all of whose ports are free and not among `taken`."""
+    """Return a `listenPort` all of whose ports are free and not among `in_use`."""
     avoid = set(in_use)
     allowed_ports = allowed_by_environment()
     for _ in range(TRIES):

@@ -1,4 +1,4 @@
-"""Options and endings that the commands of the testbed share."""
+"""Options and exit handling that the commands of the testbed share."""
 
 import json
 from collections.abc import Callable

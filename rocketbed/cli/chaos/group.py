@@ -18,11 +18,11 @@ COMMANDS: Mapping[str, str] = {
     "replay": "rocketbed.cli.chaos.replay:replay",
     "run": "rocketbed.cli.chaos.run:run",
 }
-"""Command name to `module:object`."""
+"""Command name -> `module:object`."""
 
 
 class ChaosGroup(ExtraGroup):
-    """The commands of the testbed."""
+    """Commands of the testbed."""
 
     commands_by_name = COMMANDS
     extra = "chaos"

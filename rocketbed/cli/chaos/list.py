@@ -1,4 +1,4 @@
-"""`rocketbed chaos list`: what can be run."""
+"""`rocketbed chaos list`: scenarios and faults that can be run."""
 
 import json
 

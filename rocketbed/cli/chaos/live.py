@@ -1,4 +1,4 @@
-"""`rocketbed chaos run --live`: a run watched, and given faults by hand, from a browser."""
+"""`rocketbed chaos run --live`: a run that is watched, and gets faults by hand, in a browser."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ NOT_IN_SIMULATION: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveOptions:
-    """What is asked for."""
+    """Options of a live run."""
 
     options: Options
     seed: int | None
@@ -43,16 +43,16 @@ class LiveOptions:
     explain: bool = False
 
 
-def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
-    """Run a scenario; the exit code. Raises `click.UsageError`, `click.Abort`."""
-    options = _in_real_time(asked.options)
+def live(scenario: str, chosen: LiveOptions, say: Callable[[str], None]) -> int:
+    """Run a scenario and return the exit code. Raises `click.UsageError`, `click.Abort`."""
+    options = _in_real_time(chosen.options)
     check_target(options.target, options.mode, options.backend, say)
-    seed = SystemRandom().randrange(1_000_000) if asked.seed is None else asked.seed
+    seed = SystemRandom().randrange(1_000_000) if chosen.seed is None else chosen.seed
     try:
         family = load_scenario(scenario)
-        plan = family.plan(seed, options.backend, quick=asked.quick)
+        plan = family.plan(seed, options.backend, quick=chosen.quick)
         refuse_unknown_checks(plan)
-        place = Place.of(asked.report.absolute(), plan, options.backend)
+        place = Place.of(chosen.report.absolute(), plan, options.backend)
         clear_place(place.directory)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
@@ -76,22 +76,22 @@ def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
                 backend=options.backend,
                 software=f"{options.target}, {options.mode}" if options.target else "",
                 say=say,
-                port=asked.port,
+                port=chosen.port,
             )
     except LiveError as exc:
         raise click.UsageError(str(exc)) from exc
     except OSError as exc:
-        return tell_failure(exc, say, as_json=asked.as_json)
+        return tell_failure(exc, say, as_json=chosen.as_json)
     except KeyboardInterrupt:
         raise click.Abort from None
-    return _tell(outcome, place, asked, say)
+    return _tell(outcome, place, chosen, say)
 
 
-def _tell(outcome: Outcome, place: Place, asked: LiveOptions, say: Callable[[str], None]) -> int:
-    """What came of it; the exit code."""
+def _tell(outcome: Outcome, place: Place, chosen: LiveOptions, say: Callable[[str], None]) -> int:
+    """Print the outcome; return the exit code."""
     if outcome.judgement is None or outcome.record is None:
         say(f"the run failed: {outcome.error}")
-        if asked.as_json:
+        if chosen.as_json:
             row = {"verdict": outcome.verdict, "error": outcome.error}
             click.echo(json.dumps({**row, "exit_code": outcome.exit_code}))
         return outcome.exit_code
@@ -99,7 +99,7 @@ def _tell(outcome: Outcome, place: Place, asked: LiveOptions, say: Callable[[str
     say(f"report: {place.directory / 'index.html'}")
     say(f"reproduce: rocketbed chaos replay {place.replay}")
     say(f"       or: {run_command(replace(outcome.record, scenario=str(place.scenario)))}")
-    if asked.as_json:
+    if chosen.as_json:
         files = {"replay": str(place.replay), "scenario": str(place.scenario)}
         row = {**outcome.judgement.as_row(), "directory": str(place.directory), **files}
         click.echo(json.dumps({**row, "exit_code": outcome.exit_code}, indent=1))
@@ -107,7 +107,7 @@ def _tell(outcome: Outcome, place: Place, asked: LiveOptions, say: Callable[[str
 
 
 def _in_real_time(options: Options) -> Options:
-    """Processes, where no backend was asked for. Raises `click.UsageError` for a simulation."""
+    """Choose real processes if no backend was given. Raises `click.UsageError` for a simulation."""
     if options.backend != "sim":
         return options
     source = click.get_current_context().get_parameter_source("backend")

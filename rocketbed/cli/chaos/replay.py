@@ -46,25 +46,25 @@ def replay(
         click.echo(line, err=as_json)
 
     try:
-        held = load_replay(file)
+        recording = load_replay(file)
         if original:
-            held = held.of_original()
+            recording = recording.of_original()
         directory = report.absolute() / file.stem
         clear_place(directory)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
-    place = backend or held.backend
-    target = "" if place == "sim" else held.target
+    place = backend or recording.backend
+    target = "" if place == "sim" else recording.target
     if target:
-        check_target(target, held.mode, place, say)
-    options = Options(backend=place, net=net, target=target, mode=held.mode, say=say)
+        check_target(target, recording.mode, place, say)
+    options = Options(backend=place, net=net, target=target, mode=recording.mode, say=say)
     try:
         with Interruptible():
-            replayed = run_replay(held, options, directory=directory)
+            replayed = run_replay(recording, options, directory=directory)
         outcome = replayed.outcome
         if outcome.judgement is not None and outcome.record is not None:
-            again = f"rocketbed chaos replay {file}"
-            page = write_report(directory, outcome.judgement, outcome.record, repeat_command=again)
+            command = f"rocketbed chaos replay {file}"
+            page = write_report(directory, outcome.judgement, outcome.record, repeat_command=command)
     except (OSError, HostError) as exc:
         return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`rocketbed chaos run`: one scenario, one seed or many."""
+"""`rocketbed chaos run`: one scenario, with one seed or many."""
 
 import json
 from collections.abc import Callable
@@ -51,7 +51,7 @@ from rocketbed.pipeline.agreement import second_judge
     "--target",
     metavar="SOFTWARE",
     default="",
-    help="A real RocketMQ in place of our nodes: rocketmq:5.3.3, DIR, or image:NAME (docker).",
+    help="Run a real RocketMQ instead of rocketbed: rocketmq:5.3.3, DIR, or image:NAME (docker).",
 )
 @click.option(
     "--mode",
@@ -64,7 +64,7 @@ from rocketbed.pipeline.agreement import second_judge
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit with 5 if a step was not done: it cannot be here, was never due or met nobody.",
+    help="Exit with 5 if a step was skipped: impossible here, never due, or without a target.",
 )
 @click.option("--no-shrink", is_flag=True, help="Do not shrink failing plans.")
 @click.option(
@@ -140,7 +140,7 @@ def run(
         from rocketbed.cli.chaos.live import LiveOptions, live
 
         check_live(seeds, corpus, crash_points, verify, strict)
-        asked = LiveOptions(
+        live_options = LiveOptions(
             options=options,
             seed=seed,
             quick=quick,
@@ -149,7 +149,7 @@ def run(
             as_json=as_json,
             explain=explain,
         )
-        return live(scenario, asked, say)
+        return live(scenario, live_options, say)
     check_target(target, mode, backend, say)
     points = CrashPoints(node=crash_points, power=power, sample=sample) if crash_points else None
     try:
@@ -180,14 +180,14 @@ def run(
     for kind, names in missed.items():
         say(f"{kind} that no seed reached: {', '.join(names) or 'none'}")
     if as_json:
-        more = {"unreached": missed} if coverage else {}
-        click.echo(json.dumps({**result.as_row(), **more}, indent=1))
+        extra = {"unreached": missed} if coverage else {}
+        click.echo(json.dumps({**result.as_row(), **extra}, indent=1))
     return result.exit_code
 
 
-def check_live(*others: object) -> None:
-    """Refuse what makes no sense beside --live."""
-    if any(others):
+def check_live(*options: object) -> None:
+    """Refuse options that have no effect with --live."""
+    if any(options):
         raise click.UsageError(
             "--live is a single run that you stop by hand; it cannot be combined with --seeds,"
             " --corpus, --crash-points, --verify or --strict"
@@ -195,7 +195,7 @@ def check_live(*others: object) -> None:
 
 
 def tell(result: Campaign, say: Callable[[str], None], *, explain: bool = False) -> None:
-    """What came of it, for people."""
+    """Print the outcome as text."""
     if len(result.outcomes) == 1:
         outcome = result.outcomes[0]
         if outcome.judgement is None or outcome.record is None:

@@ -1,4 +1,4 @@
-"""What `rocketbed cluster status` shows of a cluster, of one group or several."""
+"""Output of `rocketbed cluster status`, for one group or several."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ if TYPE_CHECKING:
     from rocketbed.cluster.status import MemberStatus
 
     Groups = dict[str, GroupStatus | str]
-    """By broker name; a text says why nobody knows."""
+    """Status by broker name; a text is the reason why it is unknown."""
 
 
 def status_json(rows: list[MemberStatus], groups: Groups) -> object:
-    """For `--json`. Of one group without failover only the members, as a list."""
+    """Return the value for `--json`. For one group without failover it is a list of the members."""
     members = [row.as_row() for row in rows]
     errors = {name: group for name, group in groups.items() if isinstance(group, str)}
-    known = {
+    statuses = {
         name: None if isinstance(group, str) else group.as_json() for name, group in groups.items()
     }
     if not _is_one(rows):
         for row, member in zip(rows, members, strict=True):
             member["brokerName"] = row.member.broker if row.member.is_node else None
-        several = {"members": members, "groups": known}
+        several = {"members": members, "groups": statuses}
         return {**several, "groupErrors": errors} if errors else several
-    for name, of_one in known.items():
-        single = {"members": members, "group": of_one}
+    for name, status in statuses.items():
+        single = {"members": members, "group": status}
         return {**single, "groupError": errors[name]} if errors else single
     return members
 
 
 def status_lines(rows: list[MemberStatus], groups: Groups | None = None) -> list[str]:
-    """For people: a row for each member, then the groups and what members have to tell."""
+    """Return lines of text: a row for each member, then the groups and remarks about members."""
     names = {"log from": "commitLogMinOffset", "to": "commitLogMaxOffset"}
     if groups:
         names["confirmed"] = "rbConfirmedOffset"
     is_one = _is_one(rows)
     head = ("member",) if is_one else ("member", "broker")
-    shown: list[tuple[str, ...]] = [
+    cells: list[tuple[str, ...]] = [
         (*head, "role", "id", "address", "pid", "state", *names),
     ]
     for row in rows:
         offsets = [row.offset(name) for name in names.values()]
-        whose = (row.member.name, row.member.broker if row.member.is_node else "-")
-        shown.append(
+        labels = (row.member.name, row.member.broker if row.member.is_node else "-")
+        cells.append(
             (
-                *whose[: len(head)],
+                *labels[: len(head)],
                 row.role,
                 str(row.broker_id) if row.member.is_node else "-",
                 row.member.address,
@@ -56,7 +56,7 @@ def status_lines(rows: list[MemberStatus], groups: Groups | None = None) -> list
                 *("-" if offset is None else str(offset) for offset in offsets),
             )
         )
-    lines, errors = table(shown), []
+    lines, errors = table(cells), []
     for name, group in (groups or {}).items():
         start = "" if is_one else f"{name}: "
         if isinstance(group, str):
@@ -68,5 +68,5 @@ def status_lines(rows: list[MemberStatus], groups: Groups | None = None) -> list
 
 
 def _is_one(rows: list[MemberStatus]) -> bool:
-    """Whether all nodes are of one group."""
+    """True if all nodes are in one group."""
     return len({row.member.broker for row in rows if row.member.is_node}) <= 1

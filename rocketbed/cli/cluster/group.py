@@ -1,7 +1,8 @@
 """`rocketbed cluster`: a local cluster in one command, as real processes on 127.0.0.1.
 
-It lives below one directory: `cluster.json`, and for each member its settings, log, pid and store.
-`up` on a directory that has a cluster starts what does not run; `down` stops it and keeps the data.
+It is stored in one directory: `cluster.json`, and for each member its settings, log, pid and store.
+`up` in a directory that has a cluster starts the members that do not run; `down` stops it and keeps
+the data.
 """
 
 from __future__ import annotations
@@ -52,20 +53,20 @@ cluster.add_command(watch)
     type=click.IntRange(1, 7),
     default=1,
     show_default=True,
-    help="So many masters with their slaves, or groups with failover, in one cluster.",
+    help="Number of masters with their slaves, or of groups with failover.",
 )
 @click.option(
     "--sync/--async",
     "sync",
     default=True,
-    help="--sync: acknowledge a message only once a slave has it (default: --sync).",
+    help="--sync: acknowledge a message only after a slave received it (default: --sync).",
 )
 @click.option(
     "--failover/--classic",
     "failover",
     default=None,
-    help="--failover: one node leads, and if it dies, another one, by itself; --classic: a master"
-    " and its slaves (default: --failover with two slaves or more, not with --async).",
+    help="--failover: if the leading node dies, another one takes over automatically; --classic: a"
+    " master and its slaves (default: --failover with two slaves or more, not with --async).",
 )
 @click.option("--flush", type=click.Choice(["sync", "async"]), default="async", show_default=True)
 @click.option(
@@ -97,8 +98,8 @@ def up(
 ) -> int:
     """Start a cluster and wait until it serves.
 
-    With --failover there are node-1, node-2, ... (--slaves and one more), and the nameserver runs
-    the controller that says who leads.
+    With --failover its nodes are node-1, node-2, ... (--slaves and one more), and the nameserver
+    runs the controller that elects the leader.
 
     With --groups 2 there are two brokers, broker-a of a-node-1, a-node-2, ... and broker-b of
     b-node-1, ...: clients send to both, and to the other one while the leader of one is replaced.
@@ -117,11 +118,11 @@ def up(
     if failover and not sync:
         raise click.UsageError("--async: with --failover what is acknowledged is on other nodes")
     with claimed(directory, make=True):
-        found = load_existing(directory, docker=docker, say=say)
-        is_new = found is None
-        if found is None:
+        local = load_existing(directory, docker=docker, say=say)
+        is_new = local is None
+        if local is None:
             settings = dict(_setting(item) for item in overrides)
-            found = create(
+            local = create(
                 directory,
                 docker=docker,
                 slaves=slaves,
@@ -132,11 +133,11 @@ def up(
                 failover=failover,
                 groups=groups,
             )
-        if not missing(found):
+        if not missing(local):
             say("every member is already running")
-        found.prepare()
+        local.prepare()
         try:
-            rows = run(lambda: start_missing(found))
+            rows = run(lambda: start_missing(local))
         except ClusterError as exc:
             if not is_new:
                 raise
@@ -146,7 +147,7 @@ def up(
                 " be tried"
             ) from exc
         show(status_lines(rows))
-        click.echo(f"clients: -n {found.nameserver_address}")
+        click.echo(f"clients: -n {local.nameserver_address}")
     return 0
 
 
@@ -161,15 +162,15 @@ def down(directory: Path, remove: bool) -> int:
     from rocketbed.cluster.lifecycle import claimed, remove_files
 
     with claimed(directory):
-        found = LocalCluster.load(directory)
-        running = [name for name in found.names if found.pid(name) is not None]
-        killed = run(found.close)
+        local = LocalCluster.load(directory)
+        running = [name for name in local.names if local.pid(name) is not None]
+        killed = run(local.close)
         for name in running:
             click.echo(f"{name} {'killed (did not stop in time)' if name in killed else 'stopped'}")
         if not running:
             click.echo("no member was running")
         if remove:
-            remove_files(found)
+            remove_files(local)
     if remove:
         click.echo(f"{directory} removed")
     return 0
@@ -180,27 +181,31 @@ def down(directory: Path, remove: bool) -> int:
 @json_option
 @click.option("--watch", "again", is_flag=True, help="Show it again every second.")
 def status(directory: Path, as_json: bool, again: bool) -> int:
-    """Show members, roles and offsets, and what a node has to tell of itself.
+    """Show members, roles and offsets, and remarks about the nodes.
 
-    Of a cluster with failover also epoch, leader, who is in sync, and how far each node's log is
-    confirmed; and since which epochs messages may be lost since an operator forced a leader.
+    Remarks are: why clients cannot use a node, trouble, damage that its scrub has found or
+    repaired, truncations that an operator ordered, and bytes that were cut off and are kept in
+    rocketbed.cut.
 
-    That is why clients cannot use it, trouble, damage that its scrub has found or mended, cuts that
-    an operator ordered, and what was cut off and is kept in rocketbed.cut.
+    For a cluster with failover it also shows epoch, leader, the in-sync set, and the confirmed end
+    of each node's log; and the epochs since which messages may be lost because an operator forced a
+    leader.
+
     Exits with 1 unless every member serves, and if the state of a group with failover is unknown,
-    nobody leads it, or a member is not ready. With several groups each has lines of its own.
+    the group has no leader, or a member is not ready. With several groups each has lines of its
+    own.
     """
     from rocketbed.cluster.cluster import LocalCluster
     from rocketbed.wire.errors import RocketbedError
 
-    found = LocalCluster.load(directory)
+    local = LocalCluster.load(directory)
 
     async def look() -> tuple[list[MemberStatus], Groups]:
-        rows = await found.status()
+        rows = await local.status()
         groups: Groups = {}
-        for broker in found.plan.brokers:
+        for broker in local.plan.brokers:
             try:
-                group = await found.group(broker)
+                group = await local.group(broker)
             except RocketbedError as exc:
                 groups[broker] = str(exc)
             else:
@@ -217,7 +222,7 @@ def status(directory: Path, as_json: bool, again: bool) -> int:
             is_well = all(row.is_serving for row in rows)
             for group in groups.values():
                 is_well &= not isinstance(group, str) and group.leader is not None
-            if groups:  # a member that is refused is of no use to its group
+            if groups:  # a member that is not ready is of no use to its group
                 is_well &= not any(row.not_ready for row in rows)
             return 0 if is_well else EXIT_NOT_SERVING
         time.sleep(WATCH_S)
@@ -228,34 +233,39 @@ def status(directory: Path, as_json: bool, again: bool) -> int:
 @click.argument("name", required=False)
 @_directory_option
 def handover(name: str | None, directory: Path) -> int:
-    """Have another node of a cluster with failover lead: NAME, or the first that has everything.
+    """Hand the lead of a cluster with failover to another node: NAME, or the first that is in sync.
 
-    The one that leads takes no more messages, waits until the other one has all, and gives the lead
-    to it. Nothing is lost, and producers wait for a moment only. Of several groups NAME says which:
-    it may be a broker's name too.
+    The leader stops accepting messages, waits until the other node has all of them, and hands over.
+    No message is lost, and producers wait only for a moment. With several groups NAME selects the
+    group: it may also be a broker's name.
     """
     from rocketbed.cluster.cluster import LocalCluster
 
-    found = LocalCluster.load(directory)
-    group = run(lambda: found.hand_over(name))
+    local = LocalCluster.load(directory)
+    group = run(lambda: local.hand_over(name))
     show(group.lines())
     return 0
 
 
 @cluster.command("force-leader")
 @click.argument("name")
-@click.option("--accept-loss", is_flag=True, required=True, help="Acknowledged messages may go.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    required=True,
+    help="Accept that acknowledged messages may be lost.",
+)
 @_directory_option
 def force_leader(name: str, accept_loss: bool, directory: Path) -> int:
-    """Let NAME lead a cluster with failover although it may lack acknowledged messages.
+    """Make NAME the leader of a cluster with failover although it may lack acknowledged messages.
 
-    For when nobody that has everything will come back. What the others have beyond its log is cut,
-    and `cluster status` says from then on since which epoch messages may be lost.
+    For use when no node that is in sync will come back. Other nodes truncate what they have beyond
+    its log, and from then on `cluster status` shows the epoch since which messages may be lost.
     """
     from rocketbed.cluster.cluster import LocalCluster
 
-    found = LocalCluster.load(directory)
-    group = run(lambda: found.force_leader(name))
+    local = LocalCluster.load(directory)
+    group = run(lambda: local.force_leader(name))
     show(group.lines())
     return 0
 
@@ -270,21 +280,21 @@ def promote(name: str, force: bool, directory: Path) -> int:
     """Make a slave the master; the former master becomes its slave.
 
     The former master is stopped first. The tail of its log that the new master lacks is truncated;
-    a copy is kept in rocketbed.cut in its store. A slave that does not answer, or lacks what
-    another node has by its own word or by its files, or has other messages in that place, is
-    refused, since what is missing may have been acknowledged. Only a former master that does not
-    answer, and acknowledged nothing without a slave, may have more.
+    a copy is kept in rocketbed.cut in its store. A slave is refused if it does not answer, if its
+    log is behind another node's or has diverged from it, since the missing messages may have been
+    acknowledged. The only exception is a former master that does not answer and acknowledges
+    nothing without a slave: it may have more.
     """
     from rocketbed.cluster.cluster import LocalCluster
     from rocketbed.cluster.lifecycle import claimed
 
     with claimed(directory):
-        found = LocalCluster.load(directory)
-        former = found.plan.master(found.plan.member(name).broker).name
+        local = LocalCluster.load(directory)
+        former = local.plan.master(local.plan.member(name).broker).name
 
         async def change() -> list[MemberStatus]:
-            await found.promote(name, force=force)
-            return await found.status()
+            await local.promote(name, force=force)
+            return await local.status()
 
         rows = run(change)
     click.echo(f"{name} is now the master, {former} is its slave")

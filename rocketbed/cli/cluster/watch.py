@@ -40,8 +40,8 @@ def watch(directory: Path, port: int, load: float | None) -> int:
         raise click.UsageError(
             f"cluster watch needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
         ) from exc
-    kept = serve(directory, click.echo, port=port, rate=load)
-    if kept is not None:
-        click.echo(f"recorded as a scenario: {kept}")
-        click.echo(f"reproduce: rocketbed chaos run {kept} --backend process")
+    scenario = serve(directory, click.echo, port=port, rate=load)
+    if scenario is not None:
+        click.echo(f"recorded as a scenario: {scenario}")
+        click.echo(f"reproduce: rocketbed chaos run {scenario} --backend process")
     return 0

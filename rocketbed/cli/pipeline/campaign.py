@@ -49,10 +49,10 @@ def campaign(
     settings = replace(settings, conf=CONF | settings.conf)
     out = settings.out or Path("out/campaign")
     if not any(scenario.endswith(end) for end in (".toml", ".py")):
-        known = _scenario_names()
-        if scenario not in known:
+        names = _scenario_names()
+        if scenario not in names:
             raise click.UsageError(
-                f"unknown scenario {scenario!r}: choose {', '.join(known)}, or give a file"
+                f"unknown scenario {scenario!r}: choose {', '.join(names)}, or give a file"
             )
         text = ""
     else:

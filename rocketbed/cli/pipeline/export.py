@@ -33,7 +33,7 @@ from rocketbed.pipeline.jobs.export.writing import RECORDS_PER_FILE, Form
 )
 @click.option(
     "--compression", metavar="CODEC", default="",
-    help="Of the files, as Spark calls it; default: zstd for parquet and orc, none for others.",
+    help="Compression by Spark's name; default: zstd for parquet and orc, none for others.",
 )  # fmt: skip
 def export(
     topic: tuple[str, ...],

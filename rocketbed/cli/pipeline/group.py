@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "tail": "rocketbed.cli.pipeline.tail:tail",
     "verify": "rocketbed.cli.pipeline.verify:verify",
 }
-"""Command name to `module:object`."""
+"""Command name -> `module:object`."""
 
 
 class PipelineGroup(ExtraGroup):

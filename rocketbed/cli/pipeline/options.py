@@ -1,4 +1,4 @@
-"""The options that all jobs of `rocketbed pipeline` share, and what happens with their reports."""
+"""Common options of the jobs of `rocketbed pipeline`, and the output of their reports."""
 
 import json
 from collections.abc import Callable
@@ -16,9 +16,9 @@ MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
 
 def job_options(*reads: str) -> Callable[[Function], Function]:
-    """Add the common options to a command; it gets them as keywords for `settings_of`.
+    """Add the common options to a command, which gets them as keywords for `settings_of`.
 
-    `reads` are the ones about what is read that the job has a use for: names of `_READING`.
+    `reads` are the options about the input that the job can use: names of `_READING`.
     """
 
     def add(function: Function) -> Function:
@@ -29,30 +29,30 @@ def job_options(*reads: str) -> Callable[[Function], Function]:
     return add
 
 
-def settings_of(given: dict[str, Any]) -> JobSettings:
-    """The common settings, taken out of a command's keywords. Raises `click.UsageError`."""
-    _check_archive(given)
+def settings_of(keywords: dict[str, Any]) -> JobSettings:
+    """Take the common settings out of a command's keywords. Raises `click.UsageError`."""
+    _check_archive(keywords)
     return JobSettings(
-        stores=given.pop("store", ()),
-        endpoints=given.pop("endpoints", None) or "",
-        topics_pattern=given.pop("topics_pattern", None) or "",
-        brokers=given.pop("brokers", None) or "",
-        clusters=given.pop("clusters", None) or "",
-        out=_directory(given.pop("out")),
-        master=given.pop("master"),
-        remote=given.pop("remote") or "",
-        conf=dict(_setting(text) for text in given.pop("conf")),
-        archive=given.pop("archive") or "",
-        report=given.pop("report"),
-        as_json=given.pop("as_json"),
-        mode=given.pop("mode", MODES[0]),
-        columns=_names(given.pop("columns", None)),
-        spark_log=given.pop("spark_log"),
+        stores=keywords.pop("store", ()),
+        endpoints=keywords.pop("endpoints", None) or "",
+        topics_pattern=keywords.pop("topics_pattern", None) or "",
+        brokers=keywords.pop("brokers", None) or "",
+        clusters=keywords.pop("clusters", None) or "",
+        out=_directory(keywords.pop("out")),
+        master=keywords.pop("master"),
+        remote=keywords.pop("remote") or "",
+        conf=dict(_setting(text) for text in keywords.pop("conf")),
+        archive=keywords.pop("archive") or "",
+        report=keywords.pop("report"),
+        as_json=keywords.pop("as_json"),
+        mode=keywords.pop("mode", MODES[0]),
+        columns=_names(keywords.pop("columns", None)),
+        spark_log=keywords.pop("spark_log"),
     )
 
 
 def do_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> int:
-    """Run a job, print its outcome, give the exit code.
+    """Run a job, print its outcome, return the exit code.
 
     Raises `click.UsageError`, `click.Abort`.
     """
@@ -72,12 +72,14 @@ def do_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> int
 
 
 def summary(report: Report) -> str:
-    """Some lines for people."""
+    """Return some lines of text for a report."""
     lines = [f"{report.verdict.upper()}  {report.job}, {report.as_row()['seconds']:.1f} s"]
     lines += [f"  {name.replace('_', ' ')}: {value}" for name, value in report.counts.items()]
-    for found in report.findings:
-        lines.append(f"  FINDING {found.get('id', '')} {found.get('title', '')}: {found['count']}")
-        lines += [f"      {example['text']}" for example in found.get("examples", ())[:3]]
+    for finding in report.findings:
+        lines.append(
+            f"  FINDING {finding.get('id', '')} {finding.get('title', '')}: {finding['count']}"
+        )
+        lines += [f"      {example['text']}" for example in finding.get("examples", ())[:3]]
     lines += [f"  note: {note}" for note in report.notes]
     return "\n".join(lines)
 
@@ -89,10 +91,10 @@ def _setting(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _check_archive(given: dict[str, Any]) -> None:
-    """Raises `click.UsageError`."""
-    archive = given["archive"]
-    if archive and given["remote"]:
+def _check_archive(keywords: dict[str, Any]) -> None:
+    """Raise `click.UsageError` for an archive that cannot be used."""
+    archive = keywords["archive"]
+    if archive and keywords["remote"]:
         raise click.UsageError("--archive cannot be combined with --remote: give it to the server")
     if archive and "://" not in archive and not Path(archive).is_file():
         raise click.UsageError(f"--archive {archive}: there is no such file")

@@ -29,7 +29,7 @@ from rocketbed.pipeline.option_values import size_in_bytes
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The broker's broker.conf, for settings that cannot be read off the files.",
+    help="The broker's broker.conf, for settings that cannot be derived from the files.",
 )
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one such setting."

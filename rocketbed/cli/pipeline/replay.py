@@ -36,11 +36,11 @@ _TIME = "TIME"
 )  # fmt: skip
 @click.option("--rate", type=float, metavar="N", help="Send at most N messages a second.")
 @click.option("--create-topics", is_flag=True, help="Create topics that the target lacks.")
-def replay(**given: Any) -> int:
+def replay(**keywords: Any) -> int:
     """Send a range of messages, from stores or a live cluster, into another live cluster.
 
     Each queue keeps its order. Each message gets a new id; RB_ORIGIN holds the old one.
     """
-    settings = settings_of(given)
-    options = ReplayOptions(**given)
+    settings = settings_of(keywords)
+    options = ReplayOptions(**keywords)
     return do_job("replay", settings, lambda job: replay_job(job, options))

@@ -1,4 +1,4 @@
-"""`rocketbed pipeline retention`: where a log's bytes are, and what retention would remove."""
+"""`rocketbed pipeline retention`: use of a log's bytes, and what retention would remove."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`rocketbed pipeline stats`: what segments hold, for reads that leave segments out."""
+"""`rocketbed pipeline stats`: statistics of segments, with which reads can skip segments."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from rocketbed.pipeline.jobs.stats import stats as stats_job
 @click.command()
 @job_options("store")
 def stats(**common: Any) -> int:
-    """Read each segment once and keep what it holds; a second run reads new segments.
+    """Read each segment once and store its statistics; a second run reads new segments.
 
     --out may have a scheme, s3a://BUCKET/DIR. Reads take it as the option stats.
     """

@@ -1,4 +1,4 @@
-"""`rocketbed pipeline tail`: messages as they come."""
+"""`rocketbed pipeline tail`: messages as they are stored."""
 
 import os
 import sys
@@ -65,11 +65,11 @@ def tail(
 
 
 def _write(line: str) -> None:
-    """A line at once, for whoever reads at the other end."""
+    """Print a line at once, for a program that reads the output."""
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is left in the buffer would fail once more when Python ends.
+        # Python would fail on the remaining buffer once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise

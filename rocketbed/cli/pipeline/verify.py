@@ -1,4 +1,4 @@
-"""`rocketbed pipeline verify`: histories against replicas, replicas against each other."""
+"""`rocketbed pipeline verify`: compare histories with replicas, and replicas with each other."""
 
 from pathlib import Path
 from typing import Any
