@@ -38,7 +38,7 @@ def later(function: Callable[[], T]) -> Callable[[], Awaitable[T]]:
 
 
 class Call(Generic[T]):
-    """One call of the client, run as a task of its thread."""
+    """A call of the client, run as a task of its thread."""
 
     def __init__(
         self,

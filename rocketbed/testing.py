@@ -12,8 +12,8 @@
         assert await c.read_all() >= set(range(200))
         chaos.check()
 
-pytest loads this module in every run, whether a test of that run is ours or not; so all that is
-done for our tests stands in `chaos.pytest_plugin`, which is imported with the first of them.
+pytest loads this module in every run, even if no test of that run uses a cluster. So the work is
+done by `chaos.pytest_plugin`, which is imported with the first test that does.
 """
 
 import importlib
@@ -228,7 +228,7 @@ def rb_seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def _rb_trial(request: pytest.FixtureRequest, rb_backend: str, rb_seed: int) -> Any:
-    """One run of a test."""
+    """Run of a test."""
     return _usable_plugin().make_trial(request, rb_backend, rb_seed)
 
 
@@ -253,6 +253,6 @@ def rb_report(_rb_trial: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster_module(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """One cluster for all tests of a module, on real processes; a `BlockingCluster`."""
+    """Cluster for all tests of a module, on real processes; a `BlockingCluster`."""
     with _usable_plugin().module_cluster(request) as cluster:
         yield cluster

@@ -4,7 +4,7 @@ import signal
 
 
 class Interruptible:
-    """In its block SIGTERM and SIGHUP end the command as Ctrl-C does, with a complete clean-up.
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, with a complete clean-up.
 
     An interrupt may surface as another error: it is raised between any two instructions, and the
     clean-up may then fail itself (on a descriptor that is already closed). It leaves the block as a

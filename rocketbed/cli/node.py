@@ -61,9 +61,9 @@ def node(
         for line in trio.run(check_node, real_world("check"), config):
             click.echo(line)
         return 0
-    _, which = choose(native=config.store.native)
+    _, send_body = choose(native=config.store.native)
     log = "native" if log_bodies(enabled=config.store.native) else "python"
-    logging.getLogger("rocketbed.node").info("send.body which=%s log=%s", which, log)
+    logging.getLogger("rocketbed.node").info("send.body which=%s log=%s", send_body, log)
     source = usable_source(config.bind_address)
     try:
         run_real(lambda world: run_node(world, config), config.broker_name, source)

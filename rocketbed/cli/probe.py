@@ -19,7 +19,7 @@ TIMEOUT_S = 10.0
 """Time to connect, and time for the whole answer, seconds. A slow server is not down, and the
 caller has a limit of its own."""
 FRAME_MAX = 1 << 20
-"""Answers are far shorter: a server that claims more is none of rocketbed's."""
+"""Answers are far shorter: a server that claims more is not a rocketbed server."""
 
 
 def run_plain(words: list[str]) -> int | None:

@@ -124,7 +124,7 @@ def pull(
             if queue is not None:
                 queues = [parse_queue(queue, queues)]
             starts = {item: await _offset(consumer, item, begin) for item in queues}
-            read = _follow if follow else _once
+            read = _follow if follow else _read_to_end
             interrupted = await _unless_interrupted(partial(read, consumer, starts, tags, output))
             if commit and output.is_cut_off:
                 click.echo("nothing committed: the output's reader went away", err=True)
@@ -208,7 +208,7 @@ async def _offset(consumer: Consumer, queue: MessageQueue, start: Start) -> int:
     return await offsets.min_offset(queue)
 
 
-async def _once(
+async def _read_to_end(
     consumer: Consumer, starts: dict[MessageQueue, int], tags: str, output: _Output
 ) -> None:
     """Print the messages up to the current ends, queue by queue."""

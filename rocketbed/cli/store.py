@@ -271,8 +271,8 @@ def heal_command(
         click.echo(json.dumps([asdict(hole) for hole in holes]))
         return
     for hole in holes:
-        kept = f"; what stood there is kept in {hole.kept}" if hole.kept else ""
-        click.echo(f"healed {hole.end - hole.start} bytes from offset {hole.start}{kept}")
+        note = f"; what stood there is kept in {hole.kept}" if hole.kept else ""
+        click.echo(f"healed {hole.end - hole.start} bytes from offset {hole.start}{note}")
     if holes:
         click.echo(f"the log is whole; {len(holes)} ranges were copied from {source}")
     else:

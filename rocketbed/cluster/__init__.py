@@ -1,1 +1,1 @@
-"""An operator's cluster: started by one command, still there when the command has ended."""
+"""Clusters for everyday use: started by one command, and outliving it."""

@@ -259,7 +259,7 @@ class LocalCluster:
         group = await self.group(broker)
         if group is None or group.leader is None:
             raise ClusterError("its controller names no leader: see `cluster status`")
-        leader = next(one for one in self.plan.nodes(broker) if one.broker_id == group.leader)
+        leader = next(node for node in self.plan.nodes(broker) if node.broker_id == group.leader)
         if to == group.leader:
             raise ClusterError(f"{name} leads already")
         async with self.admin() as admin:
@@ -309,7 +309,7 @@ class LocalCluster:
                 broker = table.get(member.broker)
                 addresses = broker.broker_addrs if broker else {}
                 if self.plan.failover:
-                    ids = [one for one, at in addresses.items() if at == member.address]
+                    ids = [number for number, at in addresses.items() if at == member.address]
                     broker_id = ids[0] if ids else member.broker_id
                 is_routed = not member.is_node or addresses.get(broker_id) == member.address
             with suppress(ClientError, RemotingError):

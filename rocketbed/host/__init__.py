@@ -1,1 +1,1 @@
-"""What the testbed puts on the host and must take away again, whatever ends it."""
+"""Resources of the testbed on the host, which must be removed however it ends."""

@@ -20,7 +20,7 @@ ACCEPT_RETRY_S: Final = 0.1
 
 
 class Server:
-    """One port and its connections."""
+    """A port and its connections."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ def doctor(names: tuple[str, ...], as_json: bool, strict: bool, do_sweep: bool) 
         for swept in sweep():
             for thing in swept.removed:
                 click.echo(f"removed {thing}", err=True)
-            for thing in swept.left:
+            for thing in swept.not_removed:
                 click.echo(f"left {thing}", err=True)
     try:
         rows = doctor_rows(names or None)

@@ -95,7 +95,7 @@ def _tell(outcome: Outcome, place: Place, chosen: LiveOptions, say: Callable[[st
             row = {"verdict": outcome.verdict, "error": outcome.error}
             click.echo(json.dumps({**row, "exit_code": outcome.exit_code}))
         return outcome.exit_code
-    say(summary_text(outcome.judgement, outcome.record, explain=asked.explain))
+    say(summary_text(outcome.judgement, outcome.record, explain=chosen.explain))
     say(f"report: {place.directory / 'index.html'}")
     say(f"reproduce: rocketbed chaos replay {place.replay}")
     say(f"       or: {run_command(replace(outcome.record, scenario=str(place.scenario)))}")

@@ -64,7 +64,9 @@ def replay(
         outcome = replayed.outcome
         if outcome.judgement is not None and outcome.record is not None:
             command = f"rocketbed chaos replay {file}"
-            page = write_report(directory, outcome.judgement, outcome.record, repeat_command=command)
+            page = write_report(
+                directory, outcome.judgement, outcome.record, repeat_command=command
+            )
     except (OSError, HostError) as exc:
         return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:

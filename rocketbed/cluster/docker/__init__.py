@@ -1,1 +1,1 @@
-"""The same with containers for members."""
+"""Clusters whose members are containers."""

@@ -54,13 +54,13 @@ class Swept:
     run_id: str
     removed: list[str] = field(default_factory=list)
     """`kind value` of each resource that existed and was removed."""
-    left: list[str] = field(default_factory=list)
+    not_removed: list[str] = field(default_factory=list)
     """Resources that could not be removed, with the reason; their records stay for the next
     sweep."""
 
 
 class Ledger(Closing):
-    """One run of a harness: a directory of its own, and records of the resources it creates.
+    """A run of a harness: a directory of its own, and records of the resources it creates.
 
         with Ledger.begin() as run:
             number = run.note("cgroup", path)
@@ -76,7 +76,7 @@ class Ledger(Closing):
             directory / RECORDS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
         self._numbers = count(1)
-        self._guardian = -1
+        self._reaper = -1
 
     @classmethod
     def begin(cls, root: Path | None = None, *, guard: bool = True) -> Self:
@@ -86,7 +86,7 @@ class Ledger(Closing):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = root / f"{os.getpid()}-{secrets.token_hex(4)}"
         unborn = root / f".{os.getpid()}-{began(os.getpid())}-{secrets.token_hex(4)}"
-        guardian = _start_reaper(directory, unborn) if guard else -1
+        reaper = _start_reaper(directory, unborn) if guard else -1
         try:
             # The directory appears together with its owner file.
             unborn.mkdir(mode=0o700)
@@ -102,10 +102,10 @@ class Ledger(Closing):
             run = cls(directory)
         except BaseException:
             shutil.rmtree(unborn, ignore_errors=True)
-            if guardian >= 0:
-                os.close(guardian)
+            if reaper >= 0:
+                os.close(reaper)
             raise
-        run._guardian = guardian
+        run._reaper = reaper
         return run
 
     def environment(self) -> dict[str, str]:
@@ -136,9 +136,9 @@ class Ledger(Closing):
         swept = clean(self.directory)
         os.close(self._records)
         self._records = -1
-        if self._guardian >= 0:
-            os.close(self._guardian)
-            self._guardian = -1
+        if self._reaper >= 0:
+            os.close(self._reaper)
+            self._reaper = -1
         return swept
 
     def _write(self, row: dict[str, object]) -> None:
@@ -197,16 +197,16 @@ def clean(directory: Path) -> Swept:
                 if REMOVERS[kind](value):
                     swept.removed.append(f"{kind} {value}")
             except (OSError, ValueError) as error:
-                swept.left.append(f"{kind} {value}: {error}")
+                swept.not_removed.append(f"{kind} {value}: {error}")
             else:
                 # After the removal: if killed in between, a second try finds nothing, which is
                 # harmless. In the other order the resource would be left for good.
                 os.write(lock, json.dumps({"gone": number}).encode() + b"\n")
-        if not swept.left:
+        if not swept.not_removed:
             try:
                 REMOVERS["directory"](str(directory))
             except OSError as error:
-                swept.left.append(f"directory {directory}: {error}")
+                swept.not_removed.append(f"directory {directory}: {error}")
     finally:
         os.close(lock)
     return swept
@@ -227,7 +227,7 @@ def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) 
         for path in faketime_files(pid):
             path.unlink(missing_ok=True)
     swept.removed.extend(f"process {pid}" for pid in killed if pid not in slow)
-    swept.left.extend(f"process {pid}: SIGKILL has no effect" for pid in slow)
+    swept.not_removed.extend(f"process {pid}: SIGKILL has no effect" for pid in slow)
 
 
 def _open_records(path: Path) -> list[tuple[int, str, str]]:

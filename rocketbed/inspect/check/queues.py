@@ -302,8 +302,8 @@ class BatchCursor:
         unit = self.pending
         if unit is None or unit.offset != expected.offset:
             self._lacks_end = unit is None
-            mended = unit is None and facts.may_lack_unit(expected.offset)
-            severity = Severity.TAIL if mended else Severity.DAMAGE
+            is_repaired = unit is None and facts.may_lack_unit(expected.offset)
+            severity = Severity.TAIL if is_repaired else Severity.DAMAGE
             text = f"no unit for the batch at {expected.offset}"
             self._findings.add(
                 "S5", severity, self.name, text, offset=expected.base, advice=REBUILD

@@ -1,1 +1,1 @@
-"""The three header encodings of a frame: RocketMQ's JSON and binary, and our positional msgpack."""
+"""Header encodings of a frame: RocketMQ's JSON and binary, and rocketbed's positional msgpack."""

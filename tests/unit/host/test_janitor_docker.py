@@ -88,8 +88,8 @@ def test_nonsense_is_an_error_that_a_sweep_survives(tmp_path: Path) -> None:
         run.note("file", tmp_path / "file")
         run.note("container", record(tmp_path / "socket"))
         swept = clean(run.directory)
-        assert [text.partition(":")[0] for text in swept.left] == ["container unix"]
-        assert "nonsense" in swept.left[0]
+        assert [text.partition(":")[0] for text in swept.not_removed] == ["container unix"]
+        assert "nonsense" in swept.not_removed[0]
         assert not (tmp_path / "file").exists()
 
 
@@ -101,8 +101,8 @@ def test_another_daemon_that_is_down_may_be_back_with_what_it_had(tmp_path: Path
     """Its record stays, and a later sweep does what this one could not."""
     run = Ledger.begin(tmp_path / "runs", guard=False)
     run.note("container", record(tmp_path / "socket"))
-    assert len(run.close().left) == 1
+    assert len(run.close().not_removed) == 1
     with daemon(tmp_path / "socket", 204) as asked:
-        assert clean(run.directory).left == []
+        assert clean(run.directory).not_removed == []
     assert len(asked) == 1
     assert not run.directory.exists()
