@@ -179,7 +179,7 @@ def test_an_image_is_asked_as_its_own_user(monkeypatch: pytest.MonkeyPatch) -> N
         assert environment["CLOCK"] == "".join(files)
         return (127, "sh: not found\n") if "bad" in image else (0, THEIRS + clock)
 
-    monkeypatch.setattr(foreign, "said_in", said)
+    monkeypatch.setattr(foreign, "output_of", said)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(foreign, "find_library", lambda: "/lib/faketime")
     found = in_image(daemon_with(Hub("a")), "a")
