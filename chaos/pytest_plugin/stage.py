@@ -111,7 +111,7 @@ class Stage(Conductor):
     async def _finish(self) -> None:
         """Mend everything, let it come into order, read it back, stop it."""
         with self.operator.paused():
-            await self._mend()
+            await self._heal_everything()
             self.record.calm_ns = self.backend.now_ns()
             await self.order.masters()
             await self._drain()
@@ -184,7 +184,7 @@ class Stage(Conductor):
 
     async def mend(self) -> None:
         """End every fault and start everything that is down."""
-        await self._mend()
+        await self._heal_everything()
         self.body_schedule.held.clear()
 
     # --- waiting

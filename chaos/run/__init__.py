@@ -1,1 +1,1 @@
-"""Doing what a plan says, on any backend, and writing down what happened."""
+"""Carries a plan out on any backend and records what happened."""

@@ -1,7 +1,7 @@
-"""What each verb of a step does, on whatever backend.
+"""Actions of the verbs of a step, on whatever backend.
 
-An action returns whom it hit and how it is undone; the conductor decides when. Processes that a
-step ended are started again by its undoing, unless somebody did so before.
+An action returns its targets and its undoing; the conductor decides when. Processes that a step
+ended are started again by its undoing, unless they run already.
 """
 
 import math
@@ -30,32 +30,32 @@ from rocketbed.chaos.run.targets import Resolver
 
 LOOK_S: Final = 0.02
 OPERATOR: Final = ("promote", "repair", "restart", "handover", "register", "force")
-"""Verbs that are carried out one after the other: nobody starts the old master as one while a new
-one is being chosen."""
+"""Verbs that are carried out one after the other, so that the old master is not started as a master
+while a new one is being chosen."""
 FATAL: Final = ("eio-fsync", "eio-write", "eio-read", "full", "read-only")
-"""Faults of a disk that end a node."""
+"""Disk faults that end a node."""
 NEEDS_FILES: Final = (
     "ConfigFileError",
     "OSError: [Errno 24]",
     "KeptFileUnwritable",
     "StoreFailed: cutting the log",
 )
-"""How a node ends that begins, cuts its log, or with failover takes another role, and can open no
-file."""
+"""Reasons with which a node ends if it can open no file: at its start, when it truncates its log
+or, with failover, when it changes its role."""
 Undo = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True)
 class Done:
     names: list[str]
-    """Whom it hit; empty: nothing fitted the target."""
+    """Targets that it hit; empty if nothing fitted the target."""
     second: list[str] = field(default_factory=list)
     undo: Undo | None = None
     words: dict[str, Any] = field(default_factory=dict)
-    """Arguments with what was drawn for them; empty where nothing was."""
+    """Arguments with the values that were drawn for them; empty if none were."""
     wait: Callable[[], Awaitable[bool]] | None = None
-    """When the fault strikes later than it was set up (`crash`): returns once it has struck, or
-    once it never will; whether it did."""
+    """For a fault that strikes later than it was set up (`crash`): returns once it has struck or
+    never will, with whether it did."""
 
 
 class Actions:
@@ -72,14 +72,15 @@ class Actions:
         self._operator = trio.Lock()
         self.repairs = Repairs(self._members, self.nodes, self._operator)
         self.nursery: trio.Nursery | None = None
-        """The run's, for what goes on beside the conductor."""
+        """Nursery of the run, for tasks beside the conductor."""
         self._lost_registers: dict[str, None] = {}
-        """Nameservers whose newest register is to be brought back."""
+        """Nameservers whose newest register is to be restored."""
         self._lasting: list[Undo] = []
-        """Ends of what `mend` would not end otherwise: a second master, a crash point, a clock."""
+        """Undoings of what `mend` would not end otherwise: a second master, a crash point, a
+        clock."""
 
     async def do(self, step: Step) -> Done:
-        """Carry a step out now; an operator's work waits for the operator's work before it."""
+        """Carry a step out now; an operator's action waits for the operator's action before it."""
         if step.verb in OPERATOR:
             async with self._operator:
                 return await self._do(step)
@@ -93,7 +94,8 @@ class Actions:
         return await method(step, names)
 
     async def mend(self) -> None:
-        """End every fault, start everything that is down, and replace what reports damage."""
+        """End every fault, start everything that is down, and replace the nodes that report
+        damage."""
         await self.effects.end_all()
         for undo in list(self._lasting):
             await undo()
@@ -106,9 +108,11 @@ class Actions:
         await self.repairs.replace(list(self.nodes.damaged))
 
     async def leave_broken(self, target: str) -> list[str]:
-        """Cut the power of some machines, and let it be until the next `mend`: not of a master in
-        whose place nobody leads, nor where too few are left, since an empty disk has not been
-        filled yet (seed 1614028). Whose power that was."""
+        """Cut the power of some machines until the next `mend`. Return their names.
+
+        Spared are a master without an election to replace it, and all of them if too few nodes with
+        a complete log would remain, as an emptied disk may not be filled yet.
+        """
         names = await self._resolver.names(target)
         if not self._backend.elects:
             names = [name for name in names if not self._members.is_leader(name)]
@@ -123,8 +127,10 @@ class Actions:
 
     def _too_few_without(self, names: list[str], group: str) -> bool:
         nodes = self._plan.shape.group_nodes()[group]
-        left = [one for one in nodes if one not in names and self._members.members[one].joined]
-        return len(left) < self._plan.shape.copies and any(one in names for one in nodes)
+        remaining = [
+            node for node in nodes if node not in names and self._members.members[node].joined
+        ]
+        return len(remaining) < self._plan.shape.copies and any(node in names for node in nodes)
 
     # --- processes
 
@@ -165,11 +171,11 @@ class Actions:
         return Done(names=names, undo=_each(names, self.nodes.start))
 
     async def _may_lose_power(self, name: str) -> bool:
-        """Whether what it acknowledged is not in its memory only, or it can be spared."""
+        """Return whether its acknowledged messages are all on disk, or it can be spared."""
         return self._plan.shape.flush == "sync" or await self._can_be_spared(name)
 
     async def _can_be_spared(self, name: str) -> bool:
-        """Whether somebody could lead without a node that loses what it has; else an operator would
+        """Return whether another node could lead if this one lost its data; else an operator would
         have to force one, and lose messages."""
         if name not in self._members.members or not self._plan.shape.failover:
             return True
@@ -196,8 +202,8 @@ class Actions:
             await self._backend.crash(name, point)
 
         def look() -> bool:
-            """Whether somebody has not come there yet."""
-            for name in [one for one in before if self._backend.ends(one) != before[one]]:
+            """Return whether some node has not reached its crash point yet."""
+            for name in [node for node in before if self._backend.ends(node) != before[node]]:
                 del before[name]
                 self.nodes.unwanted(name)
             return bool(before)
@@ -210,7 +216,7 @@ class Actions:
                 self.leave.withdraw(permit)
                 return True
             await disarm()
-            look()  # one may have come there since
+            look()  # a node may have reached its point since
             return len(before) < len(names)
 
         return Done(names=names, undo=_each(names, self.nodes.start), words=words, wait=wait)
@@ -223,14 +229,14 @@ class Actions:
         return Done(names=names, undo=_each(names, self.nodes.start))
 
     def _is_copied(self, name: str) -> bool:
-        """Whether somebody else may have what a node has: no follower of a leader that was emptied
-        or damaged and has not followed since does."""
+        """Return whether another node may have a copy of this one's data. After a leader was
+        emptied or damaged, no follower does until it has followed again."""
         members = self._members
         if name not in members.members or not members.is_leader(name):
             return True
         followers = members.followers(members.members[name].group)
         return not followers or any(
-            members.members[one].joined and one not in self.nodes.damaged for one in followers
+            members.members[node].joined and node not in self.nodes.damaged for node in followers
         )
 
     async def _promote(self, step: Step, names: list[str]) -> Done:
@@ -244,7 +250,7 @@ class Actions:
         async def undo() -> None:
             member.doubled = False
             number = self._members.count_promotion(member.group)
-            # Others may have followed the second master.
+            # Other slaves may have followed the second master.
             for follower in self._members.followers(member.group):
                 self._members.members[follower].cut = number
                 if follower == name or self.nodes.state(follower) == "running":
@@ -276,16 +282,17 @@ class Actions:
             return Done(names=[name for name in names if await self._backend.copy_register(name)])
         fault, hit = cast(RegisterFault, kind), []
         for name in names:
-            is_first = name not in self._lost_registers  # or its newest one would be forgotten
+            # a second fault would lose the newest register
+            is_first = name not in self._lost_registers
             if is_first and await self._backend.lose_register(name, fault):
                 hit.append(name)
         self._lost_registers.update(dict.fromkeys(hit))
         return Done(names=hit, undo=self._undone_in_the_end(_each(hit, self._return_register)))
 
     async def _return_register(self, name: str) -> None:
-        """Bring the newest one back, as an operator does who has seen what is wrong."""
+        """Restore the newest register, as an operator does who notices the trouble."""
         if name not in self._lost_registers:
-            return  # a forced leader has begun another one
+            return  # a forced leader has begun another register
         for group in self._plan.shape.group_nodes():
             fields = {"group": group, "trouble": await trouble(self._members, group)}
             self._backend.history.event(Function.NODE, name, "register", fields)
@@ -297,7 +304,7 @@ class Actions:
     # --- links
 
     async def _partition(self, step: Step, names: list[str]) -> Done:
-        second = await self._resolver.names(step.second, beside=names)
+        second = await self._resolver.names(step.second, excluded=names)
         pairs = both_ways(names, second, one_way="one-way" in step.words)
         return await self._on_links(step, names, second, pairs, LinkState(cut=True))
 
@@ -307,7 +314,7 @@ class Actions:
         return await self._on_links(step, names, [], both_ways(names, others), LinkState(cut=True))
 
     async def _link(self, step: Step, names: list[str]) -> Done:
-        second = await self._resolver.names(step.second, beside=names)
+        second = await self._resolver.names(step.second, excluded=names)
         words = step.words
         state = LinkState(
             delay_s=words.get("delay", 0.0),
@@ -318,13 +325,14 @@ class Actions:
         return await self._on_links(step, names, second, both_ways(names, second), state)
 
     async def _reset(self, step: Step, names: list[str]) -> Done:
-        second = await self._resolver.names(step.second, beside=names)
-        for one, other in both_ways(names, second, one_way=True):
-            await self._backend.reset(one, other)
+        second = await self._resolver.names(step.second, excluded=names)
+        for source, target in both_ways(names, second, one_way=True):
+            await self._backend.reset(source, target)
         return Done(names=names if second else [], second=second)
 
     async def _swizzle(self, step: Step, names: list[str]) -> Done:
-        """Cut off one after the other, heal in another order (FoundationDB's swizzle-clog)."""
+        """Cut machines off one after the other, heal in another order (FoundationDB's
+        swizzle-clog)."""
         pause = step.words.get("over", 4.0) / (2 * len(names))
         order = self._random.sample(names, len(names))
         effects: dict[str, Effect] = {}
@@ -351,7 +359,7 @@ class Actions:
         effect = Effect(disks=dict.fromkeys(names, fault))
         if kind in FATAL:
             effect.permit = self.leave.begin(names, step.action())
-        elif kind == "no-descriptors":  # who runs has to do without; who starts cannot
+        elif kind == "no-descriptors":  # running nodes have to cope; a starting node cannot
             effect.permit = self.leave.begin(names, step.action(), *NEEDS_FILES)
         if kind == "lost-fsync":
             for name in names:
@@ -392,7 +400,7 @@ class Actions:
         addresses = [self._backend.address(name) for name in names]
         addresses += [(host, port + 1) for host, port in addresses]  # replication
         task = partial(crowd, self._backend.world, addresses, count)
-        return Done(names=names, undo=self._beside(task))
+        return Done(names=names, undo=self._in_background(task))
 
     async def _hostile(self, step: Step, names: list[str]) -> Done:
         host, port = self._backend.address(names[0])
@@ -400,10 +408,10 @@ class Actions:
         task = partial(hostile, self._backend.world, (host, port + 1), pipe)
         if self._plan.shape.failover:
             task = partial(forge, self._members, self._members.members[names[0]].group)
-        return Done(names=names[:1], undo=self._beside(task))
+        return Done(names=names[:1], undo=self._in_background(task))
 
-    def _beside(self, task: Callable[[], Awaitable[None]]) -> Undo:
-        """Run something beside the conductor; how it is ended."""
+    def _in_background(self, task: Callable[[], Awaitable[None]]) -> Undo:
+        """Run a task beside the conductor. Return the function that ends it."""
         assert self.nursery is not None
         scope = trio.CancelScope()
 
@@ -424,7 +432,7 @@ class Actions:
         undo = _each(names, partial(self._backend.set_clock, jump_s=-jump))
         if step.for_s is not None:
             return Done(names=names, undo=self._undone_in_the_end(undo))
-        self._undone_in_the_end(_each(names, self._backend.set_clock))  # a jump is there to stay
+        self._undone_in_the_end(_each(names, self._backend.set_clock))  # a jump lasts
         return Done(names=names, undo=undo)
 
     async def _cpu(self, step: Step, names: list[str]) -> Done:
@@ -449,14 +457,14 @@ class Actions:
         state: LinkState,
     ) -> Done:
         if step.second and not second:
-            return Done(names=[])  # of a node without others
+            return Done(names=[])  # a node that is the only one
         effect = Effect(dict.fromkeys(pairs, state))
         await self.effects.begin(effect)
         undo = partial(self.effects.end, effect)
         return Done(names=names, second=second, undo=undo)
 
     def _undone_in_the_end(self, undo: Undo) -> Undo:
-        """The same, to be called by `mend` if nobody did so before."""
+        """Return the same undoing, which `mend` calls if nothing did before."""
 
         async def once() -> None:
             if once in self._lasting:
@@ -468,7 +476,7 @@ class Actions:
 
 
 def _each(names: list[str], action: Callable[[str], Awaitable[None]]) -> Undo:
-    """Do something to each of them."""
+    """Return an undoing that does something to each of them."""
 
     async def undo() -> None:
         for name in names:

@@ -1,7 +1,7 @@
 """Topics that an operator changes under load: more queues, or closed for a while.
 
 A change is repeated until every node of each group has it, as a slave that is promoted before it
-has copied its master's tables would go on with the old ones. The history tells of it from then on.
+has copied its master's tables would keep the old ones. Only then is the change recorded.
 """
 
 from contextlib import suppress
@@ -24,7 +24,7 @@ NARROW_S: Final = 2.0
 
 @dataclass(slots=True)
 class Changes(Operating):
-    """The operator's work on topics that stay."""
+    """The operator's work on the topics that exist during the whole run."""
 
     NAME = "changes"
     WHAT = "a change of a topic"
@@ -38,7 +38,7 @@ class Changes(Operating):
         return self.plan.producers.changes
 
     async def change(self, random: Random) -> None:
-        """Give a topic more queues, or close it for a while, unless the storm is over."""
+        """Give a topic more queues or, during the fault phase, perhaps close it for a while."""
         queues, topic = self._queues, random.choice(list(self._queues))
         if random.random() < 0.5 or self.is_over:
             queues[topic] += random.randint(1, 3)
@@ -55,14 +55,14 @@ class Changes(Operating):
                 with suppress(*ClientFailure):
                     await admin.create_topic(topic, queues=queues, perm=perm, brokers=brokers)
                 with suppress(*ClientFailure):
-                    if await self._is_known(admin, topic, queues, perm):
+                    if await self._is_everywhere(admin, topic, queues, perm):
                         break
                 await trio.sleep(LOOK_S)
         fields = {"topic": topic, "queues": queues, "perm": perm}
         self.backend.history.event(Function.NODE, "", "topic_changed", fields)
 
-    async def _is_known(self, admin: Admin, topic: str, queues: int, perm: int) -> bool:
-        """Whether every node has it. Raises `ClientFailure`."""
+    async def _is_everywhere(self, admin: Admin, topic: str, queues: int, perm: int) -> bool:
+        """Return whether every node has the change. Raises `ClientFailure`."""
         for node in self.members.nodes:
             if node in self.without and self.backend.state(node) == "down":
                 continue

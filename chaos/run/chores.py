@@ -1,4 +1,4 @@
-"""What an operator does besides while faults go on, and has to have done when they are over."""
+"""An operator's routine work that goes on during the faults and must be finished after them."""
 
 from typing import Protocol
 
@@ -14,20 +14,21 @@ from rocketbed.chaos.run.topics import RunTopics
 
 class Chore(Protocol):
     async def run(self) -> None:
-        """Begins with the load, ends when it is done."""
+        """Work from the start of the load until everything is done."""
 
     async def finish(self, without: frozenset[str]) -> str:
-        """Wait for it in a healed cluster, but for nodes that stay away; what is not done."""
+        """Wait for the work to be done in a healed cluster, except on the nodes in `without`.
+        Return what is not done; empty if all is."""
 
 
 def chores_of(
     plan: Plan, backend: Backend, control: LoadControl, members: Members, topics: RunTopics
 ) -> list[Chore]:
-    found: list[Chore] = []
+    chores: list[Chore] = []
     if plan.producers.deleted:
-        found.append(Deletions(plan, backend, control, members, topics))
+        chores.append(Deletions(plan, backend, control, members, topics))
     if plan.producers.changes:
-        found.append(Changes(plan, backend, members))
+        chores.append(Changes(plan, backend, members))
     if plan.producers.settings:
-        found.append(SettingChanges(plan, backend, members))
-    return found
+        chores.append(SettingChanges(plan, backend, members))
+    return chores

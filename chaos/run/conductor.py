@@ -1,8 +1,8 @@
-"""Carries a plan out: cluster up, load on, faults in time, all healed, all read back, all stopped.
+"""Carries a plan out: start the cluster and the load, fault, heal, read everything back, stop.
 
-Phases: set up; storm (the steps); calm (nothing is broken any more and the load goes on); drain
-(the load has ended, everything has to come into order); final reading; clean stop. What does not
-happen in its time is written down as a stall, and the run goes on as far as it can.
+Phases: set-up; fault phase (the steps); recovery phase (all is healed and the load goes on); drain
+(the load has ended, everything has to come into order); final reading; clean stop. A wait that does
+not end in its time is recorded as a stall, and the run goes on as far as it can.
 """
 
 from collections.abc import Awaitable, Callable
@@ -58,31 +58,32 @@ BY_DISK: Final = (
     *("StoreFailed", "OSError", "ConfigFileError", "BadStoreDirectory"),
     "KeptFileUnwritable",
 )
-"""How a node ends whose disk fails it, is full, or gives it no descriptor."""
+"""Reasons with which a node ends if its disk fails, is full, or gives it no descriptor."""
 OCCASIONS: Final = ("before the faults", "after the faults")
-"""Of visits."""
+"""Occasions of visits."""
 
 
 class Attendant(Protocol):
-    """Somebody at the controls: watches a run, breaks things by hand, and says when to end it."""
+    """Watches a run, injects faults by hand, and decides when to end it."""
 
     needs: tuple[str, ...]
-    """Capabilities that would be of use."""
+    """Capabilities that it makes use of."""
 
     async def attend(self, conductor: "Conductor") -> None:
-        """Called when the run begins, cancelled when it is over."""
+        """Attend a run. Called when the run begins, cancelled when it is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Company:
-    """Who is beside a run: notified of events, given read access, or in control of it."""
+    """Companions of a run: notified of events, given read access, or in control of it."""
 
     say: Callable[[str], None]
-    """Is told what happens, as it happens, in lines for people."""
+    """Called with each event as it happens, in lines for people."""
     visit: Callable[[str, Backend], Awaitable[None]] | None = None
-    """Called with the occasion: when all serves, before the load, and again before the stop."""
+    """Called with the occasion: before the load, when everything serves, and again before the
+    stop."""
     attendant: Attendant | None = None
-    """With one the storm goes on after the last step, until `end_storm`."""
+    """If there is one, the fault phase goes on after the last step, until `end_storm`."""
 
 
 class Conductor:
@@ -148,22 +149,22 @@ class Conductor:
         self.actions = Actions(self.resolver, random, self.programs)
         self.schedule = Schedule(plan, self.control, self.actions, self.resolver, self._tell)
         self._company = company
-        self._storm_scope = trio.CancelScope()
+        self._fault_phase_scope = trio.CancelScope()
         self._is_healed = False
-        """All faults are over, but a node that met one may still end by it: it is started again."""
+        """True after all faults. A node that met one may still end by it: it is started again."""
         self._serving: set[str] = set()
-        """Nameservers that were up when the calm began."""
+        """Nameservers that were up when the recovery phase began."""
         self.phase = "set up"
-        """`set up`, `storm`, `calm`, `drain`, `reading`, `stopping`."""
+        """One of `set up`, `storm`, `calm`, `drain`, `reading`, `stopping`."""
         self.storm_s = 0.0
-        """How long the storm was, once it is over."""
+        """Length of the fault phase in seconds, once it is over."""
         self.zero_ns = backend.now_ns()
         """Backend time at which the load began."""
 
     async def run(self, directory: Path) -> RunRecord:
-        """All phases, then everything into the directory. Raises `HostError`.
+        """Go through all phases and write the results into the directory. Raises `HostError`.
 
-        Nothing is done where a capability is missing that the plan stands on.
+        Nothing is done if a capability is missing that the plan depends on.
         """
         missing = [
             f"all of {self.plan.name}, which needs {need}: {reason}"
@@ -186,9 +187,9 @@ class Conductor:
                     nursery.start_soon(self._topics.make_late)
                 for chore in self._chores:
                     nursery.start_soon(chore.run)
-                await self._storm()
+                await self._fault_phase()
                 nursery.start_soon(self._empty_refusing)
-                await self._calm()
+                await self._recovery_phase()
                 await self._drain()
                 await self._read()
                 if self._company.visit is not None:
@@ -202,7 +203,7 @@ class Conductor:
         return (self.backend.now_ns() - self.zero_ns) / 1e9
 
     def end_storm(self) -> None:
-        self._storm_scope.cancel()
+        self._fault_phase_scope.cancel()
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -214,7 +215,7 @@ class Conductor:
     # --- phases
 
     async def _set_up(self) -> bool:
-        """Start everything, make topics, wait for slaves; whether that went well."""
+        """Start everything, create topics, wait for slaves. Return whether that succeeded."""
         backend, members = self.backend, self.members
         for name in self.plan.shape.nameserver_names:
             await backend.start(name, {})
@@ -251,18 +252,18 @@ class Conductor:
         sample = await self.backend.observe(self.members.leader(group))
         return sample is not None and sample.in_sync >= self.plan.shape.brokers
 
-    async def _storm(self) -> None:
+    async def _fault_phase(self) -> None:
         self._enter("storm")
         if self._company.attendant is None:
-            self._storm_scope.deadline = trio.current_time() + self.plan.storm_s
-        with self._storm_scope:
+            self._fault_phase_scope.deadline = trio.current_time() + self.plan.storm_s
+        with self._fault_phase_scope:
             await self.schedule.run()
             await trio.sleep_forever()
         self.storm_s = round(self.schedule.now_s(), 6)
         # The schedule first: a step that is still under way would break what was just healed.
         await self.schedule.close()
         self._is_healed = True
-        await self._mend()
+        await self._heal_everything()
         if self.plan.broken:
             await self._leave_broken(self.plan.broken)
         self._serving = self._nameservers_up()
@@ -270,30 +271,30 @@ class Conductor:
         self.record.calm_ns = self.backend.now_ns()
 
     async def _leave_broken(self, target: str) -> None:
-        left = self.record.facts["left_broken"] = await self.actions.leave_broken(target)
-        if left:
-            self._tell(f"powercut {','.join(left)} until the calm phase is over")
+        machines = self.record.facts["left_broken"] = await self.actions.leave_broken(target)
+        if machines:
+            self._tell(f"powercut {','.join(machines)} until the calm phase is over")
         else:
             self.schedule.missed.append(f"powercut {target} in the calm phase: nobody was there")
 
-    async def _mend(self) -> None:
+    async def _heal_everything(self) -> None:
         await self.actions.mend()
         self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
 
-    async def _calm(self) -> None:
+    async def _recovery_phase(self) -> None:
         self._enter("calm")
         began_s = self.now_s()
         await self.order.masters()
         await self._topics.make_rest()
         away = frozenset(n for n in self.members.nodes if self.backend.state(n) == "down")
         for chore in self._chores:
-            if left := await chore.finish(away):
-                self._stall("chores", left, "some node does not know of it")
+            if unfinished := await chore.finish(away):
+                self._stall("chores", unfinished, "some node does not know of it")
         patient = self.backend.name != "sim"
         if patient:
             await self.order.producers(self.record.calm_ns)
         recovered_s = self.now_s() - began_s
-        # What is judged is the last third of the calm phase: all of it after the recovery.
+        # Judged is the last third of the recovery phase, all of it after the recovery itself.
         calm_s = max(self.plan.calm_s, recovered_s * 3 / 2 if patient else 0.0)
         await trio.sleep(max(calm_s - recovered_s, 0.0))
         if patient:
@@ -310,8 +311,8 @@ class Conductor:
     async def _drain(self) -> None:
         """Wait until producers have ended and every slave has all of its master's log.
 
-        Nodes that were left without power have to come back now; a nameserver stays away, since one
-        that begins with an empty table knows no topic until the nodes have told it.
+        Nodes that were left without power have to come back now. A nameserver stays down, since
+        with an empty table it knows no topic until the nodes have registered.
         """
         self._enter("drain")
         if not set(self.members.nodes).isdisjoint(self.record.facts.get("left_broken", ())):
@@ -386,7 +387,9 @@ class Conductor:
         record.leaders = self.members.leaders()
         names = {group.number: group_name(group.number) for group in self._groups}
         record.consumer_groups = {name: number for number, name in names.items()}
-        record.filters = {names[one.number]: list(one.tags) for one in self._groups if one.tags}
+        record.filters = {
+            names[group.number]: list(group.tags) for group in self._groups if group.tags
+        }
         record.followers = dict(self._reading.followers)
         if self.plan.listeners.count:
             record.listeners = dict(GROUPS)
@@ -398,13 +401,15 @@ class Conductor:
         record.end_ns = self.backend.now_ns()
         record.steps = [str(step) for step in self.schedule.done]
         record.skipped = self.schedule.skipped
-        if "target" in collected.facts:  # theirs says less of itself, so only what is asked for
-            due: tuple[str, ...] = ()
+        # a foreign node reports less, so only the requested checks are due
+        if "target" in collected.facts:
+            checks: tuple[str, ...] = ()
         else:
-            due = checks_due(self.plan, self.backend.name)
-        # What a scenario shows by its steps it can't show without them, nor in too short a time.
-        shown = () if record.skipped or self.plan.quick else self.plan.expect.checks
-        record.expect = replace(self.plan.expect, checks=(*due, *shown))
+            checks = checks_due(self.plan, self.backend.name)
+        # Checks that depend on the steps cannot show anything without them, nor in too short a
+        # time.
+        scenario_checks = () if record.skipped or self.plan.quick else self.plan.expect.checks
+        record.expect = replace(self.plan.expect, checks=(*checks, *scenario_checks))
         record.facts |= {
             **collected.facts,
             "missed": self.schedule.missed,
@@ -430,7 +435,8 @@ class Conductor:
     # --- inside
 
     def _round_ns(self) -> int:
-        """Between two rounds of retention, by the run's clock; 0 where it rests at some hours."""
+        """Return nanoseconds between two rounds of retention, by the run's clock; 0 if it pauses at
+        some hours."""
         settings = self.plan.shape.settings
         hours = set(settings.get("deleteWhen", "04").replace(",", ";").split(";"))
         if {hour.zfill(2) for hour in hours} < {f"{hour:02}" for hour in range(24)}:
@@ -441,7 +447,7 @@ class Conductor:
         return Resolver(self.plan, self.members, random)
 
     async def _sample(self) -> None:
-        """Write down where nodes stand, and which have ended by themselves."""
+        """Record samples of the nodes, and the nodes that have ended on their own."""
         while True:
             self._note_ends()
             for node in self.members.nodes:
@@ -452,15 +458,15 @@ class Conductor:
             await trio.sleep(SAMPLE_S)
 
     async def _empty_refusing(self) -> None:
-        """Be the operator who reads what nodes say; in the recovery, as seldom as they are looked
-        at."""
+        """Empty the refused slaves, as an operator does who reads what nodes report; only after the
+        faults, at the pace of the samples."""
         while True:
             await trio.sleep(SAMPLE_S)
             if self._is_healed:
                 await self.actions.repairs.empty_refusing()
 
     def _note_nameservers(self) -> None:
-        """Once all is mended, no nameserver ends before it is stopped."""
+        """Record each nameserver that ended after the faults, before it was stopped."""
         for name in sorted(self._serving - self._nameservers_up()):
             self._note_end(name, self.backend.end_reason(name) or "it said no reason")
 
@@ -470,10 +476,10 @@ class Conductor:
 
     def _note_ends(self) -> None:
         for node, member in self.members.members.items():
-            if member.wanted and not member.busy and self.backend.state(node) == "down":
-                member.wanted = False
+            if member.should_run and not member.busy and self.backend.state(node) == "down":
+                member.should_run = False
                 reason = self.backend.end_reason(node)
-                # The way it should when its disk failed it, or a fault killed it.
+                # As expected after a failure of its disk, or killed by a fault.
                 expected = not reason or reason.startswith(BY_DISK)
                 permit = self.actions.leave.of(node, reason) if expected else None
                 if permit is not None:
@@ -492,10 +498,10 @@ class Conductor:
         crash = Crash(node=node, time_ns=now_ns, reason=reason, cause=cause, cause_ns=cause_ns)
         self.record.crashes.append(crash)
 
-    def _stall(self, what: str, subject: str, reason: str) -> None:
-        self.record.stalls.append(Stall(what=what, subject=subject, reason=reason))
+    def _stall(self, wait: str, subject: str, reason: str) -> None:
+        self.record.stalls.append(Stall(what=wait, subject=subject, reason=reason))
         self._tell(f"stalled: {subject}: {reason}")
 
 
 MakeConductor = Callable[[Plan, Backend, Company], Conductor]
-"""Makes the one that conducts a run on a backend; nothing has begun yet."""
+"""Creates the conductor of a run on a backend; nothing has begun yet."""

@@ -1,7 +1,7 @@
-"""Faults that last: what is on each link and disk now, from all steps that have not ended.
+"""Lasting faults: the state of each link and disk, from all steps that have not ended.
 
-Two steps may lie on one link; when one ends, the other's part has to stay. So each step holds its
-part here, and a link or disk gets the sum of the parts.
+Two steps may affect the same link, and when one ends, the other's part has to stay. So each step
+registers its part here, and a link or disk gets the sum of the parts.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from rocketbed.chaos.run.leave import Leave, Permit
 from rocketbed.chaos.run.links import LinkState
 
 Pair = tuple[str, str]
-"""One direction: from, to."""
+"""One direction: (source, target)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -20,7 +20,7 @@ class Effect:
     links: dict[Pair, LinkState] = field(default_factory=dict)
     disks: dict[str, DiskFault] = field(default_factory=dict)
     permit: Permit | None = None
-    """The leave that it gives nodes to end."""
+    """The permit that it gives nodes to end."""
 
 
 class Effects:
@@ -34,7 +34,7 @@ class Effects:
         await self._apply([effect])
 
     async def end(self, effect: Effect) -> None:
-        """Withdraw the effect; idempotent."""
+        """Withdraw the effect. Idempotent."""
         if effect in self._parts:
             self._parts.remove(effect)
             await self._take_off([effect])
@@ -45,11 +45,11 @@ class Effects:
 
     @property
     def in_force(self) -> bool:
-        """Whether any fault lies on a link or disk."""
+        """True if any fault is on a link or disk."""
         return bool(self._parts)
 
     def links(self) -> dict[Pair, LinkState]:
-        """What is on each link now; links without any fault are left out."""
+        """Return the state of each link that has a fault."""
         return {pair: self._link(pair) for effect in self._parts for pair in effect.links}
 
     def _link(self, pair: Pair) -> LinkState:
@@ -80,14 +80,15 @@ def _together(states: list[LinkState]) -> LinkState:
     )
 
 
-def both_ways(ones: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> list[Pair]:
-    """Directions between two sets of machines; one-way takes those from the first to the second."""
+def both_ways(first: Iterable[str], second: Iterable[str], *, one_way: bool = False) -> list[Pair]:
+    """Return the directions between two sets of machines; with `one_way` only from first to
+    second."""
     pairs: dict[Pair, None] = {}
-    second = list(others)
-    for one in ones:
-        for other in second:
-            if one != other:
-                pairs[one, other] = None
+    targets = list(second)
+    for source in first:
+        for target in targets:
+            if source != target:
+                pairs[source, target] = None
                 if not one_way:
-                    pairs[other, one] = None
+                    pairs[target, source] = None
     return list(pairs)

@@ -1,6 +1,6 @@
-"""Members of consumer groups: who reads which queues and which tags, and who goes back.
+"""Members of consumer groups: their queues and tags, and rewinds.
 
-The clients share queues out among themselves. When one dies the others go on from the positions
+The clients share the queues of their group. When one dies, the others continue from the positions
 that the group had committed. Source: chaos.md 2.5.
 """
 
@@ -29,9 +29,9 @@ class Group:
 
     number: int
     members: tuple[str, ...]
-    """Consumers by name; two and more share the queues out."""
+    """Names of the consumers; two or more share the queues."""
     tags: tuple[str, ...]
-    """What it asks for; empty: everything."""
+    """Tags that it subscribes to; empty for all messages."""
 
     @property
     def expression(self) -> str:
@@ -39,10 +39,11 @@ class Group:
 
 
 def groups_of(plan: Plan) -> list[Group]:
-    """The groups of a plan. Each is numbered by its first member's place among the consumers."""
+    """Return the groups of a plan. Each is numbered by its first member's place among the
+    consumers."""
     readers, names = plan.consumers, consumer_names(plan)
     places = [at for at in range(len(names)) if not follows(plan, at)]
-    found: list[Group] = []
+    groups: list[Group] = []
     for first in range(0, len(places), readers.members):
         own = places[first : first + readers.members]
         random = Random(f"{plan.seed}/group/{own[0]}")
@@ -50,18 +51,18 @@ def groups_of(plan: Plan) -> list[Group]:
         if random.random() < readers.filtered:
             tags = sorted(random.sample(TAGS, random.randint(1, 2)))
         members = tuple(names[at] for at in own)
-        found.append(Group(number=own[0] + 1, members=members, tags=tuple(tags)))
-    return found
+        groups.append(Group(number=own[0] + 1, members=members, tags=tuple(tags)))
+    return groups
 
 
 def follows(plan: Plan, place: int) -> bool:
-    """Whether the consumer at a place follows queues by offsets of its own."""
+    """Return whether the consumer at a place follows queues by offsets of its own."""
     return plan.consumers.mode == "pull" or (plan.consumers.mode == "mixed" and place % 2 == 1)
 
 
 @dataclass(slots=True)
 class Member:
-    """One consumer of a group; a program for a client's machine."""
+    """One consumer of a group: the program of a client's machine."""
 
     reading: Reading
     group: Group
@@ -71,8 +72,8 @@ class Member:
     _lives: int = 0
 
     async def __call__(self, world: World) -> None:
-        """Poll, and commit where the group stands, until told to stop; begins again when the
-        client gives up."""
+        """Poll, and commit the group's positions, until told to stop. Start over when the client
+        gives up."""
         while self.reading.control.consuming:
             self._lives += 1
             self._process = next(self.reading.control.processes)
@@ -116,7 +117,7 @@ class Member:
         await self.reading.commit(consumer, self._process, self.group.number)
 
     def _rewind(self, consumer: Consumer, random: Random) -> None:
-        """Go back in one queue, as who repairs a mistake does."""
+        """Go back in one queue, as a user does to repair a mistake."""
         queue = random.choice(list(consumer.positions()))
         offset = random.randrange(consumer.position(queue) + 1)
         consumer.seek(queue, offset)

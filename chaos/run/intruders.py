@@ -1,7 +1,8 @@
-"""Peers that wish a node no good, on the ports that are open to everybody.
+"""Hostile peers on the ports that are open to everybody.
 
-They run beside the conductor, on the machine `harness`, until they are cancelled. Nothing that they
-do may cost the node a descriptor of its store, or count as an acknowledgement.
+They run beside the conductor, on the machine `harness`, until they are cancelled. They must neither
+exhaust the file descriptors that a node needs for its store nor have anything counted as an
+acknowledgement.
 """
 
 from contextlib import suppress
@@ -13,7 +14,7 @@ import trio
 
 from rocketbed.chaos.run.load import ClientFailure
 from rocketbed.chaos.run.members import CLUSTER, Members
-from rocketbed.chaos.run.operator import known
+from rocketbed.chaos.run.operator import recorded_group
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha import TransferReader, encode_report
 from rocketbed.wire.ha_native import (
@@ -30,18 +31,19 @@ from rocketbed.world.api import Address, World
 
 RETRY_S: Final = 0.2
 CLAIMS: Final = (1 << 20, 1 << 40, (1 << 63) - 1, -1)
-"""Offsets that nobody was sent, or can be, as long as logs are short; their end comes besides."""
+"""Offsets beyond anything that was sent, as long as logs are short. The end of the log is claimed
+besides."""
 PIPES: Final = {"sim": 512 * 1024}
-"""Bytes that a connection which nobody reads may hold, with what its sender has in hand. What a
-peer was sent it may acknowledge: nothing is claimed that this could hold."""
+"""Bytes that an unread connection may hold, including what its sender has in hand. A peer may
+acknowledge what it was sent, so no offset within this reach is claimed."""
 PIPE: Final = 32 << 20
-"""The same of a kernel's, with all that `tcp_rmem` and `tcp_wmem` let it grow."""
+"""The same of a kernel's connection, with all that `tcp_rmem` and `tcp_wmem` let it grow."""
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 NOBODY: Final = 63
 """Number of a replica that no group has."""
 HOLD_S: Final = 0.4
 TURN_S: Final = 3.0
-"""For one forged connection, where nobody answers."""
+"""Time for one forged connection if the node does not answer."""
 FAR: Final = 1 << 62
 FORGED: Final[tuple[Content | bytes, ...]] = (
     Fenced((1 << 31) - 1),
@@ -56,14 +58,12 @@ FORGED: Final[tuple[Content | bytes, ...]] = (
     Beat(0, 0, True),
     b"RBHA" + bytes(20),
 )
-"""What is said behind a HELLO that is believed. Their number is prime, so that each replica of a
-group says each of them some time. An `Ack` that fits is not among them: it is an acknowledgement.
-"""
+"""Messages that follow a HELLO that is believed. Their count is prime, so that over time each
+replica of a group sends each of them. A valid `Ack` is not among them: it is an acknowledgement."""
 
 
 async def crowd(world: World, addresses: list[Address], count: int) -> None:
-    """Hold so many connections to each address, and say nothing on them; those that are closed are
-    opened again."""
+    """Hold `count` idle connections to each address, and reopen those that are closed."""
 
     async def hold(address: Address) -> None:
         while True:
@@ -82,16 +82,16 @@ async def crowd(world: World, addresses: list[Address], count: int) -> None:
 
 @dataclass(slots=True)
 class Overheard:
-    """Where the log ends that a master sends."""
+    """End of the log that a master sends."""
 
     end: int = 0
 
 
 async def hostile(world: World, address: Address, pipe: int) -> None:
-    """Ask for the log from its beginning, read no more than where that is, and claim to have what
-    no connection of `pipe` bytes holds.
+    """Request the log from its beginning, read only its first offset, and acknowledge what no
+    connection of `pipe` bytes can have delivered.
 
-    A companion reads the log to its end, says nothing more, and tells where that is.
+    A second connection reads the whole log, without acknowledging, to know its end.
     """
     log = Overheard()
     async with trio.open_nursery() as nursery:
@@ -104,9 +104,9 @@ async def hostile(world: World, address: Address, pipe: int) -> None:
                     begin = int.from_bytes(await stream.receive_some(8), "big")
                     for _ in range(10):
                         await trio.sleep(RETRY_S)
-                        said = log.end if claim is None else claim
-                        was_sent = begin <= said <= begin + pipe
-                        await stream.send_all(encode_report(0 if was_sent else said))
+                        claimed = log.end if claim is None else claim
+                        was_sent = begin <= claimed <= begin + pipe
+                        await stream.send_all(encode_report(0 if was_sent else claimed))
             await trio.sleep(RETRY_S)
 
 
@@ -123,11 +123,12 @@ async def _overhear(world: World, address: Address, log: Overheard) -> None:
 
 
 async def forge(members: Members, group: str) -> None:
-    """Come to the leader of a group with failover as each of its replicas, with what its controller
-    tells everybody, and say what no follower says; also as nobody, and with half a word."""
+    """Impersonate each replica to the leader of a group with failover, using only what the
+    controller publishes, and send what no follower sends; also as an unknown replica, and with a
+    truncated HELLO."""
     for turn in count():
         with suppress(*LOST, *ClientFailure), trio.move_on_after(TURN_S):
-            entry = (await known(members, group) or {}).get("entry", {})
+            entry = (await recorded_group(members, group) or {}).get("entry", {})
             if entry.get("leader") is not None:
                 await _say(members, group, entry, turn)
         await trio.sleep(RETRY_S)
@@ -140,14 +141,14 @@ async def _say(members: Members, group: str, entry: dict[str, Any], turn: int) -
     uuid, life = (entry["replicas"][number][key] for key in ("uuid", "incarnation"))
     hello = encode(epoch, _hello(group, int(number), uuid, life, segment))
     forged = FORGED[turn % len(FORGED)]
-    says = [hello + (forged if isinstance(forged, bytes) else encode(epoch, forged))]
-    if not forged:  # and silence
-        says += [
+    payloads = [hello + (forged if isinstance(forged, bytes) else encode(epoch, forged))]
+    if not forged:  # the case of a HELLO and nothing else
+        payloads += [
             encode(epoch, _hello(group, NOBODY, uuid, life, segment)),
             hello[: len(hello) // 2],
         ]
     host, port = members.backend.address(members.shape.group_nodes()[group][entry["leader"] - 1])
-    for data in says:
+    for data in payloads:
         stream = await members.backend.world.network.connect(host, port + 1)
         async with stream:
             await stream.send_all(data)
@@ -155,7 +156,7 @@ async def _say(members: Members, group: str, entry: dict[str, Any], turn: int) -
 
 
 def _hello(group: str, replica: int, uuid: str, incarnation: int, segment: int) -> Hello:
-    """Of a replica whose log is empty."""
+    """HELLO of a replica whose log is empty."""
     return Hello(
         cluster=CLUSTER,
         group=group,

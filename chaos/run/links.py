@@ -1,7 +1,7 @@
-"""What happens on the way from one machine to another.
+"""State of the links between machines.
 
-Apart from the rest of the seam (`chaos.run.api`), since the process of the packet switch is to
-start fast.
+In a module of its own, apart from `chaos.run.api`, so that the process of the packet switch starts
+fast.
 """
 
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkState:
-    """One direction between two machines."""
+    """State of one direction between two machines."""
 
     cut: bool = False
     delay_s: float = 0.0
-    """On top of the weather's."""
+    """Seconds, in addition to the delay of the background faults."""
     jitter_s: float = 0.0
-    """Up to this much more, for each packet or transmission anew."""
+    """Longest additional delay, drawn anew for each packet or transmission."""
     loss: float = 0.0
-    """Share of what is lost on the way, between 0 and 1."""
+    """Share of the packets that is lost, between 0 and 1."""
     rate: int | None = None
-    """Bytes a second."""
+    """Bytes a second; None for no limit."""
 
 
 HEALTHY: Final = LinkState()

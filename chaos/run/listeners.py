@@ -1,9 +1,9 @@
-"""Programs that have a function called for each message, and the one that sends to them.
+"""Programs that have a function called for each message, and the producer that sends to them.
 
-The topic is their own, so that what comes twice through the log (delayed messages, those that were
-refused) is told apart from the other load. Two groups listen: one as it comes, one in order, under
-the broker's locks. What the function does follows from the seed, the message and how often it came.
-Source: chaos.md 2.5.
+They have a topic of their own, so that messages that pass the log twice (delayed or refused ones)
+are not mixed with the other load. Two groups listen: one concurrently, one in order, under the
+broker's locks. The function's behaviour follows from the seed, the message and its number of
+deliveries. Source: chaos.md 2.5.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,9 +45,9 @@ GROUPS: Final = {"listener": 101, "ordered": 102}
 ORDERED: Final = "ordered"
 TAGS: Final = (None, "a", "b")
 RETRIES: Final = 2
-"""Repetitions of a message before it is a dead letter."""
+"""Redeliveries of a message before it is a dead letter."""
 LEVELS: Final = 4
-"""Of the delay levels the first ones are used."""
+"""Number of delay levels in use, from the first one."""
 IN_FLIGHT: Final = 4
 BODY: Final = (64, 200)
 ALWAYS: Final = 1_000
@@ -59,40 +59,41 @@ QUIET_S: Final = 40.0
 
 
 class Refused(Exception):
-    """What the function raises for a message that is to come again."""
+    """Raised by the function for a message that is to be delivered again."""
 
 
 def levels_text(plan: Plan) -> str:
-    """`messageDelayLevel` of a plan's nodes."""
+    """Return `messageDelayLevel` of a plan's nodes."""
     return plan.shape.settings.get("messageDelayLevel", DELAY_LEVELS_DEFAULT)
 
 
 @dataclass(slots=True)
 class Hearing:
-    """What all of them share."""
+    """State that all listeners share."""
 
     plan: Plan
     control: LoadControl
     history: HistoryWriter
     nameservers: str
-    told: set[int] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=set)
     """Values that were acknowledged."""
     open: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Group -> values that it refused and has not taken since -> how often they had come."""
-    taken: dict[str, set[int]] = field(default_factory=dict)
-    heard_ns: int = 0
-    """When a function was called last."""
+    """Group -> values that it refused and has not accepted since -> redeliveries at the last
+    refusal."""
+    accepted: dict[str, set[int]] = field(default_factory=dict)
+    last_call_ns: int = 0
+    """Time of the last call of a function."""
 
     def programs(self) -> dict[str, Program]:
-        """By the names of their machines."""
-        found: dict[str, Program] = {}
+        """Return the programs by the names of their machines."""
+        programs: dict[str, Program] = {}
         for name in listener_names(self.plan):
             group = name.rpartition("-")[0]
-            found[name] = partial(self.listen, name, group) if group else self.tell
-        return found
+            programs[name] = partial(self.listen, name, group) if group else self.tell
+        return programs
 
     async def tell(self, world: World) -> None:
-        """Send at the rate until the tap is closed."""
+        """Send at the planned rate until the load ends."""
         process, load = next(self.control.processes), self.plan.listeners
         random = Random(f"{self.plan.seed}/tell/{process}")
         limit = trio.CapacityLimiter(IN_FLIGHT)
@@ -146,10 +147,10 @@ class Hearing:
             )
             answer: Answer = await producer.send(message)
             if finish_sends(answer, [row]) is Outcome.OK:
-                self.told.add(value)
+                self.acknowledged.add(value)
 
     async def listen(self, name: str, group: str, world: World) -> None:
-        """Have each message handled; begin again when the client gives up or its stay is over."""
+        """Have each message handled; start over when the client gives up or its stay is over."""
         control, lives = self.control, 0
         random = Random(f"{self.plan.seed}/{name}/stay")
         greedy = Random(f"{self.plan.seed}/{name}/greedy")
@@ -190,19 +191,19 @@ class Hearing:
         refusals = 0
         if random.random() < self.plan.listeners.refused:
             refusals = random.choice((1, RETRIES, ALWAYS))
-        with self._noted(group, process, message, value):
+        with self._recorded(group, process, message, value):
             is_slow = random.random() < SLOW_SHARE
             await trio.sleep(SLOW_S if is_slow else random.uniform(0, 0.05))
             if times < refusals:
                 self.open.setdefault(group, {})[value] = times
                 raise Refused(f"value {value} is refused {refusals} times")
         self.open.get(group, {}).pop(value, None)
-        self.taken.setdefault(group, set()).add(value)
+        self.accepted.setdefault(group, set()).add(value)
 
     @contextmanager
-    def _noted(self, group: str, process: int, message: Received, value: int) -> Iterator[None]:
+    def _recorded(self, group: str, process: int, message: Received, value: int) -> Iterator[None]:
         row = _begin(self.history, Function.HEAR, GROUPS[group], process, message, value)
-        self.heard_ns = self.history.now_ns()
+        self.last_call_ns = self.history.now_ns()
         outcome = Outcome.INFO
         try:
             yield
@@ -217,21 +218,21 @@ class Hearing:
                 physical_offset=message.physical_offset,
             )
 
-    def left(self) -> str:
-        """What some group still has to be given; empty when there is nothing."""
+    def missing(self) -> str:
+        """Return what some group still lacks; empty if nothing."""
         for group in GROUPS:
-            taken, refused = self.taken.get(group, set()), self.open.get(group, {})
+            accepted, refused = self.accepted.get(group, set()), self.open.get(group, {})
             dead = {value for value, times in refused.items() if times >= RETRIES}
-            if missing := self.told - taken - dead:
+            if missing := self.acknowledged - accepted - dead:
                 return f"{group} lacks {len(missing)} messages, value {min(missing)} among them"
         return ""
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come for so long that nothing will."""
-        return self.history.now_ns() - self.heard_ns > QUIET_S * 1e9
+        """Return whether no call has come for so long that none will."""
+        return self.history.now_ns() - self.last_call_ns > QUIET_S * 1e9
 
     async def read_dead_letters(self, world: World) -> None:
-        """Note all dead letters of both groups. Raises `ClientError`."""
+        """Record all dead letters of both groups. Raises `ClientError`."""
         for group, number in GROUPS.items():
             topic = f"%DLQ%{group}"
             async with Consumer(
@@ -280,7 +281,7 @@ def _begin(
         physical_offset=message.physical_offset,
         length=len(message.body),
         body_crc=body_crc(message.body),
-        # One that comes again says of which topic it is; sends are told apart by their labels.
+        # A redelivered message names its original topic; sends are told apart by their labels.
         label_crc=label_crc(
             message.tag, message.keys if origin == TOPIC else (origin,), message.properties
         ),
@@ -291,7 +292,7 @@ def _begin(
 def _everything(
     me: str, members: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """A rule by which no member leaves anything to others."""
+    """Allocate all queues to every member, in conflict with the others."""
     return list(queues)
 
 

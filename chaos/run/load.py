@@ -1,9 +1,9 @@
-"""Clients of a run: what they send and read, and the row they write of every attempt.
+"""Clients of a run: what they send and read, and the history row of every attempt.
 
-A send is one attempt of the client, never retried inside it: each attempt has a body of its own, so
-that a second copy is seen as what it is. What was refused or is unknown is attempted again with a
-new value; what asked for no answer is not, and its row says unknown. What a client is to send
-follows from the seed and its number alone, so that leaving out a fault changes nothing else.
+A send is one attempt of the client, never retried inside it. Each attempt has a body of its own, so
+that a second copy is visible as such. A send that is refused or unknown is attempted again with a
+new value; a one-way send is not, and its row says unknown. The content of a client's load follows
+from the seed and its number alone, so that leaving out a fault changes nothing else.
 """
 
 import math
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import trio
 
 from rocketbed.chaos.evidence.history import Attempt, Function, HistoryWriter
-from rocketbed.chaos.evidence.history import Outcome as Said
+from rocketbed.chaos.evidence.history import Outcome as HistoryOutcome
 from rocketbed.chaos.evidence.workload import (
     BODY_SIZE_MIN,
     Writer,
@@ -44,50 +44,51 @@ SEQUENCES: Final = 64
 """Room for the messages of one batch in a sequence number."""
 LOOK_S: Final = 0.5
 PAUSE_S: Final = 0.1
-"""Before an operation is attempted again."""
+"""Pause before an operation is attempted again."""
 ATTEMPTS_MAX: Final = 40
 PACE_S: Final = 0.003
-"""Operations that are due within such a time begin together, from 667 a second on: timers of an
-operating system end a millisecond or two late, and a producer loses that at each of its sleeps.
-Below that rate it still does: of 300 a second that were asked for about 190 began."""
+"""Operations due within this time begin together, from 667 a second on: timers of an operating
+system fire a millisecond or two late, and a producer loses that at each of its sleeps. Below that
+rate it still does: of 300 planned operations a second about 190 began."""
 TAGS: Final = ("red", "müà", "violet")
-"""The first two have one hash, so a broker gives a group both; that of the last is negative."""
+"""The first two have the same hash, so a broker gives a group both; the hash of the last is
+negative."""
 KEYS_KEPT: Final = 60
-"""Acknowledged values whose keys are asked for at the end."""
+"""Acknowledged values whose keys are queried at the end."""
 OUTAGE_NS: Final = 1_000_000_000
 BURST_EVERY_S: Final = 4.0
-"""Between two bursts of a producer, on the average."""
+"""Average time between two bursts of a producer."""
 LARGE_SHARE: Final = 0.02
-"""Of single sends, where there are large ones."""
+"""Share of large messages among single sends, if there are any."""
 LATENCIES_MAX: Final = 10_000
-"""What half a second brings at the most: a node acknowledges some thousand sends a second."""
+"""Enough for half a second: a node acknowledges some thousand sends a second."""
 ClientFailure = (ClientError, RemotingError, ProtocolError)
-"""What a client of ours may raise without being broken; the last for damage that it was served."""
+"""Exceptions that a working client of ours may raise; the last for damage that it was served."""
 
 
 @dataclass(slots=True)
 class LoadControl:
-    """What all clients of a run share: the tap, the counts, the numbers."""
+    """State that all clients of a run share: switches, counts, numbers."""
 
     producing: bool = True
     consuming: bool = True
     leaving: bool = True
-    """Whether clients come and go: while there are faults."""
+    """True while clients stop and start again: during the faults."""
     topics: list[str] = field(default_factory=list)
-    """Those that may be sent to and read by now; late ones are added."""
-    known: dict[str, list[str]] = field(default_factory=dict)
-    """Reader -> the topics that it has heard of, where they change."""
+    """Topics that may be sent to and read now; late ones are added."""
+    topics_read: dict[str, list[str]] = field(default_factory=dict)
+    """Reader -> topics that it reads, if topics change."""
     sending: dict[str, "Counter[str]"] = field(default_factory=dict)
     """Producer -> its operations that are under way, by topic."""
     counts: "Counter[str]" = field(default_factory=Counter)
     """Messages by outcome: ok, weak, fail, info."""
     latencies_ns: "deque[int]" = field(default_factory=lambda: deque(maxlen=LATENCIES_MAX))
-    """Latencies of the last acknowledged sends; whoever draws them takes them out."""
+    """Latencies of the last acknowledged sends; the live page removes those that it draws."""
     acknowledged_ns: dict[str, int] = field(default_factory=dict)
-    """Producer -> its last acknowledgement."""
+    """Producer -> time of its last acknowledgement."""
     outages: list[tuple[str, int, int]] = field(default_factory=list)
-    """Producer, since when it waited for an acknowledgement, and when it came: after a failure, or
-    later than `OUTAGE_NS`."""
+    """(producer, since when it waited for an acknowledgement, when it came) of each wait after a
+    failure, or of more than `OUTAGE_NS`."""
     keys: list[tuple[str, str, int]] = field(default_factory=list)
     """Topic, key and value of some acknowledged messages."""
     values: Iterator[int] = field(default_factory=partial(count, 1))
@@ -103,31 +104,32 @@ def topic_names(plan: Plan) -> list[str]:
 
 
 def late_names(plan: Plan) -> list[str]:
-    """Topics that come to be only under load, of all the last ones."""
+    """Return the topics that are created under load: the last ones of all."""
     names = topic_names(plan)
     return names[len(names) - plan.producers.late :]
 
 
 def deleted_names(plan: Plan) -> list[str]:
-    """Topics that are deleted under load: of those of the beginning the last ones."""
+    """Return the topics that are deleted under load: the last of those that exist at the
+    beginning."""
     load = plan.producers
     end = load.topics - load.late
     return topic_names(plan)[end - load.deleted : end]
 
 
 def lasting_names(plan: Plan) -> list[str]:
-    """Topics that are there from the beginning to the end."""
+    """Return the topics that exist from the beginning to the end."""
     load = plan.producers
     return topic_names(plan)[: load.topics - load.late - load.deleted]
 
 
 def batch_queue_names(plan: Plan) -> list[str]:
-    """Topics of `queue.type=BatchCQ`."""
+    """Return the topics of `queue.type=BatchCQ`."""
     return lasting_names(plan)[: plan.producers.batch_queues]
 
 
 def stay_s(plan: Plan, random: Random) -> float:
-    """How long a client stays this time, seconds."""
+    """Return how long a client stays this time, seconds."""
     load = plan.producers
     return random.expovariate(1 / load.stay_s) if load.stay_s else math.inf
 
@@ -135,26 +137,26 @@ def stay_s(plan: Plan, random: Random) -> float:
 async def come_and_go(
     reader: Program, plan: Plan, control: LoadControl, name: str, world: World
 ) -> None:
-    """A reader that closes and begins again: when its stay is over, or there is another topic.
+    """Run a reader that restarts when its stay is over, or a topic is added or removed.
 
-    When the faults are over it stays, or it would be late with what it reads again.
+    After the faults it stays, as it would be late with what it reads again.
     """
     random = Random(f"{plan.seed}/{name}/stay")
     while control.consuming:
         leaves = trio.current_time() + stay_s(plan, random)
-        known = control.known[name] = list(control.topics)
+        topics = control.topics_read[name] = list(control.topics)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reader, world)
             while control.consuming:
                 await trio.sleep(LOOK_S)
                 is_over = control.leaving and trio.current_time() >= leaves
-                if is_over or control.topics != known:
+                if is_over or control.topics != topics:
                     nursery.cancel_scope.cancel()
                     break
 
 
 class _Item(NamedTuple):
-    """One message to be sent: everything but who writes it."""
+    """One message to be sent, except for its writer."""
 
     size: int
     tag: str
@@ -162,7 +164,7 @@ class _Item(NamedTuple):
 
 
 class _Operation(NamedTuple):
-    """What is sent together, with all its attempts."""
+    """Messages that are sent together, with all attempts."""
 
     topic: str
     items: list[_Item]
@@ -185,17 +187,17 @@ class ProducerProgram:
         self._incarnation = 0
         self._sending: Counter[str] = Counter()
         self._single = frozenset(batch_queue_names(plan))
-        """Topics that get no batches: there one is a single record, and the checks know those of
-        one message."""
+        """Topics that get no batches: in batch queues a batch is a single record, and the checks
+        expect records of one message."""
 
     async def __call__(self, world: World) -> None:
-        """Send at the rate until the tap is closed; then finish what is under way."""
+        """Send at the planned rate until the load ends; then finish the sends under way."""
         self._sending = self._control.sending[self._name] = Counter()
         while self._control.producing:
             await self._stay(world)
 
     async def _stay(self, world: World) -> None:
-        """One incarnation of the client, with all that it sends."""
+        """Run one incarnation of the client, with all that it sends."""
         self._process = next(self._control.processes)
         self._incarnation += 1
         random = Random(f"{self._plan.seed}/{self._name}/{self._incarnation}")
@@ -250,7 +252,7 @@ class ProducerProgram:
             nursery.start_soon(self._deliver, limit, producer, operation)
 
     def _size(self, random: Random, count: int) -> int:
-        """Of a body of so many that are sent together."""
+        """Return the body size of a message that is one of `count` sent together."""
         load = self._load
         if load.large and count == 1 and random.random() < LARGE_SHARE:
             return int(load.body[1] * (load.large / load.body[1]) ** random.random())
@@ -274,7 +276,7 @@ class ProducerProgram:
     async def _attempt(
         self, producer: Producer, operation: _Operation, number: int, attempt: int
     ) -> bool:
-        """One attempt; whether there is to be no other."""
+        """Make one attempt. Return whether it is the last one."""
         topic, items, sequence, oneway = operation
         messages: list[Message] = []
         rows: list[Attempt] = []
@@ -291,23 +293,23 @@ class ProducerProgram:
         if oneway:
             with suppress(*ClientFailure):
                 await producer.send_oneway(messages[0])
-            rows[0].finish(Said.INFO)
+            rows[0].finish(HistoryOutcome.INFO)
             self._control.counts["oneway"] += 1
             return True
         order_key = items[0].key if self._load.ordered else None
         if len(messages) > 1:
-            outcome = await producer.send_batch(messages, order_key=order_key)
+            answer = await producer.send_batch(messages, order_key=order_key)
         else:
-            outcome = await producer.send(messages[0], order_key=order_key)
-        said = finish_sends(outcome, rows)
-        self._note(said, rows, topic)
-        return said is Said.OK
+            answer = await producer.send(messages[0], order_key=order_key)
+        outcome = finish_sends(answer, rows)
+        self._note(outcome, rows, topic)
+        return outcome is HistoryOutcome.OK
 
-    def _note(self, said: Said, rows: list[Attempt], topic: str) -> None:
+    def _note(self, outcome: HistoryOutcome, rows: list[Attempt], topic: str) -> None:
         control = self._control
-        control.counts[said.name.lower()] += len(rows)
+        control.counts[outcome.name.lower()] += len(rows)
         now_ns = self._history.now_ns()
-        if said is not Said.OK:
+        if outcome is not HistoryOutcome.OK:
             if self._failed_ns is None:
                 self._failed_ns = now_ns
             return
@@ -340,24 +342,24 @@ def begin_send(
     )
 
 
-def finish_sends(outcome: Outcome, rows: list[Attempt]) -> Said:
-    """Write how the messages of one send ended; what their sender may rely on."""
-    if isinstance(outcome, Sent):
-        said = Said.OK if outcome.is_safe else Said.WEAK
+def finish_sends(answer: Outcome, rows: list[Attempt]) -> HistoryOutcome:
+    """Record the outcome of the messages of one send. Return what their sender may rely on."""
+    if isinstance(answer, Sent):
+        result = HistoryOutcome.OK if answer.is_safe else HistoryOutcome.WEAK
         for place, row in enumerate(rows):
             physical = -1
-            if place < len(outcome.offset_ids):
-                physical = parse_offset_message_id(outcome.offset_ids[place])[2]
+            if place < len(answer.offset_ids):
+                physical = parse_offset_message_id(answer.offset_ids[place])[2]
             row.finish(
-                said,
-                status=outcome.status.value,
-                queue=outcome.queue.queue_id,
-                queue_offset=outcome.queue_offset + place,
+                result,
+                status=answer.status.value,
+                queue=answer.queue.queue_id,
+                queue_offset=answer.queue_offset + place,
                 physical_offset=physical,
-                node=outcome.queue.broker_name,
+                node=answer.queue.broker_name,
             )
-        return said
-    said = Said.FAIL if isinstance(outcome, Refused) else Said.INFO
+        return result
+    result = HistoryOutcome.FAIL if isinstance(answer, Refused) else HistoryOutcome.INFO
     for row in rows:
-        row.finish(said, status=-1 if outcome.code is None else outcome.code)
-    return said
+        row.finish(result, status=-1 if answer.code is None else answer.code)
+    return result

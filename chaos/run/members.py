@@ -1,8 +1,9 @@
-"""Who is master of whom, and what each node is started with; failover by hand.
+"""Roles and settings of the nodes, and failover by hand.
 
-In classic mode nobody is elected: an operator makes a slave the master (broker id 0), and the old
-master is its slave from its next start on, cut to what both have (`rbDiverged=cut`, design.md 13).
-The conductor is that operator. Where a controller elects, ids here follow what it says.
+In classic mode there is no election: an operator makes a slave the master (broker id 0), and the
+old master is its slave from its next start on, truncated to the common part of the logs
+(`rbDiverged=cut`, design.md 13). The conductor is that operator. With a controller, the ids here
+follow its elections.
 """
 
 from collections.abc import Callable
@@ -20,10 +21,10 @@ CLUSTER: Final = "testbed"
 SERVING_S: Final = 30.0
 LOOK_S: Final = 0.05
 KEEP: Final = {"cleanFileForciblyEnable": "false", "fileReservedTime": "876000"}
-"""A full disk or a wall clock that jumps must not make a node delete what it acknowledged."""
+"""Keep a full disk or a jump of the wall clock from making a node delete acknowledged messages."""
 ANSWER_S: Final = 15.0
 ELECTION_S: Final = 30.0
-"""A broker that died is noticed after 10 s at the latest, its group's election tried for 9 s."""
+"""A dead broker is noticed after 10 s at the latest; the election of its group is tried for 9 s."""
 
 
 @dataclass(slots=True)
@@ -31,31 +32,32 @@ class Member:
     name: str
     group: str
     broker_id: int
-    wanted: bool = False
-    """Whether it is meant to run."""
+    should_run: bool = False
+    """True while it is meant to run."""
     cut: int = 0
-    """Promotion after which it may cut its own log to its master's; 0 for none."""
+    """Number of the promotion after which it may truncate its log to its master's; 0 for none."""
     joined: bool = True
-    """Whether its log was seen to be one with its master's since that one became master, or since
-    its own disk was lost. A log that was not may be long for what others never had, so its length
-    says nothing. False for a master that lost its disk."""
+    """True if its log was seen to agree with its master's since that one became master, or since
+    its own disk was lost. Otherwise its log may be long because of messages that no other node has,
+    so its length says nothing. False for a master that lost its disk."""
     has_nothing_common: bool = False
-    """Whether a slave with an empty log was promoted: what this one has is refused for good, and
-    the node says to empty its disk (seed 858656)."""
+    """True if a slave with an empty log was promoted: this node's log is refused for good, and the
+    node reports that its disk must be emptied."""
     incarnation: int = 0
     busy: bool = False
-    """Whether it is being started or fenced: nobody else starts it meanwhile."""
+    """True while it is being started or fenced; nothing else starts it meanwhile."""
     doubled: bool = False
-    """Whether it is started as a second master, by an operator's error."""
+    """True if it is started as a second master, by an operator's error."""
     own: dict[str, str] = field(default_factory=dict)
-    """Settings that an operator gave it, other than the group's."""
+    """Settings that an operator gave it, in place of the group's."""
 
     def claim(self) -> None:
-        """It is about to be started. From here on: a fault that comes now may not be undone."""
-        self.busy = self.wanted = True
+        """Mark it as about to start. A fault that comes after this may not be undone by the
+        start."""
+        self.busy = self.should_run = True
 
     def set(self, key: str, value: str) -> None:
-        """Give it a setting from its next start on; without a value the group's again."""
+        """Give it a setting from its next start on; with no value the group's applies again."""
         self.own[key] = value
         if not value:
             del self.own[key]
@@ -67,11 +69,11 @@ class Members:
     backend: Backend
     members: dict[str, Member] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
-    """Group -> the last election that was seen."""
+    """Group -> epoch of the last election that was seen."""
     promotions: dict[str, int] = field(default_factory=dict)
-    """Group -> times that slaves were given another master."""
+    """Group -> number of promotions."""
     look: Callable[[], None] = lambda: None
-    """Notes nodes that ended by themselves; after a start nothing shows it."""
+    """Records nodes that ended on their own; after their next start nothing shows it."""
 
     def __post_init__(self) -> None:
         for group, nodes in self.shape.group_nodes().items():
@@ -79,12 +81,12 @@ class Members:
                 self.members[node] = Member(node, group, number)
 
     def count_promotion(self, group: str) -> int:
-        """The number of a new promotion."""
+        """Return the number of a new promotion."""
         number = self.promotions[group] = self.promotions.get(group, 0) + 1
         return number
 
     def at(self, address: Address) -> str | None:
-        """The node that clients find at an address."""
+        """Return the node at a client address, None if there is none."""
         return next((node for node in self.members if self.backend.address(node) == address), None)
 
     @property
@@ -138,8 +140,8 @@ class Members:
     async def start_all(self) -> None:
         """Start everything for the first time.
 
-        Where roles are elected the first of each group has to be its master before the others
-        start; that is waited for without limit.
+        With elections the first node of each group has to be its master before the others start;
+        that is waited for without limit.
         """
         for group, nodes in self.shape.group_nodes().items():
             for node in nodes:
@@ -156,26 +158,26 @@ class Members:
             await self.backend.election()
 
     async def _look_at_election(self, group: str) -> str | None:
-        """The elected master, if there is one; noted when it is another one than before."""
-        found = await self.backend.elected(group)
-        if found is None:
+        """Return the elected master, None if there is none. A change of master is recorded."""
+        elected = await self.backend.elected(group)
+        if elected is None:
             return None
         former = self.leader(group)
-        if found.epoch > self.epochs.get(group, 0) and found.start is not None:
-            self.epochs[group] = found.epoch
-            if found.node != former:
-                old, new = self.members[former], self.members[found.node]
+        if elected.epoch > self.epochs.get(group, 0) and elected.start is not None:
+            self.epochs[group] = elected.epoch
+            if elected.node != former:
+                old, new = self.members[former], self.members[elected.node]
                 old.broker_id, new.broker_id = new.broker_id, old.broker_id
-                fields = {"former": former, "written": found.start, "epoch": found.epoch}
-                self.backend.history.event(Function.NODE, found.node, "promote", fields)
-        return found.node
+                fields = {"former": former, "written": elected.start, "epoch": elected.epoch}
+                self.backend.history.event(Function.NODE, elected.node, "promote", fields)
+        return elected.node
 
     async def start(self, node: str) -> None:
         """Start a node that is down; does not wait."""
         member = self.members[node]
         if self.backend.state(node) != "down" or member.busy:
             return
-        if member.wanted:  # it ended by itself, which nobody may have seen yet
+        if member.should_run:  # it ended on its own, perhaps not recorded yet
             self.look()
         if not member.busy:
             member.claim()
@@ -199,12 +201,12 @@ class Members:
             member.busy = False
 
     async def wait_serving(self, node: str, timeout_s: float = SERVING_S) -> bool:
-        """Wait until a node says where it stands; whether it did in time."""
+        """Wait until a node answers with a sample. Return whether it did in time."""
         with trio.move_on_after(timeout_s):
             while await self.backend.observe(node) is None:
                 if self.backend.state(node) == "down":
                     self.look()
-                    if not self.members[node].wanted:
+                    if not self.members[node].should_run:
                         return False
                 await trio.sleep(LOOK_S)
             return True
@@ -217,11 +219,11 @@ class Members:
     async def longest(
         self, group: str, *, leader_too: bool = False, joined_only: bool = True
     ) -> str | None:
-        """The running follower whose log reaches furthest, of those that had joined the master; of
-        two that reach as far one that reports no damage.
+        """Return the running follower with the longest log, of those that had joined the master; of
+        two equals one that reports no damage.
 
-        Waits a while for those that do not answer yet: an operator would not pass them over. Where
-        the master's log is lost, and nobody had joined it, any follower will do, and with
+        Waits a while for nodes that do not answer yet: an operator would not pass them over. If the
+        master's log is lost, and no follower had joined it, any follower will do, and with
         `joined_only=False` in any case.
         """
         leader = self.leader(group)
@@ -247,10 +249,10 @@ class Members:
         return None if best is None else best[3]
 
     async def promote(self, node: str, *, unfenced: bool = False) -> None:
-        """Make a slave the master of its group; where roles are elected, wait for the election.
+        """Make a slave the master of its group; with elections, wait for the election.
 
-        The old master is killed first, unless `unfenced`, and whoever starts it from now on starts
-        a slave; every slave that runs is started again with the leave to cut its log.
+        The old master is killed first, unless `unfenced`, and starts as a slave from now on. Every
+        running slave is restarted with the permission to truncate its log.
         """
         member = self.members[node]
         former = self.leader(member.group)
@@ -264,7 +266,7 @@ class Members:
         old = self.members[former]
         sample = await self.backend.observe(node)
         if not unfenced:
-            old.wanted = False
+            old.should_run = False
             old.busy = True
             try:
                 await self.backend.kill(former)
@@ -289,8 +291,8 @@ class Members:
                 await self.start(name)
 
     async def stop(self, node: str) -> bool:
-        """SIGTERM, and wait; whether it ended by itself."""
-        self.members[node].wanted = False
+        """Send SIGTERM and wait. Return whether the node ended in time."""
+        self.members[node].should_run = False
         if self.backend.state(node) == "paused":
             await self.backend.resume(node)
         return await self.backend.stop(node)

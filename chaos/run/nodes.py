@@ -1,4 +1,4 @@
-"""One process of a run by its name: a member of a group, another node, or a client's program."""
+"""Start and end one process of a run by name: a node, a nameserver or a client's program."""
 
 from rocketbed.chaos.evidence.history import Function
 from rocketbed.chaos.run.api import Program, State
@@ -11,8 +11,8 @@ class Nodes:
         self._backend = members.backend
         self._programs = programs
         self.damaged: dict[str, int] = {}
-        """Nodes that may refuse to start, and since when: what they had stored was damaged, as they
-        have to say."""
+        """Nodes whose stored data was damaged -> time since when. They may refuse to start, and
+        have to report it."""
 
     def state(self, name: str) -> State:
         if name in self._programs:
@@ -20,9 +20,9 @@ class Nodes:
         return self._backend.state(name)
 
     def unwanted(self, name: str) -> None:
-        """It is about to be ended: nobody is to start it again meanwhile."""
+        """Note that a node is about to be ended, so that nothing starts it again meanwhile."""
         if name in self._members.members:
-            self._members.members[name].wanted = False
+            self._members.members[name].should_run = False
 
     def damaged_now(self, name: str) -> None:
         self.damaged.setdefault(name, self._backend.now_ns())
@@ -55,7 +55,7 @@ class Nodes:
                 await self._backend.resume(name)
 
     async def empty(self, name: str) -> None:
-        """End it, and give it an empty disk."""
+        """End a node and give it an empty disk."""
         self.unwanted(name)
         if name in self._members.members:
             self._members.members[name].joined = False
@@ -64,13 +64,13 @@ class Nodes:
         self.damaged.pop(name, None)
 
     async def replace_disk(self, name: str, reason: str = "") -> None:
-        """What an operator does with a node that can follow nobody as it is."""
+        """Give a node an empty disk, as an operator does if it can follow no master."""
         await self.empty(name)
         fields = {"reason": reason} if reason else {}
         self._backend.history.event(Function.NODE, name, "wipe", fields)
 
     async def start(self, name: str, *, stale: bool = False) -> None:
-        """Start what is down, a node as whatever it is now."""
+        """Start a process that is down, a node in its current role."""
         if self.state(name) != "down":
             return
         if name in self._programs:
@@ -84,9 +84,8 @@ class Nodes:
             await self._backend.start(name, {}, stale=stale)
 
     async def _replace_leader(self, name: str) -> None:
-        """Before a leader that was emptied is started, another one becomes the leader: slaves that
-        took long to start, or had ended, were not there when one was to be promoted (seeds 853911,
-        1271539)."""
+        """Before an emptied leader is started, promote another node. The promotion may have had no
+        candidate before, when slaves took long to start or had ended."""
         member = self._members.members[name]
         if self._backend.elects or member.joined or not self._members.is_leader(name):
             return

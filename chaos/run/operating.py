@@ -1,4 +1,4 @@
-"""What chores of an operator have in common: changes, one after the other, while faults go on."""
+"""Base of the operator's chores: changes, one after the other, while faults go on."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ from rocketbed.chaos.run.api import Backend
 from rocketbed.chaos.run.members import Members
 
 LOOK_S: Final = 0.5
-"""Before what did not succeed is done again."""
+"""Pause before a failed change is tried again."""
 REST_S: Final = 60.0
-"""Longest time for what is left to do once the cluster is healed."""
+"""Longest time for the remaining work once the cluster is healed."""
 
 
 @dataclass(slots=True)
 class Operating(ABC):
-    """Changes at some times of the storm. When it is over, all but the first are left out: clients
-    are to be served as ever then."""
+    """Changes at random times of the fault phase. When the phase is over all but the first are
+    skipped, since clients expect normal service then."""
 
     NAME: ClassVar[str]
-    """What decides when and what, with the seed."""
+    """Seeds, with the run's seed, the times and contents of the changes."""
     WHAT: ClassVar[str]
     """One change, in words."""
 
@@ -31,21 +31,21 @@ class Operating(ABC):
     backend: Backend
     members: Members
     without: frozenset[str] = frozenset()
-    """Nodes that stay away, so that nobody waits for their word."""
+    """Nodes that stay away, so that nothing waits for their answer."""
     _over: trio.Event = field(default_factory=trio.Event)
     _done: trio.Event = field(default_factory=trio.Event)
 
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many changes the plan asks for."""
+        """Number of changes in the plan."""
 
     @abstractmethod
     async def change(self, random: Random) -> None:
-        """Make one."""
+        """Make one change."""
 
     async def end(self) -> None:
-        """Look at what was made."""
+        """Check the changes that were made."""
         await trio.lowlevel.checkpoint()
 
     @property
@@ -53,7 +53,7 @@ class Operating(ABC):
         return self._over.is_set()
 
     async def run(self) -> None:
-        """Begins with the load, ends when all is done."""
+        """Work from the start of the load until all changes are made."""
         random = Random(f"{self.plan.seed}/{self.NAME}")
         for number in range(self.count):
             await self.pause(random.uniform(0.1, 0.9) * self.plan.storm_s / (self.count + 1))
@@ -64,12 +64,13 @@ class Operating(ABC):
         self._done.set()
 
     async def pause(self, limit_s: float) -> None:
-        """Wait, but not beyond the storm."""
+        """Sleep, but not beyond the end of the fault phase."""
         with trio.move_on_after(limit_s):
             await self._over.wait()
 
     async def finish(self, without: frozenset[str]) -> str:
-        """Wait for what is begun when nothing is broken any more; what is not done in time."""
+        """Wait, in the healed cluster, for the changes that have begun. Return what is not done in
+        time."""
         self.without = without
         self._over.set()
         with trio.move_on_after(REST_S):

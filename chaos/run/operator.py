@@ -1,4 +1,4 @@
-"""What an operator of a group with failover asks of it: another leader, and whether all is well."""
+"""Requests of the operator of a group with failover: another leader, and the group's state."""
 
 from typing import Any, Final
 
@@ -11,22 +11,22 @@ from rocketbed.client.admin import Admin
 
 NO_FAILOVER: Final = "no controller of ours says who leads here: failover = true is needed"
 TRY_S: Final = 20.0
-"""For a leader that cannot be replaced yet, or replicas that have not all come."""
+"""Time for requests that fail while a leader cannot be replaced yet or replicas are missing."""
 PAUSE_S: Final = 0.1
 
 
 async def hand_over(members: Members, node: str) -> bool:
-    """Have another one lead in this node's place that has everything; whether one does."""
+    """Hand leadership from this node over to an up-to-date replica. Return whether one took it."""
     group, backend = members.members[node].group, members.backend
     host, port = backend.address(node)
     with trio.move_on_after(TRY_S):
         while True:
-            found = await backend.elected(group)
-            if found is None or found.node != node:
+            elected = await backend.elected(group)
+            if elected is None or elected.node != node:
                 return False
             try:
                 async with _admin(members) as admin:
-                    await admin.hand_over(f"{host}:{port}", group, to=-1, epoch=found.epoch)
+                    await admin.hand_over(f"{host}:{port}", group, to=-1, epoch=elected.epoch)
                 return True
             except ClientFailure:
                 await trio.sleep(PAUSE_S)
@@ -34,7 +34,7 @@ async def hand_over(members: Members, node: str) -> bool:
 
 
 async def force_leader(members: Members, node: str) -> bool:
-    """Have this node lead, whatever it lacks; whether it is named.
+    """Make this node the leader, whatever its log lacks. Return whether it was named.
 
     Writes a NODE event `forced`.
     """
@@ -54,21 +54,22 @@ async def force_leader(members: Members, node: str) -> bool:
     return False
 
 
-async def known(members: Members, group: str) -> dict[str, Any] | None:
-    """What the controller has on record of a group. Raises one of `ClientFailure`."""
+async def recorded_group(members: Members, group: str) -> dict[str, Any] | None:
+    """Return what the controller has on record of a group, None if it has nothing. Raises one of
+    `ClientFailure`."""
     async with _admin(members) as admin:
         return (await admin.failover_groups()).get(group)
 
 
 async def trouble(members: Members, group: str) -> str:
-    """Why the state of a group is not known; empty where it is."""
+    """Return why the state of a group is unknown; empty if it is known."""
     try:
-        found = await known(members, group)
+        entry = await recorded_group(members, group)
     except ClientFailure as failure:
         return str(failure)
-    if found is None:
+    if entry is None:
         return f"its controller knows of no group {group}"
-    return str(found.get("damaged", ""))
+    return str(entry.get("damaged", ""))
 
 
 def _admin(members: Members) -> Admin:

@@ -1,6 +1,6 @@
-"""What has to come into order once nothing is broken any more, and who lacks what if it does not.
+"""Waits, after the faults, until the cluster is in order; names what is missing if it is not.
 
-Each wait has a limit that is there for what hangs; what misses it is a stall.
+Each wait has a limit, against hangs; a wait that reaches it is a stall.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from rocketbed.client.consumer import Consumer
 LOOK_S: Final = 0.1
 SET_UP_S: Final = 60.0
 HEARD_S: Final = 300.0
-"""Longest time for listeners to have had all, with all repetitions."""
+"""Longest time for listeners to get all messages, with all repetitions."""
 DRAIN_S: Final = 60.0
-"""Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""
+"""Longest time for the healed cluster to come into order: more than the half-open time-out of 20
+s."""
 TOPICS_MAX: Final = 20
-"""Whose routes are looked at."""
+"""Topics whose routes are checked."""
 READ_EACH_S: Final = 0.005
-"""More for each message that was sent."""
+"""Additional time for each message that was sent."""
 READ_QUEUE_S: Final = 3.0
-"""More for each queue, about: a dozen questions, one after the other, over slow links (seed
-869065)."""
+"""Additional time for each queue, about: a dozen requests, one after the other, over slow links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,22 +46,22 @@ class Order:
     """Numbers of the groups that consume."""
     hearing: Hearing
     stall: Callable[[str, str, str], None]
-    """Is told what was waited for in vain, of whom, and why."""
+    """Called with the kind of the wait, its subject and the reason, if it was in vain."""
 
     async def masters(self) -> None:
         for group in self.plan.shape.group_nodes():
             with trio.move_on_after(SET_UP_S) as scope:
-                # One that is left broken leads no more once another one is elected.
+                # A leader that is left broken loses its role as soon as another one is elected.
                 while not await self.members.wait_serving(self.members.leader(group)):
                     await trio.sleep(LOOK_S)
             if scope.cancelled_caught:
                 self.stall("leader", group, f"no master serves {SET_UP_S:g} s after the faults")
 
     async def producers(self, since_ns: int) -> None:
-        """Wait until each producer had a send acknowledged since then, as long as a hang takes.
+        """Wait until each producer had a send acknowledged since then, or the limit is reached.
 
-        For real machines: one that is busy with other work recovers late, which is no fault of the
-        node; in simulation time is the plan's.
+        For real machines: one that is busy with other work recovers late, which is not the node's
+        fault. In simulation time is the plan's.
         """
         with trio.move_on_after(SET_UP_S):
             for name in producer_names(self.plan):
@@ -69,8 +69,8 @@ class Order:
                     await trio.sleep(LOOK_S)
 
     async def replicas(self) -> None:
-        """Wait until every slave has all of its master's log, and queues as the master's tables
-        want them (seed 1282149)."""
+        """Wait until every slave has all of its master's log, and the queues of its master's
+        tables."""
         limit_s = self.limit_s(DRAIN_S)
         for group in self.plan.shape.group_nodes():
             with trio.move_on_after(limit_s) as scope:
@@ -81,26 +81,26 @@ class Order:
             elif self.backend.elects:
                 await self._all_in_sync(group, limit_s)
 
-    async def ends(self, clients: list[str], what: str, reason: str) -> None:
+    async def ends(self, clients: list[str], kind: str, reason: str) -> None:
         limit_s = self.limit_s(DRAIN_S)
         with trio.move_on_after(limit_s) as scope:
             for name in clients:
                 while self.backend.client_state(name) != "down":
                     await trio.sleep(LOOK_S)
         if scope.cancelled_caught:
-            self.stall(what, "all", f"{reason} {limit_s:.0f} s after the end")
+            self.stall(kind, "all", f"{reason} {limit_s:.0f} s after the end")
 
     async def listeners(self) -> None:
-        """Wait until listeners had all that was acknowledged, or nothing has come for long: some
-        of it may be lost."""
+        """Wait until listeners had all acknowledged messages, or have been idle for long: some
+        messages may be lost."""
         with trio.move_on_after(HEARD_S) as scope:
-            while self.hearing.left() and not self.hearing.is_quiet():
+            while self.hearing.missing() and not self.hearing.is_quiet():
                 await trio.sleep(LOOK_S)
         if scope.cancelled_caught:
-            self.stall("listeners", "all", f"after {HEARD_S:g} s: {self.hearing.left()}")
+            self.stall("listeners", "all", f"after {HEARD_S:g} s: {self.hearing.missing()}")
 
     async def readers(self) -> None:
-        """Wait until every group and every follower has come to the end of every queue."""
+        """Wait until every group and every follower has reached the end of every queue."""
         reading, reason = self.reading, "nothing could be asked"
         numbers = self.groups
         world, nameservers = self.backend.world, self.backend.nameservers()
@@ -118,12 +118,16 @@ class Order:
             self.stall("backlog", "consumers", f"after {limit_s:.0f} s: {reason}")
 
     async def routes(self) -> None:
-        """Wait until each nameserver that runs names each broker with its id, and nothing else, and
-        topics with the queues and permissions that they have."""
+        """Wait until each running nameserver lists exactly the brokers with their ids, and the
+        topics with their queues and permissions."""
         address, up = self.backend.address, self.backend.state
         members = self.members.members.values()
         topics = lasting_names(self.plan)[:TOPICS_MAX]
-        ids = {address(one.name): one.broker_id for one in members if up(one.name) == "running"}
+        ids = {
+            address(member.name): member.broker_id
+            for member in members
+            if up(member.name) == "running"
+        }
         for name in self.plan.shape.nameserver_names:
             reason = "" if up(name) != "running" else "nothing could be asked"
             with trio.move_on_after(DRAIN_S) as scope:
@@ -140,16 +144,16 @@ class Order:
                 self.stall("routes", name, f"after {DRAIN_S:g} s: {reason}")
 
     async def _all_in_sync(self, group: str, limit_s: float) -> None:
-        """Wait until the leader counts all that follow it."""
-        wanted, found = self.plan.shape.brokers, 0
+        """Wait until the leader counts all its followers as in sync."""
+        expected, in_sync = self.plan.shape.brokers, 0
         with trio.move_on_after(limit_s):
-            while found < wanted:
+            while in_sync < expected:
                 sample = await self.backend.observe(self.members.leader(group))
-                found = 0 if sample is None else sample.in_sync
-                if found < wanted:
+                in_sync = 0 if sample is None else sample.in_sync
+                if in_sync < expected:
                     await trio.sleep(LOOK_S)
-        if found < wanted:
-            self.stall("in-sync", group, f"after {limit_s:.0f} s: {found} of {wanted} are")
+        if in_sync < expected:
+            self.stall("in-sync", group, f"after {limit_s:.0f} s: {in_sync} of {expected} are")
 
     async def _disorder(self, group: str) -> str | None:
         leader = self.members.leader(group)
@@ -172,7 +176,7 @@ class Order:
         return None
 
     def limit_s(self, base_s: float) -> float:
-        """From when on what handles all messages and queues hangs."""
+        """Return the time after which work on all messages and queues counts as hanging."""
         queues = len(self.reading.topics) * self.plan.producers.queues
         sent = sum(self.control.counts.values())
         return base_s + READ_EACH_S * sent + READ_QUEUE_S * queues

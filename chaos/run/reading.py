@@ -1,4 +1,4 @@
-"""Clients that read: members of groups, followers of queues, and the reader at the end."""
+"""Clients that read: members of groups, followers of queues, and the final reader."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,39 +29,40 @@ from rocketbed.world.api import Address, World
 
 HOLD_S: Final = 5.0
 LOOK_S: Final = 10.0
-"""Pause between looks for queues of brokers that came back, or of topics made since."""
+"""Pause between searches for queues of brokers that came back, or of new topics."""
 RETRY_S: Final = 0.3
 ASKED_MAX: Final = 8
-"""Queues that are asked about at the same time."""
+"""Queues whose backlog is queried at the same time."""
 COMMITTED_MAX: Final = 32
-"""Queues that a commit stores again though they have not moved."""
+"""Queues that a commit stores again even if they have not moved."""
 SEARCHES: Final = 8
-"""Searches by time of each queue, about, at the end."""
+"""Searches by time in each queue, about, at the end."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """What readers share: the history and how a message is written into it."""
+    """State that readers share: the history, and how a message is recorded in it."""
 
     control: LoadControl
     history: HistoryWriter
     nameservers: str
     topics: Sequence[str]
     place: Callable[[Address], str | None]
-    """The node at an address."""
+    """Returns the node at an address."""
     followers: dict[str, int] = field(default_factory=dict)
     """Followers of queues -> the last process of each."""
     followed: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)
-    """Follower and queue -> the offset that it asks for next."""
+    """Follower and queue -> the offset of its next pull."""
     rounds: int = 0
-    """How often a member has committed."""
+    """Number of commits of all members."""
     turns: "Counter[int]" = field(default_factory=Counter)
-    """The same of each process; every second time it has the consumer say where it stands."""
+    """Number of commits of each process; every second one lets the consumer commit its own
+    positions."""
     committed: dict[int, dict[MessageQueue, int]] = field(default_factory=dict)
-    """Process of a member -> where it stood at its last commit."""
+    """Process of a member -> its positions at its last commit."""
 
     def note_pull(self, process: int, queue: MessageQueue, asked: int, pulled: Pulled) -> None:
-        """The rows of a pull and of its messages; they name the node that answered."""
+        """Record a pull and its messages, with the node that answered."""
         node = self.place(pulled.address) or queue.broker_name
         pull = self.history.begin(
             Function.PULL,
@@ -90,7 +91,7 @@ class Reading:
         asked: int,
         node: str | None = None,
     ) -> None:
-        """A row of a message; without a node it names the group of brokers."""
+        """Record a message; without a node the row names the group of brokers."""
         writer = writer_of(message.body, message.properties)
         self.history.note(
             function,
@@ -110,7 +111,7 @@ class Reading:
     async def read_back(
         self, consumer: Consumer, process: int, group: int, queue: MessageQueue
     ) -> None:
-        """The row of where a group stands in a queue, by its broker. Raises `ClientFailure`."""
+        """Record a group's position in a queue according to its broker. Raises `ClientFailure`."""
         row = self.history.begin(
             Function.READ_OFFSET,
             process=process,
@@ -124,17 +125,17 @@ class Reading:
         row.finish(Outcome.OK, queue_offset=stands or 0, node=node)
 
     async def commit(self, consumer: Consumer, process: int, group: int) -> None:
-        """Store where a member of a group stands, with a row for each queue; before that, what its
-        broker says of it is noted too, and of one queue in turn where that ends."""
+        """Store the positions of a member of a group, with a row for each queue. Before that record
+        the positions according to the broker, and of one queue in turn where it ends."""
         self.rounds += 1
         last = self.committed.get(process, {})
-        positions = self._due(process, consumer.positions())
+        positions = self._to_commit(process, consumer.positions())
         self.turns[process] += 1
         if self.turns[process] % 2:
             async with trio.open_nursery() as nursery:
                 for queue in positions:
                     nursery.start_soon(self.read_back, consumer, process, group, queue)
-            # A queue that came meanwhile is stored too, where it began (seed 1302088).
+            # A queue that was allocated meanwhile is stored too, at its start position.
             self.committed[process] = now = consumer.positions()
             moved = {queue: at for queue, at in now.items() if at != last.get(queue)}
             await self._commit_all(consumer, process, group, moved)
@@ -145,8 +146,10 @@ class Reading:
                 own = partial(self._commit, consumer, process, group, queue, position)
                 nursery.start_soon(partial(own, ask_end=is_asked))
 
-    def _due(self, process: int, positions: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """All queues, or where there are hundreds those that moved and some others in turn."""
+    def _to_commit(
+        self, process: int, positions: dict[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        """Return all queues or, if there are hundreds, those that moved and some others in turn."""
         last, self.committed[process] = self.committed.get(process, {}), positions
         if len(positions) <= COMMITTED_MAX:
             return positions
@@ -160,12 +163,12 @@ class Reading:
     async def _commit_all(
         self, consumer: Consumer, process: int, group: int, moved: dict[MessageQueue, int]
     ) -> None:
-        """Have the consumer store where it stands itself."""
+        """Have the consumer commit its own positions."""
         rows = {queue: self._commits(process, group, queue, at) for queue, at in moved.items()}
         stored = dict.fromkeys(moved, Outcome.INFO)
         try:
             await consumer.commit()
-            # Of a queue that went to another member meanwhile nobody knows.
+            # The outcome for a queue that went to another member meanwhile is unknown.
             now = consumer.positions()
             stored |= {queue: Outcome.OK for queue, at in moved.items() if now.get(queue) == at}
         finally:
@@ -220,24 +223,24 @@ class Reading:
 
 
 async def follow_queues(reading: Reading, name: str, world: World) -> None:
-    """Follow every queue from its first message by offsets of one's own, until told to stop."""
+    """Follow every queue from its first message by offsets of its own, until told to stop."""
     reading.followers[name] = next(reading.control.processes)
     async with (
         Consumer(world, nameservers=reading.nameservers, group=name, hold_s=HOLD_S) as consumer,
         trio.open_nursery() as nursery,
     ):
-        known: set[MessageQueue] = set()
+        followed: set[MessageQueue] = set()
         while reading.control.consuming:
             pause = LOOK_S
             for topic in reading.topics:
                 try:
                     queues = await consumer.queues(topic, fresh=True)
                 except ClientFailure:
-                    pause = RETRY_S  # it may be about to be made
+                    pause = RETRY_S  # it may be about to be created
                     continue
                 for queue in queues:
-                    if queue not in known:
-                        known.add(queue)
+                    if queue not in followed:
+                        followed.add(queue)
                         nursery.start_soon(_follow, reading, consumer, name, queue)
             await trio.sleep(pause)
 
@@ -253,7 +256,7 @@ async def _follow(reading: Reading, consumer: Consumer, name: str, queue: Messag
             continue
         reading.note_pull(process, queue, offset, pulled)
         if not pulled.messages and pulled.next_offset == offset:
-            await trio.sleep(RETRY_S)  # a slave answers at once, whatever the hold
+            await trio.sleep(RETRY_S)  # a slave answers at once, despite the long poll
         offset = pulled.next_offset
 
 
@@ -262,30 +265,28 @@ def group_name(number: int) -> str:
 
 
 async def backlog(reading: Reading, groups: Iterable[int], consumer: Consumer) -> str:
-    """Which group, as its brokers keep it, or which follower has not come to the end of a queue, or
-    what could not be asked; empty if all have. Raises `ClientFailure`."""
-    numbers, found = list(groups), list[str]()
+    """Return the first group (by its brokers) or follower that has not reached the end of a queue,
+    or the error of a query; empty if all have. Raises `ClientFailure`."""
+    numbers, reasons = list(groups), list[str]()
     limit = trio.CapacityLimiter(ASKED_MAX)
 
     async def look(queue: MessageQueue) -> None:
         async with limit:
-            if not found:
+            if not reasons:
                 try:
-                    reason = await _behind(reading, numbers, consumer, queue)
+                    reason = await _lag(reading, numbers, consumer, queue)
                 except ClientFailure as error:
                     reason = f"{error}"
-                found.extend([reason] if reason else [])
+                reasons.extend([reason] if reason else [])
 
     queues = [queue for topic in reading.topics for queue in await consumer.queues(topic)]
     async with trio.open_nursery() as nursery:
         for queue in queues:
             nursery.start_soon(look, queue)
-    return found[0] if found else ""
+    return reasons[0] if reasons else ""
 
 
-async def _behind(
-    reading: Reading, groups: list[int], consumer: Consumer, queue: MessageQueue
-) -> str:
+async def _lag(reading: Reading, groups: list[int], consumer: Consumer, queue: MessageQueue) -> str:
     end = await consumer.offsets.max_offset(queue)
     stands: dict[str, int | None] = {
         group_name(number): await consumer.offsets.committed(group_name(number), queue)
@@ -302,9 +303,8 @@ async def _behind(
 async def misrouted(
     world: World, nameservers: str, ids: Mapping[Address, int], topics: Iterable[str]
 ) -> str:
-    """What a nameserver says of brokers by their addresses that is not so, `ids` being their broker
-    ids, or of topics that is not as their masters have them; empty if all is. Raises
-    `ClientFailure`."""
+    """Return how a nameserver's list of brokers differs from `ids` (address -> broker id), or its
+    topics from those of the masters; empty if they agree. Raises `ClientFailure`."""
     async with Admin(world, nameservers=nameservers) as admin:
         table = (await admin.cluster()).broker_addr_table
         own = {
@@ -314,17 +314,20 @@ async def misrouted(
         }
         for topic in topics:
             route = await admin.route(topic)
-            told = {
+            advertised = {
                 row.broker_name: (row.read_queue_nums, row.write_queue_nums, row.perm)
                 for row in (() if route is None else route.queue_datas)
             }
-            known = {
+            expected = {
                 name: (row.read_queue_nums, row.write_queue_nums, row.perm)
                 for name, rows in own.items()
                 if (row := rows.get(topic)) is not None
             }
-            if told != known:
-                return f"{nameservers} has {topic} with {told}, and masters have it with {known}"
+            if advertised != expected:
+                return (
+                    f"{nameservers} has {topic} with {advertised},"
+                    f" and masters have it with {expected}"
+                )
     listed = [
         (parse_address(address), number)
         for group in table.values()
@@ -336,8 +339,8 @@ async def misrouted(
 
 
 async def read_everything(reading: Reading, groups: Iterable[int], world: World) -> None:
-    """Read every queue to its end, ask for some keys, and in each queue for each group's position,
-    when all has come to rest."""
+    """Read every queue to its end, query some keys, and in each queue each group's position, after
+    the load."""
     numbers = list(groups)
     async with Consumer(world, nameservers=reading.nameservers, group="final-reader") as consumer:
         for topic in reading.topics:
@@ -366,8 +369,8 @@ async def _read_to_end(reading: Reading, consumer: Consumer, queue: MessageQueue
 
 
 async def _read_filtered(reading: Reading, consumer: Consumer, queue: MessageQueue) -> None:
-    """Ask for a tag that has its hash to itself, and note what else came: our client leaves it out
-    once more."""
+    """Pull a tag whose hash is unique, and record the other messages that came: our client would
+    filter them out."""
     low = await consumer.offsets.min_offset(queue)
     pulled = await consumer.pull(queue, low, tags=TAGS[-1])
     node = reading.place(pulled.address) or queue.broker_name
@@ -376,21 +379,23 @@ async def _read_filtered(reading: Reading, consumer: Consumer, queue: MessageQue
 
 
 async def _ask_bounds(reading: Reading, consumer: Consumer, queue: MessageQueue) -> int:
-    """The first offset of a queue; asked for with the last one, and noted."""
+    """Return the first offset of a queue; recorded together with the last one."""
     low = await consumer.offsets.min_offset(queue)
     high = await consumer.offsets.max_offset(queue)
-    _asks(reading, Function.BOUNDS, queue, value=high, operation=low).finish(Outcome.OK)
+    _begin_query(reading, Function.BOUNDS, queue, value=high, operation=low).finish(Outcome.OK)
     return low
 
 
 async def _search_time(
     reading: Reading, consumer: Consumer, queue: MessageQueue, time_ms: int
 ) -> None:
-    row = _asks(reading, Function.SEARCH_TIME, queue, value=time_ms)
+    row = _begin_query(reading, Function.SEARCH_TIME, queue, value=time_ms)
     row.finish(Outcome.OK, queue_offset=await consumer.offsets.offset_at(queue, time_ms))
 
 
-def _asks(reading: Reading, function: Function, queue: MessageQueue, **fields: int) -> Attempt:
+def _begin_query(
+    reading: Reading, function: Function, queue: MessageQueue, **fields: int
+) -> Attempt:
     return reading.history.begin(
         function,
         process=FINAL_READER,
@@ -404,14 +409,14 @@ def _asks(reading: Reading, function: Function, queue: MessageQueue, **fields: i
 async def _ask_key(reading: Reading, admin: Admin, topic: str, key: str, value: int) -> None:
     row = reading.history.begin(Function.QUERY_KEY, process=FINAL_READER, topic=topic, value=value)
     try:
-        found = await admin.messages_by_key(topic, key)
+        messages = await admin.messages_by_key(topic, key)
     except ClientFailure:
         row.finish(Outcome.INFO)
         return
-    match = [message for message in found if key in message.keys]
+    match = [message for message in messages if key in message.keys]
     row.finish(
         Outcome.OK,
-        status=len(found),
+        status=len(messages),
         queue=match[0].queue.queue_id if match else None,
         queue_offset=match[0].queue_offset if match else UNKNOWN,
     )

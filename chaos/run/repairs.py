@@ -1,4 +1,4 @@
-"""What an operator does about nodes that report damage, or that no master has a use for."""
+"""Repairs by an operator: nodes that report damage, and slaves that their master refuses."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from rocketbed.chaos.run.nodes import Nodes
 
 LOOK_S: Final = 0.02
 FOLLOWS_S: Final = 5.0
-"""What an operator waits for a slave to follow, before its disk is thought of."""
+"""Time that a slave gets to follow before the operator replaces its disk."""
 
 
 class Repairs:
@@ -21,10 +21,10 @@ class Repairs:
         self._operator = operator
 
     async def replace(self, names: list[str]) -> list[str]:
-        """Give those that report damage an empty disk, as an operator would; which they were.
+        """Give the nodes that report damage an empty disk. Return their names.
 
-        The only copy is kept: its node is started again, which is enough for what can be built
-        from the log. Where it does not come back even so, somebody else's log is better than none.
+        The only copy of a log is kept: its node is started again, which rebuilds what can be built
+        from the log. If it does not serve after that, a shorter log is better than none.
         """
         nodes, members = self._nodes, self._members
         sick = [name for name in names if await self._is_sick(name)]
@@ -42,16 +42,17 @@ class Repairs:
                     continue
                 await members.promote(heir)
             elif nodes.state(members.leader(group)) == "down":
-                continue  # its log may be the only one (seed 853827)
+                continue  # its log may be the only copy
             await nodes.replace_disk(name)
             await nodes.start(name)
         return sick
 
     async def empty_refusing(self) -> None:
-        """Empty the disk of each slave that says so itself: its log has nothing in common with that
-        of its master, since one of the two began anew and took messages (seed 21).
+        """Empty the disk of each slave that reports that its log has nothing in common with its
+        master's, since one of the two lost its log and then took messages.
 
-        Only where its master serves what counts: a promotion gave up whatever that one lacks.
+        Only if the master is sound: a promotion gave up what the slave's log has and the master's
+        lacks.
         """
         nodes = self._nodes
         for name, member in self._members.members.items():
@@ -70,8 +71,8 @@ class Repairs:
         return sample is not None and sample.is_master and is_whole
 
     async def _is_sick(self, name: str) -> bool:
-        """Whether a node reports damage, or is a damaged slave that follows nobody: a log that
-        differs from its master's is refused, and nothing else is said of it."""
+        """Return whether a node reports damage, or is a damaged slave that follows nobody: a log
+        that differs from its master's is refused, without any other report."""
         if self._backend.reported(name) or name not in self._nodes.damaged:
             return bool(self._backend.reported(name))
         if self._members.is_leader(name) or name not in self._members.members:
@@ -82,6 +83,6 @@ class Repairs:
                 if sample is not None and sample.is_following:
                     return False
                 await trio.sleep(LOOK_S)
-        said = {"event": "replication.refused", "text": "it was damaged, and follows nobody"}
-        self._backend.history.event(Function.NODE, name, "reported", said)
+        fields = {"event": "replication.refused", "text": "it was damaged, and follows nobody"}
+        self._backend.history.event(Function.NODE, name, "reported", fields)
         return True

@@ -1,7 +1,7 @@
-"""When each step of a plan is due, and what was done at what time to whom.
+"""Carries steps out when they are due, and records the time and the targets.
 
-What was done is kept as steps of their own, with times and names in place of triggers and targets:
-the concrete plan, which a replay file holds and the shrinker works on.
+The record is a list of steps with times and names in place of triggers and targets: the concrete
+plan, which a replay file holds and the shrinker works on.
 """
 
 from collections import defaultdict
@@ -40,12 +40,12 @@ class Held:
 
     step: Step
     concrete: Step
-    """With the time and the names, as the history has it."""
+    """The step with its time and names, as in the history."""
     done: Done
     place: int
     """Index of the step in `Schedule.done`."""
     since_s: float
-    """Scenario time at which the fault was there."""
+    """Scenario time at which the fault began."""
     by_hand: bool
 
 
@@ -59,15 +59,15 @@ class Schedule:
         say: Callable[[str, float], None],
     ) -> None:
         self.done: list[Step] = []
-        """What was carried out, concrete."""
+        """Steps that were carried out, concrete."""
         self.skipped: list[str] = []
         """Steps that this backend cannot do, each with the reason."""
         self.missed: list[str] = []
-        """Steps that were never due, or found nobody to do it to, each with the reason."""
+        """Steps that were never due, or found no target, each with the reason."""
         self.vain: list[Step] = []
-        """Of `done` what waited for somebody to come to it, and nobody did."""
+        """Steps of `done` that waited to strike (a crash point), and never did."""
         self.held: list[Held] = []
-        """What can be ended, the oldest first; later steps may have overtaken some of it."""
+        """Faults that can be ended, oldest first. Later steps may have ended some of them."""
         self._plan = plan
         self._members = resolver.members
         self._backend = resolver.members.backend
@@ -81,10 +81,10 @@ class Schedule:
         self._closed = False
         self._followers: dict[str, list[Step]] = defaultdict(list)
         self._waiting: list[Step] = []
-        """Steps whose time has not come."""
+        """Steps that are not due yet."""
 
     def begin_now(self) -> None:
-        """Let times count from here."""
+        """Start the clock of the steps' times."""
         self._zero_s = trio.current_time()
 
     async def run(self) -> None:
@@ -114,10 +114,10 @@ class Schedule:
         return trio.current_time() - self._zero_s
 
     async def by_hand(self, step: Step) -> list[str]:
-        """Carry out, now, what no plan foresaw; names of those it hit.
+        """Carry out, now, a step that is not in the plan. Return the names of those it hit.
 
-        It is noted as every step is. What lasts goes on until `end`, or until everything is healed.
-        After `close` it hits nobody. Raises `HostError`.
+        It is recorded as every step is. A lasting fault goes on until `end`, or until everything is
+        healed. After `close` it hits nothing. Raises `HostError`.
         """
         if self._closed:
             return []
@@ -129,9 +129,9 @@ class Schedule:
         return [] if held is None else held.done.names
 
     async def close(self) -> None:
-        """Take nothing more by hand, and wait for what is under way, so that all can be mended.
+        """Accept no more steps by hand, and wait for those under way, so that all can be healed.
 
-        What was not due until now never will be.
+        Steps that were not due until now never will be.
         """
         self._closed = True
         self.missed += [f"{step}: it was never due" for step in self._waiting]
@@ -139,9 +139,9 @@ class Schedule:
             await trio.sleep(LOOK_S)
 
     async def end(self, held: Held, *, by_hand: bool = False) -> None:
-        """End a fault; idempotent.
+        """End a fault. Idempotent.
 
-        By hand it comes to stand in `done` with the time that it lasted.
+        By hand: its step in `done` gets the time that it lasted.
         """
         if held not in self.held or (by_hand and self._closed):
             return
@@ -159,7 +159,7 @@ class Schedule:
         self.event(held, "heal", by_hand=by_hand)
 
     def overtaken(self, held: Held) -> None:
-        """Something else has ended a fault, such as a start what was killed before."""
+        """Note that another step ended this fault, as a start ends a kill."""
         self.held.remove(held)
         self.event(held, "heal")
 
@@ -203,7 +203,7 @@ class Schedule:
         return False
 
     async def _lag(self, leader: str) -> int:
-        """Bytes that the last follower is behind."""
+        """Return the bytes by which the last follower lags."""
         ends = []
         group = self._members.members[leader].group
         for node in [leader, *self._members.followers(group)]:
@@ -213,7 +213,7 @@ class Schedule:
         return max(ends) - min(ends) if ends else 0
 
     async def _fire(self, nursery: trio.Nursery, step: Step) -> None:
-        """Carry a step out, let those that follow it follow, and undo it in its time."""
+        """Carry a step out, start the steps that follow it, and undo it in its time."""
         self._waits_no_more(step)
         if step.share < 1.0 and self._random.random() >= step.share:
             for follower in self._followers.get(step.label, []) if step.label else []:
@@ -240,11 +240,11 @@ class Schedule:
             await self.end(held)
 
     def _waits_no_more(self, step: Step) -> None:
-        """Its time has come, or it was drawn that it never does."""
-        self._waiting = [one for one in self._waiting if one is not step]
+        """Take a step off the waiting list: it is due, or its draw decided against it."""
+        self._waiting = [waiting for waiting in self._waiting if waiting is not step]
 
     async def begin(self, step: Step, *, by_hand: bool = False) -> Held | None:
-        """Carry a step out and note it; None when it hit nobody."""
+        """Carry a step out and record it. Return None if it hit nothing."""
         moment = self.now_s()
         began_ns = self._backend.now_ns()
         done: Done | None = None
@@ -279,7 +279,7 @@ class Schedule:
         return held
 
     def event(
-        self, held: Held, what: str, *, began_ns: int | None = None, by_hand: bool = False
+        self, held: Held, event: str, *, began_ns: int | None = None, by_hand: bool = False
     ) -> None:
         step, done = held.step, held.done
         fields: dict[str, Any] = {
@@ -294,6 +294,6 @@ class Schedule:
         if by_hand:
             fields["by_hand"] = True
             if step.for_s is None and done.undo is not None:
-                fields["for_s"] = 0.0  # it lasts, and nobody knows yet how long
+                fields["for_s"] = 0.0  # it lasts for a time that is not known yet
         node = done.names[0] if len(done.names) == 1 else ""
-        self._backend.history.event(Function.NEMESIS, node, what, fields)
+        self._backend.history.event(Function.NEMESIS, node, event, fields)

@@ -1,6 +1,6 @@
-"""Settings of running nodes that an operator changes under load, and what nodes then say they are.
+"""Settings of running nodes that an operator changes under load, and what the nodes then report.
 
-A change counts until its node starts again: the testbed writes its configuration anew.
+A change lasts until its node's next start, as the testbed rewrites the configuration file.
 """
 
 from contextlib import suppress
@@ -22,11 +22,11 @@ VALUES: Final = {
     "flushIntervalCommitLog": ("20", "200"),
     "brokerPermission": ("4",),
 }
-"""What may become what: nothing that a promise goes by."""
+"""Setting -> values that it may be changed to. No promise depends on any of them."""
 CLOSED: Final = "brokerPermission"
 OPEN: Final = "6"
 CLOSED_S: Final = 2.0
-"""Longest time for which nobody may send to a node."""
+"""Longest time for which a node accepts no sends."""
 
 
 @dataclass(slots=True)
@@ -35,29 +35,29 @@ class SettingChanges(Operating):
 
     NAME = "settings"
     WHAT = "a change of a setting"
-    _told: dict[tuple[str, str], None] = field(default_factory=dict)
+    _changed: dict[tuple[str, str], None] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
         return self.plan.producers.settings
 
     async def change(self, random: Random) -> None:
-        """Tell a node to take another value, or for a while no sends."""
+        """Change a setting of one node; one of them closes it to sends for a while."""
         node, key = random.choice(self.members.nodes), random.choice(list(VALUES))
-        self._told[node, key] = None
+        self._changed[node, key] = None
         await self._change(node, key, random.choice(VALUES[key]))
         if key == CLOSED:
             await self.pause(CLOSED_S * random.random())
             await self._change(node, key, OPEN)
 
     async def end(self) -> None:
-        """Ask each node for what it was told."""
-        for node, key in self._told:
+        """Record the final value of each changed setting."""
+        for node, key in self._changed:
             await self._change(node, key, None)
 
     async def _change(self, node: str, key: str, value: str | None) -> None:
-        """Have a node change a setting, with rows of what it said before and after; without a value
-        one row of what it says."""
+        """Change a setting of a node and record the values that it reports before and after. With
+        no value only record what it reports."""
         async with Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin:
             while not (node in self.without and self.backend.state(node) == "down"):
                 with suppress(*ClientFailure):
@@ -66,14 +66,14 @@ class SettingChanges(Operating):
                 await trio.sleep(LOOK_S)
 
     async def _try_to_change(self, admin: Admin, node: str, key: str, value: str | None) -> None:
-        """Raises `ClientFailure`."""
+        """Do so once. Raises `ClientFailure`."""
         history, (host, port) = self.backend.history, self.backend.address(node)
         address = f"{host}:{port}"
 
         async def look() -> None:
             began_ns = history.now_ns()
-            shown = (await admin.broker_config(address)).get(key)
-            fields = {"key": key, "value": shown, "began_ns": began_ns}
+            current = (await admin.broker_config(address)).get(key)
+            fields = {"key": key, "value": current, "began_ns": began_ns}
             history.event(Function.NODE, node, "setting_shown", fields)
 
         await look()

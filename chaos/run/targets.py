@@ -1,4 +1,4 @@
-"""From a description such as `follower:insync` to names, at the moment a step is due."""
+"""Resolves a target such as `follower:insync` to names at the moment a step is due."""
 
 from collections.abc import Callable
 from random import Random
@@ -21,17 +21,18 @@ class Resolver:
         self.members = members
         self._random = random
         self.hit: dict[str, list[str]] = {}
-        """Label -> what its step hit last."""
+        """Label -> names that its step hit last."""
 
-    async def names(self, text: str, *, beside: list[str] | None = None) -> list[str]:
-        """Names of machines; none when nothing fits now. `beside` is what `others` leaves out."""
-        found: dict[str, None] = {}
+    async def names(self, text: str, *, excluded: list[str] | None = None) -> list[str]:
+        """Return the names of the machines, none if nothing fits now. `excluded` is what `others`
+        leaves out."""
+        machines: dict[str, None] = {}
         for part in text.split(","):
-            for name in await self._part(part, beside or []):
-                found[name] = None
-        return list(found)
+            for name in await self._part(part, excluded or []):
+                machines[name] = None
+        return list(machines)
 
-    async def _part(self, part: str, beside: list[str]) -> list[str]:
+    async def _part(self, part: str, excluded: list[str]) -> list[str]:
         plan, members = self.plan, self.members
         if part.startswith("@"):
             return self.hit.get(part[1:], [])
@@ -42,7 +43,7 @@ class Resolver:
             return [f"ns{number}"] if numbered[1] == "ns" else self._some(int(number))
         simple: dict[str, Callable[[], list[str]]] = {
             "all": lambda: members.nodes,
-            "others": lambda: [node for node in members.nodes if node not in beside],
+            "others": lambda: [node for node in members.nodes if node not in excluded],
             "ns:all": lambda: plan.shape.nameserver_names,
             "ns:any": lambda: [self._random.choice(plan.shape.nameserver_names)],
             "clients:all": lambda: client_names(plan),
@@ -80,10 +81,12 @@ class Resolver:
 
     async def _by_lag(self, group: str, followers: list[str], *, lagging: bool) -> list[str]:
         leader = await self.members.backend.observe(self.members.leader(group))
-        found = []
+        matching = []
         for node in followers:
             sample = await self.members.backend.observe(node)
-            behind = sample is None or (leader is not None and sample.written < leader.confirmed)
-            if behind == lagging:
-                found.append(node)
-        return found
+            is_lagging = sample is None or (
+                leader is not None and sample.written < leader.confirmed
+            )
+            if is_lagging == lagging:
+                matching.append(node)
+        return matching

@@ -1,4 +1,4 @@
-"""The topics of a run: those of the beginning, and those that come to be under load."""
+"""The topics of a run: those created before the load, and those created under load."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from rocketbed.wire.command import RequestCode
 
 LOOK_S: Final = 0.1
 MADE_MAX: Final = 16
-"""Topics that are made at the same time."""
+"""Topics that are created at the same time."""
 REST_S: Final = 60.0
 BATCH_QUEUES: Final = "+queue.type=BatchCQ"
 
 
 async def topic_table(admin: Admin, backend: Backend, node: str) -> TopicConfigTable:
-    """A node's own word for its topics and their deletions. Raises `ClientFailure`."""
+    """Return a node's own table of topics and their deletions. Raises `ClientFailure`."""
     host, port = backend.address(node)
     code = RequestCode.GET_ALL_TOPIC_CONFIG
     answer = await admin.ask(f"{host}:{port}", code, what=f"topics of {node}")
@@ -35,10 +35,10 @@ class RunTopics:
     plan: Plan
     backend: Backend
     control: LoadControl
-    """`topics` names those that clients know."""
+    """Its `topics` are those that clients know."""
 
     async def make(self, topics: Iterable[str], queues: int | None = None) -> None:
-        """Make topics at every master. Raises `ClientFailure`."""
+        """Create topics at every master. Raises `ClientFailure`."""
         count = self.plan.producers.queues if queues is None else queues
         brokers = list(self.plan.shape.group_nodes())
         batches = batch_queue_names(self.plan)
@@ -63,7 +63,7 @@ class RunTopics:
             raise failures[0]
 
     async def make_late(self) -> None:
-        """Make further topics under load: in half of the cases by the first send to each."""
+        """Create further topics under load, half of them by the first send to each."""
         random = Random(f"{self.plan.seed}/late")
         names = late_names(self.plan)
         for name in names:
@@ -73,7 +73,7 @@ class RunTopics:
             self._tell(name)
 
     async def make_rest(self) -> None:
-        """Make late topics that no broker has yet, or not every one: there has to be their end."""
+        """Create the late topics that some broker still lacks, so that all exist at the end."""
         with trio.move_on_after(REST_S):
             for name in late_names(self.plan):
                 while not await self.make_as_sends(name):
@@ -81,7 +81,7 @@ class RunTopics:
                 self._tell(name)
 
     async def make_as_sends(self, name: str) -> bool:
-        """Make a topic everywhere, as a send makes one; whether that went well."""
+        """Create a topic everywhere, as a first send would. Return whether that succeeded."""
         try:
             await self.make([name], DEFAULT_QUEUES)
         except ClientFailure:

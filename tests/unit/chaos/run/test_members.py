@@ -56,7 +56,7 @@ async def test_a_fault_that_comes_during_a_start_is_not_forgotten_by_it() -> Non
     async with trio.open_nursery() as nursery:
         nursery.start_soon(members.start, "b1")
         await wait_all_tasks_blocked()
-        members.members["b1"].wanted = False
+        members.members["b1"].should_run = False
         backend.may_start.set()
     assert noted(backend, members) == []
 
