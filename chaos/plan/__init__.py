@@ -1,4 +1,4 @@
-"""What a run is to do: cluster, load, faults in time; written as text, TOML or Python."""
+"""Plans of runs: cluster, load, faults in time; written as text, TOML or Python."""
 
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.family import Family

@@ -1,4 +1,4 @@
-"""What can be known to be wrong with a plan before it runs.
+"""Checks of a plan before it runs.
 
 A scenario that names a node that cannot exist, or a step that can never be due, would run and pass
 without having tried anything; so it is refused, with a sentence that says which step and why.
@@ -20,20 +20,20 @@ CAPABILITIES: Final = tuple(
         need for verb in VERBS.values() for need in (verb.needs, *verb.word_needs.values()) if need
     )
 )
-"""What a step may need of a backend."""
+"""Capabilities of a backend that steps may need."""
 BODY_MAX: Final = 4 << 20
-"""Bytes of any body."""
+"""Largest size of a body, bytes."""
 MESSAGE_MAX: Final = 16384
 """Bytes; `maxMessageSize` of simulated nodes."""
 BATCH_BODY_MAX: Final = 1900
-"""Bytes of a body, eight of which fit into a batch of 16 KiB with what goes with them."""
+"""Bytes of a body such that eight messages fit into a batch of 16 KiB."""
 SEGMENT_MIN: Final = 4096
 MANY: Final = ("all", "others", "ns:all", "rand:majority", "clients:", "follower:all")
-"""How targets begin that cannot stay broken in the calm phase."""
+"""Beginnings of targets that cannot stay broken in the recovery phase."""
 
 
 def check_plan(plan: Plan) -> None:
-    """Raises `ScenarioError` that names the step or the key."""
+    """Raise a `ScenarioError` that names the step or the key, if the plan is wrong."""
     _check_shape(plan)
     _check_load(plan)
     nodes = plan.shape.nodes
@@ -53,8 +53,8 @@ def check_plan(plan: Plan) -> None:
 
 
 def _check_broken(plan: Plan) -> None:
-    """Nodes, or one of several nameservers, that the others can do without: they lead, and store
-    all copies."""
+    """Check that the cluster can do without the broken machines: a leader remains, and enough nodes
+    for all copies."""
     check_target(plan.broken, plan, [])
     target, shape = plan.broken.removeprefix("node:"), plan.shape
     number = NUMBERED.fullmatch(target)
@@ -62,19 +62,19 @@ def _check_broken(plan: Plan) -> None:
     count = int(number[2]) if number else count
     may_lead = target.startswith(("leader", "longest", "rand"))
     may_lead |= target in [nodes[0] for nodes in shape.group_nodes().values()]
-    left = shape.brokers - count
+    remaining = shape.brokers - count
     if "," in target or target.startswith(MANY) or target in client_names(plan) or not count:
-        why = "one node that the others can do without, as follower:any or ns:any"
+        reason = "one node that the others can do without, as follower:any or ns:any"
     elif target.startswith("ns"):
-        why = "there is no other nameserver" if shape.nameservers == 1 else ""
+        reason = "there is no other nameserver" if shape.nameservers == 1 else ""
     elif may_lead and not shape.failover:
-        why = "nobody would lead: use follower:any, or failover = true"
-    elif left < shape.copies or (shape.failover and 2 * left <= shape.brokers):
-        why = f"{shape.brokers} brokers of a group could be {left}, too few to store"
+        reason = "nobody would lead: use follower:any, or failover = true"
+    elif remaining < shape.copies or (shape.failover and 2 * remaining <= shape.brokers):
+        reason = f"{shape.brokers} brokers of a group could be {remaining}, too few to store"
     else:
-        why = ""
-    if why:
-        raise ScenarioError(f"calm.broken: {plan.broken!r}: {why}")
+        reason = ""
+    if reason:
+        raise ScenarioError(f"calm.broken: {plan.broken!r}: {reason}")
 
 
 def _check_shape(plan: Plan) -> None:
@@ -93,7 +93,9 @@ def _check_shape(plan: Plan) -> None:
             f"segment: {shape.segment} bytes is too small, at least {SEGMENT_MIN} needed"
         )
     try:
-        config, _ = make_config([Setting(*one, "settings") for one in shape.settings.items()])
+        config, _ = make_config(
+            [Setting(key, value, "settings") for key, value in shape.settings.items()]
+        )
     except ConfigError as error:
         raise ScenarioError(str(error)) from None
     if not config.auto_create_group:
@@ -200,11 +202,11 @@ def _labels(steps: tuple[Step, ...]) -> dict[str, Step]:
 
 
 def _earliest(step: Step, labels: Mapping[str, Step]) -> float:
-    """When a step can be due at the earliest, seconds, following what comes after what.
+    """Return when a step can be due at the earliest, seconds, following `after` triggers.
 
-    Steps that wait for something observed may be due at once.
+    Steps that wait for a condition may be due at once.
     """
-    seconds, seen, first = 0.0, [step], step
+    seconds, visited, first = 0.0, [step], step
     while isinstance(trigger := step.trigger, After):
         if trigger.seconds < 0:
             raise ScenarioError(f"step {str(first)!r}: the time after '+' must not be negative")
@@ -213,10 +215,10 @@ def _earliest(step: Step, labels: Mapping[str, Step]) -> float:
             raise ScenarioError(f"step {str(first)!r}: {reason}")
         seconds += trigger.seconds
         step = labels[trigger.label]
-        if any(one is step for one in seen):
-            names = " after ".join(one.label for one in [*seen[-1:], step])
+        if any(before is step for before in visited):
+            names = " after ".join(after.label for after in [*visited[-1:], step])
             raise ScenarioError(f"step {str(first)!r}: labels form a cycle: {names}")
-        seen.append(step)
+        visited.append(step)
     if isinstance(trigger, At):
         return seconds + trigger.seconds
     if isinstance(trigger, Every):

@@ -1,4 +1,4 @@
-"""Damage that a plan does to a store at rest: kinds, files and fields. Source: chaos.md 3.2."""
+"""Damage of a store at rest: kinds, files and fields. Source: chaos.md 3.2."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -16,8 +16,7 @@ FIELDS: Final = {
     "body-length": (84, 4),
     "body": (88, 1),
 }
-"""Fields of a record: where each begins, and its length in bytes. The topic stands behind the
-body."""
+"""(position, length) in bytes of the fields of a record. The topic follows the body."""
 APPEND_CRC: Final = "enabledAppendPropCRC"
 FILES: Final = {
     "log": "commitlog/*",
@@ -27,9 +26,9 @@ FILES: Final = {
     "flushed": "rocketbed.flushed",
     "checkpoint": "checkpoint",
 }
-"""Kinds of files, as patterns of their paths; `batchconsumequeue` is a queue's too."""
+"""Patterns of the paths of each kind of file; `batchconsumequeue` is a queue's too."""
 DERIVED: Final = ("queue", "index", "checkpoint")
-"""Those that a node can make again from its log."""
+"""Files that a node can rebuild from its log."""
 KINDS: Final = ("flip", "zero", "truncate", "delete", "old", "misdirect", "stray")
 STRAYS: Final = (
     "commitlog/5",
@@ -47,11 +46,11 @@ class Damage:
     where: str = ""
     """A key of `FILES`, for `flip` a key of `FIELDS` or `topic`."""
     last: bool = False
-    """The last record, the last file; else any."""
+    """True for the last record or file; else any."""
 
 
 class Hit(NamedTuple):
-    what: str = ""
-    """A file, and where in it; empty if there was nothing to hit."""
+    place: str = ""
+    """A file and the place in it; empty if there was nothing to hit."""
     is_unseen: bool = False
-    """Whether neither a checksum nor a derived file can tell."""
+    """True if neither a checksum nor a derived file can reveal it."""

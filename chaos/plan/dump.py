@@ -1,4 +1,4 @@
-"""A plan as TOML: what a shrunk failure is kept as when it becomes a scenario of its own."""
+"""Writes a plan as TOML, so that a shrunk failure becomes a scenario of its own."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ from rocketbed.chaos.plan.table import (
 
 
 def plan_to_toml(plan: Plan, *, description: str = "") -> str:
-    """A file that gives the plan again, with its seed. Steps are written as texts."""
+    """Return a file that reproduces the plan, with its seed. Steps are written as texts."""
     lines = [f"name = {show_text(plan.name)}"]
     if description:
         lines.append(f"description = {show_text(description)}")
@@ -45,9 +45,9 @@ def plan_to_toml(plan: Plan, *, description: str = "") -> str:
 
 
 def _part(name: str, keys: Mapping[str, Kind], part: object) -> list[str]:
-    found = {key: getattr(part, FIELDS.get(key, key)) for key in keys}
+    values = {key: getattr(part, FIELDS.get(key, key)) for key in keys}
     return _table(
-        name, {key: keys[key].show(value) for key, value in found.items() if value is not None}
+        name, {key: keys[key].show(value) for key, value in values.items() if value is not None}
     )
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a scenario."""
+"""The error of scenarios."""
 
 
 class ScenarioError(Exception):

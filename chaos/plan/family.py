@@ -1,4 +1,4 @@
-"""A scenario as something that can be run many times: a seed makes a plan of it."""
+"""A scenario that can be run many times: a seed makes a plan of it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,11 +9,11 @@ from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.plan.step import After, At, Every, Step, unknown
 
 BACKENDS: Final = ("sim", "process")
-"""What a scenario is written for."""
+"""Backends that scenarios are written for."""
 LIKE: Final[Mapping[str, str]] = {"docker": "process"}
-"""Backends that run what was written for another one, unchanged."""
+"""Backend -> backend whose scenarios it runs unchanged."""
 SEEDS: Final[Mapping[str, int]] = {"sim": 20, "process": 1}
-"""How many seeds of a backend are a usual run, unless a scenario says otherwise."""
+"""Seeds of a usual run by backend, unless a scenario says otherwise."""
 QUICK_STORM_S: Final = 12.0
 QUICK_CALM_S: Final = 12.0
 
@@ -24,7 +24,7 @@ class Family:
 
     name: str
     make: Callable[[int, str, bool], Plan]
-    """Seed, backend, whether it is to be short."""
+    """Arguments: seed, backend, true for a short plan."""
     description: str = ""
     """One line."""
     backends: tuple[str, ...] = BACKENDS
@@ -35,7 +35,8 @@ class Family:
     """The file, as `load_scenario` takes it."""
 
     def plan(self, seed: int, backend: str = "sim", *, quick: bool = False) -> Plan:
-        """The plan of a seed. Raises `ScenarioError`, for a backend that it is not made for too."""
+        """Return the plan of a seed. Raises `ScenarioError`, also for a backend that is not in
+        `backends`."""
         written_for = LIKE.get(backend, backend)
         if written_for not in self.backends:
             raise ScenarioError(
@@ -46,13 +47,14 @@ class Family:
         return replace(self.make(seed, written_for, quick), needs=self.needs, quick=quick)
 
     def seed_count(self, backend: str) -> int:
-        """How many seeds are a usual run."""
+        """Return the number of seeds of a usual run."""
         backend = LIKE.get(backend, backend)
         return self.seeds.get(backend, SEEDS[backend])
 
 
 def shorten(plan: Plan, *, storm_s: float = QUICK_STORM_S, calm_s: float = QUICK_CALM_S) -> Plan:
-    """The same with less time between its steps; by default for a run of about half a minute."""
+    """Return the plan with less time between its steps; by default for a run of about half a
+    minute."""
     factor = min(1.0, storm_s / plan.storm_s)
     return replace(
         plan,

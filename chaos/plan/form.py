@@ -1,4 +1,4 @@
-"""A plan as JSON: what replay files, corpora and child processes are given.
+"""A plan as JSON: for replay files, corpora and child processes.
 
 Every field is written, so that a default that changes later does not change an old plan.
 """
@@ -11,21 +11,23 @@ from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.plan.step import parse_step, unknown
 
-_PARTS: dict[str, Any] = {one.name: one.type for one in fields(Plan) if is_dataclass(one.type)}
+_PARTS: dict[str, Any] = {
+    field.name: field.type for field in fields(Plan) if is_dataclass(field.type)
+}
 
 
 def plan_to_row(plan: Plan) -> dict[str, Any]:
-    """JSON fields; steps as their texts."""
+    """Return JSON fields, with steps as their texts."""
     return {**asdict(plan), "steps": [str(step) for step in plan.steps]}
 
 
 def plan_from_row(row: dict[str, Any]) -> Plan:
-    """The plan again. Raises `ScenarioError` for a row that is none."""
-    known = {one.name: None for one in fields(Plan)}
+    """Return the plan of a row. Raises `ScenarioError` if the row is not a plan."""
+    names = {field.name: None for field in fields(Plan)}
     try:
         for name in row:
-            if name not in known:
-                raise ScenarioError(unknown("field of a plan", name, known))
+            if name not in names:
+                raise ScenarioError(unknown("field of a plan", name, names))
         parts = {name: part(**with_tuples(row[name])) for name, part in _PARTS.items()}
         steps = tuple(map(parse_step, row["steps"]))
         return Plan(**{**with_tuples(row), **parts, "steps": steps})

@@ -1,14 +1,16 @@
-"""Plans from a seed: weather, load and faults, within what a careful operator would survive.
+"""Plans from a seed: background faults, load and faults, within what a careful operator would
+survive.
 
-Two lanes run side by side. In the first, one machine after the other ends or stands still, each
-such episode with all that an operator does about it, and none begins before the last one is over.
-In the second, links, disks, clocks, nameservers and clients go wrong meanwhile. Each class of
-faults is missing from half of the seeds: rare combinations need absence as much as presence.
+Two lanes run side by side. In the first, one machine after the other ends or is paused, each such
+episode with all that an operator does about it, and none begins before the last one is over. In the
+second, links, disks, clocks, nameservers and clients fail meanwhile. Each class of faults is
+missing from half of the seeds: rare combinations need absence as much as presence.
 
-The limits of the fault model (chaos.md 4.5 no. 3, in words of classic mode): the log that was
-longest is never left behind by the operator, since then the operator loses messages and not the
-node. So whoever may have lost the end of its log comes back only after the longest follower was
-promoted; nobody is promoted while a follower is down; a disk is lost only while the others run.
+The limits of the fault model (chaos.md 4.5 no. 3, in words of classic mode): the operator never
+abandons the longest log, as messages lost that way would be the operator's fault and not the
+node's. So a node that may have lost the end of its log comes back only after the longest follower
+was promoted; there is no promotion while a follower is down; a disk is lost only while the others
+run.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +35,7 @@ FAILOVER_LANES: Final[tuple[Lane, ...]] = (
     failover_episodes.SECOND,
     failover_episodes.RARE,
 )
-"""The same where nodes fail over by themselves: some classes are made in another way."""
+"""The same for nodes with automatic failover: some classes differ."""
 GENERATED: Final[tuple[str, ...]] = tuple(
     dict.fromkeys(name for lane in (*LANES, *FAILOVER_LANES) for name in lane)
 )
@@ -41,12 +43,12 @@ GENERATED: Final[tuple[str, ...]] = tuple(
 STORM_S: Final = 30.0
 CALM_S: Final = 30.0
 MARGIN_S: Final = 1.0
-"""Between the last episode and the end of all faults."""
+"""Time between the last episode and the end of all faults."""
 GAP_S: Final = 0.8
 """Shortest usual gap; the long ones are rare and long (Pareto, exponent 1.3)."""
 
 TINY: Final = 1 << 13
-"""A segment that holds a dozen messages: its end is met often, in every way it can be met."""
+"""A segment that holds a dozen messages, so that its end is met often and in every way."""
 LARGE: Final = 1 << 18
 """Bytes of the largest body, in most seeds that have large ones."""
 RETENTION: Final = {
@@ -54,31 +56,32 @@ RETENTION: Final = {
     "deleteWhen": ";".join(map(str, range(24))),
     "cleanResourceInterval": "1000",
 }
-"""Expired segments go at any hour, within a second."""
+"""Expired segments are deleted at any hour, within a second."""
 WALL_RATE: Final = 120
 """An hour is 30 seconds: no slave is away for so long, and at the end each queue has messages."""
 SLOW_WALL_RATE: Final = 60
-"""Where one on a slow disk recovers for 20 seconds (seed 60057)."""
+"""The rate for slow disks, where a recovery takes 20 seconds."""
 CHORE_SHARE: Final = 0.2
-"""Of each chore, in the seeds that may have any."""
+"""Share of each chore, in the seeds that may have any."""
 BATCH_QUEUE_SHARE: Final = 0.08
 MANY_SHARE: Final = 0.05
-"""Of the seeds with fast disks and links in which topics neither come nor go, and clients stay."""
+"""Share of the seeds with fast disks and links in which topics neither come nor go, and clients
+stay."""
 MANY_TOPICS: Final = (200, 300)
 MANY_DISK_MS: Final = 5.0
-"""A node that stops syncs every queue."""
+"""Slowest disk for so many topics, as a node that stops syncs every queue."""
 PROPERTIES_SHARE: Final = 0.3
 SETTINGS_SHARE: Final = 0.15
 LISTENER_SHARE: Final = 0.25
 DELAYS: Final = "1s 2s 3s 4s 5s 6s"
 RARE_SHARE: Final = 0.3
 RECORD_BYTES: Final = 250
-"""Of a message's record beside its body."""
+"""Bytes of a message's record besides its body."""
 FILE_SYNCS: Final = 3
-"""Of each file of the log: its end, its successor made ahead, their folder."""
+"""Syncs for each file of the log: its end, the next file created ahead, their folder."""
 SLOW_DISK_MS: Final = 100.0
 SLOW_LINK_MS: Final = 10.0
-"""From here on producers wait longer, or they would time out in the best of times."""
+"""From here on producers wait longer, or they would time out even without faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,28 +90,31 @@ class Generate:
     calm_s: float = CALM_S
     classes: tuple[str, ...] = field(default_factory=lambda: tuple(GENERATED))
     rate: tuple[float, float] = (8.0, 20.0)
-    """Messages a second of all producers together: a seed draws between these."""
+    """Range for the messages a second of all producers together."""
     failover: float = 0.0
-    """Share of seeds whose groups fail over by themselves."""
+    """Share of seeds whose groups have automatic failover."""
 
 
 def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swarm") -> Plan:
-    """The plan of a seed; the same arguments give the same plan."""
-    wanted = wishes or Generate()
+    """Return the plan of a seed; the same arguments give the same plan."""
+    request = wishes or Generate()
     random = Random(f"{name}/{seed}/generate")
     shape = draw_shape(random)
-    if wanted.failover and (chance := Random(f"{name}/{seed}/failover")).random() < wanted.failover:
+    if (
+        request.failover
+        and (chance := Random(f"{name}/{seed}/failover")).random() < request.failover
+    ):
         shape = draw_failover(chance, shape)
     weather = swarm_weather(shape, f"{name}/{seed}/weather")
     if not _is_quick(weather):
-        # A slave's sync may take as long as a master elsewhere waits for slaves.
+        # A slave's sync may take longer than the usual time that a master waits for slaves.
         shape = replace(shape, settings={**shape.settings, "slaveTimeout": "3000"})
-    producers = draw_producers(random, wanted.rate, shape, weather)
+    producers = draw_producers(random, request.rate, shape, weather)
     extras = Random(f"{name}/{seed}/extras")
     shape, producers = draw_extras(extras, shape, producers, weather)
     broken = _draw_broken(extras, shape)
-    # A nameserver that is dead cannot forget a topic; a slave that comes back at the very end has
-    # not copied its master's tables for the last time when the run stops (seed 801135).
+    # A nameserver that is down cannot forget a topic, and a slave that comes back at the very end
+    # may not have copied its master's latest tables when the run stops.
     if not broken:
         producers = draw_chores(Random(f"{name}/{seed}/chores"), producers, weather)
         producers = draw_settings(Random(f"{name}/{seed}/settings"), producers, weather)
@@ -126,9 +132,9 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         shape = replace(shape, settings={**shape.settings, **RETENTION})
         rate = WALL_RATE if _is_quick(weather) else SLOW_WALL_RATE
         weather = replace(weather, wall_rate=rate)
-        # A wall clock that jumps makes messages old, and nobody could say any more which were.
-        kept = tuple(one for one in wanted.classes if one != "clocks")
-        wanted = replace(wanted, classes=kept)
+        # A wall clock that jumps makes messages old, and it would be unknown which ones.
+        classes = tuple(name for name in request.classes if name != "clocks")
+        request = replace(request, classes=classes)
     if listeners.count:
         shape = replace(shape, settings={**shape.settings, "messageDelayLevel": DELAYS})
     return Plan(
@@ -140,10 +146,10 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         listeners=listeners,
         weather=weather,
         steps=tuple(
-            map(parse_step, _draw_steps(random, seed, Maker(random, shape, weather), wanted))
+            map(parse_step, _draw_steps(random, seed, Maker(random, shape, weather), request))
         ),
-        storm_s=wanted.storm_s,
-        calm_s=wanted.calm_s,
+        storm_s=request.storm_s,
+        calm_s=request.calm_s,
         broken=broken,
         expect=Expectation(loss="none", checks=("X3",)) if shape.failover else Expectation(),
     )
@@ -162,7 +168,7 @@ def _draw_consumers(count: int, seed: str) -> Consumers:
 
 
 def _draw_listeners(random: Random, load: Producers) -> Listeners:
-    """Those who listen, in a part of the seeds."""
+    """Draw listeners, in a part of the seeds."""
     if random.random() > LISTENER_SHARE or load.topics > MANY_TOPICS[0]:
         return Listeners()
     return Listeners(
@@ -175,9 +181,9 @@ def _draw_listeners(random: Random, load: Producers) -> Listeners:
 
 
 def draw_steps(name: str, plan: Plan, wishes: Generate | None = None) -> list[str]:
-    """Steps for a cluster and weather that are given, as texts; times count from 0.
+    """Draw steps, as texts, for a given cluster and background faults; times count from 0.
 
-    The same name, seed of the plan and wishes give the same.
+    The same name, seed of the plan and wishes give the same steps.
     """
     random = Random(f"{name}/{plan.seed}/generate")
     maker = Maker(random, plan.shape, plan.weather)
@@ -185,7 +191,8 @@ def draw_steps(name: str, plan: Plan, wishes: Generate | None = None) -> list[st
 
 
 def draw_shape(random: Random) -> Shape:
-    """A cluster: mostly three nodes, every mix of promises, segments small enough to be many."""
+    """Draw a cluster: mostly three nodes, every mix of promises, segments small enough to be
+    many."""
     brokers, groups = random.choices(((3, 1), (2, 1), (1, 1), (2, 2)), (6, 2, 2, 1))[0]
     settings: dict[str, str] = {}
     if random.random() < 0.3:
@@ -210,7 +217,7 @@ def draw_shape(random: Random) -> Shape:
 
 
 def draw_failover(random: Random, shape: Shape) -> Shape:
-    """The same cluster, of groups that fail over by themselves."""
+    """Return the same cluster with automatic failover."""
     brokers = random.choice((3, 3, 3, 4, 5)) if shape.groups == 1 else 3
     return replace(shape, brokers=brokers, repl="sync", min_isr=2, failover=True)
 
@@ -218,7 +225,7 @@ def draw_failover(random: Random, shape: Shape) -> Shape:
 def draw_producers(
     random: Random, rate: tuple[float, float], shape: Shape, weather: Weather
 ) -> Producers:
-    """Light load: faults want variety of moments, not many messages."""
+    """Draw a light load: faults need a variety of moments, not many messages."""
     count = random.choice((1, 2, 2, 4))
     small = random.choice((64, 64, 400))
     large = random.choice((small + 8, 700, 1800, 4096, 4096))
@@ -242,11 +249,11 @@ def draw_producers(
 def draw_extras(
     random: Random, shape: Shape, load: Producers, weather: Weather
 ) -> tuple[Shape, Producers]:
-    """What most runs lack, each in a part of the seeds: rare load, and limits that it meets."""
+    """Draw rare load, and limits that it reaches, each in a part of the seeds."""
     settings = dict(shape.settings)
     is_tiny = shape.segment == TINY
     if random.random() < 0.3 and _is_quick(weather):
-        # A slow disk would fall ever further behind: what is late is sent once more (seed 800052).
+        # A slow disk would lag ever further, since late sends are repeated.
         burst = replace(load, burst=random.choice((10, 40)))
         load = burst if _keeps_up(shape, burst, weather) else replace(load, burst=10)
         settings["rbDispatchRing"] = random.choice(("4", "16", "64"))
@@ -266,8 +273,8 @@ def draw_extras(
 
 
 def draw_chores(random: Random, load: Producers, weather: Weather) -> Producers:
-    """Topics that are deleted or changed meanwhile, in a part of the seeds. Not where a slave takes
-    minutes to make its queues durable, and so to say that it knows."""
+    """Draw topics that are deleted or changed under load, in a part of the seeds; not if a slave
+    takes minutes to make its queues durable, and so to confirm the change."""
     is_deleted, is_changed = (random.random() < CHORE_SHARE for _ in range(2))
     if load.ordered or not _is_quick(weather):
         return load
@@ -278,30 +285,30 @@ def draw_chores(random: Random, load: Producers, weather: Weather) -> Producers:
 
 
 def draw_settings(random: Random, load: Producers, weather: Weather) -> Producers:
-    """Settings of running nodes that are changed meanwhile, in a part of the seeds."""
+    """Draw changes of settings of running nodes, in a part of the seeds."""
     is_drawn, count = random.random() < SETTINGS_SHARE, random.randint(1, 4)
     return replace(load, settings=count) if is_drawn and _is_quick(weather) else load
 
 
 def draw_topics(random: Random, load: Producers, weather: Weather) -> Producers:
-    """Topics of another kind, or hundreds of them, in a small part of the seeds."""
+    """Draw topics of another kind, or hundreds of topics, in a small part of the seeds."""
     if random.random() < BATCH_QUEUE_SHARE:
         load = replace(load, batch_queues=1, topics=load.topics + 1)
     is_fast = max(weather.disk_ms.values(), default=1.0) <= MANY_DISK_MS and _is_quick(weather)
     if random.random() < MANY_SHARE and is_fast and not (load.late or load.deleted or load.stay_s):
-        # Clients that begin again, or are far away, would ask for all of them one by one.
+        # Clients that restart, or are far away, would ask for all of them one by one.
         load = replace(load, topics=load.topics + random.randint(*MANY_TOPICS), queues=1)
     return load
 
 
 def draw_properties(random: Random, load: Producers) -> Producers:
-    """Properties of the application's in a part of the seeds."""
+    """Draw application properties, in a part of the seeds."""
     return replace(load, properties=0.5) if random.random() < PROPERTIES_SHARE else load
 
 
 def _draw_broken(random: Random, shape: Shape) -> str:
-    """Who stays without power while the rest is healed: nobody, in most seeds; never so many that
-    no promise could be kept."""
+    """Draw the nodes that stay without power while the others are healed: none, in most seeds, and
+    never so many that no promise could be kept."""
     choice = random.random()
     group = f":{random.choice(list(shape.group_nodes()))}" if shape.groups > 1 else ""
     if choice < 0.15 and shape.brokers > shape.copies:
@@ -312,65 +319,65 @@ def _draw_broken(random: Random, shape: Shape) -> str:
 
 
 def _is_quick(weather: Weather) -> bool:
-    """Whether everything answers within a second."""
+    """Return whether every disk and link responds within a second."""
     slowest_ms = max(weather.disk_ms.values(), default=1.0)
     return weather.link_ms < SLOW_LINK_MS and slowest_ms < SLOW_DISK_MS
 
 
 def _keeps_up(shape: Shape, load: Producers, weather: Weather) -> bool:
-    """Whether each disk syncs the files of the log as fast as bursts fill them (seed 870485)."""
+    """Return whether each disk syncs the files of the log as fast as bursts fill them."""
     bytes_each = sum(load.body) / 2 + RECORD_BYTES
     files = load.count * load.rate * load.burst * bytes_each / shape.segment
     return files * FILE_SYNCS * max(weather.disk_ms.values(), default=1.0) < 1000
 
 
-def _draw_steps(random: Random, seed: int, maker: Maker, wanted: Generate) -> list[str]:
-    ends = wanted.storm_s - MARGIN_S
+def _draw_steps(random: Random, seed: int, maker: Maker, request: Generate) -> list[str]:
+    ends = request.storm_s - MARGIN_S
     last: Episode | None = None
     lanes = FAILOVER_LANES if maker.shape.failover else LANES
-    if seed % 2 and not maker.alone and "wipe" in wanted.classes and lanes is LANES:
+    if seed % 2 and not maker.alone and "wipe" in request.classes and lanes is LANES:
         last = final_loss(maker)
-    elif seed % 2 and "links" in wanted.classes and lanes is FAILOVER_LANES:
+    elif seed % 2 and "links" in request.classes and lanes is FAILOVER_LANES:
         last = failover_episodes.lost_packets(maker)
     if last is not None:
         ends -= last.length_s
-    rare = _rare_episode(seed, maker, wanted, is_last=last is None)
+    rare = _rare_episode(seed, maker, request, is_last=last is None)
     ends -= rare.length_s
     busy, meanwhile = lanes[:2]
-    first = _lane(random, maker, _some(random, busy, wanted), ends, is_busy=True)
-    second = _lane(random, maker, _some(random, meanwhile, wanted), ends, is_busy=False)
+    first = _lane(random, maker, _some(random, busy, request), ends, is_busy=True)
+    second = _lane(random, maker, _some(random, meanwhile, request), ends, is_busy=False)
     lines = first + second + rare.at(ends)
     if last is not None:
         lines += last.at(ends + rare.length_s)
     return lines
 
 
-def _rare_episode(seed: int, maker: Maker, wanted: Generate, *, is_last: bool) -> Episode:
-    """One episode of a rare class in a third of the seeds; an empty one in the others.
+def _rare_episode(seed: int, maker: Maker, request: Generate, *, is_last: bool) -> Episode:
+    """Draw one episode of a rare class in a third of the seeds, an empty one in the others.
 
-    A second master only where nothing comes after it: while slow disks keep it from being stopped,
-    the loss of the first one would leave the operator's error for the truth (seed 881101).
+    A second master only if no loss of the first one follows: if slow disks kept the second one from
+    being stopped, that loss would make the operator's error the truth.
     """
     random = Random(f"{seed}/rare")
     lane = (FAILOVER_LANES if maker.shape.failover else LANES)[2]
-    names = [name for name in lane if name in wanted.classes and (is_last or name != "double")]
+    names = [name for name in lane if name in request.classes and (is_last or name != "double")]
     if not names or random.random() > RARE_SHARE:
         return Episode()
     episode = lane[random.choice(names)](Maker(random, maker.shape, maker.weather, prefix="r"))
-    return episode if episode.length_s < wanted.storm_s / 2 else Episode()
+    return episode if episode.length_s < request.storm_s / 2 else Episode()
 
 
-def _some(random: Random, lane: Lane, wanted: Generate) -> list[Class]:
-    """The classes of this seed: each of them with probability one half, at least one."""
-    allowed = [lane[name] for name in lane if name in wanted.classes]
-    chosen = [one for one in allowed if random.random() < 0.5]
+def _some(random: Random, lane: Lane, request: Generate) -> list[Class]:
+    """Draw the classes of this seed: each of them with probability one half, at least one."""
+    allowed = [lane[name] for name in lane if name in request.classes]
+    chosen = [draw for draw in allowed if random.random() < 0.5]
     return chosen or ([random.choice(allowed)] if allowed else [])
 
 
 def _lane(
     random: Random, maker: Maker, classes: list[Class], ends: float, *, is_busy: bool
 ) -> list[str]:
-    """Episodes one after the other (`is_busy`), or each at its own time."""
+    """Draw episodes one after the other (`is_busy`), or each at its own time."""
     lines: list[str] = []
     moment = random.uniform(0.5, 3.0)
     while classes and moment < ends:

@@ -1,4 +1,4 @@
-"""The scenarios that ship, and finding any scenario by name or path."""
+"""The shipped scenarios, and loading any scenario by name or path."""
 
 import difflib
 import importlib.util
@@ -19,10 +19,10 @@ DIRECTORY: Final = Path(__file__).parent / "library"
 
 
 def load_scenario(name_or_path: str) -> Family:
-    """A shipped scenario by name, or one of a file.
+    """Return a shipped scenario by name, or one in a file.
 
-    A file is TOML or Python: `FILE.py` with one function of a `Scenario`, or
-    `FILE.py::FUNCTION`. Raises `ScenarioError`.
+    A file is TOML or Python: `FILE.py` with one function of a `Scenario`, or `FILE.py::FUNCTION`.
+    Raises `ScenarioError`.
     """
     shipped = DIRECTORY / f"{name_or_path}.toml"
     if "/" not in name_or_path and shipped.exists():
@@ -48,7 +48,8 @@ def all_scenarios() -> list[Family]:
 
 
 def is_shipped(family: Family) -> bool:
-    """Whether its name has to find it; a user's file may be named like one that ships."""
+    """Return whether it must be found by its name; a user's file may be named like a shipped
+    one."""
     return not family.source or Path(family.source).parent == DIRECTORY
 
 
@@ -68,14 +69,14 @@ def _of_python(path: Path, name: str) -> Family:
     }
     if name:
         if name not in functions:
-            known = ", ".join(functions) or "none"
+            listed = ", ".join(functions) or "none"
             raise ScenarioError(
-                f"{path}: no function {name} that returns a Scenario; found: {known}"
+                f"{path}: no function {name} that returns a Scenario; found: {listed}"
             )
         return family(functions[name], source=f"{path}::{name}")
     if len(functions) != 1:
-        what = f"several scenarios: {', '.join(functions)}" if functions else "no scenario"
-        raise ScenarioError(f"{path}: {what}; name one as {path}::FUNCTION")
+        problem = f"several scenarios: {', '.join(functions)}" if functions else "no scenario"
+        raise ScenarioError(f"{path}: {problem}; name one as {path}::FUNCTION")
     return family(next(iter(functions.values())), source=str(path))
 
 
@@ -94,7 +95,7 @@ def _import(path: Path) -> ModuleType:
 
 
 def _takes_scenario(function: Callable[..., object]) -> bool:
-    """Whether it is a public function of one argument, a `Scenario`."""
+    """Return whether it is a public function of one argument, a `Scenario`."""
     parameters = list(inspect.signature(function).parameters.values())
     if function.__name__.startswith("_") or len(parameters) != 1:
         return False

@@ -1,4 +1,4 @@
-"""A plan: everything a run does, before it does it. Plain data, so that it can be saved and shrunk.
+"""A plan: everything that a run will do. Plain data, so that it can be saved and shrunk.
 
 A scenario is a family; with a seed it becomes one plan, and the same seed always the same one.
 Source: chaos.md 4.1.
@@ -34,7 +34,7 @@ class Shape:
     min_isr: int = 2
     """`inSyncReplicas` under sync replication; not above `brokers`."""
     failover: bool = False
-    """Whether nodes fail over by themselves: controllers beside the nameservers say who leads."""
+    """Whether failover is automatic: controllers beside the nameservers elect leaders."""
     segment: int = MIB
     """Bytes of a commit-log file."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Producers:
     count: int = 4
     """Producers."""
     rate: float = 50.0
-    """Messages a second of each, while it is let."""
+    """Messages a second of each, while it is not held up."""
     in_flight: int = 4
     """Sends of each that may be under way."""
     topics: int = 1
@@ -73,7 +73,7 @@ class Producers:
     queues: int = 4
     """Queues of each topic."""
     body: tuple[int, int] = (64, 1800)
-    """Sizes, bytes; the lower bound is raised to what names the writer."""
+    """Sizes, bytes; the lower bound is raised to the size of the writer's mark."""
     keys: int = 64
     """Different keys."""
     batch: float = 0.1
@@ -85,18 +85,18 @@ class Producers:
     timeout_s: float = 3.0
     """Limit of one send."""
     oneway: float = 0.0
-    """Share of single sends that ask for no answer."""
+    """Share of single sends that are one-way."""
     properties: float = 0.0
-    """Share of messages with a property of the application's; of delayed ones all, if any."""
+    """Share of messages with an application property; of delayed ones all, if any."""
     burst: int = 0
     """Operations that each begins at once, now and then, whatever `in_flight` says."""
     large: int = 0
-    """Now and then a body of up to so many bytes; 0: never."""
+    """Now and then a body of up to this many bytes; 0: never."""
     late: int = 0
-    """How many of the topics come to be only while the faults go on."""
+    """How many of the topics are created only while the faults go on."""
     deleted: int = 0
-    """How many of those of the beginning are deleted while the faults go on; most of them are made
-    again."""
+    """How many of the topics that exist at the beginning are deleted while the faults go on; most
+    of them are created again."""
     changes: int = 0
     """How often a topic is changed while the faults go on: more queues, or closed for a while."""
     settings: int = 0
@@ -104,22 +104,22 @@ class Producers:
     batch_queues: int = 0
     """How many of the topics, the first ones, have `queue.type=BatchCQ`."""
     stay_s: float = 0.0
-    """How long a client, a reader too, stays before it closes and begins again, on the average; 0:
-    to the end."""
+    """How long a client, a reader too, stays before it closes and starts again, on average; 0: to
+    the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumers:
-    """Programs that read while the storm goes on."""
+    """Programs that read during the fault phase."""
 
     count: int = 2
     """Consumers, in groups of `members`."""
     mode: Literal["group", "pull", "mixed"] = "mixed"
     """`group`: poll and commit; `pull`: follow each queue by offsets of its own."""
     members: int = 1
-    """Consumers of each group, which share its queues out."""
+    """Consumers of each group, which share its queues."""
     filtered: float = 0.0
-    """Share of groups that ask for one or two of the three tags."""
+    """Share of groups that subscribe to one or two of the three tags."""
     rewinds: float = 0.0
     """Chance that a member goes back in one queue after a commit."""
 
@@ -129,7 +129,7 @@ class Listeners:
     """Programs that have a function called for each message of a topic of their own."""
 
     count: int = 0
-    """Members of each of two groups, one of which has each queue in order; 0: nobody listens."""
+    """Members of each of two groups, one of which has each queue in order; 0: no listeners."""
     rate: float = 4.0
     """Messages a second to that topic."""
     delayed: float = 0.5
@@ -139,18 +139,18 @@ class Listeners:
     queues: int = 4
     """Queues of that topic."""
     greedy: float = 0.0
-    """Share of the lives of a member in order in which it asks for every queue, whoever else is
-    there: the brokers' locks alone part them then."""
+    """Share of the lives of an ordered member in which it claims every queue, despite other
+    members: only the brokers' locks then share them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """What the machines are like. In effect where the backend can."""
+    """Background faults: slow disks, links and machines. In effect where the backend can."""
 
     disk_ms: Mapping[str, float] = field(default_factory=dict)
-    """Node -> time of a sync; 1 ms where absent."""
+    """Node -> time of a sync; 1 ms if absent."""
     cut_mode: CutMode = "random"
-    """What of the unflushed survives a power cut."""
+    """What of the unflushed data survives a power cut."""
     link_ms: float = 0.1
     """Delay of a link, one way."""
     link_jitter_ms: float = 0.1
@@ -160,7 +160,7 @@ class Weather:
     cold_share: float = 0.0
     """Share of reads that miss the page cache."""
     wall_rate: int = 1
-    """Seconds of wall time in one of the run, so that hours of retention pass."""
+    """Seconds of wall time in one second of the run, so that hours of retention pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,11 +174,12 @@ class Plan:
     weather: Weather = Weather()
     steps: tuple[Step, ...] = ()
     storm_s: float = 60.0
-    """When all faults end and are mended."""
+    """When all faults end and are healed."""
     calm_s: float = 30.0
     """How long the healed cluster is written to and watched before it has to be in order."""
     broken: str = ""
-    """Who has no power in the calm phase, as a target: the others have to do without it."""
+    """Machines without power in the recovery phase, as a target: the others have to do without
+    them."""
     expect: Expectation = field(default_factory=Expectation)
     needs: tuple[str, ...] = ()
     """Capabilities without which the run would prove nothing: it is skipped as a whole."""

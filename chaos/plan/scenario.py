@@ -47,7 +47,7 @@ MiB: Final = MIB
 
 
 class Scenario:
-    """One plan in the making. The same names mean the same in a TOML file."""
+    """Builder of one plan. Its names are those of a TOML file."""
 
     def __init__(self, name: str, seed: int) -> None:
         self._name = name
@@ -77,8 +77,8 @@ class Scenario:
         segment: int = MiB,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Nodes of a group, groups, and what an acknowledgement promises; `settings` are further
-        lines of `broker.conf`."""
+        """Set nodes of a group, groups, and what an acknowledgement promises; `settings` are
+        further lines of `broker.conf`."""
         self._shape = Shape(
             brokers=brokers,
             groups=groups,
@@ -115,7 +115,8 @@ class Scenario:
         batch_queues: int = 0,
         stay: float = 0.0,
     ) -> None:
-        """Programs that send: messages a second of each, sizes of bodies in bytes, and so on."""
+        """Set the programs that send: messages a second of each, sizes of bodies in bytes, and so
+        on."""
         self._producers = Producers(
             count=count,
             rate=float(rate),
@@ -148,7 +149,7 @@ class Scenario:
         filtered: float = 0.0,
         rewinds: float = 0.0,
     ) -> None:
-        """Programs that read while faults go on; see `plan.Consumers`."""
+        """Set the programs that read while faults go on; see `plan.Consumers`."""
         self._consumers = Consumers(
             count=count, mode=mode, members=members, filtered=filtered, rewinds=rewinds
         )
@@ -162,7 +163,7 @@ class Scenario:
         refused: float = 0.2,
         queues: int = 4,
     ) -> None:
-        """Programs with a function for each message; see `plan.Listeners`."""
+        """Set the programs with a function for each message; see `plan.Listeners`."""
         self._listeners = Listeners(
             count=count, rate=float(rate), delayed=delayed, refused=refused, queues=queues
         )
@@ -177,7 +178,7 @@ class Scenario:
         slowness: Mapping[str, float] | None = None,
         cold_share: float = 0.0,
     ) -> None:
-        """What the machines are like: seconds of a sync by node, what a power cut leaves, links."""
+        """Set the background faults: seconds of a sync by node, the mode of power cuts, links."""
         weather = Weather(
             disk_ms={node: round(seconds * 1000, 3) for node, seconds in (disk or {}).items()},
             cut_mode=cut,
@@ -189,12 +190,12 @@ class Scenario:
         self._weather = lambda shape: weather
 
     def swarm(self) -> None:
-        """Weather drawn from the seed."""
+        """Draw the background faults from the seed."""
         seed = f"{self._name}/{self._seed}/weather"
         self._weather = lambda shape: swarm_weather(shape, seed)
 
     def calm(self, *, at: float = 60.0, drain: float = 30.0) -> None:
-        """When all faults end, and how long the healed cluster is watched."""
+        """Set when all faults end, and how long the healed cluster is watched."""
         self._storm_s, self._calm_s = seconds_of(at), seconds_of(drain)
 
     def expect(
@@ -206,8 +207,8 @@ class Scenario:
         turn: float | None = None,
         checks: Iterable[str] = (),
     ) -> None:
-        """What is promised beyond the checks that always run; `checks` names, by id, further ones
-        that have to run."""
+        """Set what is promised beyond the checks that always run; `checks` names, by id, further
+        checks that have to run."""
         self._expect = Expectation(
             loss=loss,
             rto_s=None if rto is None else seconds_of(rto),
@@ -219,20 +220,21 @@ class Scenario:
     # --- steps
 
     def at(self, seconds: float) -> "Verbs":
-        """At a time since the load began."""
+        """Return verbs of a step at a time since the load began."""
         return Verbs(self, At(seconds_of(seconds)))
 
     def after(self, step: Handle | str, seconds: float = 0.0) -> "Verbs":
-        """Some time after another step was done."""
+        """Return verbs of a step some time after another step was done."""
         return Verbs(self, After(str(step).removeprefix("@"), seconds_of(seconds)))
 
     def every(self, seconds: float, *, jitter: float = 0.0, until: float | None = None) -> "Verbs":
-        """Again and again."""
+        """Return verbs of a step that is repeated."""
         end = None if until is None else seconds_of(until)
         return Verbs(self, Every(seconds_of(seconds), seconds_of(jitter), end))
 
     def when(self, condition: str) -> "Verbs":
-        """Once something is observed: `isr<2`, `lag>64KiB`, `acked>=1000`, `down==1`, `t>5s`."""
+        """Return verbs of a step that is due once a condition holds: `isr<2`, `lag>64KiB`,
+        `acked>=1000`, `down==1`, `t>5s`."""
         if not isinstance(condition, str):
             raise ScenarioError(
                 "when() takes a string such as 'isr<2': a plan is data, and a"
@@ -241,21 +243,21 @@ class Scenario:
         return Verbs(self, parse_step(f"when {condition.replace(' ', '')} heal").trigger)
 
     def step(self, text: str) -> Handle:
-        """A step as text: `at 8s kill leader as k`."""
+        """Add a step as text: `at 8s kill leader as k`."""
         return self._add(parse_step(text))
 
     # --- chance
 
     def coin(self, share: float = 0.5) -> bool:
-        """True with this probability."""
+        """Return true with this probability."""
         return self._random.random() < share
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of them."""
+        """Return a random one of the choices."""
         return self._random.choice(choices)
 
     def between(self, low: float, high: float) -> float:
-        """A number; a whole one between whole ones."""
+        """Return a random number, an integer if both bounds are."""
         if isinstance(low, int) and isinstance(high, int):
             return self._random.randint(low, high)
         return round(self._random.uniform(low, high), 6)
@@ -263,10 +265,10 @@ class Scenario:
     # --- the end
 
     def plan(self) -> Plan:
-        """All of it, checked. Raises `ScenarioError`."""
+        """Return the whole plan, checked. Raises `ScenarioError`."""
         used = {step.trigger.label for step in self._steps if isinstance(step.trigger, After)}
         text = " ".join(f"{step.target},{step.second}" for step in self._steps)
-        kept = tuple(
+        steps = tuple(
             replace(step, label="")
             if step.label.startswith("_")
             and step.label not in used
@@ -282,7 +284,7 @@ class Scenario:
             consumers=self._consumers,
             listeners=self._listeners,
             weather=self._weather(self._shape),
-            steps=kept,
+            steps=steps,
             storm_s=self._storm_s,
             calm_s=self._calm_s,
             expect=self._expect,
@@ -298,7 +300,7 @@ class Scenario:
 
 
 class Verbs(VerbMethods[Handle]):
-    """What may follow a trigger of a scenario."""
+    """Verbs of a step, after its trigger."""
 
     def __init__(self, scenario: Scenario, trigger: Trigger) -> None:
         self._scenario = scenario
@@ -317,7 +319,7 @@ def family(
     needs: Sequence[str] = (),
     source: str = "",
 ) -> Family:
-    """A Python scenario as something that `plan(seed)` can be asked of."""
+    """Return a Python scenario as a family, with `plan(seed)`."""
     chosen = name or function.__name__.replace("_", "-")
 
     def make(seed: int, backend: str, quick: bool) -> Plan:

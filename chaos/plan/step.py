@@ -1,4 +1,4 @@
-"""One step of a scenario as text, which logs, shrunk plans, files and the console share.
+"""Steps of a scenario as text, which logs, shrunk plans, files and the console share.
 
     [at T | after LABEL+T | every T~JITTER until T | when CONDITION]
         VERB TARGET [-> TARGET] [WORDS] [with p=SHARE] [for T] [as LABEL]
@@ -20,12 +20,12 @@ _LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 CONDITION: Final = re.compile(
     r"(isr|lag|acked|down|t)\s*(==|!=|<=|>=|<|>)\s*(\d+(?:\.\d+)?)([A-Za-z]*)"
 )
-"""What is observed, a comparison, a number: `isr<3`, `lag>64KiB`, `acked>=1000`."""
+"""Subject, a comparison, a number: `isr<3`, `lag>64KiB`, `acked>=1000`."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """At a time of the scenario, seconds since the load began."""
+    """Trigger at a time of the scenario, seconds since the load began."""
 
     seconds: float
 
@@ -35,7 +35,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Some time after the step with this label has been done."""
+    """Trigger some time after the step with this label has been done."""
 
     label: str
     seconds: float
@@ -46,7 +46,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Again and again, each time moved by up to the jitter either way."""
+    """Repeated trigger, each time moved by up to the jitter either way."""
 
     seconds: float
     jitter: float = 0.0
@@ -60,13 +60,13 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """Once, as soon as something is observed."""
+    """Trigger once, as soon as a condition holds."""
 
     subject: str
     operator: str
     value: float
     unit: str = ""
-    """How the value was written: nothing, a unit of size, or of time."""
+    """Unit in which the value was written: none, one of size, or of time."""
 
     def __str__(self) -> str:
         if self.subject == "lag":
@@ -87,7 +87,7 @@ class Step:
     verb: str
     target: str = ""
     second: str = ""
-    """The target behind the arrow."""
+    """The target after the arrow."""
     words: Mapping[str, Any] = field(default_factory=dict)
     """Arguments; True for a word without value."""
     share: float = 1.0
@@ -101,7 +101,7 @@ class Step:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Capabilities of the backend that it takes."""
+        """Capabilities of the backend that it needs."""
         if self.verb == "crash":
             point = "proc.crash.mark" if "mark" in self.words else "proc.crash.event"
             return (point, "proc.crash.power") if "powercut" in self.words else (point,)
@@ -110,12 +110,12 @@ class Step:
 
     @property
     def at_s(self) -> float:
-        """When it is due, or was done; of steps with a time of their own."""
+        """Time at which it is due, or was done; only for steps with a time of their own."""
         assert isinstance(self.trigger, At)
         return self.trigger.seconds
 
     def to_the_millisecond(self) -> "Step":
-        """What was done, for a reader: a hand is not more exact."""
+        """Return the step with times rounded for a reader: a step by hand is not more exact."""
         for_s = None if self.for_s is None else max(round(self.for_s, 3), 0.001)
         return replace(self, trigger=At(round(self.at_s, 3)), for_s=for_s)
 
@@ -137,19 +137,19 @@ class Step:
 
 
 def parse_step(text: str) -> Step:
-    """Read one step. Raises `ScenarioError` that quotes it and says what is wrong."""
+    """Read one step. Raises a `ScenarioError` that quotes it and says what is wrong."""
     try:
         return _Parser(text).step()
     except ValueError as error:
         raise ScenarioError(f"step {text!r}: {error}") from None
 
 
-def unknown(what: str, given: str, known: "Mapping[str, object] | list[str]") -> str:
-    """A sentence about a name that does not exist, with the nearest that does."""
-    near = difflib.get_close_matches(given, list(known), n=1)
-    listed = f"one of {', '.join(known)}" if known else "none is possible here"
+def unknown(kind: str, name: str, names: "Mapping[str, object] | list[str]") -> str:
+    """Return a sentence about a name that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name, list(names), n=1)
+    listed = f"one of {', '.join(names)}" if names else "none is possible here"
     hint = f"; did you mean {near[0]!r}?" if near else f": {listed}"
-    return f"unknown {what} {given!r}{hint}"
+    return f"unknown {kind} {name!r}{hint}"
 
 
 class _Parser:
@@ -195,7 +195,7 @@ class _Parser:
         elif word == "with" and self._words and self._words[0].startswith("p="):
             fields["share"] = float(self._next("p=SHARE").removeprefix("p="))
         elif word in ("with", "at") and self._words and self._words[0] in verb.takes:
-            return  # `with stale-table`, `at mark NAME`: the word behind it counts
+            return  # `with stale-table`, `at mark NAME`: the next word counts
         elif word not in verb.takes:
             raise ValueError(unknown(f"option of {name}", word, list(verb.takes)))
         else:
@@ -220,10 +220,10 @@ class _Parser:
         raise ValueError("it must start with at, after, every or when")
 
     def _condition(self, text: str) -> When:
-        found = CONDITION.fullmatch(text)
-        if found is None:
+        match = CONDITION.fullmatch(text)
+        if match is None:
             raise ValueError(f"{text!r} is not a condition such as isr<3, lag>64KiB or acked>1000")
-        subject, operator, number, unit = found.groups()
+        subject, operator, number, unit = match.groups()
         if subject == "lag":
             return When(subject, operator, parse_size(number + unit))
         if subject == "t":
@@ -238,9 +238,9 @@ class _Parser:
             return True
         return False
 
-    def _next(self, what: str) -> str:
+    def _next(self, expected: str) -> str:
         if not self._words:
-            raise ValueError(f"it ends where {what} was expected")
+            raise ValueError(f"it ends where {expected} was expected")
         return self._words.pop(0)
 
 

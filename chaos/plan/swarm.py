@@ -1,4 +1,4 @@
-"""Weather: what the machines of a run are like, drawn from its seed.
+"""Background faults: the disks, links and processors of a run, drawn from its seed.
 
 Bugs wait for odd machines as much as for faults: an acknowledgement before the flush shows only
 where disks are slow. So each seed has its own, and most seeds have some machine out of the ordinary
@@ -14,11 +14,11 @@ DISK_MS: Final = (0.3, 1.0, 5.0, 50.0, 300.0)
 DISK_WEIGHTS: Final = (2, 4, 3, 2, 1)
 LINK_MS: Final = (0.1, 0.1, 1.0, 20.0)
 CUT_MODES: Final[tuple[CutMode, ...]] = ("random",) * 3 + ("strict", "prefix", "reorder")
-"""The harsh one is the most likely: only it tears a record in its middle."""
+"""The harshest mode is the most likely: only it tears a record in its middle."""
 
 
 def swarm_weather(shape: Shape, seed: str) -> Weather:
-    """Weather for a cluster. The same seed gives the same."""
+    """Draw background faults for a cluster. The same seed gives the same."""
     random = Random(seed)
     nodes = shape.nodes
     disk_ms: dict[str, float] = {}

@@ -1,6 +1,6 @@
-"""Reading nested tables key by key, so that every mistake is told with its place.
+"""Reader of nested tables, key by key, that reports every mistake with its place.
 
-A key that nobody asked for is an error with the nearest known one; a value of the wrong type says
+An unknown key is an error with the nearest known one; for a value of the wrong type the error says
 what it should look like.
 """
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Table:
-    """One table, its place in the file, and which of its keys were asked for."""
+    """One table, its place in the file, and the keys that were read."""
 
     def __init__(self, values: object, place: str) -> None:
         self.place = place
@@ -24,18 +24,18 @@ class Table:
         if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
             raise ScenarioError(f"{place}: must be a table of keys and values")
         self.values: dict[str, Any] = values
-        self._asked: dict[str, None] = {}
+        self._read_keys: dict[str, None] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
-    def error(self, key: str, what: str) -> ScenarioError:
-        """What is wrong with a key's value."""
-        return ScenarioError(f"{self.place}{key}: {what}")
+    def error(self, key: str, problem: str) -> ScenarioError:
+        """Return an error about a key's value."""
+        return ScenarioError(f"{self.place}{key}: {problem}")
 
     def take(self, key: str, parse: Callable[[Any], Any], default: Any) -> Any:
-        """The value of a key, or the default where it is absent."""
-        self._asked[key] = None
+        """Return the parsed value of a key, or the default if it is absent."""
+        self._read_keys[key] = None
         if key not in self.values:
             return default
         try:
@@ -44,18 +44,19 @@ class Table:
             raise self.error(key, str(error)) from None
 
     def table(self, key: str) -> "Table":
-        """The table below a key, empty where it is absent."""
-        self._asked[key] = None
+        """Return the table below a key, empty if it is absent."""
+        self._read_keys[key] = None
         place = f"{self.place}{key}"
         try:
-            found = Table(self.values.get(key, {}), place)
+            table = Table(self.values.get(key, {}), place)
         except ScenarioError as error:
             raise ScenarioError(f"{error}: [{key}]") from None
-        found.place = f"{place}."
-        return found
+        table.place = f"{place}."
+        return table
 
     def fields(self, keys: "Mapping[str, Kind]", defaults: object) -> dict[str, Any]:
-        """Values of such keys by field, and no others here; `defaults` has what is absent."""
+        """Return the values of these keys by field, and allow no other keys; `defaults` has absent
+        ones."""
         values = {}
         for key, kind in keys.items():
             field = FIELDS.get(key, key)
@@ -64,7 +65,7 @@ class Table:
         return values
 
     def one_table(self, key: str) -> "Table":
-        """The same; a list of one table (`[[key]]`) is taken too."""
+        """Return the table below a key, also if it is a list of one table (`[[key]]`)."""
         value = self.values.get(key)
         if isinstance(value, list):
             if len(value) != 1:
@@ -73,12 +74,14 @@ class Table:
         return self.table(key)
 
     def done(self) -> None:
-        """Raises `ScenarioError` for a key that nobody asked for."""
+        """Raise `ScenarioError` for a key that was not read."""
         for key in self.values:
-            if key not in self._asked:
-                near = difflib.get_close_matches(key, list(self._asked), n=1)
-                known = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._asked)}"
-                raise ScenarioError(f"{self.place}{key}: unknown key; {known}")
+            if key not in self._read_keys:
+                near = difflib.get_close_matches(key, list(self._read_keys), n=1)
+                hint = (
+                    f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._read_keys)}"
+                )
+                raise ScenarioError(f"{self.place}{key}: unknown key; {hint}")
 
 
 def whole(value: object) -> int:
@@ -106,7 +109,7 @@ def flag(value: object) -> bool:
 
 
 def duration(value: object) -> float:
-    """Seconds, of a text with a unit, not below 0."""
+    """Return the seconds of a text with a unit, not below 0."""
     if not isinstance(value, str):
         raise ValueError(f'{value!r} is not a duration; write "{value}s" or "{value}ms"')
     seconds = parse_duration(value)
@@ -116,7 +119,7 @@ def duration(value: object) -> float:
 
 
 def size(value: object) -> int:
-    """Bytes: a whole number, or a text such as `64KiB`."""
+    """Return bytes, from a whole number or a text such as `64KiB`."""
     return parse_size(value) if isinstance(value, str) else whole(value)
 
 
@@ -132,30 +135,30 @@ def one_of(*words: str) -> Callable[[object], Any]:
 
 
 def list_of(parse: Callable[[Any], T], count: int | None = None) -> Callable[[object], list[T]]:
-    """A list of such values, of this length if one is given."""
+    """Return a parser of lists of such values, of this length if one is given."""
 
     def parse_list(value: object) -> list[T]:
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise ValueError(f"{value!r} is not a list")
         if count is not None and len(value) != count:
             raise ValueError(f"{value!r} has {len(value)} entries, not {count}")
-        return [parse(one) for one in value]
+        return [parse(entry) for entry in value]
 
     return parse_list
 
 
 def map_of(parse: Callable[[Any], T]) -> Callable[[object], dict[str, T]]:
-    """A table of such values, whatever its keys."""
+    """Return a parser of tables of such values, whatever their keys."""
 
     def parse_map(value: object) -> dict[str, T]:
         if not isinstance(value, Mapping):
             raise ValueError(f"{value!r} is not a table")
-        return {text(key): parse(one) for key, one in value.items()}
+        return {text(key): parse(entry) for key, entry in value.items()}
 
     return parse_map
 
 
-# --- how the keys of a plan's parts are read from TOML and written again
+# --- how the keys of a plan's parts are read from TOML and written to it
 
 
 class Kind(NamedTuple):
@@ -164,7 +167,7 @@ class Kind(NamedTuple):
 
 
 def show_text(value: str) -> str:
-    """A basic string: TOML's escapes are JSON's, for what stands in a plan."""
+    """Return a basic string: for the texts of a plan TOML's escapes are JSON's."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -281,4 +284,4 @@ FIELDS: Final[Mapping[str, str]] = {
     "rto": "rto_s",
     "turn": "turn_s",
 }
-"""The field of a part, where it is not called as its key."""
+"""Key -> field of a part, if their names differ."""

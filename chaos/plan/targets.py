@@ -1,6 +1,6 @@
-"""Whom a step may name: machines, and descriptions that are resolved when the step is due.
+"""Targets of steps: machines by name, and descriptions that are resolved when the step is due.
 
-Only the words are here; who fits a description at a moment is found by `chaos.run.targets`.
+This module has only the words; `chaos.run.targets` resolves them.
 """
 
 import re
@@ -12,14 +12,14 @@ from rocketbed.chaos.plan.step import unknown
 
 SELECTORS: Final = {
     "leader": "the node with broker id 0",
-    "longest": "the running node whose log reaches furthest, the leader too",
-    "follower:any": "one of the others",
-    "follower:all": "all of the others",
-    "follower:insync": "one that holds everything confirmed",
-    "follower:lagging": "one that does not",
-    "follower:longest": "the running follower whose log reaches furthest",
+    "longest": "the running node with the longest log, perhaps the leader",
+    "follower:any": "any node that is not the leader",
+    "follower:all": "all nodes except the leader",
+    "follower:insync": "a follower that holds everything confirmed",
+    "follower:lagging": "a follower that does not",
+    "follower:longest": "the running follower with the longest log",
     "ns:all": "all nameservers",
-    "ns:any": "one of them",
+    "ns:any": "one of the nameservers",
     "rand:minority": "fewer than half of the nodes",
     "rand:majority": "more than half of the nodes",
     "others": "after an arrow: the nodes that are not before it",
@@ -49,24 +49,24 @@ def consumer_names(plan: Plan) -> list[str]:
 
 
 def listener_names(plan: Plan) -> list[str]:
-    """Who sends to listeners, and the members of their two groups."""
+    """Return the producer of the listeners, and the members of their two groups."""
     numbers = range(1, plan.listeners.count + 1)
     members = [f"{name}-{number}" for name in ("listener", "ordered") for number in numbers]
     return ["teller", *members] if members else []
 
 
 def machine_names(plan: Plan) -> list[str]:
-    """Every machine of a run but the harness."""
+    """Return every machine of a run except the harness."""
     return plan.shape.nodes + plan.shape.nameserver_names + client_names(plan)
 
 
 def labels_in(text: str) -> list[str]:
-    """Labels that a target names (`@k`)."""
+    """Return the labels in a target (`@k`)."""
     return [part[1:] for part in text.split(",") if part.startswith("@")]
 
 
 def check_target(text: str, plan: Plan, labels: list[str]) -> None:
-    """Raises `ScenarioError` for a target that no moment of this plan can have."""
+    """Raise `ScenarioError` for a target that no moment of this plan can have."""
     names = machine_names(plan)
     for part in text.split(","):
         if part.startswith("@"):

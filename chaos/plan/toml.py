@@ -1,6 +1,6 @@
-"""Scenarios as files of TOML.
+"""Scenarios as TOML files.
 
-A file is a family: a seed makes a plan of it, so what is left to chance (`[weather] swarm`,
+A file is a family: a seed makes a plan of it, so all that is left to chance (`[weather] swarm`,
 `[generate]`) is drawn from the seed. Keys: chaos.md 4.3. `[quick]`, `[sim]` and `[process]` hold
 keys that replace others in short runs and on those backends.
 """
@@ -26,7 +26,7 @@ VARIANTS: Final = ("quick", *BACKENDS)
 
 
 def read_file(path: Path) -> Family:
-    """The scenario in a file. Raises `ScenarioError`."""
+    """Return the scenario in a file. Raises `ScenarioError`."""
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -35,7 +35,7 @@ def read_file(path: Path) -> Family:
 
 
 def read_toml(content: str, source: str, *, name: str = "") -> Family:
-    """The scenario in a text of TOML. Raises `ScenarioError` with file and key."""
+    """Return the scenario in a TOML text. Raises `ScenarioError` with file and key."""
     try:
         values = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
@@ -44,27 +44,28 @@ def read_toml(content: str, source: str, *, name: str = "") -> Family:
 
 
 def family_of(values: object, source: str, *, name: str = "") -> Family:
-    """The scenario in nested tables; every variant of it is compiled once, to find mistakes."""
+    """Return the scenario in nested tables; every variant of it is compiled once, to find
+    mistakes."""
     top = Table(values, f"{source}: ")
-    given = top.take("name", read.text, name)
-    if not given:
+    family_name = top.take("name", read.text, name)
+    if not family_name:
         raise top.error("name", "is required")
     backends = top.take("backends", read.list_of(read.one_of(*BACKENDS)), list(BACKENDS))
     seeds = top.take("seeds", read.map_of(read.whole), {})
     for backend in seeds:
         if backend not in BACKENDS:
-            known = ", ".join(BACKENDS)
-            raise top.error(f"seeds.{backend}", f"no backend given; choose from {known}")
+            choices = ", ".join(BACKENDS)
+            raise top.error(f"seeds.{backend}", f"no backend given; choose from {choices}")
     needs = top.take("needs", read.list_of(read.text), [])
     for capability in needs:
         if capability not in CAPABILITIES:
             raise top.error("needs", unknown("capability", capability, list(CAPABILITIES)))
 
     def make(seed: int, backend: str, quick: bool) -> Plan:
-        return _compile(top.values, source, given, seed, backend, quick)
+        return _compile(top.values, source, family_name, seed, backend, quick)
 
     family = Family(
-        name=given,
+        name=family_name,
         description=top.take("description", read.text, ""),
         backends=tuple(backends),
         seeds=seeds,
@@ -89,7 +90,7 @@ def _compile(
         merged = _merge(merged, changes)
     top = Table(merged, f"{source}: ")
     for key in ("name", "description", "backends", "seeds", "needs", *VARIANTS):
-        top.take(key, lambda found: found, None)
+        top.take(key, lambda value: value, None)
     try:
         plan = _plan(top, name, seed)
         if quick and "quick" not in values:
@@ -128,13 +129,13 @@ def _plan(top: Table, name: str, seed: int) -> Plan:
     plan = replace(plan, **top.table("calm").fields(read.CALM, plan))
     if "generate" in top:
         plan = _generated(top.table("generate"), plan)
-    top.take("generate", lambda found: found, None)
+    top.take("generate", lambda value: value, None)
     top.done()
     return plan
 
 
 def _setting(value: object) -> str:
-    """A line of `broker.conf`; TOML's numbers and truths are written as RocketMQ writes them."""
+    """Return a value of `broker.conf`, with numbers and booleans as RocketMQ writes them."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else read.text(value)

@@ -5,7 +5,7 @@ from typing import Final
 
 _NUMBER: Final = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([A-Za-zµ%]*)")
 PARTS: Final = {"us": 1e6, "µs": 1e6, "ms": 1e3, "s": 1.0}
-"""How many of a unit make a second: dividing by it rounds right, multiplying by 1e-6 does not."""
+"""Number of each unit in a second: dividing by it rounds right, multiplying by 1e-6 does not."""
 SECONDS: Final = {"m": 60.0, "min": 60.0, "h": 3600.0}
 BYTES: Final = {
     "": 1,
@@ -20,7 +20,8 @@ BYTES: Final = {
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. Raises `ValueError` for anything but a number with a unit of time (or plain 0)."""
+    """Return seconds. Raises `ValueError` for anything but a number with a unit of time (or plain
+    0)."""
     number, unit = _split(text, "a duration such as 200ms or 3s")
     if unit not in SECONDS and unit not in PARTS and not (number == 0 and not unit):
         raise ValueError(f"{text!r} needs a unit of time: {', '.join([*PARTS, *SECONDS])}")
@@ -28,7 +29,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Bytes. Raises `ValueError`."""
+    """Return bytes. Raises `ValueError`."""
     number, unit = _split(text, "a size such as 64KiB")
     if unit not in BYTES:
         raise ValueError(f"{text!r} has an unknown unit: one of {', '.join(filter(None, BYTES))}")
@@ -36,7 +37,7 @@ def parse_size(text: str) -> int:
 
 
 def show_duration(seconds: float) -> str:
-    """The shortest text that reads back to the same number of microseconds."""
+    """Return the shortest text that reads back to the same number of microseconds."""
     micros = round(seconds * 1e6)
     if micros % 1000:
         return f"{micros}us"
@@ -47,15 +48,15 @@ def show_duration(seconds: float) -> str:
 
 
 def show_size(size: int) -> str:
-    """Bytes in the largest binary unit that divides them."""
+    """Return bytes in the largest binary unit that divides them."""
     for unit in ("GiB", "MiB", "KiB"):
         if size and size % BYTES[unit] == 0:
             return f"{size // BYTES[unit]}{unit}"
     return f"{size}B"
 
 
-def _split(text: str, what: str) -> tuple[float, str]:
-    found = _NUMBER.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is not {what}")
-    return float(found[1]), found[2]
+def _split(text: str, kind: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not {kind}")
+    return float(match[1]), match[2]

@@ -1,7 +1,7 @@
-"""The verbs of scenarios as methods that a type checker knows.
+"""The verbs of scenarios as methods, for type checkers.
 
-Scenarios and the plugin's `chaos` have them, each with another result: a step on a plan's list, a
-fault to be awaited.
+Scenarios and the plugin's `chaos` both have them, with different results: a step in a plan's list,
+or a fault to be awaited.
 """
 
 import math
@@ -22,7 +22,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(slots=True)
 class Handle:
-    """A step that others may come after."""
+    """Reference to a step, for steps that come after it."""
 
     label: str
 
@@ -31,7 +31,7 @@ class Handle:
 
 
 class VerbMethod(Protocol[R_co]):
-    """A verb: the target, a second target where there is one, and the verb's words by name."""
+    """A verb: the target, a second target if it has one, and the verb's words by name."""
 
     def __call__(
         self,
@@ -43,7 +43,8 @@ class VerbMethod(Protocol[R_co]):
         p: float = 1.0,
         **words: object,
     ) -> R_co:
-        """`for_` in seconds, `p` the share of runs that take it; `slow_fsync=300 * ms`, ..."""
+        """Carry it out; `for_` in seconds, `p` the share of runs that take it; `slow_fsync=300 *
+        ms`, ..."""
         ...
 
 
@@ -80,7 +81,7 @@ class VerbMethods(ABC, Generic[R]):
 
     @abstractmethod
     def _take(self, step: Step) -> R:
-        """What calling a verb gives."""
+        """Return the result of a call of a verb."""
 
     def _unknown(self, name: str) -> Exception:
         return ScenarioError(unknown("fault", name, VERBS))
@@ -117,7 +118,7 @@ class VerbMethods(ABC, Generic[R]):
 
 
 def seconds_of(value: float) -> float:
-    """A time in seconds, checked. Raises `ScenarioError`."""
+    """Return a time in seconds, checked. Raises `ScenarioError`."""
     is_wrong = isinstance(value, bool) or not isinstance(value, int | float)
     if is_wrong or not 0 <= value < math.inf:
         raise ScenarioError(f"{value!r} is not a time; write 3 * s or 200 * ms")
@@ -125,9 +126,9 @@ def seconds_of(value: float) -> float:
 
 
 def _words(verb: str, words: Mapping[str, object]) -> dict[str, Any]:
-    """Arguments as a step holds them."""
+    """Return the arguments in the form of a step."""
     takes = VERBS[verb].takes
-    held: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in words.items():
         word = name.replace("_", "-")
         if word not in takes:
@@ -138,14 +139,14 @@ def _words(verb: str, words: Mapping[str, object]) -> dict[str, Any]:
         if parse is None:
             if value is not True:
                 raise ScenarioError(f"{verb}({name}={value!r}): must be True or False")
-            held[word] = True
+            arguments[word] = True
         elif parse is parse_duration and not isinstance(value, str):
-            held[word] = seconds_of(value)  # type: ignore[arg-type]
+            arguments[word] = seconds_of(value)  # type: ignore[arg-type]
         elif parse is parse_size and isinstance(value, int):
-            held[word] = value
+            arguments[word] = value
         else:
             try:
-                held[word] = parse(str(value))
+                arguments[word] = parse(str(value))
             except ValueError as error:
                 raise ScenarioError(f"{verb}({name}={value!r}): {error}") from None
-    return held
+    return arguments

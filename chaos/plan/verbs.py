@@ -1,7 +1,7 @@
-"""The faults and operations that a step can name, and what each takes.
+"""The faults and operations that a step can name, and their arguments.
 
-One row for each verb: the words behind its target, whether it has a second target, whether it may
-last (`for`), and the capability it needs of the backend (chaos.md 3.5).
+One row for each verb: the words after its target, whether it has a second target, whether it may
+last (`for`), and the capability of the backend that it needs (chaos.md 3.5).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ def _share(text: str) -> float:
 
 
 def _count(text: str) -> str:
-    """A number, or `rand:LOW..HIGH`, which is drawn when the step is due."""
+    """Check a number, or `rand:LOW..HIGH`, which is drawn when the step is due."""
     low, _, high = text.removeprefix("rand:").partition("..")
     if not low.isdigit() or (text.startswith("rand:") and not high.isdigit()):
         raise ValueError(f"{text!r} is neither a number nor rand:LOW..HIGH")
@@ -42,10 +42,10 @@ def _setting(text: str) -> str:
     return text
 
 
-def _one_of(*known: str) -> Parse:
+def _one_of(*words: str) -> Parse:
     def parse(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"{text!r} is not one of {', '.join(known)}")
+        if text not in words:
+            raise ValueError(f"{text!r} is not one of {', '.join(words)}")
         return text
 
     return parse
@@ -53,19 +53,19 @@ def _one_of(*known: str) -> Parse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """What a step of this name looks like."""
+    """Form of the steps with a verb."""
 
     needs: str = ""
-    """Capability; empty for what every backend can."""
+    """Capability; empty if every backend has it."""
     takes: Mapping[str, Parse | None] = field(default_factory=dict)
-    """Words behind the target: a word alone (None), or a word and its value."""
+    """Words after the target: a word alone (None), or a word and its value."""
     word_needs: Mapping[str, str] = field(default_factory=dict)
-    """Word -> capability that it takes beside the verb's."""
+    """Word -> capability that it needs in addition to the verb's."""
     one_of: tuple[str, ...] = ()
     """Exactly one of these words is required."""
     has_second: bool = False
     lasts: bool = False
-    """Whether it may be undone after a time."""
+    """True if it may be undone after a time."""
     help: str = ""
 
 
@@ -80,9 +80,9 @@ DiskKind = Literal[
     "eio-read",
     "no-descriptors",
 ]
-"""What a disk can be made to do wrong."""
+"""Faults of a disk."""
 RegisterFault = Literal["delete", "old", "damage"]
-"""What becomes of a controller's register; `old`: the copy that was taken of it last is there."""
+"""Faults of a controller's register; `old` replaces it by the copy that was taken last."""
 _CUT_MODES: Final = {"random": None, "strict": None, "prefix": None, "reorder": None}
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -92,7 +92,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         takes={"stale-table": None, "down": None, "set": _setting},
         word_needs={"stale-table": "nameserver.stale"},
         help="start what is down; a running node is stopped first, or left alone with `down`; with"
-        " `set KEY=VALUE` another setting from now on, its own again without a value",
+        " `set KEY=VALUE` another setting from now on, the usual one without a value",
     ),
     "pause": Verb(needs="proc.pause", lasts=True, help="SIGSTOP"),
     "powercut": Verb(
@@ -168,21 +168,21 @@ VERBS: Final[Mapping[str, Verb]] = {
         },
         word_needs={"powercut": "disk.powercut"},
         one_of=KINDS,
-        help="end a node (by SIGKILL, or as said) and damage its store: one bit of a field or file,"
-        " a range of zeros, a cut, a lost file, one from an old copy, a sector written to the wrong"
-        " place, names that do not belong there; `last`: the last record or file",
+        help="end a node (by SIGKILL, unless told otherwise) and damage its store: one bit of a"
+        " field or file, a range of zeros, a truncation, a lost file, an old copy, a sector written"
+        " to the wrong place, names that do not belong there; `last`: the last record or file",
     ),
-    "repair": Verb(help="wipe and start a node that reported damage, a master after a promotion"),
+    "repair": Verb(help="wipe and start a node that reported damage; a master after a promotion"),
     "crowd": Verb(
         lasts=True,
         takes={"count": int},
         one_of=("count",),
-        help="open so many idle connections to each port of a node",
+        help="open this many idle connections to each port of a node",
     ),
     "hostile": Verb(
         lasts=True,
-        help="a peer on the replication port that reports what it never got; in a group with"
-        " failover one that comes as each replica and says what none does (FENCE, DATA, garbage)",
+        help="a peer on the replication port that acknowledges what it never got; in a group with"
+        " failover one that poses as each replica and sends what none does (FENCE, DATA, garbage)",
     ),
     "clock": Verb(
         needs="clock.jump",
@@ -205,7 +205,8 @@ VERBS: Final[Mapping[str, Verb]] = {
         needs="proc.twin", help="operator's error: start a second process on a running node's store"
     ),
     "handover": Verb(
-        needs="failover", help="operator: another replica leads that has all of the leader's log"
+        needs="failover",
+        help="operator: hand over to another replica that has all of the leader's log",
     ),
     "register": Verb(
         needs="failover",
@@ -213,12 +214,12 @@ VERBS: Final[Mapping[str, Verb]] = {
         takes=dict.fromkeys(("copy", *get_args(RegisterFault))),
         one_of=("copy", *get_args(RegisterFault)),
         help="a nameserver's register of groups is copied, deleted, replaced by that copy, or"
-        " damaged; in the end an operator brings the newest one back",
+        " damaged; in the end an operator restores the newest one",
     ),
     "force": Verb(
         needs="failover",
-        help="operator: a replica leads whatever it lacks (force-leader); a lost register is not"
-        " brought back then",
+        help="operator: make a replica the leader, whatever it lacks (force-leader); a lost"
+        " register is not restored then",
     ),
     "heal": Verb(help="heal all links and disks"),
 }

@@ -385,7 +385,7 @@ class Actions:
                 await self.nodes.kill(name)
             await self._backend.settled(name)
             hit = await self._backend.damage(name, damage)
-            fields = {"hit": hit.what, "kind": kind, "untold": hit.is_unseen}
+            fields = {"hit": hit.place, "kind": kind, "untold": hit.is_unseen}
             self._backend.history.event(Function.NODE, name, "damaged", fields)
             self.nodes.damaged_now(name)
         return Done(names=names, undo=_each(names, self.nodes.start))
