@@ -1,1 +1,1 @@
-"""Where a cluster runs: in simulation, as processes, in containers, or as another broker."""
+"""Backends of a run: simulation, processes, containers, or another broker."""

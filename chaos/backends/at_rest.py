@@ -1,6 +1,7 @@
-"""Damage to a store at rest: what goes wrong with files while no process looks.
+"""Damage to the files of a store at rest, while no process has them open.
 
-The files come from a backend; what is hit is drawn from the run's seed. Source: chaos.md 3.2.
+The files come from a backend; the place of the damage is drawn from the run's seed. Source:
+chaos.md 3.2.
 """
 
 from dataclasses import dataclass
@@ -29,20 +30,20 @@ ZEROED_MAX: Final = 4096
 
 
 class StoreFiles(Protocol):
-    """Files of a store that nothing has open, by their paths below its directory."""
+    """Files of a store that no process has open, by their paths below its directory."""
 
     def paths(self) -> list[str]:
-        """All of them, sorted."""
+        """Return all paths, sorted."""
 
     def read(self, path: str) -> bytes: ...
 
     def write(self, path: str, data: bytes) -> None:
-        """Give a file these bytes, on disk at once; makes it if it is not there."""
+        """Write a file, synced at once; created if absent."""
 
     def remove(self, path: str) -> None: ...
 
 
-class FilesAtRest:
+class DirectoryFiles:
     """The files of a directory (`StoreFiles`)."""
 
     def __init__(self, root: Path) -> None:
@@ -69,13 +70,13 @@ class FilesAtRest:
 class Record:
     path: str
     at: int
-    """Where it begins in its file, bytes."""
+    """Position in its file, bytes."""
     size: int
 
 
 def records(files: StoreFiles) -> list[Record]:
-    """The whole records of the log, in order."""
-    found = []
+    """Return the complete records of the log, in order."""
+    complete = []
     for path in _paths(files, "log"):
         data, at = files.read(path), 0
         if not (name := path.rpartition("/")[2]).isdigit():
@@ -84,22 +85,22 @@ def records(files: StoreFiles) -> list[Record]:
             head = HEAD.unpack_from(data, at)
             if head[6] != int(name) + at or head[0] < HEAD.size:
                 break
-            found.append(Record(path, at, head[0]))
+            complete.append(Record(path, at, head[0]))
             at += head[0]
-    return found
+    return complete
 
 
 def inflict(files: StoreFiles, damage: Damage, random: Random) -> Hit:
-    """Damage a store."""
+    """Damage a store. Return what was hit."""
     if damage.kind == "stray":
         for path in STRAYS:
             files.write(path, b"not a file of the store")
         return Hit(", ".join(STRAYS))
     if damage.kind == "flip" and damage.where not in FILES:
-        found = records(files)
-        if not found:
+        complete = records(files)
+        if not complete:
             return Hit()
-        record = found[-1] if damage.last else random.choice(found)
+        record = complete[-1] if damage.last else random.choice(complete)
         byte = record.at + _byte(files, record, damage.where, random)
         return _flip(files, record.path, byte, random)
     paths = [path for path in _paths(files, damage.where) if files.read(path).strip(b"\0")]
@@ -126,8 +127,12 @@ def inflict(files: StoreFiles, damage: Damage, random: Random) -> Hit:
 def _range(
     files: StoreFiles, damage: Damage, path: str, written: int, length: int, random: Random
 ) -> tuple[int, int]:
-    """What is overwritten: from the beginning of a record on where the file is a log segment."""
-    begins = [one.at for one in records(files) if one.path == path] if damage.where == "log" else []
+    """Return the range to overwrite; in a log segment it begins at a record."""
+    begins = (
+        [record.at for record in records(files) if record.path == path]
+        if damage.where == "log"
+        else []
+    )
     begin = random.choice(begins[-1:] if damage.last else begins) if begins else 0
     if damage.kind == "old":  # an old copy of a preallocated file ends in zeros
         return (begin if begins else random.randrange(written)), length
@@ -140,7 +145,7 @@ def _range(
 
 
 def _misdirected(data: bytearray, begin: int, end: int, random: Random, damage: Damage) -> bytes:
-    """What comes to stand in a range: zeros, or a sector that was meant for another place."""
+    """Return the new bytes of a range: zeros, or a sector that belongs elsewhere."""
     if damage.kind != "misdirect":
         return bytes(end - begin)
     source = random.randrange(0, len(data), SECTOR)
@@ -150,47 +155,57 @@ def _misdirected(data: bytearray, begin: int, end: int, random: Random, damage: 
 def _flip(files: StoreFiles, path: str, byte: int, random: Random) -> Hit:
     data = bytearray(before := files.read(path))
     data[byte] ^= 1 << random.randrange(8)
-    hit = [one for one in records(files) if one.path == path and 0 <= byte - one.at < one.size]
+    hit = [
+        record
+        for record in records(files)
+        if record.path == path and 0 <= byte - record.at < record.size
+    ]
     files.write(path, bytes(data))
-    unseen = any(_is_unseen(files, before, bytes(data), one) for one in hit)
+    unseen = any(_is_unseen(files, before, bytes(data), record) for record in hit)
     return Hit(f"{path} byte {byte}", unseen)
 
 
 def _is_unseen(files: StoreFiles, before: bytes, after: bytes, record: Record) -> bool:
-    """Whether an altered record still is a good one for all that a node can compare it with."""
+    """Return whether an altered record is still valid for all that a node can compare it with."""
     offset = int(record.path.rpartition("/")[2]) + record.at
-    one, other = (dissect(data, record.at, offset) for data in (before, after))
-    if isinstance(one, Fault) or isinstance(other, Fault) or _repeated(one) != _repeated(other):
+    original, altered = (dissect(data, record.at, offset) for data in (before, after))
+    if isinstance(original, Fault) or isinstance(altered, Fault):
         return False
-    return _place(one) == _place(other) or not _tells_its_place(files, one, other)
+    if _repeated(original) != _repeated(altered):
+        return False
+    return _place(original) == _place(altered) or not _is_exposed(files, original, altered)
 
 
 def _repeated(record: Good) -> tuple[object, ...]:
-    """What the index repeats of a record, and the next record: where it ends."""
+    """Return what other files repeat of a record: its end (the next record) and its properties (the
+    index)."""
     return record.size, [record.properties.get(name) for name in REPEATED]
 
 
 def _place(record: Good) -> tuple[tuple[object, ...], int]:
-    """What a queue repeats of a record, by where it has it: which queue, if any has it, and where
-    in that."""
+    """Return what a consume queue repeats of a record: its queue, if it has a unit at all, and its
+    offset in the queue."""
     kind = record.sys_flag & TRANSACTION_MASK
     has_unit = kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
     return (record.topic, record.queue_id, has_unit), record.queue_offset
 
 
-def _tells_its_place(files: StoreFiles, record: Good, altered: Good) -> bool:
-    """Whether the queue that is there has a record, or gets it at the next start, beside those that
-    say what is due: not that of a topic that was deleted, made again or not (seed 1330256). The
-    last record of a queue lacks nowhere when it goes to another one."""
+def _is_exposed(files: StoreFiles, record: Good, altered: Good) -> bool:
+    """Return whether a consume queue, as it is or as the next start rebuilds it, would expose the
+    altered record: a unit points at it, or a gap shows before the next one.
+
+    The units of a deleted topic expose nothing, even if it was created again. When a queue's last
+    record moves to another queue, no gap shows.
+    """
     units: set[int] = set()
     for path in _paths(files, "queue"):
         kind, *place, name = path.split("/")
         form = BATCH_UNIT if kind.startswith("batch") else UNIT
         if name.isdigit() and place == [record.topic, str(record.queue_id)]:
             data = files.read(path)
-            found = form.iter_unpack(data[: len(data) // form.size * form.size])
-            units |= {unit[0] for unit in found if unit[1] not in (0, PRE_BLANK_SIZE)}
-    # Behind the durable mark a start dispatches anew, whatever the units say.
+            unpacked = form.iter_unpack(data[: len(data) // form.size * form.size])
+            units |= {unit[0] for unit in unpacked if unit[1] not in (0, PRE_BLANK_SIZE)}
+    # After the durable mark a start dispatches again, whatever the units say.
     mark = decode_mark(files.read(CKPT_NAME)) if CKPT_NAME in files.paths() else None
     if record.offset in units and (mark is None or record.offset < mark.offset):
         return True
@@ -200,18 +215,20 @@ def _tells_its_place(files: StoreFiles, record: Good, altered: Good) -> bool:
 
 
 def _has_next(files: StoreFiles, record: Good) -> bool:
-    """Whether a later record is of the same queue."""
+    """Return whether a later record is of the same queue."""
     data = {path: files.read(path) for path in _paths(files, "log")}
-    for one in records(files):
-        offset = int(one.path.rpartition("/")[2]) + one.at
-        found = dissect(data[one.path], one.at, offset) if offset > record.offset else None
-        if isinstance(found, Good) and _place(found)[0] == _place(record)[0]:
+    for candidate in records(files):
+        offset = int(candidate.path.rpartition("/")[2]) + candidate.at
+        later = (
+            dissect(data[candidate.path], candidate.at, offset) if offset > record.offset else None
+        )
+        if isinstance(later, Good) and _place(later)[0] == _place(record)[0]:
             return True
     return False
 
 
 def _byte(files: StoreFiles, record: Record, field: str, random: Random) -> int:
-    """A byte of a field, in its record."""
+    """Return a random byte of a field, as position in its record."""
     body_at = FIELDS["body"][0]
     head = files.read(record.path)[record.at : record.at + body_at]
     body = int.from_bytes(head[-4:], "big")
@@ -222,6 +239,6 @@ def _byte(files: StoreFiles, record: Record, field: str, random: Random) -> int:
 
 
 def _paths(files: StoreFiles, kind: str) -> list[str]:
-    # What was put aside has the path that it had there, and is nobody's any more.
+    # Files that were put aside keep their path below that folder, and are not part of the store.
     live = (path for path in files.paths() if not path.startswith(CUT_DIR))
     return [path for path in live if fnmatchcase(path, FILES[kind])]

@@ -1,8 +1,8 @@
 """A cluster in containers, behind the seam that every backend has.
 
-It is a cluster of processes whose nodes and nameservers are programs in containers: the same
-machines (disks on the host, bound into the container), the same clients in this process, the same
-order of things. What differs is how a program is started, stopped, frozen and limited.
+It is a cluster of processes whose nodes and nameservers are programs in containers: with the same
+machines (disks on the host, bound into the container), the same clients in this process, and the
+same sequences of actions. It differs in how a program is started, stopped, frozen and limited.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from rocketbed.host.program import PRELOAD
 
 
 class DockerBackend(ProcessBackend):
-    """One run's containers. An async context manager: leaving it removes what is left."""
+    """Containers of one run. An async context manager: leaving it removes those that remain."""
 
     name = "docker"
 
@@ -53,7 +53,7 @@ class DockerBackend(ProcessBackend):
     def _process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
     ) -> Launched:
-        (own / "log").touch()  # looked at while the container starts
+        (own / "log").touch()  # read while the container starts
         spec = Spec(
             image=self._image,
             command=logged(command),
@@ -82,7 +82,7 @@ class DockerHost(ProcessHost):
         self._image = image
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
-        """The switch where it can be had, else a bridge. Raises `HostError`."""
+        """Return the switch if it is available, else a bridge. Raises `HostError`."""
         if net == "proxy":
             raise HostError("--net proxy is for processes; containers have switch or plain")
         if not is_switch(net, instead="plain"):
@@ -94,5 +94,6 @@ class DockerHost(ProcessHost):
 
 
 def contained_command(*arguments: str) -> list[str]:
-    """The command line of one of our programs within the image; it ends with its container."""
+    """Return the command line of one of our programs within the image; it ends with its
+    container."""
     return [PYTHON, "-P", "-m", "rocketbed.host.parent_death", "1", *arguments]

@@ -1,8 +1,8 @@
-"""The network between containers: the testbed's own switch, or a bridge of Docker's.
+"""The network between containers: the testbed's own switch, or a Docker bridge.
 
 With the switch, each machine is a small container that does nothing but hold a network namespace,
-as the machine's kernel would; nodes join it. A killed node's connections are reset by it, and a
-power cut takes it away. Docker's bridge needs no root and has no faults.
+as the machine's kernel would; nodes join it. It resets the connections of a killed node, and a
+power cut removes it. The Docker bridge needs no root and has no faults.
 """
 
 from collections.abc import Sequence
@@ -40,11 +40,11 @@ class ContainerSwitchFabric(SwitchFabric):
         return self
 
     def network(self, machine: str) -> str:
-        """What Docker is told."""
+        """Return Docker's name of the machine's network."""
         return f"container:{self._holders[machine].id}"
 
     def container_address(self, machine: str) -> None:
-        """The container that holds the machine has it."""
+        """Return None: the address belongs to the container that holds the machine's network."""
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
         return list(command)
@@ -89,7 +89,7 @@ class ContainerSwitchFabric(SwitchFabric):
 
 
 class BridgeFabric(HealthyLinks):
-    """A network of Docker's with an address for each machine; no faults."""
+    """A Docker network with an address for each machine; no faults."""
 
     name = "bridge"
     instead = "the containers are on a bridge of Docker's: choose --net switch (root)"

@@ -1,1 +1,1 @@
-"""Brokers that are not ours, as the cluster under test (docs/guides/foreign.md)."""
+"""Brokers of other projects as the cluster under test (docs/guides/foreign.md)."""

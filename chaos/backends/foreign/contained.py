@@ -1,4 +1,4 @@
-"""A real RocketMQ in containers: the host that `--backend docker --target ...` runs on."""
+"""A real RocketMQ in containers: the host of `--backend docker --target ...`."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -20,19 +20,21 @@ NO_CLOCK: Final = "this system's libfaketime cannot be loaded into the programs 
 
 
 class ContainedRocketMQ(RocketMQSoftware):
-    """The same commands, without what ties a process to the harness: a container ends anyway."""
+    """The same commands, without the tie to the harness: a container ends anyway."""
 
     moves_clock = True
-    """Whether libfaketime works in the image."""
+    """True if libfaketime works in the image."""
 
     def lacks(self, capability: str) -> str | None:
-        """Besides what Java lacks: clocks, where libfaketime and the image do not go together."""
+        """Return what is missing in addition to Java's limits: clocks, if libfaketime does not work
+        in the image."""
         if capability == "clock.jump" and not self.moves_clock:
             return NO_CLOCK
         return super().lacks(capability)
 
     def is_clean(self, code: int | None) -> bool:
-        """Docker tells Java's 143 and an end by SIGTERM as the same number."""
+        """Return true also for an end by SIGTERM, which Docker reports with the same number as
+        Java's 143."""
         return code == -signal.SIGTERM or super().is_clean(code)
 
     def _launched(self, command: Sequence[str]) -> list[str]:
@@ -40,35 +42,37 @@ class ContainedRocketMQ(RocketMQSoftware):
 
 
 class ForeignDockerBackend(DockerBackend):
-    """One run's containers of other software."""
+    """Containers of one run with other software."""
 
     def _process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
     ) -> Launched:
-        left = without_shim(dict(environment))
+        reduced = without_shim(dict(environment))
         if self.lacks("clock.jump") == NO_CLOCK:
-            left.pop(PRELOAD, None)
-        return super()._process(name, command, left, own)
+            reduced.pop(PRELOAD, None)
+        return super()._process(name, command, reduced, own)
 
 
 class ForeignDockerHost(DockerHost):
     """Brokers and nameservers in containers of one image."""
 
-    def __init__(self, daemon: Daemon, found: ImageInstallation, mode: Mode) -> None:
-        super().__init__(daemon, found.image)
-        self._found = found
+    def __init__(self, daemon: Daemon, installation: ImageInstallation, mode: Mode) -> None:
+        super().__init__(daemon, installation.image)
+        self._installation = installation
         self._mode = mode
 
     def backend(self, setup: SetUp) -> DockerBackend:
-        software = ContainedRocketMQ(self._found.jars, self._mode, setup.fabric, setup.plan)
-        software.moves_clock = self._found.moves_clock
-        return ForeignDockerBackend(self._daemon, self._image, setup, software, self._found.owner)
+        software = ContainedRocketMQ(self._installation.jars, self._mode, setup.fabric, setup.plan)
+        software.moves_clock = self._installation.moves_clock
+        return ForeignDockerBackend(
+            self._daemon, self._image, setup, software, self._installation.owner
+        )
 
 
 def ready_target(daemon: Daemon, target: str, say: Say = lambda line: None) -> ImageInstallation:
-    """The image that a target names: pulled, or built, if it has to be. Blocks.
+    """Return the image that a target names: pulled or built if necessary. Blocks.
 
-    Raises `DockerError`, `ScenarioError` for a text that names nothing.
+    Raises `DockerError`, and `ScenarioError` for a text that is not a target.
     """
     kind, _, name = target.partition(":")
     if kind == IMAGE_KIND and name:

@@ -1,9 +1,9 @@
-"""A real RocketMQ in an image: somebody's own, or one that is made here of its jars.
+"""A real RocketMQ in an image: a user's own, or one that is built here from its jars.
 
-Images of RocketMQ differ in where Java and the jars are, in the Java (8 in those of its makers) and
-in the user. So the image itself is asked, by a shell script that runs in it as the user that will
-run the brokers. Its start scripts are not used: they choose the heap by the machine's memory and
-stand between Docker and the program's signals.
+Images of RocketMQ differ in the places of Java and the jars, in the Java version (8 in the official
+ones) and in the user. So a shell script inspects the image from inside, as the user that will run
+the brokers. The image's start scripts are not used: they choose the heap by the machine's memory
+and stand between Docker and the program's signals.
 """
 
 import hashlib
@@ -68,27 +68,28 @@ done
 
 @dataclass(frozen=True, slots=True)
 class ImageInstallation:
-    """An image, and what is where in it."""
+    """An image, and its layout."""
 
     image: str
-    """Its id, which stays when the name goes to another one."""
+    """Its id, which stays when the name moves to another image."""
     jars: Installation
     owner: Owner
-    """As whom its programs run."""
+    """User that its programs run as."""
     moves_clock: bool = True
-    """Whether this system's libfaketime works in it: its C library may be another one, or older."""
+    """True if this system's libfaketime works in it; with another or older C library it may not."""
 
 
 def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageInstallation:
-    """Somebody's image, pulled if it has to be. Blocks. Raises `DockerError` for one without Java,
-    without RocketMQ 5, or that is neither there nor to be had.
+    """Inspect a user's image, pulled if necessary. Blocks.
+
+    Raises `DockerError` for an image without Java or RocketMQ 5, or that is not available.
     """
     row = pulled_image(daemon, name, say)
     user = user_for(str((row.get("Config") or {}).get("User") or ""))
     try:
         clock = find_library()
     except HostError:
-        clock = ""  # as a machine will say that is to have one
+        clock = ""  # a machine that needs a clock reports it missing
     code, text = output_of(
         daemon,
         str(row["Id"]),
@@ -109,12 +110,13 @@ def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageIn
 def image_of(
     daemon: Daemon, installation: Installation, say: Say = lambda line: None
 ) -> ImageInstallation:
-    """An image of these jars and Debian's Java, built if need be. Blocks. Raises `DockerError`."""
+    """Return an image of these jars and Debian's Java, built if necessary. Blocks. Raises
+    `DockerError`."""
     name = f"{NAME}:{installation.version}"
     recipe = _DOCKERFILE.format(version=installation.version, owner=OURS)
     digest = _digest(recipe, installation.lib)
-    found = found_image(daemon, name)
-    if found is None or found[1] != digest:
+    built = found_image(daemon, name)
+    if built is None or built[1] != digest:
         say(f"building {name}")
         with tempfile.TemporaryFile() as context:
             _pack(recipe, installation.lib, context)
@@ -124,7 +126,7 @@ def image_of(
 
 
 def user_for(own: str) -> str:
-    """Whom Docker is told, when an image names `own`: that one, or ours in place of root.
+    """Return the user for Docker, if an image names `own`: that one, or ours in place of root.
 
     A harness that is not root can only run what belongs to itself.
     """
@@ -134,47 +136,48 @@ def user_for(own: str) -> str:
 
 
 def read_layout(name: str, text: str) -> tuple[Installation, Owner]:
-    """From what the script printed. Raises `DockerError` that says what the image has not."""
+    """Parse the output of the script. Raises a `DockerError` that says what the image lacks."""
     rows = [line.partition(" ") for line in text.splitlines()]
-    told: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for key, _, value in rows:
-        told.setdefault(key, []).append(value)
-    user, group = told["user"][0].split()
-    who = f"that its user {user} can read"
-    if "java" not in told:
+        values.setdefault(key, []).append(value)
+    user, group = values["user"][0].split()
+    condition = f"that its user {user} can read"
+    if "java" not in values:
         raise DockerError(
-            f"the image {name} has no java {who}: not in JAVA_HOME, PATH, /opt/java, /usr/lib/jvm"
+            f"the image {name} has no java {condition}: not in JAVA_HOME, PATH, /opt/java,"
+            " /usr/lib/jvm"
         )
-    release = _RELEASE.search("\n".join(told.get("says", [])))
+    release = _RELEASE.search("\n".join(values.get("says", [])))
     if release is None or int(release[1]) < JAVA_MIN:
-        says = " ".join(told.get("says", ["nothing"]))
+        answer = " ".join(values.get("says", ["nothing"]))
         raise DockerError(
-            f"the image {name} has no Java {JAVA_MIN} or newer; its java says: {says}"
+            f"the image {name} has no Java {JAVA_MIN} or newer; its java says: {answer}"
         )
-    if "lib" not in told:
+    if "lib" not in values:
         raise DockerError(
-            f"the image {name} has no RocketMQ {who}: no lib/rocketmq-broker-VERSION.jar in"
+            f"the image {name} has no RocketMQ {condition}: no lib/rocketmq-broker-VERSION.jar in"
             " ROCKETMQ_HOME, its working directory, /home/rocketmq, /opt"
         )
     for part in NEEDED:
-        if not any(re.fullmatch(rf"{part}-\d.*\.jar", jar) for jar in told["jar"]):
+        if not any(re.fullmatch(rf"{part}-\d.*\.jar", jar) for jar in values["jar"]):
             raise DockerError(
-                f"the image {name} has no {part}-VERSION.jar in {told['lib'][0]}: it must be a"
+                f"the image {name} has no {part}-VERSION.jar in {values['lib'][0]}: it must be a"
                 " complete RocketMQ 5"
             )
-    found = Installation(
-        version_of(told["jar"]),
-        Path(told["lib"][0]),
-        java=told["java"][0],
+    installation = Installation(
+        version_of(values["jar"]),
+        Path(values["lib"][0]),
+        java=values["java"][0],
         java_release=int(release[1]),
     )
-    return found, Owner(int(user), int(group))
+    return installation, Owner(int(user), int(group))
 
 
 def moves_clock(text: str) -> bool:
-    """Whether a clock that was to be ten days ahead was, by what the script printed."""
-    found = re.search(r"^clock (\d+) (\d+)$", text, re.M)
-    return found is not None and int(found[2]) - int(found[1]) > DAYS_S / 2
+    """Return whether, by the script's output, a clock that should be ten days ahead was."""
+    match = re.search(r"^clock (\d+) (\d+)$", text, re.M)
+    return match is not None and int(match[2]) - int(match[1]) > DAYS_S / 2
 
 
 def _digest(recipe: str, lib: Path) -> str:
@@ -185,7 +188,8 @@ def _digest(recipe: str, lib: Path) -> str:
 
 
 def _pack(recipe: str, lib: Path, context: IO[bytes]) -> None:
-    """What a build is given; rewound. Readable by all, whatever the files here are."""
+    """Write the context of a build, and rewind it. All entries are readable by everybody, whatever
+    the files here are."""
     with tarfile.open(fileobj=context, mode="w") as archive:
         text = tarfile.TarInfo("Dockerfile")
         text.size = len(recipe.encode())

@@ -1,8 +1,8 @@
-"""A real RocketMQ: its jars, fetched by Maven, or those of a distribution that somebody unpacked.
+"""A real RocketMQ: its jars, fetched by Maven, or an unpacked distribution.
 
-What is fetched is kept (`$XDG_CACHE_HOME/rocketbed/rocketmq-VERSION`) and fetched again only when
-what it is made from has changed. A directory becomes the place of the jars by one rename, so two
-harnesses that fetch at once end with one whole set, and a broken download leaves none.
+Fetched jars are kept (`$XDG_CACHE_HOME/rocketbed/rocketmq-VERSION`) and fetched again only when
+their list of dependencies has changed. A directory becomes the place of the jars by one rename, so
+two harnesses that fetch at once end with one complete set, and a broken download leaves none.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from typing import Final
 from rocketbed.wire.errors import RocketbedError
 
 VERSIONS: Final = ("5.3.3", "5.5.0")
-"""Those that the findings speak of; others are fetched as well."""
+"""Versions that the findings refer to; others can be fetched as well."""
 FETCH_S: Final = 600
 PACKAGES: Final = "on Debian: apt install openjdk-17-jdk-headless maven"
 OPEN: Final = (
@@ -28,14 +28,14 @@ OPEN: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
 )
-"""What RocketMQ's own start scripts open for its mapped files."""
+"""Options by which RocketMQ's own start scripts open what its mapped files need."""
 LAST_OPEN: Final = 8
-"""The Java that has nothing to open, and does not know those options."""
+"""The last Java that has nothing to open, and does not know those options."""
 FAST_START: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 NEEDED: Final = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-store", "rocketmq-controller")
 PARTS: Final = ("namesrv", "broker", "client", "tools")
 CLIENT: Final = ("client", "tools")
-"""Of 4.9.8 there is no more on Maven Central."""
+"""The only parts of 4.9.8 on Maven Central."""
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+(-[\w.]+)?")
 _POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -58,7 +58,7 @@ _DEPENDENCY: Final = """
 
 
 class InstallationError(RocketbedError):
-    """A RocketMQ that cannot be had; the message says what to do."""
+    """A RocketMQ that is not available; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Installation:
     """Version of the broker's jar."""
     lib: Path
     java: str = "java"
-    """The program, where the jars are."""
+    """The Java program of the system that has the jars."""
     java_release: int = 17
     """8, 11, 17, ..."""
 
@@ -80,7 +80,8 @@ class Installation:
         options: Sequence[str] = (),
         classes: Path | None = None,
     ) -> list[str]:
-        """A command line that runs a Java class; its files besides the store go below `home`.
+        """Return a command line that runs a Java class; its files besides the store go below
+        `home`.
 
         `classes` are searched before the jars; `options` are the virtual machine's.
         """
@@ -104,7 +105,7 @@ class Installation:
 def install(
     version: str, directory: Path | None = None, *, parts: Sequence[str] = PARTS
 ) -> Installation:
-    """A version from Maven Central, fetched if it has to be. Raises `InstallationError`.
+    """Return a version from Maven Central, fetched if necessary. Raises `InstallationError`.
 
     `directory` is where its folder `lib` is kept; without it a place in the user's cache.
     """
@@ -120,7 +121,7 @@ def install(
 
 
 def unpacked(directory: Path) -> Installation:
-    """A distribution (`lib/*.jar`) or a folder of jars. Raises `InstallationError`."""
+    """Return a distribution (`lib/*.jar`) or a folder of jars. Raises `InstallationError`."""
     lib = directory / "lib" if (directory / "lib").is_dir() else directory
     for name in NEEDED:
         if not list(lib.glob(f"{name}-[0-9]*.jar")):
@@ -131,7 +132,7 @@ def unpacked(directory: Path) -> Installation:
 
 
 def version_of(jars: Iterable[str]) -> str:
-    """By the name of the broker's jar, which is among them."""
+    """Return the version in the name of the broker's jar, which is among them."""
     jar = min(name for name in jars if re.match(rf"{NEEDED[0]}-\d", name))
     return jar.removeprefix(f"{NEEDED[0]}-").removesuffix(".jar")
 
@@ -142,29 +143,29 @@ def pom_text(version: str, parts: Sequence[str] = PARTS) -> str:
 
 
 def cache() -> Path:
-    """Where this user keeps what can be had again."""
+    """Return the directory for this user's cached downloads."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "rocketbed"
 
 
 def need(tool: str) -> str:
-    """The path of a program. Raises `InstallationError` when it is missing."""
-    found = shutil.which(tool)
-    if found is None:
+    """Return the path of a program. Raises `InstallationError` if it is missing."""
+    path = shutil.which(tool)
+    if path is None:
         raise InstallationError(
             f"{tool} is missing; a real RocketMQ needs Java 17 and Maven ({PACKAGES})"
         )
-    return found
+    return path
 
 
-def run_tool(command: Sequence[str], limit_s: int, what: str) -> None:
-    """Run a program to its end. Raises `InstallationError` with what it said."""
+def run_tool(command: Sequence[str], limit_s: int, failure: str) -> None:
+    """Run a program to its end. Raises an `InstallationError` with its output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        raise InstallationError(f"{what}: did not finish within {limit_s} s") from None
+        raise InstallationError(f"{failure}: did not finish within {limit_s} s") from None
     if done.returncode:
-        raise InstallationError(f"{what}:\n{(done.stdout + done.stderr)[-3000:]}")
+        raise InstallationError(f"{failure}:\n{(done.stdout + done.stderr)[-3000:]}")
 
 
 def _fetch(pom: str, place: Path, digest: str) -> None:

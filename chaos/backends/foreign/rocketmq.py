@@ -1,7 +1,7 @@
 """Apache RocketMQ as the software of a cluster's machines: commands, log lines, answers.
 
 Classic mode: an operator (`chaos.run.members`) starts masters and slaves by their broker ids.
-Controller mode: a controller beside the nameservers elects, and the brokers are started alike.
+Controller mode: a controller beside the nameservers elects, and all brokers are started alike.
 """
 
 import json
@@ -39,13 +39,14 @@ BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
 BROKER_MIB: Final = 256
 NAMESERVER_MIB: Final = 96
 STOP_S: Final = 60.0
-"""A clean stop takes 8 to 19 s, and more beside others."""
+"""A clean stop takes 8 to 19 s, and more with other stops at the same time."""
 STOPPED: Final = 143
-"""128 and the number of SIGTERM."""
+"""128 plus the number of SIGTERM."""
 GET_REPLICA_INFO: Final = 1004
 GET_BROKER_EPOCH_CACHE: Final = 1007
 CONTROLLERS_MIN: Final = 3
-"""Nameservers from which on each has a controller; fewer would need all of them to elect."""
+"""Least number of nameservers for which each has a controller; fewer would need all of them to
+elect."""
 OWN_ADDRESSES: Final = ("switch", "bridge")
 """Networks on which each machine has an address, and so all ports, of its own."""
 MISSING: Final = {
@@ -55,7 +56,7 @@ MISSING: Final = {
     "proc.crash.mark": "RocketMQ has no marks",
     "proc.crash.power": "RocketMQ has no marks and its disk events cannot be counted",
 }
-"""What a Java broker cannot be given, and why."""
+"""Capability -> why a Java broker lacks it."""
 _RECOVERED: Final = re.compile(rb"message store recover end, and the max phy offset = (\d+)")
 _CUT: Final = re.compile(rb"Truncate slave log to (\d+) success")
 _BEGUN: Final = re.compile(rb"/abort (?:create OK|already exists)")
@@ -70,7 +71,7 @@ class RocketMQSoftware(Software):
         """`fabric` knows the addresses of the plan's nameservers.
 
         A slave asks for its master's table of topics only after a minute, and promoted before that
-        it would have none of the load's queues; so it begins with them, as it would have them in a
+        it would have none of the load's queues; so it starts with the table that it would have in a
         cluster that has been up for a minute.
         """
         self.name = f"rocketmq-{installation.version}"
@@ -106,49 +107,50 @@ class RocketMQSoftware(Software):
         return self._java(BROKER_MAIN, directory, "broker.conf", settings, BROKER_MIB)
 
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
-        """Where the log ends, and whether the broker took the stop before for a clean one.
+        """Return the end of the log, and whether the broker took the last stop for a clean one.
 
-        Told when the abort file is there, too: until then a start changes nothing that it could not
+        None until the abort file exists too: up to then a start changes nothing that it could not
         do again.
         """
-        found = _RECOVERED.search(log)
-        if found is None or _BEGUN.search(log) is None:
+        match = _RECOVERED.search(log)
+        if match is None or _BEGUN.search(log) is None:
             return None
         stop = _STOP.search(log)
-        fields: dict[str, Any] = {"end": int(found[1])}
+        fields: dict[str, Any] = {"end": int(match[1])}
         if stop is not None:
             fields["clean"] = stop[1] == b"normally"
         return fields
 
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
-        """Truncations of a slave in controller mode; a classic one never cuts."""
+        """Return the truncations of a slave in controller mode; a classic one never truncates."""
         return [{"to": int(found[1])} for found in _CUT.finditer(log)]
 
     def reason(self, log: str, code: int | None) -> str:
-        """The last exception, else the last line."""
+        """Return the last exception, else the last line."""
         errors = _ERROR.findall(log)
         lines = log.splitlines()
         last = errors[-1] if errors else lines[-1] if lines else ""
         return f"{last} (exit code {code})"
 
     def is_clean(self, code: int | None) -> bool:
-        """What Java ends with once its shutdown hooks have run after SIGTERM."""
+        """Return whether the code is Java's after its shutdown hooks have run on SIGTERM."""
         return code in (0, STOPPED)
 
     async def observe(self, asker: Asker, address: Address) -> Sample | None:
-        """By its runtime information and its replication status.
+        """Return a sample from its runtime information and its replication status.
 
-        A slave says when it last heard of its master, and 0 once that connection is closed.
+        A slave reports the time of its master's last message, and 0 once that connection is closed.
         """
-        found = await asker.look(address)
-        sample = None if found is None else sample_of(*found)
-        if found is None or sample is None:
+        tables = await asker.look(address)
+        sample = None if tables is None else sample_of(*tables)
+        if tables is None or sample is None:
             return None
-        heard = found[1].ha_client_runtime_info.last_read_timestamp
-        return replace(sample, is_following=not sample.is_master and heard > 0)
+        read_ms = tables[1].ha_client_runtime_info.last_read_timestamp
+        return replace(sample, is_following=not sample.is_master and read_ms > 0)
 
     async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
-        """By the first controller that leads; the master's own list of epochs names the begin."""
+        """Return the master according to the first controller that leads; its start comes from the
+        master's own list of epochs."""
         for controller in self._controllers() if self.elects else ():
             answer = await asker.ask(controller, GET_REPLICA_INFO, {"brokerName": group})
             fields = {} if answer is None else answer.fields
@@ -162,13 +164,15 @@ class RocketMQSoftware(Software):
     # --- inside
 
     async def _begin(self, asker: Asker, address: Address, epoch: int) -> int | None:
-        """Where the epoch begins by a broker's list."""
+        """Return the start of an epoch in a broker's list."""
         answer = await asker.ask(address, GET_BROKER_EPOCH_CACHE)
         if answer is None:
             return None
         try:
             entries = json.loads(answer.body)["epochList"]
-            return next((int(one["startOffset"]) for one in entries if one["epoch"] == epoch), None)
+            return next(
+                (int(entry["startOffset"]) for entry in entries if entry["epoch"] == epoch), None
+            )
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -190,17 +194,18 @@ class RocketMQSoftware(Software):
         return self._launched(command)
 
     def _launched(self, command: Sequence[str]) -> list[str]:
-        """What starts it on a machine: a process that dies with the harness."""
+        """Return the command that starts it on a machine: as a process that dies with the
+        harness."""
         return tied_program(command)
 
     def _controllers(self) -> list[Address]:
         return [(self._fabric.address(name)[0], self._port(name)) for name in self._hosts]
 
     def _port(self, name: str) -> int:
-        """On machines with an address of their own RocketMQ's port, else one that is free."""
+        """Return RocketMQ's port on machines with an address of their own, else a free one."""
         if self._fabric.name in OWN_ADDRESSES:
             return CONTROLLER_PORT
         if name not in self._ports:
-            taken = [*self._ports.values(), *(self._fabric.address(one)[1] for one in self._hosts)]
-            self._ports[name] = free_port(taken)
+            used = [*self._ports.values(), *(self._fabric.address(host)[1] for host in self._hosts)]
+            self._ports[name] = free_port(used)
         return self._ports[name]

@@ -1,7 +1,7 @@
-"""Lines of configuration files that make a RocketMQ small, quick and harmless on a test machine.
+"""Configuration lines that make a RocketMQ small, quick and harmless on a test machine.
 
-Only what does not change a promise is set: sizes of files, periods, what a broker deletes or
-reserves by itself. How it flushes, replicates and elects comes from the scenario.
+They do not affect a promise: sizes of files, periods, what a broker deletes or reserves by itself.
+Flush, replication and election come from the scenario.
 """
 
 import json
@@ -21,16 +21,16 @@ SMALL: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "traceTopicEnable": "false",
 }
-"""The same sizes as of our own nodes; the timer's 38 MB are not written where nobody delays."""
+"""The sizes of our own nodes; the timer's 38 MB are not written if there are no delays."""
 OURS: Final = "rb"
-"""Begin of settings that only our nodes know."""
+"""Prefix of settings that only our nodes know."""
 DISK_PROPERTIES: Final = (
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98",
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.97",
 )
 """A nearly full disk of the harness must not stop a broker on a plain directory."""
 PLAIN_TEXT: Final = "-Dtls.server.mode=disabled"
-"""Preparing TLS takes 1.7 s of a start, and nobody uses it."""
+"""Preparing TLS, which is not used, would take 1.7 s of a start."""
 LOGBACK: Final = """<configuration>
   <appender name="console" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} %p %c{0} - %m%n</pattern></encoder>
@@ -46,7 +46,7 @@ LOGBACK: Final = """<configuration>
 def controller_lines(
     lines: Mapping[str, str], peers: Sequence[Address], number: int, directory: Path
 ) -> dict[str, str]:
-    """Settings of a nameserver with a controller: the `number`-th of `peers`."""
+    """Return the settings of a nameserver with a controller: the `number`-th of `peers`."""
     texts = [f"n{place}-{host}:{port}" for place, (host, port) in enumerate(peers)]
     return {
         **lines,
@@ -60,23 +60,23 @@ def controller_lines(
 
 
 def broker_lines(lines: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a broker in classic mode; `lines` are those that one of our nodes would get."""
+    """Return the settings of a broker in classic mode; `lines` are those of one of our nodes."""
     listen = int(lines["listenPort"])
-    kept = {key: value for key, value in lines.items() if not key.startswith(OURS)}
+    common = {key: value for key, value in lines.items() if not key.startswith(OURS)}
     return {
         **SMALL,
-        **kept,
+        **common,
         "haListenPort": str(listen + 1),
         "storePathCommitLog": f"{lines['storePathRootDir']}/commitlog",
     }
 
 
 def elected_lines(lines: Mapping[str, str], controllers: Sequence[Address]) -> dict[str, str]:
-    """Settings of a broker whose role a controller assigns."""
-    found = broker_lines(lines)
-    copies = found.get("inSyncReplicas", "1")
+    """Return the settings of a broker whose role a controller assigns."""
+    settings = broker_lines(lines)
+    copies = settings.get("inSyncReplicas", "1")
     return {
-        **found,
+        **settings,
         "enableControllerMode": "true",
         "controllerAddr": ";".join(f"{host}:{port}" for host, port in controllers),
         "brokerId": "-1",
@@ -87,7 +87,7 @@ def elected_lines(lines: Mapping[str, str], controllers: Sequence[Address]) -> d
 
 
 def topics_file(topics: Sequence[str], queues: int) -> str:
-    """`config/topics.json` with these topics, to be read and written by all, and no others."""
+    """Return `config/topics.json` with just these topics, for all to read and write."""
     table = {
         topic: {
             "topicName": topic,

@@ -1,7 +1,7 @@
-"""From what a user names (`--target`) to where a run's programs come from.
+"""Resolves a user's `--target` to the programs of a run.
 
-`rocketmq:5.3.3` is fetched from Maven Central; `rocketmq:/opt/rocketmq` or a directory alone is a
-distribution that is there already.
+`rocketmq:5.3.3` is fetched from Maven Central; `rocketmq:/opt/rocketmq` or a directory alone is an
+unpacked distribution.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class ForeignHost(ProcessHost):
     mode: Mode = "classic"
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
-        """The switch, else plain loopback. Raises `HostError` for a proxy."""
+        """Return the switch, else plain loopback. Raises `HostError` for a proxy."""
         if net == "proxy":
             raise HostError(
                 "RocketMQ listens for replication on all addresses, which leaves no port for a"
@@ -45,20 +45,21 @@ class ForeignHost(ProcessHost):
 
 
 def foreign_host(target: str, mode: Mode = "classic") -> ForeignHost:
-    """For `--target`. Raises `InstallationError`, `ScenarioError` for a text that names nothing."""
+    """Return the host for `--target`. Raises `InstallationError`, and `ScenarioError` for a text
+    that is not a target."""
     if target.startswith(f"{IMAGE_KIND}:"):
         raise ScenarioError(f"{target!r} runs in containers: add --backend docker")
-    found = installation_of(target)
+    installation = installation_of(target)
     need("java")
-    return ForeignHost(found, mode)
+    return ForeignHost(installation, mode)
 
 
 def installation_of(target: str) -> Installation:
-    """The jars that a target names. Raises what `foreign_host` does."""
-    kind, separator, rest = target.partition(":")
-    if separator and kind == KIND and rest:
-        place = Path(rest).expanduser()
-        return unpacked(place) if place.is_dir() else install(rest)
+    """Return the jars that a target names. Raises the errors of `foreign_host`."""
+    kind, separator, name = target.partition(":")
+    if separator and kind == KIND and name:
+        place = Path(name).expanduser()
+        return unpacked(place) if place.is_dir() else install(name)
     if Path(target).expanduser().is_dir():
         return unpacked(Path(target).expanduser())
     raise ScenarioError(

@@ -1,7 +1,7 @@
 """A cluster of real processes, behind the seam that every backend has (`chaos.run.api`).
 
 Nodes and nameservers are programs of their own (`chaos.backends.process.watcher` reads their logs
-and notes their ends); clients are tasks of this process, on the network of their own machine
+and records their ends); clients are tasks of this process, on the network of their own machine
 (`chaos.backends.process.network.fabric`). Disks are plain directories, or a volume for each node
 whose power can be cut (`chaos.backends.process.machine`). Everything that outlives a process is on
 record of the janitor's run.
@@ -49,7 +49,7 @@ from rocketbed.world.api import Address, World
 
 END_S: Final = 60.0
 ELECTION_LOOK_S: Final = 0.1
-"""How often a controller is asked who leads."""
+"""Period of the questions to a controller about the leader."""
 MISSING: Final = {
     "client.pause": "clients share the harness's process: they cannot be stopped one by one",
     "nameserver.stale": "a nameserver process cannot be given the table of an earlier one",
@@ -57,17 +57,17 @@ MISSING: Final = {
     "disk.descriptors": "a real process is left without descriptors by `crowd` and its ulimit",
     "clock.drift": "a real clock can be moved, but not made to drift",
 }
-"""What no cluster of processes can do, and why."""
+"""Capability -> why a cluster of processes lacks it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """What a run's cluster is made of."""
+    """Parts of a run's cluster."""
 
     plan: Plan
     fabric: Fabric
     machines: Mapping[str, Machine]
-    """The nodes', by name."""
+    """Machines of the nodes, by name."""
     history: HistoryWriter
     directory: Path
     """For configurations and logs."""
@@ -82,7 +82,7 @@ class _Client:
 
 
 class ProcessBackend:
-    """One run's cluster. An async context manager: leaving it ends what still runs."""
+    """Cluster of one run. An async context manager: leaving it ends what still runs."""
 
     name = "process"
 
@@ -92,7 +92,7 @@ class ProcessBackend:
         software: Software | None = None,
         command: Callable[..., list[str]] = tied_command,
     ) -> None:
-        """`software` (None: rocketbed, whose programs `command` starts)."""
+        """`software` runs on the machines; None is rocketbed, whose programs `command` starts."""
         self.fabric = setup.fabric
         self.history = setup.history
         self._nameservers = setup.plan.shape.nameserver_names
@@ -106,9 +106,10 @@ class ProcessBackend:
         self._processes: dict[str, Launched] = {}
         self._paused: set[str] = set()
         self._armed: dict[str, bool] = {}
-        """Nodes that have a crash point; whether the power goes with it."""
+        """Nodes with a crash point -> whether it cuts the power."""
         self._withdrawn: dict[Launched, bool] = {}
-        """Processes whose crash point was withdrawn; the same. One may be dying of it just then."""
+        """Processes whose crash point was withdrawn -> whether it cut the power. One may be dying
+        by it at that moment."""
         has_clocks = all(machine.clock is not None for machine in self._machines.values())
         self.wall_rate = setup.plan.weather.wall_rate if has_clocks else 1
         self._watcher = Watcher(
@@ -122,7 +123,7 @@ class ProcessBackend:
         self._launched: dict[str, trio.Event] = {}
         """Set once the latest start of a program is over: only then can it be signalled."""
         self._power = {name: trio.Lock() for name in self._machines}
-        """Held while a node's power is cut and comes back: the disk is away meanwhile."""
+        """Held while a node's power is cut and returns: its disk is unmounted meanwhile."""
         self._images: list[Image] = []
         """Disks as power cuts left them."""
         self._clients: dict[str, _Client] = {}
@@ -153,7 +154,7 @@ class ProcessBackend:
                 await self.fabric.__aexit__(kind, error, traceback)  # may hold a nursery: no shield
 
     async def _end_all(self) -> None:
-        """End every program, also when one of them cannot be; that one's error comes then."""
+        """End every program, even if one of them cannot be ended; then raise that one's error."""
         failures: list[HostError] = []
 
         async def end(process: Launched) -> None:
@@ -182,7 +183,7 @@ class ProcessBackend:
             return MISSING[capability]
         if (reason := self._software.lacks(capability)) is not None:
             return reason
-        if capability == "failover":  # no machine's affair
+        if capability == "failover":  # does not depend on machines
             return None
         for machine in self._machines.values():
             return machine.lacks(capability)
@@ -219,10 +220,10 @@ class ProcessBackend:
         return self._software.elects
 
     async def elected(self, group: str) -> Elected | None:
-        found = await self._software.elected(self._asker, group)
-        if found is None:
+        row = await self._software.elected(self._asker, group)
+        if row is None:
             return None
-        address, epoch, start = found
+        address, epoch, start = row
         names = (name for name in self._machines if self.fabric.address(name) == address)
         return next((Elected(node=name, epoch=epoch, start=start) for name in names), None)
 
@@ -247,11 +248,12 @@ class ProcessBackend:
     # --- processes
 
     async def start(self, name: str, settings: Mapping[str, str], *, stale: bool = False) -> None:
-        """Start a node or nameserver; waits until an earlier process of it is off the books."""
+        """Start a node or nameserver, after waiting until the end of its former process is
+        recorded."""
         if stale:
             raise HostError(MISSING["nameserver.stale"])
         await self.settled(name)
-        async with self._power.get(name) or trio.Lock():  # cuts come before it or behind it
+        async with self._power.get(name) or trio.Lock():  # cuts come before it or after it
             await self._start(name, settings)
 
     async def _start(self, name: str, settings: Mapping[str, str]) -> None:
@@ -290,7 +292,7 @@ class ProcessBackend:
     def _process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
     ) -> Launched:
-        """What will run a command on a machine; not started yet."""
+        """Return the process that will run a command on a machine; not started yet."""
         if environment:
             command = ["env", *(f"{key}={value}" for key, value in environment.items()), *command]
         return ManagedProcess(name, self.fabric.command(name, command), own)
@@ -299,7 +301,7 @@ class ProcessBackend:
         await self._end(name, "kill")
 
     async def stop(self, name: str, timeout_s: float = END_S) -> bool:
-        """SIGTERM, and wait; longer where the software is known to take longer."""
+        """Send SIGTERM and wait, for longer if the software may take longer."""
         process = await self._running(name)
         if process is None:
             return False
@@ -322,7 +324,7 @@ class ProcessBackend:
         await self._processes[name].send(signal.SIGCONT)
 
     async def power_cut(self, name: str, mode: str) -> None:
-        """Silence the network, freeze the disk, kill, mount again (chaos.md 3.3)."""
+        """Silence the network, freeze the disk, kill, remount (chaos.md 3.3)."""
         async with self._power[name]:
             await self.fabric.silence(name)
             self._machines[name].power_cut()
@@ -335,7 +337,7 @@ class ProcessBackend:
             await self._power_up(name)
 
     async def _power_up(self, name: str) -> None:
-        """Mount a disk again, and keep it as the cut left it."""
+        """Remount a disk, and keep a copy as the cut left it."""
         await self._machines[name].remount()
         time_ns = self.now_ns()
         number = 1 + sum(image.node == name for image in self._images)
@@ -347,8 +349,8 @@ class ProcessBackend:
     async def crash(self, name: str, point: CrashPoint) -> None:
         """Arm a crash point: of the disk layer, or a mark of the node.
 
-        With `power` the volume loses what it did not have when the process died; unlike at a power
-        cut, peers hear of that death.
+        With `power` the volume loses what it did not have when the process died; unlike after a
+        power cut, peers notice that death.
         """
         if point == CrashPoint():
             with_power = self._armed.pop(name, None)
@@ -375,7 +377,8 @@ class ProcessBackend:
         return self._watcher.refuses(name)
 
     async def _running(self, name: str) -> Launched | None:
-        """The process of a program that runs; one that is just being started is waited for."""
+        """Return the process of a running program, after waiting for a start under way; None if it
+        is down."""
         if name in self._launched:
             await self._launched[name].wait()
         process = self._processes.get(name)
@@ -395,7 +398,8 @@ class ProcessBackend:
         raise HostError(f"{name} has not ended {END_S:g} s after SIGKILL")
 
     def _struck(self, name: str, code: int | None) -> str | None:
-        """What the crash point of a node did, if that ended it; it is not armed any more then."""
+        """Return the effect of a node's crash point, and disarm it, if that ended the node; else
+        None."""
         withdrawn = self._withdrawn.pop(self._processes[name], None)
         with_power = self._armed.get(name, withdrawn)
         if with_power is None or code != -signal.SIGKILL:
@@ -409,8 +413,8 @@ class ProcessBackend:
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         await self.fabric.set_link(source, target, state)
 
-    async def reset(self, one: str, other: str) -> None:
-        await self.fabric.reset(one, other)
+    async def reset(self, first: str, second: str) -> None:
+        await self.fabric.reset(first, second)
 
     async def set_disk(self, name: str, faults: Sequence[DiskFault]) -> None:
         self._machines[name].set_faults(faults)

@@ -1,7 +1,7 @@
-"""The register of a controller as a file that is copied, lost, and brought back.
+"""The register of a controller as a file that is copied, lost, and restored.
 
-Renamed rather than copied: what a process that has it open still writes is in the newest one, as an
-operator would find it.
+It is renamed rather than copied: what a process with the open file still writes is then in the
+newest one, as an operator would find it.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Final
 from rocketbed.chaos.plan.verbs import RegisterFault
 
 PARTS: Final = ("", "-wal", "-shm")
-"""Of a SQLite file that is open, or whose process was killed."""
+"""Parts of a SQLite file that is open, or whose process was killed."""
 SPOILT: Final = 4096
 """Bytes at its beginning that are damaged."""
 
@@ -28,11 +28,11 @@ class RegisterFile:
         self._newest = path.with_name(f"{path.name}.newest")
 
     def copy(self) -> bool:
-        """Keep a copy; False where there is none. Raises `OSError`, `sqlite3.Error`."""
+        """Keep a copy. Return False if there is no register. Raises `OSError`, `sqlite3.Error`."""
         if not self._path.exists():
             return False
         _remove(self._copied)
-        for part in PARTS[:2]:  # what a commit adds meanwhile is behind what is copied
+        for part in PARTS[:2]:  # a commit meanwhile is written after the copied part
             if _part(self._path, part).exists():
                 shutil.copyfile(_part(self._path, part), _part(self._copied, part))
         with closing(sqlite3.connect(self._copied)) as connection:
@@ -40,7 +40,7 @@ class RegisterFile:
         return True
 
     def lose(self, fault: RegisterFault) -> bool:
-        """As `Backend.lose_register`. Raises `OSError`."""
+        """Put the register aside and replace it, as `Backend.lose_register`. Raises `OSError`."""
         if not self._path.exists():
             return False
         _remove(self._newest)
@@ -58,7 +58,7 @@ class RegisterFile:
         return True
 
     def bring_back(self) -> None:
-        """The newest one. Raises `OSError`."""
+        """Restore the newest register. Raises `OSError`."""
         _remove(self._path)
         for part in PARTS:
             if _part(self._newest, part).exists():

@@ -24,31 +24,31 @@ from rocketbed.host.child import STOPPING
 from rocketbed.host.janitor.record import Ledger
 
 ROOM_MIN: Final = 16 << 20
-"""Bytes that have to be free: with less, nodes' disks would fail that no step made fail."""
+"""Bytes that have to be free: with less, nodes' disks would fail without a fault."""
 LOOK_S: Final = 0.25
 NODES: Final = "nodes"
-"""Folder of the run's directory with configurations, logs and, where plain, stores."""
+"""Folder of the run's directory with configurations, logs and, for plain machines, stores."""
 
 
 class Guest(Protocol):
     """Data that the first master begins with."""
 
     def settle(self, store: Path) -> None:
-        """Put it where that master's store directory is to be."""
+        """Put it into that master's store directory."""
 
     async def visit(self, when: str, backend: Backend) -> None:
-        """Look whether it is served, before and after the faults."""
+        """Check whether it is served, before and after the faults."""
 
 
 class ProcessHost:
-    """Where the programs of a cluster run: as processes of this system."""
+    """Runs the programs of a cluster as processes of this system."""
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
-        """The network between its machines. Raises `HostError` for one that cannot be had."""
+        """Return the network between its machines. Raises `HostError` if it is not available."""
         return make_fabric(net, plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
-        """A cluster, to be entered."""
+        """Return a cluster, to be entered."""
         return ProcessBackend(setup)
 
 
@@ -99,7 +99,7 @@ async def run(
     attendant: Attendant | None = None,
     conductor: MakeConductor = Conductor,
 ) -> RunRecord:
-    """The same within a trio program; cancelled, it ends what it started.
+    """Run a plan within a trio program; if cancelled, end what it started.
 
     Raises `OSError` (ENOSPC) when the directory's file system fills up.
     """
@@ -111,7 +111,7 @@ async def run(
     by_hand = attendant.needs if attendant is not None else ()
     wall_rate = plan.weather.wall_rate
     by_clock = ("clock.jump",) if wall_rate != 1 else ()
-    wanted = sorted({*plan.needs, *of_steps, *by_hand, *by_clock})
+    capabilities = sorted({*plan.needs, *of_steps, *by_hand, *by_clock})
     with ExitStack() as stack:
         keeper = stack.enter_context(Ledger.begin())
         machines = {
@@ -119,7 +119,7 @@ async def run(
                 directory / NODES / name,
                 f"{plan.seed}/{name}",
                 keeper,
-                wanted,
+                capabilities,
                 wall_rate=wall_rate,
             )
             for name in shape.nodes
@@ -155,7 +155,7 @@ async def run(
 
 
 def check_room(directory: Path) -> None:
-    """Raises `OSError` (ENOSPC) when little is left where the machines stand."""
+    """Raise `OSError` (ENOSPC) if little room is left for the machines."""
     look = os.statvfs(directory)
     if look.f_bavail * look.f_frsize < ROOM_MIN:
         reason = f"less than {ROOM_MIN >> 20} MiB are free"

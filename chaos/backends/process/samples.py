@@ -1,4 +1,4 @@
-"""Asking nodes where they stand, over their own protocol, without waiting long for a silent one."""
+"""Samples of nodes, over their own protocol, without a long wait for a silent node."""
 
 import math
 from collections.abc import Mapping
@@ -15,29 +15,30 @@ from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import Address, World
 
 ANSWER_S: Final = 0.5
-"""A node that takes longer says nothing this time."""
+"""Time after which a node counts as silent."""
 
 
 class Asker:
-    """One connection to each node, kept."""
+    """Connections to the nodes, one for each, that are kept open."""
 
     def __init__(self, world: World) -> None:
         self._connections = Connections(world)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the connections until cancelled. Nothing can be asked before it has started."""
+        """Hold the connections until cancelled. Requests are possible once it has started."""
         async with trio.open_nursery() as nursery:
             self._connections.start(nursery)
             task_status.started()
             await trio.sleep_forever()
 
     async def sample(self, address: Address) -> Sample | None:
-        """Where a node stands; None when it does not say in time."""
-        found = await self.look(address)
-        return None if found is None else sample_of(*found)
+        """Return a node's sample; None if it does not answer in time."""
+        tables = await self.look(address)
+        return None if tables is None else sample_of(*tables)
 
     async def look(self, address: Address) -> tuple[dict[str, str], HaRuntimeInfo] | None:
-        """What a node says of itself and of its replication; None when it does not in time."""
+        """Return a node's runtime information and replication status; None if it does not answer in
+        time."""
         info = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         status = None if info is None else await self.ask(address, RequestCode.GET_BROKER_HA_STATUS)
         if info is None or status is None:
@@ -50,7 +51,7 @@ class Asker:
     async def ask(
         self, address: Address, code: int, fields: Mapping[str, str] | None = None
     ) -> Command | None:
-        """One request; None when there is no answer in time, or it is no success."""
+        """Send one request. Return None if there is no answer in time, or not a success."""
         command = request(code, fields)
         try:
             answer = await self._connections.request(address, command, timeout_s=ANSWER_S)
@@ -61,7 +62,7 @@ class Asker:
 
 
 def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
-    """From these answers; None for a table that does not tell the end of the log."""
+    """Return a sample from these answers; None if the table has no end of the log."""
     written = _number(table, "commitLogMaxOffset")
     if written is None:
         return None
@@ -69,7 +70,7 @@ def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
     undispatched = _number(table, "dispatchBehindBytes") or 0
     acks = sorted((slave.slave_ack_offset for slave in ha.ha_connection_info), reverse=True)
     slave = ha.ha_client_runtime_info
-    confirmed = _number(table, "rbConfirmedOffset")  # with failover
+    confirmed = _number(table, "rbConfirmedOffset")  # present with failover
     return Sample(
         written=written,
         flushed=max(written - unflushed, 0),
@@ -86,7 +87,7 @@ def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
 
 
 def size_at_most(text: str) -> int:
-    """Bytes of a size as RocketMQ prints it for people, `512 B` or `1.2 KiB`; rounded up."""
+    """Return bytes of a size as RocketMQ prints it for people, `512 B` or `1.2 KiB`; rounded up."""
     number, _, unit = text.strip().partition(" ")
     try:
         value = float(number)
@@ -102,7 +103,7 @@ def _number(table: dict[str, str], key: str) -> int | None:
 
 
 def _share(text: str) -> float | None:
-    """A ratio; None for none, or for what is no number."""
+    """Return a ratio; None if the text is not one."""
     try:
         value = float(text)
     except ValueError:

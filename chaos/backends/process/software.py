@@ -1,4 +1,4 @@
-"""What runs on the machines of a cluster: how it is started, what its log says, what it answers.
+"""The software on the machines of a cluster: its commands, log lines and answers.
 
 A backend knows processes, disks and links, and nothing of brokers. `OwnSoftware` is rocketbed; a
 cluster of something else is the same backend with another `Software`.
@@ -30,7 +30,7 @@ SMALL_FILES: Final = {
     "cleanFileForciblyEnable": "false",
     "fileReservedTime": "876000",
 }
-"""Small files, so that several of each kind come to be; nothing is deleted for a full disk."""
+"""Small files, so that there are several of each kind; nothing is deleted for a full disk."""
 SETTINGS: Final = {
     **SMALL_FILES,
     "rbMetadataSync": "1000",
@@ -39,7 +39,7 @@ SETTINGS: Final = {
 }
 CONFIG: Final = "broker.conf"
 REGISTER: Final = "register.db"
-"""Of the controller, in its own directory, which outlives it."""
+"""The controller's, in its own directory, which outlives it."""
 _RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
 _FAILED: Final = re.compile(r" node\.failed error=(\w+)$", re.MULTILINE)
 _CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
@@ -59,61 +59,65 @@ class Software(ABC):
     name: str
     """`rocketbed`, `rocketmq-5.3.3`, ..."""
     stop_s: float
-    """What a clean stop may take."""
+    """Longest duration of a clean stop."""
     elects: bool = False
-    """Whether it decides by itself who is master."""
+    """True if its controllers choose the masters."""
 
     def lacks(self, capability: str) -> str | None:
-        """Why it cannot take a fault; None when it can, or when that is not its affair."""
+        """Return why a fault is impossible with it; None if it is possible, or does not depend on
+        the software."""
         return None
 
     @abstractmethod
     def nameserver_command(
         self, name: str, directory: Path, lines: Mapping[str, str]
     ) -> Sequence[str]:
-        """Write what the nameserver needs below `directory`, its working directory; its command.
+        """Write the nameserver's files below `directory`, its working directory. Return its
+        command.
 
-        `lines` are the fabric's settings: `listenPort`, `bindAddress`.
+        `lines` are the network's settings: `listenPort`, `bindAddress`.
         """
 
     @abstractmethod
     def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
-        """The same for a node; `lines` are those of its `broker.conf`."""
+        """Do the same for a node; `lines` are those of its `broker.conf`."""
 
     @abstractmethod
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
-        """What the node said of its recovery; None: nothing yet."""
+        """Return the node's report of its recovery; None if there is none yet."""
 
     @abstractmethod
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
-        """Each time the node cut its own log to its master's."""
+        """Return each truncation of the node's log to its master's."""
 
     def reports(self, log: bytes) -> Sequence[tuple[str, str]]:
-        """What the node said is wrong with its store: log events and texts (`chaos.damage`)."""
+        """Return the node's reports of damage to its store: log events and texts."""
         return ()
 
     def refuses(self, log: bytes) -> str:
-        """Why it follows nobody until its directory is emptied, as it says; empty for nothing."""
+        """Return why, in its own words, it follows nobody until its directory is emptied; empty if
+        it does not report that."""
         return ""
 
     def expired(self, log: bytes) -> Sequence[int]:
-        """Log segments that the node deleted since they were old, each by its first offset."""
+        """Return log segments that the node deleted because of their age, each by its first
+        offset."""
         return ()
 
     @abstractmethod
     def reason(self, log: str, code: int | None) -> str:
-        """Why it ended by itself, in one line."""
+        """Return why it ended on its own, in one line."""
 
     @abstractmethod
     def is_clean(self, code: int | None) -> bool:
-        """Whether a node that was sent SIGTERM ended with the exit code of a clean stop."""
+        """Return whether a node that got SIGTERM ended with the exit code of a clean stop."""
 
     async def observe(self, asker: Asker, address: Address) -> Sample | None:
-        """Where a node stands; None when it does not say."""
+        """Return a node's sample; None if it does not answer."""
         return await asker.sample(address)
 
     async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
-        """Address, epoch and begin (offset) of the master that a controller names."""
+        """Return address, epoch and start (offset) of the master that a controller names."""
         return None
 
 
@@ -130,8 +134,8 @@ class OwnSoftware(Software):
     ) -> None:
         """`command` makes the command line of a program of ours; by default tied to us.
 
-        `controller` names the nameserver that elects, and its address once there is one; None: an
-        operator does.
+        `controller` names the nameserver that elects, and returns its address once there is one;
+        None: an operator chooses masters.
         """
         self._command = command
         self._controller = controller
@@ -154,8 +158,8 @@ class OwnSoftware(Software):
         return self._command("node", "-c", CONFIG)
 
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
-        found = _RECOVERED.search(log)
-        return None if found is None else _fields(found[1])
+        match = _RECOVERED.search(log)
+        return None if match is None else _fields(match[1])
 
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
         return [_fields(found[1]) for found in _CUT.finditer(log)]
@@ -165,16 +169,16 @@ class OwnSoftware(Software):
         return [(event, str(fields.get(REPORTS[event]))) for event, fields in events]
 
     def refuses(self, log: bytes) -> str:
-        found = _FOLLOWING.findall(log)[-1:]
+        events = _FOLLOWING.findall(log)[-1:]
         return "".join(
-            reason_to_empty(event.decode(), _fields(rest).get("reason")) for event, rest in found
+            reason_to_empty(event.decode(), _fields(rest).get("reason")) for event, rest in events
         )
 
     def expired(self, log: bytes) -> Sequence[int]:
         return [int(found[1]) for found in _EXPIRED.finditer(log)]
 
     def reason(self, log: str, code: int | None) -> str:
-        """The last line of the log, behind the kind of error if the node named it."""
+        """Return the last line of the log, after the kind of error if the node named it."""
         lines = log.splitlines()
         last = lines[-1].removeprefix("rocketbed: ") if lines else ""
         named = _FAILED.findall("\n".join(lines[-2:]))
@@ -185,12 +189,12 @@ class OwnSoftware(Software):
         return code == 0
 
     async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
-        """By the register; the leader's own word for where its epoch begins."""
+        """Return the master in the register, and the leader's own start of its epoch."""
         if self._controller is None:
             return None
         answer = await asker.ask(self._controller[1](), RequestCode.RB_GROUPS)
-        found = {} if answer is None else orjson.loads(answer.body).get(group, {})
-        entry = found.get("entry")
+        group_row = {} if answer is None else orjson.loads(answer.body).get(group, {})
+        entry = group_row.get("entry")
         if entry is None or entry["leader"] is None:
             return None
         address = parse_address(entry["replicas"][str(entry["leader"])]["address"])
@@ -201,7 +205,7 @@ class OwnSoftware(Software):
 
 
 def _fields(text: bytes) -> dict[str, Any]:
-    """The fields of a log line; whole numbers as such."""
+    """Return the fields of a log line, integers as such."""
     fields: dict[str, Any] = {}
     for key, value in _FIELD.findall(text.decode("utf-8", "replace")):
         bare = value.strip('"')

@@ -1,8 +1,8 @@
-"""Watches the programs of a cluster: what their logs say, and how and why they end.
+"""Watches the programs of a cluster: what their logs report, and how and why they end.
 
-A program is on the books from its start until its end stands in the history. Whoever is going to
-end it says why beforehand (`blame`); an end that nobody is to blame for is a crash, and the last
-line of the log is its reason.
+A program is tracked from its start until its end is in the history. The cause of an end is
+announced beforehand (`blame`); an end without that is a crash, and the last line of the log is its
+reason.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -19,12 +19,13 @@ from rocketbed.host.member import Launched
 
 LOOK_S: Final = 0.005
 REPORT_S: Final = 0.5
-"""How often the log of a node that serves is read for what it reports."""
+"""Period for reading the reports in the log of a node that serves."""
 POWER_CUT: Final = "powercut"
 CRASH: Final = "crash"
 
 Struck = Callable[[str, int | None], str | None]
-"""Maps a node that ended and its exit code to what its crash point did (`kill`, `powercut`)."""
+"""Maps a node that ended and its exit code to the effect of its crash point (`kill`,
+`powercut`)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,12 +33,12 @@ class Watcher:
     software: Software
     history: HistoryWriter
     nodes: Collection[str]
-    """Programs with logs that are read."""
+    """Programs whose logs are read."""
     segment: int
     """Bytes of a log segment."""
     struck: Struck
     lose_unflushed: Callable[[str], Awaitable[None]]
-    """For a node that died with its power."""
+    """Called for a node that died with its power."""
     _causes: dict[Launched, str] = field(default_factory=dict)
     _reasons: dict[str, str] = field(default_factory=dict)
     _reports: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
@@ -45,47 +46,47 @@ class Watcher:
     _refusals: dict[str, str] = field(default_factory=dict)
     """Why the latest start follows nobody until it is emptied."""
     _expired: dict[str, int] = field(default_factory=dict)
-    """How many segments the latest start was seen to delete."""
+    """Number of segments that the latest start was seen to delete."""
     _counts: dict[str, int] = field(default_factory=dict)
-    _noted: dict[Launched, trio.Event] = field(default_factory=dict)
+    _handled: dict[Launched, trio.Event] = field(default_factory=dict)
     """One event per watched program, set once its end has been handled."""
 
     def begin(self, name: str, process: Launched) -> int:
-        """It is about to be started; where its log will begin."""
+        """Track a program that is about to start. Return the position in its log file."""
         self._reasons.pop(name, None)
         self._reports[name] = []
         self._refusals[name] = ""
         self._expired[name] = 0
-        self._noted[process] = trio.Event()
+        self._handled[process] = trio.Event()
         with suppress(FileNotFoundError):
             return process.log_path.stat().st_size
         return 0
 
     def give_up(self, process: Launched) -> None:
-        self._noted.pop(process).set()
+        self._handled.pop(process).set()
 
     def blame(self, process: Launched, cause: str, *, first: bool = False) -> None:
-        """It will end, and why; with `first` only if nothing else was said before."""
+        """Announce the cause of its end; with `first` only if there is none yet."""
         if not first or process not in self._causes:
             self._causes[process] = cause
 
     def has(self, process: Launched | None) -> bool:
-        return process in self._noted
+        return process in self._handled
 
     async def off(self, process: Launched | None) -> None:
-        """Wait until it is off the books."""
-        if process is not None and (noted := self._noted.get(process)) is not None:
-            await noted.wait()
+        """Wait until its end is in the history."""
+        if process is not None and (handled := self._handled.get(process)) is not None:
+            await handled.wait()
 
     def ends(self, name: str) -> int:
         return self._counts.get(name, 0)
 
     def reason(self, name: str) -> str:
-        """Why, if it ended by itself and was not started since."""
+        """Return why it ended, if on its own and not started since."""
         return self._reasons.get(name, "")
 
     def reported(self, name: str) -> str:
-        """What it said of damage that is still there, since its last start."""
+        """Return its report of damage that is not repaired, since its last start."""
         texts = [text for event, text in self._reports.get(name, ()) if event != MENDED]
         return texts[-1] if texts else ""
 
@@ -93,7 +94,7 @@ class Watcher:
         return self._refusals.get(name, "")
 
     async def watch(self, name: str, process: Launched, log_begin: int) -> None:
-        """Read a node's log; note the end."""
+        """Read a node's log; record the end."""
         is_node = name in self.nodes
         if is_node:
             async with trio.open_nursery() as nursery:
@@ -120,7 +121,7 @@ class Watcher:
         if struck == POWER_CUT:
             await self.lose_unflushed(name)
         self._counts[name] = self.ends(name) + 1
-        self._noted.pop(process).set()
+        self._handled.pop(process).set()
 
     async def _read_log(self, name: str, process: Launched, log_begin: int) -> None:
         while (fields := self.software.recovered(_read(process, log_begin))) is None:

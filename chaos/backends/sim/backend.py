@@ -1,7 +1,7 @@
 """A cluster in simulation, behind the seam that every backend has (`chaos.run.api`).
 
-The conductor is a process of the simulation itself, on a host called `harness`, so that its waiting
-is virtual too. What it does to others happens between the steps of all loops: an action is put on
+The conductor is a process of the simulation itself, on a host called `harness`, so that its waits
+are virtual too. Its effects on others happen between the steps of all loops: an action is put on
 the timeline and waited for.
 """
 
@@ -15,7 +15,7 @@ import trio
 from rocketbed.chaos.backends.at_rest import inflict
 from rocketbed.chaos.backends.sim.clock import SECOND
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
-from rocketbed.chaos.backends.sim.diskfaults import FilesAtRest, arm, put_faults
+from rocketbed.chaos.backends.sim.diskfaults import SimulatedFiles, arm, put_faults
 from rocketbed.chaos.backends.sim.logwatch import STORE
 from rocketbed.chaos.backends.sim.memory_cas import MemoryCas, Shelf
 from rocketbed.chaos.backends.sim.process import SimProcess
@@ -55,9 +55,9 @@ NAMESERVER_PORT: Final = 9876
 HARNESS: Final = "harness"
 ELECTION_LOOK_S: Final = 0.1
 TWIN_S: Final = 30.0
-"""A second process on a store has said by then that the directory is taken."""
+"""Longest time for a second process on a store to report that the directory is taken."""
 NEVER_NS: Final = 1 << 62
-"""In which a node says what ours does not."""
+"""Wait for an answer that our nodes never give."""
 SETTINGS: Final = {
     "mappedFileSizeConsumeQueue": "6000",
     "maxHashSlotNum": "100",
@@ -67,11 +67,11 @@ SETTINGS: Final = {
     "rbMetadataSync": "1000",
     "slaveTimeout": "1000",
 }
-"""Small files, so that several of each kind come to be in a minute."""
+"""Small files, so that there are several of each kind within a minute."""
 
 
 class SimBackend:
-    """One simulation's cluster. Made by `chaos.backends.sim.run`."""
+    """Cluster of one simulation. Made by `chaos.backends.sim.run`."""
 
     name = "sim"
     wall_rate = 1
@@ -85,29 +85,29 @@ class SimBackend:
         *,
         elects: bool = False,
     ) -> None:
-        """`elects`: controllers beside the nameservers say who leads a group."""
+        """`elects`: controllers beside the nameservers elect the leaders."""
         self.world = world
         self.elects = elects
         self._register = Shelf(lambda: simulation.timeline.now / SECOND)
         self._copied: dict[str, list[Versioned]] = {}
         """A copy of the register."""
         self._newest: dict[str, list[Versioned]] = {}
-        """What was in it when it was lost."""
+        """Its values when it was lost."""
         self.history = history
         self.simulation = simulation
         self.nodes: dict[str, Node] = {}
-        """Nodes that have got as far as serving; the latest incarnation."""
+        """Latest incarnations of the nodes, from the time they serve."""
         self._nameservers = nameservers
         self._tables: dict[str, Nameserver] = {}
         self._faults: dict[str, Sequence[DiskFault]] = {}
-        """What each disk does wrong at present, in this incarnation and in later ones."""
+        """Faults of each disk, in this incarnation and in later ones."""
         self._ended: dict[str, trio.Event] = {}
         self._configs: dict[str, NodeConfig] = {}
         self._armed: dict[str, CrashPoint] = {}
         """Crash points of nodes that are down, for their next start."""
         self._weather = simulation.network.weather
         self._led = trio.Event()
-        """Set when a node says that it leads."""
+        """Set when a node reports that it leads."""
         simulation.on_end.append(self._process_ended)
         simulation.on_log.append(self._logged)
         self._recorder = Recorder(simulation, history)
@@ -137,7 +137,7 @@ class SimBackend:
     client_state = state
 
     async def observe(self, name: str) -> Sample | None:
-        """Read off the node itself, without a message that could disturb it."""
+        """Read a sample off the node itself, without a message that could disturb it."""
         node = self.nodes.get(name)
         if node is None or self.state(name) != "running":
             return None
@@ -157,7 +157,7 @@ class SimBackend:
         )
 
     async def settled(self, name: str) -> None:
-        """An end is in the history at its moment."""
+        """Return at once: an end is in the history at its moment."""
 
     def ends(self, name: str) -> int:
         return self._recorder.ends(name)
@@ -254,12 +254,11 @@ class SimBackend:
         return True
 
     def _start_twin(self, name: str, twin: str, config: NodeConfig) -> SimProcess:
-        """A second process on a running node's store, by an operator's error (T13, S18).
+        """Start a second process on a running node's store, an operator's error (T13, S18).
 
-        Two processes on one directory are not modelled. But the second one has to give up before
-        it changes anything, so it is enough to give it the directory as it is now, with the lock
-        held by another: what it changes in its own copy it would have changed under the feet of
-        the first.
+        Two processes on one directory are not modelled. But the second one has to give up before it
+        changes anything, so it is enough to give it the directory as it is now, with the lock held
+        by another: any change in its own copy would have been one under the first process.
         """
         simulation = self.simulation
         if simulation.host(twin).running:
@@ -283,7 +282,7 @@ class SimBackend:
         if self.state(name) != "down":
             raise HostError(f"{name} is running: a store is damaged while its node is down")
         host = self.simulation.host(name)
-        files = FilesAtRest(host.image, STORE)
+        files = SimulatedFiles(host.image, STORE)
         hit = inflict(files, damage, self.simulation.timeline.stream("damage"))
         host.image = files.image()
         return hit
@@ -308,8 +307,8 @@ class SimBackend:
         link.rate = state.rate
         await self._act(partial(network.changed, source, target))
 
-    async def reset(self, one: str, other: str) -> None:
-        await self._act(partial(self.simulation.network.reset, one, other))
+    async def reset(self, first: str, second: str) -> None:
+        await self._act(partial(self.simulation.network.reset, first, second))
 
     async def set_disk(self, name: str, faults: Sequence[DiskFault]) -> None:
         self._faults[name] = tuple(faults)
@@ -327,7 +326,7 @@ class SimBackend:
     # --- clients
 
     async def elected(self, group: str) -> Elected | None:
-        """By the register, and by the leader's own record of where its epoch begins."""
+        """Return the leader in the register, and its own record of where its epoch begins."""
         if (entry := self._entry(group)) is None:
             return None
         for name, node in self.nodes.items():
@@ -343,7 +342,7 @@ class SimBackend:
         if entry is None:
             return True
         members = {**entry.eligible, **entry.in_sync}
-        others = (
+        candidates = (
             other
             for name, other in self.nodes.items()
             if name != node and self.state(name) != "down"
@@ -352,11 +351,11 @@ class SimBackend:
             other.config.broker_name == entry.name
             and other.failover is not None
             and members.get(other.config.replica) == other.failover.agent.me.incarnation
-            for other in others
+            for other in candidates
         )
 
     def _entry(self, group: str) -> GroupEntry | None:
-        """What the register holds of a group now."""
+        """Return the current entry of a group in the register."""
         newest = self._register.values.get(group)
         if not newest:
             return None
@@ -379,8 +378,8 @@ class SimBackend:
         if name not in self._nameservers:
             return False
         self._newest = self._register.values
-        left = {name: list(versions) for name, versions in self._copied.items()}
-        self._register.replace(left if fault == "old" else {}, damaged=fault == "damage")
+        copied = {name: list(versions) for name, versions in self._copied.items()}
+        self._register.replace(copied if fault == "old" else {}, damaged=fault == "damage")
         return True
 
     async def return_register(self, name: str) -> None:
@@ -401,11 +400,13 @@ class SimBackend:
         collected.facts["elects"] = self.elects
         configs = self._configs.values()
         waits_ms = {
-            ResponseCode.FLUSH_DISK_TIMEOUT: [one.store.sync_flush_timeout_ms for one in configs],
-            ResponseCode.FLUSH_SLAVE_TIMEOUT: [one.slave_timeout_ms for one in configs],
+            ResponseCode.FLUSH_DISK_TIMEOUT: [
+                config.store.sync_flush_timeout_ms for config in configs
+            ],
+            ResponseCode.FLUSH_SLAVE_TIMEOUT: [config.slave_timeout_ms for config in configs],
         }
         collected.facts["patience_ns"] = {
-            code.name: min(some, default=0) * 1_000_000 for code, some in waits_ms.items()
+            code.name: min(limits, default=0) * 1_000_000 for code, limits in waits_ms.items()
         } | {ResponseCode.SLAVE_NOT_AVAILABLE.name: NEVER_NS}
         return collected
 

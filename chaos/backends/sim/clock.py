@@ -1,9 +1,9 @@
 """Virtual time: one timeline for the simulation, one drifting clock for each host.
 
 Time is integer nanoseconds and moves only from one event to the next. Events of one moment run in
-the order they were put there. Chance comes in streams with names, each seeded from the
-simulation's seed, so that drawing more from one does not change the others. All that happens goes
-into a digest: two runs are the same run when their digests are.
+the order they were added. Randomness comes in named streams, each seeded from the simulation's
+seed, so that drawing more from one does not change the others. Everything that happens goes into a
+digest: two runs are the same if their digests are.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ MILLISECOND = 1_000_000
 MICROSECOND = 1_000
 
 MARSHAL_VERSION = 2
-"""The last one that writes equal values as equal bytes, whatever objects they share."""
+"""The last version that writes equal values as equal bytes, whatever objects they share."""
 
 EPOCH_MS = 1_700_000_000_000
 """Wall time at which every simulation begins, milliseconds (November 2023)."""
@@ -31,7 +31,7 @@ CHECKPOINT_CHARACTERS = 12
 
 
 class Timeline:
-    """What is going to happen, and the record of what did."""
+    """Future events, and the record of past ones."""
 
     def __init__(self, seed: int | str, *, keep_trace: bool = False) -> None:
         self.seed = seed
@@ -39,10 +39,10 @@ class Timeline:
         """Nanoseconds since the beginning."""
         self.trace: list[tuple[object, ...]] | None = [] if keep_trace else None
         self.events = 0
-        """How many were recorded."""
+        """Number of recorded events."""
         self.checkpoints: list[str] = []
-        """The digest, shortened, after every `CHECKPOINT_EVENTS`: two runs that differ parted after
-        the last one they share."""
+        """The digest, shortened, after every `CHECKPOINT_EVENTS`: two runs that differ diverged
+        after the last one they share."""
         self._queue: list[tuple[int, int, Callable[..., object], tuple[object, ...]]] = []
         self._sequence = 0
         self._streams: dict[str, Random] = {}
@@ -89,7 +89,7 @@ class Timeline:
 
 
 class HostClock(trio.abc.Clock):
-    """The clock of one host: trio's own, and what `World.clock` reads.
+    """Clock of one host, for trio and for `World.clock`.
 
     Monotonic time runs at `rate` against the timeline; wall time is offset from it and may jump.
     """
@@ -102,10 +102,10 @@ class HostClock(trio.abc.Clock):
         self._boot_local = 0
         self.wall_offset_ms = 0
         self.wall_rate = 1
-        """Seconds of wall time in one of monotonic time: what counts hours is met in a minute."""
+        """Seconds of wall time in one second of monotonic time, so that hours pass in a minute."""
 
     def local(self) -> int:
-        """Nanoseconds by this clock."""
+        """Return nanoseconds by this clock."""
         elapsed = self._timeline.now - self._anchor
         if self._rate == 1.0:
             return self._anchor_local + elapsed
@@ -113,7 +113,7 @@ class HostClock(trio.abc.Clock):
 
     @property
     def rate(self) -> float:
-        """Seconds of this clock in one of the timeline."""
+        """Seconds of this clock in one second of the timeline."""
         return self._rate
 
     @rate.setter
@@ -123,15 +123,15 @@ class HostClock(trio.abc.Clock):
         self._rate = rate
 
     def until(self, seconds: float) -> int:
-        """The moment of the timeline that is `seconds` of this clock away, rounded up."""
+        """Return the moment of the timeline that is `seconds` of this clock away, rounded up."""
         return self._timeline.now + max(1, math.ceil(seconds * SECOND / self._rate))
 
     def boot(self) -> None:
-        """The host has booted: boot time begins again."""
+        """Restart the boot time, as the host has booted."""
         self._boot_local = self.local()
 
     def start_clock(self) -> None:
-        """Nothing to start."""
+        """Do nothing."""
 
     def current_time(self) -> float:
         return self.local() / SECOND
@@ -143,7 +143,7 @@ class HostClock(trio.abc.Clock):
         return EPOCH_MS + self.local() * self.wall_rate // MILLISECOND + self.wall_offset_ms
 
     def utc_offset_ms(self) -> int:
-        """Local time minus UTC: a host's local time is UTC."""
+        """Return 0: a host's local time is UTC."""
         return 0
 
     def monotonic(self) -> float:

@@ -1,7 +1,7 @@
-"""What a run of the simulation reached: named points, by role and time; and how much happened.
+"""Coverage of a simulated run: named points, by role and time; and the numbers of events.
 
 Points are the marks in the node's code and the events that it logs. They tell the generator which
-plans went somewhere new, and the crash-point mode how many places there are to die in.
+plans reached something new, and the crash-point mode how many places there are to die in.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,8 @@ class Coverage:
         simulation.on_log.append(self._logged)
 
     def facts(self) -> dict[str, Any]:
-        """For the record. `points`: name and role -> half seconds in which it was reached.
+        """Return facts for the record. `points`: name and role -> half seconds in which it was
+        reached.
 
         `disk_events`: node -> half seconds, each with the number of changes of its disk in it.
         """

@@ -1,17 +1,17 @@
-"""A disk in memory that dies exactly where it is told to.
+"""A disk in memory that dies exactly at the chosen event.
 
-The fault model. A write is in the page cache when it returns: SIGKILL loses none of it. A power
-cut keeps each unsynced 512-byte sector or not, by mode (`chaos.backends.sim.inode`), and each
-unsynced change of names or not (`chaos.backends.sim.namespace`); so a file made without a sync of
-its directory vanishes, is empty, or is whole. A sync covers what was dirty when it was called, once
+The fault model. A write is in the page cache when it returns: SIGKILL loses none of it. A power cut
+keeps each unsynced 512-byte sector or not, by mode (`chaos.backends.sim.inode`), and each unsynced
+change of names or not (`chaos.backends.sim.namespace`); so a file created without a sync of its
+directory vanishes, is empty, or is complete. A sync covers what was dirty when it was called, once
 it returns. `random` is the harsh model a store must survive; `prefix` is close to ext4 with
-data=ordered. What may be lost is spelled out by tests/support/sim/disk_outcomes.py, and real ext4
-is held to it (tests/property/test_disk_against_ext4.py).
+data=ordered. tests/support/sim/disk_outcomes.py spells out what may be lost, and real ext4 is held
+to it (tests/property/test_disk_against_ext4.py).
 
-Whatever changes the disk is an event and is counted, in synchronous code too. `crash_at` names the
+Every change of the disk is an event and is counted, in synchronous code too. `crash_at` names the
 event before which the process dies: running a workload once to count the events, then once for
-each, visits every crash point there is. Under `kill` the event itself does not happen, but for a
-write across pages, of which a first part may; under `power` it has just been handed to the cache.
+each, visits every crash point there is. Under `kill` the event itself does not happen, except that
+the first part of a write across pages may; under `power` it has just been handed to the cache.
 """
 
 import errno
@@ -33,7 +33,7 @@ DEFAULT_SIZE = 1 << 40
 
 
 class SimDisk:
-    """The disk of one incarnation. Restart by making the next one from `image()`."""
+    """Disk of one incarnation. Restart by making the next one from `image()`."""
 
     def __init__(
         self,
@@ -49,25 +49,25 @@ class SimDisk:
         self.sync_seconds = sync_seconds
         """Least and greatest duration of a sync, drawn evenly."""
         self.events = 0
-        """Events so far."""
+        """Number of events so far."""
         self.crash_at: int | None = None
         """Die before the event of this number (the first is 1)."""
         self.crash_kind = "kill"
         self.crash_mode = "random"
         self.faults: list[SimFault] = []
-        """Asked in their order."""
+        """Tried in this order."""
         self.quota: int | None = None
         """Bytes of the file system; beyond it ENOSPC."""
         self.read_only = False
         self.cold_share = 0.0
-        """Share of cached reads that find nothing cached."""
+        """Share of cached reads that miss the cache."""
         self.open_files = 0
         self.descriptors: int | None = None
-        """How many files may be open; None: no limit."""
+        """Limit of open files; None for no limit."""
         self.observer: Callable[[str, str, int, int], None] | None = None
-        """Told of each event before it happens: kind, path, offset, size."""
+        """Called with each event before it happens: kind, path, offset, size."""
         self.burn: Callable[[float], None] = lambda seconds: None
-        """Makes a synchronous call take time (seconds), where an engine can do that."""
+        """Makes a synchronous call take time (seconds), if an engine can do that."""
         self._names = image.namespace() if image is not None else Namespace()
         self.wall_ms = wall_ms or (lambda: 0)
         self._locked: set[str] = set()
@@ -75,7 +75,7 @@ class SimDisk:
     # What a node uses.
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> "SimFile":
-        """Open a file; making one is an event."""
+        """Open a file; creating one is an event."""
         self.fate.check()
         path = normpath(path)
         if self.descriptors is not None and self.open_files >= self.descriptors:
@@ -124,8 +124,8 @@ class SimDisk:
         self._change(Change("mkdir", path))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file. A directory moves too, and durably at once: no power cut brings it back,
-        which is one of the outcomes that a real disk may have."""
+        """Rename a file. A directory moves too, and durably at once: no power cut undoes it, which
+        is one of the outcomes that a real disk may have."""
         self.fate.check()
         old, new = normpath(old), normpath(new)
         names = self._names.visible
@@ -134,7 +134,7 @@ class SimDisk:
         if new in names.children:
             raise disk_error(errno.EISDIR, new)
         if old in names.children and new not in names.files:
-            self.event("rename", old, told=new)
+            self.event("rename", old, reported_as=new)
             self._names.move_directory(old, new)
             return
         if old not in names.files or split(new)[0] not in names.children:
@@ -181,7 +181,7 @@ class SimDisk:
             self._names.make_durable(changes)
 
     def lock(self, path: str) -> Lock | None:
-        """Lock a file, made if absent; freed when the process dies."""
+        """Lock a file, created if absent; unlocked when the process dies."""
         file = self.open(path, create=True)
         if file.path in self._locked:
             file.close()
@@ -191,7 +191,7 @@ class SimDisk:
         return SimLock(self._locked, file.path, file)
 
     def lock_dir(self, path: str) -> Lock | None:
-        """Lock a directory; freed when the process dies."""
+        """Lock a directory; unlocked when the process dies."""
         self.fate.check()
         path = normpath(path)
         if path in self._locked:
@@ -211,7 +211,7 @@ class SimDisk:
         return DiskImage(self._names.clone())
 
     def power_cut(self, mode: str = "random") -> int:
-        """Cut the power. Returns the number of sectors and name changes that were lost."""
+        """Cut the power. Return the number of sectors and name changes that were lost."""
         self.fate.die("power")
         lost = self._names.lose_power(mode, self.random)
         for path in sorted(self._names.visible.files):
@@ -225,7 +225,7 @@ class SimDisk:
         self._locked.add(normpath(path))
 
     def replace_contents(self, path: str, data: bytes) -> None:
-        """Put other bytes into a file behind everyone's back; durable at once, its name too."""
+        """Replace a file's bytes without the process; durable at once, its name too."""
         path = normpath(path)
         inode = self._names.visible.files.get(path)
         if inode is None:
@@ -237,7 +237,7 @@ class SimDisk:
         inode.complete_sync(inode.begin_sync())
 
     def remove_name(self, path: str) -> None:
-        """Remove a file behind everyone's back; who has it open keeps it without a name."""
+        """Remove a file without the process, which keeps an open one without a name."""
         path = normpath(path)
         self._inode(path).links = 0
         self._names.change(Change("unlink", path))
@@ -255,32 +255,33 @@ class SimDisk:
     # For files of this disk.
 
     def event(
-        self, kind: str, path: str, offset: int = 0, size: int = 0, *, told: str = ""
+        self, kind: str, path: str, offset: int = 0, size: int = 0, *, reported_as: str = ""
     ) -> None:
-        """Count an event that is about to happen; dies or fails here when it is told to."""
+        """Count an event that is about to happen; die or fail here if a crash point or fault says
+        so."""
         self.fate.check()
         if self.is_crash_point():
             raise self.crash()
         self.events += 1
         if self.observer is not None:
-            self.observer(kind, told or path, offset, size)
+            self.observer(kind, reported_as or path, offset, size)
         if self.read_only and not kind.startswith("sync"):
             raise disk_error(errno.EROFS, path)
         if not kind.startswith("sync"):
             self.meet_faults(kind, path)
 
     def room(self, inode: Inode, size: int) -> int:
-        """How far a file may grow towards `size`, bytes; less only under a quota."""
+        """Return how far a file may grow towards `size`, bytes; less only under a quota."""
         if self.quota is None or size <= inode.allocated:
             return size
         return min(size, inode.allocated + max(0, self.quota - self.allocated()))
 
     def is_crash_point(self) -> bool:
-        """Whether the process dies at the next event."""
+        """Return whether the process dies at the next event."""
         return self.crash_at is not None and self.events + 1 >= self.crash_at
 
     def crash(self) -> SimKilled:
-        """Die now, the way that was asked for. Returns what to raise."""
+        """Die now, in the chosen way. Return what to raise."""
         self.events += 1
         if self.crash_kind == "power":
             self.power_cut(self.crash_mode)
@@ -293,11 +294,11 @@ class SimDisk:
             if self.crash_kind == "power":
                 self._names.change(change)
             raise self.crash()
-        self.event(change.kind, change.path, told=change.target)
+        self.event(change.kind, change.path, reported_as=change.target)
         self._names.change(change)
 
     def meet_faults(self, operation: str, path: str) -> None:
-        """Fail a call, or let it take its time, where a fault says so."""
+        """Fail a call, or delay it, if a fault says so."""
         for fault in self.faults:
             if fault.fires(operation, path):
                 if fault.effect == "delay":
@@ -308,7 +309,7 @@ class SimDisk:
     async def pass_time(
         self, kind: str, path: str, inode: Inode | None = None, number: int = 0
     ) -> str:
-        """Let a sync take its time. Returns the effect of the fault that hit it, or nothing."""
+        """Let a sync take its time. Return the effect of the fault that hit it, or nothing."""
         await trio.lowlevel.checkpoint()
         least, most = self.sync_seconds
         seconds = least + (most - least) * self.random.random() if most > 0.0 else 0.0
@@ -355,7 +356,7 @@ class SimFile:
         return self._inode.read(offset, size)
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The same, or None now and then (`SimDisk.cold_share`)."""
+        """Read, or return None now and then (`SimDisk.cold_share`)."""
         self._check()
         cold_share = self._disk.cold_share
         if cold_share > 0.0 and self._disk.random.random() < cold_share:
@@ -415,7 +416,7 @@ class SimFile:
         self._inode.modified_ms = self._disk.wall_ms()
 
     def punch(self, offset: int, size: int) -> None:
-        """As `zero`: the model does not count blocks inside a file."""
+        """Zero the range: the model does not count blocks inside a file."""
         self.zero(offset, size)
 
     async def sync(self) -> None:
@@ -441,7 +442,7 @@ class SimFile:
         self._inode.modified_ms = wall_ms
 
     def read_ahead(self, offset: int, size: int) -> None:
-        """Nothing to do: all is in memory."""
+        """Do nothing: everything is in memory."""
         self._check()
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from rocketbed.chaos.backends.sim.namespace import Namespace
 
 
 class DiskImage:
-    """A disk at rest: what the next incarnation finds. It may be started from many times."""
+    """A disk at rest, for the next incarnation. Many can be started from it."""
 
     def __init__(self, namespace: Namespace | None = None) -> None:
         self._namespace = namespace or Namespace()

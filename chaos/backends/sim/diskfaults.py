@@ -10,11 +10,11 @@ from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.chaos.run.api import CrashPoint, DiskFault
 
 DESCRIPTORS_MIN: Final = 16
-"""So many files a process may have open in any case, or it could not even start."""
+"""Files that a process may have open in any case, or it could not even start."""
 
 
 def put_faults(disk: SimDisk, faults: Sequence[DiskFault]) -> None:
-    """Let a disk do these things wrong from now on, and no others."""
+    """Set the faults of a disk, in place of those before."""
     disk.faults.clear()
     disk.read_only = False
     disk.quota = disk.descriptors = None
@@ -46,8 +46,8 @@ def arm(disk: SimDisk, point: CrashPoint) -> None:
     disk.crash_at = None if point.event is None else disk.events + point.event
 
 
-class FilesAtRest:
-    """The files of a directory on a disk image (`chaos.damage.StoreFiles`)."""
+class SimulatedFiles:
+    """The files of a directory on a disk image (`StoreFiles`)."""
 
     def __init__(self, image: DiskImage, root: str) -> None:
         self._disk = SimDisk(image)

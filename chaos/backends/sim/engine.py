@@ -1,10 +1,10 @@
 """One trio run loop for each simulated node, stepped by hand.
 
 A loop that is never stepped again is a process after SIGKILL: no `finally` has run. That needs
-trio's inside: the generator under `trio.lowlevel.start_guest_run`, fed with empty lists of I/O
+trio's internals: the generator under `trio.lowlevel.start_guest_run`, fed with empty lists of I/O
 events, so that a step makes no system call; and the random source with which trio orders the tasks
-of a batch, swapped for a seeded one. The names are private and may change with any release. This
-module is the only one that uses them, and looks for them when it is imported.
+of a batch, replaced by a seeded one. The names are private and may change with any release. This
+module is the only one that uses them, and checks for them when it is imported.
 """
 
 import math
@@ -34,9 +34,9 @@ NEEDED = (
 )
 NEEDED_OF_RUNNER = ("reschedule", "close")
 LONGEST_SLEEP = 86_400.0
-"""Seconds; trio caps a time-out here, also when nothing is due at all."""
+"""Seconds; trio caps a time-out here, also if nothing is due at all."""
 CLOSING_ROUNDS = 8
-"""How often a buried coroutine that awaits in its clean-up is told again to end."""
+"""Number of times that a buried coroutine that awaits in its clean-up is closed again."""
 
 
 def _check_private_names() -> None:
@@ -54,7 +54,7 @@ _check_private_names()
 
 @contextmanager
 def seeded_scheduling(random: Random) -> Iterator[None]:
-    """Let `random` order the tasks that are runnable at once, in every loop, meanwhile.
+    """Let `random` order the tasks that are runnable at once, in every loop, within the block.
 
     Libraries that ask which loop they run on are told that it is trio's.
     """
@@ -78,7 +78,7 @@ class NodeLoop:
         arguments: tuple[object, ...],
     ) -> None:
         self.outcome: Outcome[object] | None = None
-        """What `main` returned or raised, once it has."""
+        """Result or error of `main`, once it has ended."""
         with _context({}):
             self._runner: Any = trio_run.setup_runner(clock, (), False, True)
             self._runner.ki_manager.close()
@@ -89,10 +89,10 @@ class NodeLoop:
         self._started = False
 
     def step(self) -> float | None:
-        """Run all tasks that are runnable. Returns the seconds until the next deadline.
+        """Run all tasks that are runnable. Return the seconds until the next deadline.
 
-        0.0 when something is runnable again, None when nothing is due at all; `outcome` is set
-        once the loop has ended.
+        0.0 if something is runnable again, None if nothing is due at all; `outcome` is set once the
+        loop has ended.
         """
         entries = self._runner.entry_queue
         events: Any = None
@@ -122,7 +122,7 @@ class NodeLoop:
         self._runner.reschedule(task)
 
     def stacks(self) -> list[str]:
-        """Where the runnable tasks are, for whoever looks for a spinning node."""
+        """Return where the runnable tasks are, to diagnose a spinning node."""
         return [
             f"{task.name}: "
             + " < ".join(
@@ -156,7 +156,7 @@ class NodeLoop:
 
     def _close_coroutines(self) -> None:
         tasks = sorted(self._runner.tasks, key=lambda task: -task._counter)
-        # Without children a nursery lets its parent go: else each clean-up would await tasks that
+        # Without children a nursery lets its parent end: else each clean-up would await tasks that
         # never run again. Youngest first, so that a child is closed before its parent.
         for task in tasks:
             for nursery in task.child_nurseries:
@@ -194,9 +194,9 @@ def _context(inner: dict[str, object]) -> Iterator[None]:
 
 
 class _ClosedPoll:
-    """Stands in for the epoll object of a loop that was let go, while its coroutines unwind."""
+    """Replacement for the epoll object of a loop that was let go, while its coroutines unwind."""
 
     def register(self, *_arguments: object) -> None:
-        """Nothing is polled any more."""
+        """Do nothing: nothing is polled any more."""
 
     modify = unregister = close = register

@@ -21,13 +21,13 @@ class SimFault:
     path: str = "*"
     """Pattern of the paths it applies to, as a shell writes it."""
     times: int | None = 1
-    """How often it fires; None for ever."""
+    """Number of times that it fires; None for no limit."""
     seconds: float = 0.0
     fired: int = 0
-    """How often it has fired."""
+    """Number of times that it has fired."""
 
     def fires(self, operation: str, path: str) -> bool:
-        """Whether this call is hit; counts it."""
+        """Return whether this call is hit, and count it."""
         if self.operation not in ("*", operation) or not fnmatchcase(path, self.path):
             return False
         if self.times is not None and self.fired >= self.times:
@@ -37,5 +37,5 @@ class SimFault:
 
 
 def disk_error(number: int, path: str) -> OSError:
-    """An error as the system would word it; Python makes it the right subclass."""
+    """Return an error as the system would word it; Python makes it the right subclass."""
     return OSError(number, os.strerror(number), path)

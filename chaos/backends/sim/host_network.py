@@ -36,7 +36,7 @@ class HostNetwork:
         return SimListener(self._network, self._process, address)
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Dial; hangs while the way is cut or the host has no power."""
+        """Dial; hangs while the link is cut or the host has no power."""
         target = (await self.resolve(host))[0]
         own = self._process.host.address
         network = self._network
@@ -80,11 +80,11 @@ class HostNetwork:
         return _end(stream).remote
 
     def try_send(self, stream: Stream, parts: list[bytes]) -> int:
-        """Never takes any: all bytes go the way that has windows and splits."""
+        """Return 0: all bytes take the path that has windows and splits."""
         return 0
 
     def try_receive(self, stream: Stream, max_bytes: int) -> bytes:
-        """Never has any, for the same reason."""
+        """Return nothing, for the same reason."""
         return b""
 
     async def receive(self, stream: Stream, max_bytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""How a simulated process dies: at once, in the middle of whatever it was doing.
+"""Deaths of simulated processes: at once, in the middle of whatever they do.
 
 SIGKILL and a power cut run no `finally` and no `except`. A coroutine cannot simply be dropped in
 the middle of plain code, though, so every seam of a dead process raises `SimKilled`: the code may
@@ -13,18 +13,18 @@ class SimKilled(BaseException):
 
 
 class SimulationError(RocketbedError):
-    """The simulation itself cannot go on: a spinning node, a spent budget, a wrong call."""
+    """Failure of the simulation itself: a spinning node, a spent budget, a wrong call."""
 
 
 class Fate:
-    """Whether one incarnation of a process still lives; its disk, clock and streams share it."""
+    """Process state of one incarnation, alive or dead, which its disk, clock and streams share."""
 
     __slots__ = ("cause", "dead")
 
     def __init__(self) -> None:
         self.dead = False
         self.cause = ""
-        """Why it is dead: `kill`, `power`, `exit` or `end`."""
+        """Cause of its death: `kill`, `power`, `exit` or `end`."""
 
     def check(self) -> None:
         if self.dead:

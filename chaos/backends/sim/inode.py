@@ -1,15 +1,15 @@
 """Contents of one simulated file: what readers see, and what a power cut could leave of it.
 
 The page cache is one `bytearray`, materialised up to the last byte written; beyond it a file reads
-as zeros up to its length, so a preallocated segment costs nothing. The platter is kept as undo: a
-write remembers what each 512-byte sector held before it became dirty. A sync in flight closes a
-generation of undo records and opens the next; when it completes, its generation and all older
-ones are forgotten, and with them the way back. A sync that never completes, because its process
-was killed, forgets nothing: it neither blesses its sectors nor loses them.
+as zeros up to its length, so a preallocated segment costs nothing. The disk's state is kept as
+undo: a write remembers what each 512-byte sector held before it became dirty. A sync in flight
+closes a generation of undo records and opens the next; when it completes, its generation and all
+older ones are forgotten, and with them the way back. A sync that never completes, because its
+process was killed, forgets nothing: it neither saves its sectors nor loses them.
 
 A change of length, or of extents (zeros), goes to the journal, and another file's sync may commit
 it without the data written before and after. So such a change begins a generation of its own, which
-no sync completes: what stood between two of them may come back (ext4 does it; see
+no sync completes: the data between two of them may come back (ext4 does it; see
 tests/property/test_disk_against_ext4.py).
 """
 
@@ -22,19 +22,19 @@ PAGE = 4096
 """Bytes of a page-cache page: a write cut short by SIGKILL ends at such a boundary."""
 
 POWER_CUT_MODES = ("random", "strict", "prefix", "reorder")
-"""What of the unsynced survives: a coin for each sector; nothing; the oldest part; the newest."""
+"""Unsynced data that survives: a coin for each sector; nothing; the oldest part; the newest."""
 
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """What was there before the first write since the previous sync began, or journalled change."""
+    """State before the first write since the previous sync began, or before a journalled change."""
 
     sectors: dict[int, bytes] = field(default_factory=dict)
-    """Sector number -> its bytes before; short or empty where the file had not got there."""
+    """Sector number -> its bytes before; short or empty beyond the file's former end."""
     length: int | None = None
     """Length before, None while unchanged."""
     grown: bool = False
-    """Whether writes made it longer: a device takes those piece by piece. A truncation or a
+    """True if writes made it longer: a device takes those piece by piece. A truncation or a
     reservation sets the length in one step."""
 
 
@@ -44,7 +44,7 @@ class Inode:
 
     data: bytearray = field(default_factory=bytearray)
     length: int = 0
-    """At least `len(data)`: the rest reads as zeros."""
+    """At least `len(data)`: beyond that it reads as zeros."""
     allocated: int = 0
     """Bytes that have blocks; holes below count, which no preallocating store has."""
     links: int = 1
@@ -56,23 +56,25 @@ class Inode:
     sync_count: int = 0
     """Syncs completed or dropped so far, which numbers the generations."""
     forsaken: dict[int, bytes] = field(default_factory=dict)
-    """Sectors a failed sync marked clean: no later sync writes them out, only a new write."""
+    """Sectors that a failed sync marked clean: no later sync writes them out, only a new write."""
 
     def __deepcopy__(self, memo: object) -> "Inode":
-        """A twin that shares the bytes until either is written to."""
+        """Return a twin that shares the bytes until either is written to."""
         self.shared = True
-        before = [replace(one, sectors=dict(one.sectors)) for one in self.generations]
+        before = [
+            replace(generation, sectors=dict(generation.sectors)) for generation in self.generations
+        ]
         return replace(self, generations=before, forsaken=dict(self.forsaken))
 
     def read(self, offset: int, size: int) -> bytes:
         size = min(size, self.length - offset)
         if size <= 0:
             return b""
-        found = bytes(self.data[offset : offset + size])
-        return found if len(found) == size else found + bytes(size - len(found))
+        content = bytes(self.data[offset : offset + size])
+        return content if len(content) == size else content + bytes(size - len(content))
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Write; extends the file when the range lies beyond its end."""
+        """Write; extends the file if the range lies beyond its end."""
         end = offset + len(data)
         if end == offset:
             return
@@ -98,7 +100,7 @@ class Inode:
             self.data[offset:held] = bytes(held - offset)
 
     def truncate(self, size: int) -> None:
-        """Set the length; what is cut off reads as zeros if the file grows again."""
+        """Set the length; what is truncated reads as zeros if the file grows again."""
         if size == self.length:
             return
         self._begin_generation()
@@ -109,19 +111,21 @@ class Inode:
         self.allocated = min(self.allocated, size)
 
     def allocate(self, size: int) -> None:
-        """Extend to `size` bytes with blocks behind them; a length beyond stays."""
+        """Extend to `size` bytes with blocks; a longer file keeps its length."""
         if size > self.length:
             self._begin_generation()
             self._set_length(size)
         elif any(
-            one.length is not None and one.grown and one.length < size <= self.length
-            for one in self.generations
+            generation.length is not None
+            and generation.grown
+            and generation.length < size <= self.length
+            for generation in self.generations
         ):
-            # What was grown by writes that are not on disk yet: the reservation may be, alone.
+            # Growth by writes is not on disk yet; the reservation may reach it alone.
             self.generations.append(Generation(length=size, grown=True))
 
     def begin_sync(self) -> int:
-        """Start writing out what is dirty now. Returns the number `complete_sync` wants."""
+        """Start writing out what is dirty now. Return the number for `complete_sync`."""
         self.generations.append(Generation())
         return self.sync_count + len(self.generations) - 1
 
@@ -132,9 +136,9 @@ class Inode:
             self.sync_count = number
 
     def forsake(self, number: int) -> None:
-        """That sync failed, and the kernel marked its pages clean (Linux's way with EIO).
+        """Fail a sync, whose pages the kernel then marks clean (as Linux does with EIO).
 
-        What was written to since it began is dirty still, and the next sync writes it out.
+        What was written since it began is still dirty, and the next sync writes it out.
         """
         done = number - self.sync_count
         platter: dict[int, bytes] = {}
@@ -142,8 +146,8 @@ class Inode:
             for sector, before in generation.sectors.items():
                 platter.setdefault(sector, before)
         for sector, before in platter.items():
-            # A later write saved the failed one's bytes as "before", which never reached the
-            # platter: a cut would bring them back.
+            # A later write saved the failed one's bytes as "before", which never reached the disk:
+            # a cut would bring them back.
             for generation in self.generations[done:]:
                 if sector in generation.sectors:
                     generation.sectors[sector] = before
@@ -153,7 +157,8 @@ class Inode:
         self.complete_sync(number)
 
     def lose_power(self, mode: str, random: Random) -> int:
-        """Reduce the file to what a power cut leaves. Returns the number of sectors that lost."""
+        """Reduce the file to what a power cut leaves. Return the number of sectors that lost
+        data."""
         self._own()
         if self.forsaken:
             first = self.generations[0].sectors
@@ -162,21 +167,21 @@ class Inode:
         changes = [
             (generation, sector) for generation in self.generations for sector in generation.sectors
         ]
-        kept: set[int] = set()
+        survived: set[int] = set()
         lost: set[int] = set()
         survives = survivors(mode, random, len(changes))
         for position in range(len(changes) - 1, -1, -1):
             generation, sector = changes[position]
-            if sector in kept:
+            if sector in survived:
                 continue
             if survives[position]:
-                kept.add(sector)
+                survived.add(sector)
             else:
                 self._restore(sector, generation.sectors[sector])
                 lost.add(sector)
         self._lose_length(mode, random)
         self.generations = [Generation()]
-        return len(lost - kept)
+        return len(lost - survived)
 
     def _own(self) -> None:
         if self.shared:
@@ -184,7 +189,7 @@ class Inode:
             self.shared = False
 
     def _begin_generation(self) -> None:
-        """Let what follows be kept or lost apart from what went before."""
+        """Let later changes survive or be lost apart from the earlier ones."""
         last = self.generations[-1]
         if last.sectors or last.length is not None:
             self.generations.append(Generation())
@@ -235,7 +240,7 @@ class Inode:
 
 
 def survivors(mode: str, random: Random, count: int) -> list[bool]:
-    """For `count` changes in the order they were made: which ones a power cut keeps."""
+    """Return which of `count` changes, in the order they were made, a power cut keeps."""
     if mode == "strict":
         return [False] * count
     if mode == "random":

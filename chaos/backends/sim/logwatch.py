@@ -1,6 +1,6 @@
-"""How far a simulated node's log reaches and is on disk, read off the disk's own events.
+"""Written and durable end of a simulated node's log, derived from the disk's own events.
 
-The node's opinion of what is flushed is on trial, so nothing here asks it. Source: chaos.md 2.3.
+The node's opinion of what is flushed is on trial, so it is not asked. Source: chaos.md 2.3.
 """
 
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ class _Segment:
     written: int = 0
     """End of the bytes written, in the file."""
     durable: int = 0
-    """End of those that a completed sync covers."""
+    """End of the bytes that a completed sync covers."""
     syncs: list[int] = field(default_factory=list)
-    """What was written when each sync under way began."""
+    """Written end at the beginning of each sync under way."""
     forsaken: tuple[int, int] | None = None
-    """What a failed sync left marked clean: no later sync brings it to disk before it is written
+    """Range that a failed sync left marked clean: no later sync writes it out before it is written
     again."""
     is_named: bool = False
-    """Whether its directory was synced since it was made: else a power cut may take it all."""
+    """True if its directory was synced since it was created: else a power cut may remove it."""
 
 
 class LogWatch:
@@ -34,10 +34,10 @@ class LogWatch:
         self.trace = trace
         self._segments: dict[int, _Segment] = {}
         self._naming: list[list[_Segment]] = []
-        """Segments that each sync of the directory under way will have named."""
+        """For each sync of the directory under way the segments that it covers."""
 
     def saw(self, time_ns: int, kind: str, path: str, offset: int, size: int) -> None:
-        """An event of the disk; others than the log's are ignored."""
+        """Handle an event of the disk; only those of the log matter."""
         if f"{path}/" == COMMIT_LOG:
             if kind == "sync_dir":
                 self._naming.append(list(self._segments.values()))
@@ -74,8 +74,8 @@ class LogWatch:
         return Ends(written, durable)
 
     def covered(self, segment_size: int) -> int:
-        """Where the durable part ends; to the end of its segment if nothing in that is unsynced:
-        what follows a blank record is never written."""
+        """Return the end of the durable part, extended to the end of its segment if nothing in that
+        is unsynced: what follows a blank record is never written."""
         durable = self.ends().durable
         start = durable - durable % segment_size
         segment = self._segments.get(start)
@@ -84,7 +84,8 @@ class LogWatch:
         return start + segment_size
 
     def lost_power(self, time_ns: int) -> None:
-        """The node lost what was not on disk; what stays beyond that shows at its recovery."""
+        """Note that the node lost what was not on disk; what survives beyond that shows at its
+        recovery."""
         for segment in self._segments.values():
             segment.written = min(segment.written, segment.durable)
             segment.forsaken = None
@@ -97,10 +98,12 @@ class LogWatch:
         self._naming.clear()
 
     def recovered(self, time_ns: int, end: int, segment_size: int, *, is_durable: bool) -> None:
-        """The node found its log to end here; after a power cut all of that was on disk, and what
-        stands behind it may be another file (seed 872035)."""
+        """Note where the node found its log to end. After a power cut all of that was on disk, and
+        later segments may be other files."""
         if is_durable:
-            self._segments = {start: one for start, one in self._segments.items() if start < end}
+            self._segments = {
+                start: segment for start, segment in self._segments.items() if start < end
+            }
         for start, segment in self._segments.items():
             limit = min(max(end - start, 0), segment_size)
             if is_durable:
@@ -117,9 +120,9 @@ class LogWatch:
 
 
 def _change(segment: _Segment, kind: str, offset: int, size: int) -> bool:
-    """Take an event in; whether an end may have moved."""
+    """Handle an event of a segment. Return whether an end may have moved."""
     if kind == "write":
-        _write_again(segment, offset, offset + size)
+        _rewrite(segment, offset, offset + size)
         if offset + size <= segment.written:
             return False
         segment.written = offset + size
@@ -153,8 +156,10 @@ def _change(segment: _Segment, kind: str, offset: int, size: int) -> bool:
     return True
 
 
-def _write_again(segment: _Segment, begin: int, end: int) -> None:
-    """Take a write in where bytes were forsaken: those from their beginning on are dirty again."""
+def _rewrite(segment: _Segment, begin: int, end: int) -> None:
+    """Note a write to forsaken bytes: from its beginning on they are dirty again."""
     if segment.forsaken is not None and begin <= segment.forsaken[0]:
-        left = max(segment.forsaken[0], end)
-        segment.forsaken = (left, segment.forsaken[1]) if left < segment.forsaken[1] else None
+        begin_dirty = max(segment.forsaken[0], end)
+        segment.forsaken = (
+            (begin_dirty, segment.forsaken[1]) if begin_dirty < segment.forsaken[1] else None
+        )

@@ -1,4 +1,4 @@
-"""A compare-and-swap store for controllers of one simulation: a linearizable one, in memory."""
+"""A linearizable compare-and-swap store in memory, for the controllers of one simulation."""
 
 from collections.abc import Callable
 
@@ -17,35 +17,36 @@ CLAIM_S = 2.0
 
 
 class Shelf:
-    """What outlives the controllers."""
+    """State that outlives the controllers."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
-        """`now_s` is a clock of its own: those of machines begin anew when they boot."""
+        """`now_s` is a clock of its own: those of machines restart when they boot."""
         self.now_s = now_s
         self.values: dict[str, list[Versioned]] = {}
         self.file = 0
-        """Which file has these values: of another one, controllers that run know nothing."""
+        """Number of the file with these values; running controllers do not know those of another
+        file."""
         self.is_damaged = False
-        """Whether they cannot be read."""
+        """True if they cannot be read."""
         self.holder = ""
         self.renewed = 0.0
         self.silent = False
-        """Whether it answers nobody."""
+        """True if it answers nobody."""
         self.on_swap: list[Callable[[], None]] = []
-        """Called after each swap, before whoever asked for it knows."""
+        """Called after each swap, before the caller knows of it."""
 
     def copy(self) -> dict[str, list[Versioned]]:
-        """The values as they are now."""
+        """Return a copy of the current values."""
         return {name: list(versions) for name, versions in self.values.items()}
 
     def replace(self, values: dict[str, list[Versioned]], *, damaged: bool = False) -> None:
-        """Another file is in the place of the one that there was."""
+        """Put another file in the place of the current one."""
         self.values, self.is_damaged = values, damaged
         self.file += 1
 
 
 class MemoryCas:
-    """One controller's way to it."""
+    """One controller's access to it."""
 
     def __init__(self, world: World, shelf: Shelf, delay_s: float = 0.005) -> None:
         self._world = world
@@ -83,8 +84,8 @@ class MemoryCas:
         versions = self._shelf.values.setdefault(name, [])
         if not self._shelf.silent and len(versions) == after:
             versions.append(Versioned(after + 1, value))
-            for told in self._shelf.on_swap:
-                told()
+            for callback in self._shelf.on_swap:
+                callback()
             await self._answer()
             return True
         await self._answer()

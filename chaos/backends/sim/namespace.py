@@ -1,10 +1,11 @@
-"""Names of a simulated disk: what is seen now, and what a power cut would leave.
+"""Names of a simulated disk: the visible ones, and those that a power cut would leave.
 
-A name made, moved or removed is durable only once its directory was synced; until then the change
-waits in a list. A power cut keeps some of that list: changes of one name stay in order, changes of
-different names are independent, as POSIX allows (ext4 orders them all; `prefix` is that).
-A new directory needs no sync of its parent if it was synced itself: every journalling file system
-writes the way to what it syncs. A renamed file moves as a whole: old name or new, never both.
+A name created, moved or removed is durable only once its directory was synced; until then the
+change waits in a list. A power cut keeps some of that list: changes of one name stay in order,
+changes of different names are independent, as POSIX allows (ext4 orders them all; `prefix` is
+that). A new directory needs no sync of its parent if it was synced itself: every journalling file
+system writes the path to what it syncs. A renamed file moves as a whole: old name or new, never
+both.
 """
 
 from copy import deepcopy
@@ -44,7 +45,7 @@ class Names:
         self.children[directory][name] = None
 
     def drop_directory(self, path: str) -> None:
-        """Take a directory away, with all below it."""
+        """Remove a directory, with everything below it."""
         below = path + "/"
         for file in [file for file in self.files if file.startswith(below)]:
             self.drop(file)
@@ -56,7 +57,7 @@ class Names:
             self.children[directory].pop(name, None)
 
     def move_directory(self, old: str, new: str) -> None:
-        """Move a directory, if it is there, to a name whose parent exists."""
+        """Move a directory, if it exists, to a name whose parent exists."""
         if old not in self.children:
             return
         self.files = {moved(path, old, new): inode for path, inode in self.files.items()}
@@ -84,11 +85,11 @@ class Change:
 
     @property
     def directory(self) -> str:
-        """The directory whose sync makes it durable; a rename's is that of the new name."""
+        """The directory whose sync makes it durable; for a rename that of the new name."""
         return split(self.target or self.path)[0]
 
     def apply(self, names: Names) -> None:
-        """Carry it out; what it needs and does not find is passed over."""
+        """Carry it out, as far as the names that it needs exist."""
         if self.kind == "mkdir":
             if split(self.path)[0] in names.children:
                 names.add_directory(self.path)
@@ -115,7 +116,7 @@ class Namespace:
         self.pending: list[Change] = []
 
     def clone(self) -> "Namespace":
-        """A twin with twins of all files; a file that has several places here is one there too."""
+        """Return a twin with twins of all files; a file with several names keeps them."""
         return deepcopy(self)
 
     def change(self, change: Change) -> None:
@@ -124,7 +125,7 @@ class Namespace:
         self.pending.append(change)
 
     def move_directory(self, old: str, new: str) -> None:
-        """Give a directory another name, with all below it, durably."""
+        """Rename a directory, with everything below it, durably."""
         self.visible.move_directory(old, new)
         self.durable.move_directory(old, new)
         self.pending = [
@@ -137,14 +138,14 @@ class Namespace:
         ]
 
     def changes_in(self, directory: str) -> list[Change]:
-        """What a sync of this directory, begun now, will make durable."""
+        """Return the changes that a sync of this directory, begun now, will make durable."""
         way = {directory}
         parent = directory
         while (parent := split(parent)[0]) not in way:
             way.add(parent)
         chosen: list[Change] = []
         for change in reversed(self.pending):
-            # A directory that went and came back went first: a journal keeps that order.
+            # If a directory was removed and created again, a journal keeps that order.
             about_directory = change.kind in ("mkdir", "rmdir")
             if change.directory == directory or (about_directory and change.path in way):
                 chosen.append(change)
@@ -156,12 +157,12 @@ class Namespace:
             if change in waiting:
                 change.apply(self.durable)
                 if change.kind == "rename":
-                    # Else what is still pending would put the file back under its old name.
+                    # Otherwise a pending change would put the file back under its old name.
                     waiting.update(self._arrivals(change.path, change.inode))
         self.pending = [change for change in self.pending if change not in waiting]
 
     def _arrivals(self, path: str, inode: Inode | None) -> list[Change]:
-        """Changes that gave a file the name it was then moved away from."""
+        """Return the changes that gave a file the name it was then moved away from."""
         return [
             change
             for change in self.pending
@@ -169,8 +170,9 @@ class Namespace:
         ]
 
     def lose_power(self, mode: str, random: Random) -> int:
-        """Reduce the names to what a power cut leaves. Returns how many changes were lost."""
-        # Names with a lost change: later changes of the same name build on it, so they go too.
+        """Reduce the names to what a power cut leaves. Return how many changes were lost."""
+        # Names with a lost change: later changes of the same name build on it, so they are lost
+        # too.
         broken: set[str] = set()
         lost = 0
         survives = survivors(mode, random, len(self.pending))
@@ -189,13 +191,14 @@ class Namespace:
 
 
 def moved(path: str, old: str, new: str) -> str:
-    """A path after `old`, a directory, was renamed to `new`."""
+    """Return a path after `old`, a directory, was renamed to `new`."""
     if path == old or path.startswith(f"{old}/"):
         return new + path[len(old) :]
     return path
 
 
 def split(path: str) -> tuple[str, str]:
-    """Directory and name of a normalised path; `.` holds relative ones, `/` is its own parent."""
+    """Return directory and name of a normalised path; `.` holds relative ones, `/` is its own
+    parent."""
     directory = dirname(path) or ("/" if path == "/" else ".")
     return directory, path[path.rfind("/") + 1 :]

@@ -1,13 +1,14 @@
 """A network in memory, with TCP's semantics rather than packets.
 
 Bytes of one direction stay in order. Each send is delivered after the link's latency and a drawn
-jitter, and now and then in two pieces, so that nobody may count on frame boundaries. A receiver's
-window holds 256 KiB, beyond which the sender waits. A cut link holds bytes back and delivers them
-in order once it is healed, as retransmission would. Where packets are lost, of two connections the
-older one may be the later: each makes up for its own loss, before it is accepted too, and what was
-sent on one that its dialler gave up comes all the same, before its end. A killed process resets its
-connections; a powerless host says nothing, so its peers stay half open until they send to its next
-incarnation. A paused process still accepts: the kernel shakes hands, not the process.
+jitter, and now and then in two pieces, so that programs cannot rely on frame boundaries. A
+receiver's window holds 256 KiB, beyond which the sender waits. A cut link holds bytes back and
+delivers them in order once it is healed, as retransmission would. With packet loss, the older of
+two connections may be the later one: each makes up for its own loss, before it is accepted too, and
+what was sent on a connection that its dialler gave up still arrives, before its end. A killed
+process resets its connections; a powerless host sends nothing, so its peers stay half open until
+they send to its next incarnation. A paused process still accepts: the kernel shakes hands, not the
+process.
 """
 
 from collections.abc import Callable
@@ -37,11 +38,11 @@ class Link:
     jitter_ns: int = 100 * MICROSECOND
     cut: bool = False
     loss: float = 0.0
-    """Share of transmissions that are lost and made again `RETRANSMIT_NS` later, doubling."""
+    """Share of transmissions that are lost and repeated `RETRANSMIT_NS` later, doubling."""
     rate: int | None = None
-    """Bytes a second; None is no limit."""
+    """Bytes a second; None for no limit."""
     busy_until: int = 0
-    """When the last byte that was put on it has left, under a rate."""
+    """Time at which the last byte that was put on it has left, under a rate."""
 
 
 class Network:
@@ -53,11 +54,11 @@ class Network:
         """Host name -> IP address."""
         self.listeners: dict[Address, SimListener] = {}
         self.weather = Link()
-        """What links begin as."""
+        """Initial state of links."""
         self._links: dict[tuple[str, str], Link] = {}
         self.ends: dict[SimStream, None] = {}
         self.taps: dict[int, Callable[[str, bytes], None]] = {}
-        """Port -> told of each send of whoever dialled it: the host's name and the bytes."""
+        """Port -> function called with each send of a dialler: its host's name and the bytes."""
         self._random = timeline.stream("network")
         self._next_port = FIRST_EPHEMERAL_PORT
 
@@ -74,24 +75,24 @@ class Network:
             self._links[source, target] = link
         return link
 
-    def between(self, one: str, other: str) -> Link:
-        """The link from one host to another, by name; `changed` has to be told of changes."""
-        return self.link(self.addresses[one], self.addresses[other])
+    def between(self, source: str, target: str) -> Link:
+        """Return the link from one host to another, by name; call `changed` after changes."""
+        return self.link(self.addresses[source], self.addresses[target])
 
-    def changed(self, one: str, other: str) -> None:
-        """A link was changed; what it held back may go now."""
-        link = self.between(one, other)
-        self.timeline.record("link", one, other, link.cut)
+    def changed(self, source: str, target: str) -> None:
+        """Release what a changed link held back."""
+        link = self.between(source, target)
+        self.timeline.record("link", source, target, link.cut)
         is_paced, link.busy_until = link.busy_until > self.timeline.now, 0
         for end in list(self.ends):
             if is_paced and self.link(end.local[0], end.remote[0]) is link:
                 end.recall()
             end.pump()
 
-    def reset(self, one: str, other: str) -> None:
+    def reset(self, first: str, second: str) -> None:
         """Reset all connections between two hosts, as a firewall between them would."""
-        pair = {self.addresses[one], self.addresses[other]}
-        self.timeline.record("reset", one, other)
+        pair = {self.addresses[first], self.addresses[second]}
+        self.timeline.record("reset", first, second)
         for end in list(self.ends):
             if {end.local[0], end.remote[0]} == pair:
                 end.break_off()
@@ -101,12 +102,12 @@ class Network:
         link = self.link(source, target)
         delay = link.latency_ns + int(self._random.random() * link.jitter_ns)
         if link.loss:
-            again = RETRANSMIT_NS
+            retransmission_ns = RETRANSMIT_NS
             for _ in range(RETRANSMISSIONS_MAX):
                 if self._random.random() >= link.loss:
                     break
-                delay += again
-                again *= 2
+                delay += retransmission_ns
+                retransmission_ns *= 2
         if link.rate is not None:
             start = max(self.timeline.now, link.busy_until)
             link.busy_until = start + size * SECOND // link.rate
@@ -114,7 +115,7 @@ class Network:
         return delay
 
     def split_point(self, size: int) -> int:
-        """Where to split a send of `size` bytes; `size` for not at all."""
+        """Return where to split a send of `size` bytes; `size` for no split."""
         if size > 1 and self._random.random() < SPLIT_SHARE:
             return self._random.randrange(1, size)
         return size
@@ -126,8 +127,8 @@ class Network:
         return self._next_port
 
     def drop_process(self, process: "SimProcess", cause: str) -> None:
-        """The process is gone: its listeners close; a killed one resets its peers, one that ended
-        closes its streams, one without power says nothing."""
+        """Close the listeners of a dead process. A killed one resets its peers, one that ended
+        closes its streams, one without power sends nothing."""
         for listener in list(self.listeners.values()):
             if listener.process is process:
                 listener.drop()

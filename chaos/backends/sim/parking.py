@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Parking:
-    """Room for one parked task. `wake` with nobody parked does nothing."""
+    """Room for one parked task. `wake` does nothing if there is none."""
 
     __slots__ = ("_process", "_task")
 
@@ -18,11 +18,11 @@ class Parking:
         self._task: trio.lowlevel.Task | None = None
 
     @property
-    def taken(self) -> bool:
+    def is_occupied(self) -> bool:
         return self._task is not None
 
     async def park(self) -> None:
-        """Wait for `wake`. Cancelling leaves nothing behind."""
+        """Wait for `wake`. Can be cancelled."""
         if self._task is not None:
             raise trio.BusyResourceError("another task is already waiting here")
         self._task = trio.lowlevel.current_task()

@@ -25,7 +25,7 @@ STEP_COST_NS = (2 * MICROSECOND, 40 * MICROSECOND)
 SYNC_SECONDS = (0.0002, 0.002)
 """Duration of a sync: a common SSD."""
 SPINNING_STEPS = 200_000
-"""Steps of one loop without a pause, after which it is taken to spin."""
+"""Steps of one loop without a pause, after which it counts as spinning."""
 
 Main = Callable[..., Awaitable[object]]
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class SimHost:
         self.cold_share = 0.0
         """Share of reads that miss the page cache."""
         self.cut_mode = "random"
-        """What a power cut at a crash point leaves (`chaos.backends.sim.inode`)."""
+        """Mode of a power cut at a crash point (`chaos.backends.sim.inode`)."""
 
     @property
     def running(self) -> bool:
@@ -59,7 +59,7 @@ class SimHost:
 
     @property
     def boot_id(self) -> str:
-        """Another one after each power cut."""
+        """Changes with each power cut."""
         return f"{self.name}-boot-{self.boots}"
 
     def boot(self) -> None:
@@ -69,7 +69,7 @@ class SimHost:
 
 
 class SimProcess:
-    """One incarnation: a loop, a world, and a fate they share."""
+    """One incarnation: a loop and a world, with a common process state (`Fate`)."""
 
     def __init__(self, host: SimHost, main: Main, arguments: tuple[object, ...]) -> None:
         simulation = host.simulation
@@ -113,17 +113,17 @@ class SimProcess:
 
     @property
     def done(self) -> bool:
-        """Whether it runs no more, for whatever reason."""
+        """True if it runs no more, for whatever reason."""
         return self.state == "dead"
 
     @property
     def crashed(self) -> bool:
-        """Whether its `main` let an error out by itself."""
+        """True if its `main` raised an error on its own."""
         return self.fate.cause == "end" and isinstance(self._loop.outcome, Error)
 
     @property
     def end_reason(self) -> str:
-        """Kind and text of the error that its `main` let out; empty without one."""
+        """Kind and text of the error that its `main` raised; empty without one."""
         if not self.crashed or not isinstance(self._loop.outcome, Error):
             return ""
         error = self._loop.outcome.error
@@ -132,7 +132,7 @@ class SimProcess:
         return f"{type(error).__name__}: {error}"
 
     def value(self) -> Any:
-        """What `main` returned; raises what it raised, `SimulationError` if it never ended."""
+        """Return the result of `main`; raises its error, or `SimulationError` if it never ended."""
         if self._loop.outcome is None or self.fate.cause != "end":
             raise SimulationError(f"{self.name} did not end: {self.fate.cause or self.state}")
         return self._loop.outcome.unwrap()
@@ -149,7 +149,7 @@ class SimProcess:
             self.state = "paused"
 
     def resume(self) -> None:
-        """SIGCONT; timers that ran out meanwhile fire at once."""
+        """Resume after a pause; timers that ran out meanwhile fire at once."""
         if self.state == "paused":
             self._timeline.record("resume", self.name)
             self.state = "running"
@@ -173,7 +173,7 @@ class SimProcess:
         self._burnt_ns += int(seconds * SECOND)
 
     def exit(self, code: int) -> SimKilled:
-        """End without any clean-up. Returns what to raise."""
+        """End without any clean-up. Return what to raise."""
         self.exit_code = code
         self.fate.die("exit")
         return SimKilled(f"exit {code}")
@@ -183,7 +183,7 @@ class SimProcess:
         self._loop.bury()
 
     def end(self) -> None:
-        """Stop for ever, the fate being sealed; the disk comes to rest."""
+        """Stop for ever, after the process state is dead; the disk comes to rest."""
         if self.state == "dead":
             return
         self.state = "dead"

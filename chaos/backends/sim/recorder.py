@@ -1,7 +1,7 @@
-"""What a run in simulation leaves for the judge, written down while it happens.
+"""The evidence of a run in simulation, recorded while it happens.
 
-It stands on what the simulation itself tells: events of disks, lines of logs, ends of processes. No
-node is asked, since what a node thinks of itself is on trial.
+It relies on the simulation itself: events of disks, lines of logs, ends of processes. No node is
+asked, since a node's own view is on trial.
 """
 
 from pathlib import Path
@@ -35,7 +35,8 @@ DATA: Final = (COMMIT_LOG, *QUEUES, f"{STORE}/index/")
 """After a failed sync of one of these files nothing more may be acknowledged; a table, or a file
 that is only prepared, is tried again."""
 IMAGES_MAX: Final = 6
-"""Disks of one node as its ends left them that are kept for the checks of recovery: the last."""
+"""Number of disks of one node, as its ends left them, that are kept for the checks of recovery: the
+last ones."""
 CUTS: Final = {
     "replication.cut": "cut",
     "follower.cut": "cut",
@@ -52,20 +53,20 @@ class Recorder:
         self._history = history
         self._trace = Trace()
         self._acks = Trace()
-        """What each slave reported to its masters, as it left it."""
+        """Acknowledgements of each slave to its masters, as they left it."""
         self._images: dict[Image, DiskImage] = {}
         """Disks as kills and power cuts left them, oldest first."""
         self._watches: dict[str, LogWatch] = {}
         self._segment_size: dict[str, int] = {}
         self._flushes: dict[str, bool] = {}
-        """Whether what a node acknowledges is on disk."""
+        """True for a node whose acknowledgements mean that the data is on disk."""
         self._after_power_cut: dict[str, bool] = {}
         self._reasons: dict[str, str] = {}
         self._end_counts: dict[str, int] = {}
         self._reports: dict[str, str] = {}
-        """What nodes said of damage since their last start, or when they refused it."""
+        """Reports of damage by nodes since their last start, or when they refused to start."""
         self._refusals: dict[str, str] = {}
-        """Why slaves follow nobody until they are emptied, as they said since then."""
+        """Why slaves follow nobody until they are emptied, as reported since then."""
         self._roles: dict[str, str] = {}
         self._coverage = Coverage(simulation, self._roles)
         simulation.on_disk.append(self._saw_disk)
@@ -88,21 +89,21 @@ class Recorder:
         return self._reasons.get(name, "")
 
     def reported(self, name: str) -> str:
-        """What a node said of damage since its last start."""
+        """Return a node's report of damage since its last start."""
         return self._reports.get(name, "")
 
     def refuses(self, name: str) -> str:
         return self._refusals.get(name, "")
 
     def lost_power(self, name: str) -> None:
-        """The power of a node's host was cut; of other hosts nothing is kept."""
+        """Record a power cut of a node's host; other hosts have no record."""
         if name in self._watches:
             self._keep_image(name, "powercut")
             self._watches[name].lost_power(self._timeline.now)
             self._after_power_cut[name] = True
 
     def wiped(self, name: str) -> None:
-        """A node that is down has an empty disk now."""
+        """Note that a node that is down has an empty disk now."""
         self._watch(name).wiped(self._timeline.now)
 
     def collect(self, directory: Path) -> Collected:
@@ -144,11 +145,12 @@ class Recorder:
             self._check_small_files(host, watch, kind, path)
 
     def _check_small_files(self, host: str, watch: LogWatch, kind: str, path: str) -> None:
-        """Laws held at every event of a disk, so that no power cut has to come just then.
+        """Check laws at every event of a disk, so that no power cut has to come at the right
+        moment.
 
         A table is only ever replaced as a whole, never written under its own name (S15). The
-        durable mark, which counts once its directory is synced, never names what is not on disk
-        (S11).
+        durable mark, which counts once its directory is synced, never names an offset that is not
+        on disk (S11).
         """
         if kind in ("write", "truncate") and path.startswith(TABLES) and path.endswith(".json"):
             self._history.event(Function.NODE, host, "table_in_place", {"path": path})

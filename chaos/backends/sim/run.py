@@ -15,7 +15,7 @@ from rocketbed.chaos.run.conductor import Company, Conductor, MakeConductor
 from rocketbed.world.api import World
 
 LIMIT_S: Final = 600.0
-"""Simulated seconds that a run may take beyond its storm and calm."""
+"""Simulated seconds that a run may take beyond its fault phase and recovery phase."""
 
 
 def run_in_simulation(
@@ -28,7 +28,7 @@ def run_in_simulation(
 ) -> tuple[RunRecord, Simulation]:
     """Run a plan. The directory has to exist and be empty.
 
-    Raises `SimulationError` when the simulation itself fails, for instance because a node spins.
+    Raises `SimulationError` if the simulation itself fails, for instance because a node spins.
     """
     simulation = Simulation(f"{plan.name}/{plan.seed}", keep_trace=keep_trace)
     with simulation:

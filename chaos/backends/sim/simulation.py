@@ -43,17 +43,17 @@ class Simulation:
         self.hosts: dict[str, SimHost] = {}
         self.log: list[LogLine] = []
         self.marks: Counter[tuple[str, str]] = Counter()
-        """How often each node reached each mark."""
+        """(node, mark) -> times that it was reached."""
         self.tolerate_crashes = False
-        """Whether a process may end with an error of its own without ending the run."""
+        """True if a process may end with an error of its own without ending the run."""
         self.on_mark: list[Callable[[str, str], None]] = []
-        """Told of each mark that a node reaches: host, name."""
+        """Called with each mark that a node reaches: host, name."""
         self.on_log: list[Callable[[LogLine], None]] = []
-        """Told of each event that a node logs."""
+        """Called with each event that a node logs."""
         self.on_end: list[Callable[[SimProcess], None]] = []
-        """Told of each process that has ended, whatever the cause (`fate.cause`)."""
+        """Called with each process that has ended, whatever the cause (`fate.cause`)."""
         self.on_disk: list[Callable[[str, str, str, int, int], None]] = []
-        """Told of each event of a disk: host, kind, path, offset, size."""
+        """Called with each event of a disk: host, kind, path, offset, size."""
         self._buried: list[SimProcess] = []
         self._crash_at_pattern: dict[str, tuple[str, str]] = {}
         self._crashes: list[SimProcess] = []
@@ -65,7 +65,7 @@ class Simulation:
         self.close()
 
     def host(self, name: str) -> SimHost:
-        """The host of this name, made if new."""
+        """Return the host of this name, created if new."""
         host = self.hosts.get(name)
         if host is None:
             host = self.hosts[name] = SimHost(self, name, self.network.add_host(name))
@@ -119,17 +119,17 @@ class Simulation:
     def crash_at_pattern(self, name: str, pattern: str | None, *, kind: str = "kill") -> None:
         """Kill a host's process, or cut its power, at the next mark whose name matches.
 
-        The pattern is one as a shell writes it; None takes it back.
+        The pattern is one as a shell writes it; None removes it.
         """
         self._crash_at_pattern.pop(name, None)
         if pattern is not None:
             self._crash_at_pattern[name] = (pattern, kind)
 
     def run(self, seconds: float | None = None, *, until: Callable[[], bool] | None = None) -> None:
-        """Go on for a time, or until a condition holds, or until nothing is due any more.
+        """Continue for a time, or until a condition holds, or until nothing is due any more.
 
-        With both, raises `SimulationError` when the time ran out first. Raises the error of a
-        process that crashed, unless crashes are tolerated.
+        With both, raises `SimulationError` if the time ran out first. Raises the error of a process
+        that crashed, unless crashes are tolerated.
         """
         timeline = self.timeline
         end = None if seconds is None else timeline.now + int(seconds * SECOND)
@@ -148,7 +148,7 @@ class Simulation:
             timeline.now = end
 
     def run_process(self, process: SimProcess, seconds: float = 3600.0) -> Any:
-        """Go on until a process has ended. Returns what it returned, raises what it raised."""
+        """Continue until a process has ended. Return its result, raise its error."""
         tolerated, self.tolerate_crashes = self.tolerate_crashes, True
         try:
             self.run(seconds, until=lambda: process.done)
@@ -175,10 +175,10 @@ class Simulation:
         self.network.ends.clear()
         self.network.listeners.clear()
 
-    # What hosts and processes tell.
+    # Called by hosts and processes.
 
     def reachable(self, source: str, target: str) -> bool:
-        """Whether packets pass between two addresses both ways."""
+        """Return whether packets pass between two addresses both ways."""
         cut = self.network.link(source, target).cut or self.network.link(target, source).cut
         return not cut and any(
             host.address == target and host.has_power for host in self.hosts.values()
@@ -196,7 +196,7 @@ class Simulation:
             listener(process)
 
     def reached(self, process: SimProcess, mark: str) -> None:
-        """A node reached a mark; dies there if it was told to."""
+        """Handle a mark that a node reached; the node dies there if a crash point matches."""
         process.fate.check()
         name = process.host.name
         self.marks[name, mark] += 1

@@ -25,12 +25,12 @@ class SoloRun:
     outcome: str
     """`ended`, `killed`, `power cut`, `exited` or `still running`."""
     value: Any
-    """What `main` returned; None unless it ended."""
+    """Result of `main`; None unless it ended."""
     exit_code: int | None
     image: DiskImage
     """The disk afterwards."""
     events: int
-    """Disk events, the one it died at included."""
+    """Disk events, including the one it died at."""
     digest: str
     log: list[LogLine]
     marks: dict[str, int]
@@ -53,11 +53,11 @@ def run_solo(
 ) -> SoloRun:
     """Run `main(world, *arguments)` on a disk that holds `image`.
 
-    `boots` counts the boots of the host: give another number after a power cut.
-    `crash_at` is the number of a disk event, `crash_at_mark` a mark; `kind` is `kill` or `power`,
-    `mode` what a power cut keeps. `prepare` may put faults on the disk before the start. Raises
-    what `main` raises. A run longer than `seconds` of virtual time is left `still running`, and
-    its image is the disk at that moment.
+    `boots` counts the boots of the host: pass another number after a power cut. `crash_at` is the
+    number of a disk event, `crash_at_mark` a mark; `kind` is `kill` or `power`, `mode` what a power
+    cut keeps. `prepare` may put faults on the disk before the start. Raises the error of `main`. A
+    run longer than `seconds` of virtual time is left `still running`, and its image is the disk at
+    that moment.
     """
     with Simulation(seed) as simulation:
         host = simulation.host(NAME)

@@ -1,4 +1,4 @@
-"""Connections over the simulated network, and who listens for them: TCP as programs see it."""
+"""Connections over the simulated network, and their listeners: TCP as programs see it."""
 
 from collections import deque
 from collections.abc import Callable
@@ -35,15 +35,16 @@ class SimStream(trio.abc.HalfCloseableStream):
         self._reset = False
         self._closed = False
         self._listener: SimListener | None = None
-        """Of a connection whose handshake is not over for this end: who is to accept it."""
+        """Listener that is to accept the connection, until the handshake is over for this end."""
         self._sent_eof = False
         self._in_flight = 0
         self._last_arrival = 0
         self._outgoing: deque[tuple[str, bytes]] = deque()
         self._flying: deque[list[tuple[str, bytes]]] = deque()
-        """What is on the wire, each in a list of its own, which tells it from what was recalled."""
+        """Items on the wire, each in a list of its own, whose identity tells it from recalled
+        ones."""
         self._returned: list[tuple[str, bytes]] = []
-        """What was lost on a cut link, in order."""
+        """Items that were lost on a cut link, in order."""
         self._reader = Parking(process)
         self._writer = Parking(process)
         network.ends[self] = None
@@ -72,10 +73,10 @@ class SimStream(trio.abc.HalfCloseableStream):
             self._check_writable()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What has arrived; nothing at the peer's end of file.
+        """Return bytes that have arrived; nothing at the peer's end of file.
 
-        As with trio's sockets other tasks run first when something is there already, and while
-        this one waits when nothing is.
+        As with trio's sockets other tasks run first if bytes are there already, and while this one
+        waits if there are none.
         """
         if self._received:
             await self._enter(self._reader)
@@ -116,11 +117,11 @@ class SimStream(trio.abc.HalfCloseableStream):
             self._writer.wake()
         await trio.lowlevel.checkpoint()
 
-    # What the network does.
+    # Called by the network.
 
     def open_later(self, listener: "SimListener", delay: int) -> None:
-        """Be accepted when the last packet of the handshake comes, in so many nanoseconds, or
-        whatever its dialler sends behind it, if that is earlier."""
+        """Be accepted when the last packet of the handshake comes, in `delay` nanoseconds, or
+        earlier, when data of the dialler comes first."""
         self._listener = listener
         self._network.timeline.at(self._network.timeline.now + delay, self._end_handshake)
 
@@ -128,7 +129,7 @@ class SimStream(trio.abc.HalfCloseableStream):
         if self._listener is None:
             return
         network = self._network
-        if network.link(self.remote[0], self.local[0]).cut:  # it is asked for again
+        if network.link(self.remote[0], self.local[0]).cut:  # it is requested again
             network.timeline.at(network.timeline.now + RETRANSMIT_NS, self._end_handshake)
         else:
             self._open()
@@ -152,7 +153,7 @@ class SimStream(trio.abc.HalfCloseableStream):
         self._closed = True
 
     def pump(self) -> None:
-        """Put on the wire what waits, unless the link is cut."""
+        """Put waiting items on the wire, unless the link is cut."""
         timeline = self._network.timeline
         peer = self.peer
         if peer is None or self._network.link(self.local[0], self.remote[0]).cut:
@@ -169,7 +170,7 @@ class SimStream(trio.abc.HalfCloseableStream):
             timeline.at(self._last_arrival, self._land, flight)
 
     def recall(self) -> None:
-        """What a rate holds up goes at the next rate of its link, or at none."""
+        """Take items that a rate holds up off the wire, to send them at the link's next rate."""
         self._outgoing.extendleft(flight[0] for flight in reversed(self._flying))
         self._flying.clear()
         self._last_arrival = self._network.timeline.now
@@ -194,7 +195,7 @@ class SimStream(trio.abc.HalfCloseableStream):
             return
         self._network.timeline.record(kind, self.remote, self.local, len(data))
         if kind == "reset":
-            self._listener = None  # nobody ever hears of it
+            self._listener = None  # no process ever knows of it
         self._open()
         if kind == "data":
             self._received += data
@@ -208,7 +209,7 @@ class SimStream(trio.abc.HalfCloseableStream):
         self._reader.wake()
 
     def break_off(self) -> None:
-        """A reset arrives that the peer never sent."""
+        """Receive a reset that the peer never sent."""
         if not self._closed and not self._reset:
             self._reset = True
             self._received.clear()
@@ -222,7 +223,7 @@ class SimStream(trio.abc.HalfCloseableStream):
 
     def _claim(self, parking: Parking) -> None:
         self.process.fate.check()
-        if parking.taken:
+        if parking.is_occupied:
             raise trio.BusyResourceError("another task is using this direction of the stream")
 
     async def _enter(self, parking: Parking) -> None:
@@ -264,7 +265,7 @@ class SimListener:
         return self._waiting.popleft()
 
     async def aclose(self) -> None:
-        """Stop listening; connections nobody accepted are reset."""
+        """Stop listening; connections that were not accepted are reset."""
         self.process.fate.check()
         self.drop()
         for stream in self._waiting:

@@ -1,4 +1,4 @@
-"""Seams of a simulated process's World, all bound to its fate."""
+"""Seams of a simulated process's World, all bound to its process state."""
 
 from collections.abc import Callable
 from functools import partialmethod
@@ -11,11 +11,11 @@ from rocketbed.chaos.backends.sim.incarnation import Fate, SimKilled
 T = TypeVar("T")
 
 OFFLOAD_SECONDS = 0.00002
-"""What a hop to a thread and back takes."""
+"""Duration of a hop to a thread and back."""
 
 
 class ProcessSeam:
-    """`World.process`; `end` seals the fate and says what to raise."""
+    """`World.process`; `end` marks the process dead and returns what to raise."""
 
     def __init__(self, fate: Fate, boot_id: str, pid: int, end: Callable[[int], SimKilled]) -> None:
         self.pid = pid
@@ -38,7 +38,7 @@ class InlineOffloader:
         self._fate = fate
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Result of `function(*arguments)`; cancelled only before it began."""
+        """Return the result of `function(*arguments)`; can be cancelled only before it begins."""
         self._fate.check()
         await trio.lowlevel.checkpoint()
         with trio.CancelScope(shield=True):
@@ -48,10 +48,10 @@ class InlineOffloader:
 
 
 class SimLog:
-    """Events go into the simulation's record."""
+    """Log whose events go into the simulation's record."""
 
     def __init__(self, fate: Fate, record: Callable[[str, str, dict[str, object]], None]) -> None:
-        """`record` is given level, event and fields."""
+        """`record` is called with level, event and fields."""
         self._fate = fate
         self._keep = record
 

@@ -39,7 +39,8 @@ class DiskFaults:
     """Faults and trace of one node, over all its starts."""
 
     def __init__(self, directory: Path, *, root: Path) -> None:
-        """`root` is the directory whose files count. Raises `HostError`: no library."""
+        """`root` is the directory whose files are affected. Raises `HostError` if there is no
+        library."""
         self.library = build_shim()
         self.directory = directory.absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,8 @@ class DiskFaults:
         return self.directory / f"written.{self._starts}"
 
     def environment(self) -> dict[str, str]:
-        """For the next start; its table begins empty, the trace goes on."""
+        """Return the environment of the next start, which begins an empty table; the trace
+        continues."""
         self._starts += 1
         new_table(self.table_path)
         return {
@@ -71,27 +73,27 @@ class DiskFaults:
         }
 
     def set_rules(self, rules: Iterable[DiskRule]) -> None:
-        """Replace the rules; each call made after this meets them. Raises `HostError`.
+        """Replace the rules; each later call obeys them. Raises `HostError`.
 
         A rule that stays (an equal one) keeps its counts.
         """
-        left = list(self._rules)
+        former = list(self._rules)
         fresh: list[tuple[int, DiskRule]] = []
         for rule in rules:
-            known = next((entry for entry in left if entry[1] == rule), None)
-            if known is None:
+            numbered = next((entry for entry in former if entry[1] == rule), None)
+            if numbered is None:
                 self._count += 1
-                known = (self._count, rule)
+                numbered = (self._count, rule)
             else:
-                left.remove(known)
-            fresh.append(known)
+                former.remove(numbered)
+            fresh.append(numbered)
         if len(fresh) > RULES_MAX:
             raise HostError(f"at most {RULES_MAX} rules, not {len(fresh)}")
         self._rules = fresh
         self._write_rules()
 
     def flush_trace(self) -> list[FlushRecord]:
-        """Every sync so far, over all starts."""
+        """Return every sync so far, over all starts."""
         return read_flush_trace(self.trace_path)
 
     def _write_rules(self) -> None:
@@ -105,7 +107,7 @@ class DiskFaults:
 
 
 def build_shim(directory: Path | None = None) -> Path:
-    """The library, built unless one of this very source is there. Raises `HostError`."""
+    """Return the library, built unless one of the same source exists. Raises `HostError`."""
     directory = directory or Path(tempfile.gettempdir()) / f"rocketbed-build-{os.geteuid()}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_uid != os.geteuid():
@@ -131,7 +133,7 @@ def build_shim(directory: Path | None = None) -> Path:
 
 
 def join_environments(*parts: Mapping[str, str]) -> dict[str, str]:
-    """One environment of several; preloaded libraries add up."""
+    """Merge environments into one; preloaded libraries add up."""
     joined: dict[str, str] = {}
     for part in parts:
         for name, value in part.items():

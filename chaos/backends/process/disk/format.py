@@ -44,7 +44,7 @@ class DiskRule:
     """
 
     operation: Literal["*", "sync", "write", "allocate", "read"] = "*"
-    """`*` is any change of a file or of names, and every sync; a read is meant by its name only,
+    """`*` is any change of a file or of names, and every sync, but not a read, which must be named
     and can only fail."""
     effect: Literal["error", "lose", "delay", "crash"] = "error"
     error: int = errno.EIO
@@ -53,10 +53,10 @@ class DiskRule:
     skip: int = 0
     """Matching calls to let pass first: `crash` with skip N-1 dies at the N-th."""
     times: int | None = None
-    """How often; None: for ever."""
+    """Number of times that it applies; None for no limit."""
     delay_ms: int = 0
     after_bytes: int = 0
-    """Let so many bytes of writes pass first, the last one cut short (for a disk that fills)."""
+    """Bytes of writes to let pass first, the last one cut short (for a disk that fills)."""
 
     def line(self, number: int) -> str:
         words = [
@@ -78,12 +78,12 @@ class FlushRecord:
     kind: str
     """`file` or `directory`; `lost` (reported done, not done) or `failed`."""
     time_ns: int
-    """When it returned, CLOCK_MONOTONIC."""
+    """Time of its return, CLOCK_MONOTONIC."""
     began_ns: int
-    """When it was called."""
+    """Time of its call."""
     pid: int
     end: int
-    """End of what had been written into the file when it began, bytes; so much is durable now."""
+    """End of the data written to the file when it began, bytes; up to here it is durable now."""
     path: str
 
 
@@ -91,7 +91,7 @@ FLUSH_KINDS: Final = {"F": "file", "D": "directory", "L": "lost", "E": "failed"}
 
 
 def read_flush_trace(path: Path) -> list[FlushRecord]:
-    """Every sync in a trace, in the order they returned. Nothing when there is no trace yet."""
+    """Return every sync in a trace, in the order they returned; empty if there is no trace yet."""
     return [
         FlushRecord(FLUSH_KINDS[kind], int(time), int(began), int(pid), int(end), name)
         for kind, time, pid, began, end, name in trace_rows(path)
@@ -100,7 +100,7 @@ def read_flush_trace(path: Path) -> list[FlushRecord]:
 
 
 def trace_rows(path: Path) -> Iterator[list[str]]:
-    """Lines of six fields; a last line without its end is not there yet."""
+    """Yield lines of six fields; an incomplete last line is left out."""
     try:
         text = os.fsdecode(path.read_bytes())
     except FileNotFoundError:

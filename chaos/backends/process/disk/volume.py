@@ -25,22 +25,22 @@ from rocketbed.host.janitor.cleaners import remove_mount
 from rocketbed.host.janitor.record import Ledger
 
 DEFAULT_SIZE: Final = 256 << 20
-"""Bytes. The image is sparse: it takes what the node has written."""
+"""Bytes. The image is sparse: it takes only what the node has written."""
 MKFS: Final = "mkfs.ext4"
 FILLER: Final = ".filler"
 LET_GO_S: Final = 5.0
-"""How long a killed process may take to let go of its files."""
+"""Time that a killed process may take to close its files."""
 FILL_STEP_MIN: Final = 4096
 
 
 class Volume:
-    """One file system. Make it with `create`; states: mounted, cut, unmounted, destroyed."""
+    """One file system. Made by `create`; states: mounted, cut, unmounted, destroyed."""
 
     def __init__(self, run: Ledger, directory: Path, commit_s: int) -> None:
         self.image = directory / "volume.img"
         """The device's content, sparse."""
         self.path = directory / "volume"
-        """Where it is mounted."""
+        """Its mount point."""
         self.device = ""
         """`/dev/loop<n>`."""
         self._run = run
@@ -54,8 +54,8 @@ class Volume:
     ) -> Self:
         """Make and mount an empty volume below `directory`; everything goes on record of `run`.
 
-        `size` in bytes; `commit_s` is ext4's interval between commits of its journal.
-        Raises `HostError`: not root, no loop device, no `mkfs.ext4`.
+        `size` in bytes; `commit_s` is ext4's interval between commits of its journal. Raises
+        `HostError`: not root, no loop device, no `mkfs.ext4`.
         """
         volume = cls(run, directory.absolute(), commit_s)
         try:
@@ -78,7 +78,7 @@ class Volume:
             file.truncate(size)
         command = [MKFS, "-q", "-F", "-E", "nodiscard,root_owner", "-m", "0"]
         subprocess.run([*command, str(self.image)], check=True, capture_output=True, text=True)
-        # On record before they exist: killed in between, the janitor still removes what there is.
+        # On record before they exist, so that the janitor removes them after a kill in between.
         self._records.append(self._run.note("file", self.image))
         self._records.append(self._run.note("loop", self.image))
         self._records.append(self._run.note("mount", self.path))
@@ -90,9 +90,9 @@ class Volume:
     def power_cut(self) -> None:
         """Stop the device as it is. Kill the node next, then `remount`.
 
-        Whoever still writes gets EIO. Raises `HostError`.
+        A process that still writes gets EIO. Raises `HostError`.
         """
-        # The journal is not flushed: otherwise writes that nobody synced would survive the cut.
+        # The journal is not flushed: otherwise writes without a sync would survive the cut.
         if not os.path.ismount(self.path):
             raise HostError(f"power cut of {self.path}: it is not mounted")
         try:
@@ -101,9 +101,9 @@ class Volume:
             raise HostError(f"power cut of {self.path} failed: {exc}") from exc
 
     def remount(self, *, timeout_s: float = LET_GO_S) -> None:
-        """Take it away and mount it again, replaying the journal.
+        """Unmount and mount again, which replays the journal.
 
-        Waits up to `timeout_s` for killed processes to let go. Raises `HostError`.
+        Waits up to `timeout_s` for killed processes to close their files. Raises `HostError`.
         """
         try:
             loop.unmount(self.path, seconds=timeout_s)
@@ -111,8 +111,8 @@ class Volume:
             hint = "; end the processes that use it first" if exc.errno == errno.EBUSY else ""
             raise HostError(f"{self.path} cannot be unmounted: {exc}{hint}") from exc
         try:
-            # Where a container had it too, that one's end takes a moment to reach the device;
-            # mounted meanwhile, it would be the file system that was cut.
+            # If a container had it mounted too, that container's end takes a moment to reach the
+            # device; mounted before that, it would be the file system that was cut.
             loop.wait_free(self.device, seconds=LET_GO_S)
             self._mount()
         except OSError as exc:
@@ -121,7 +121,8 @@ class Volume:
     # --- troubles short of a cut
 
     def fill(self, *, leave: int = 0) -> int:
-        """Take all free space but `leave` bytes with a filler file; bytes it takes now.
+        """Take all free space but `leave` bytes with a filler file. Return the filler's size in
+        bytes.
 
         Raises `HostError`.
         """
@@ -130,21 +131,21 @@ class Volume:
         except OSError as exc:
             raise HostError(f"no filler in {self.path}: {exc}") from exc
         try:
-            taken = os.fstat(descriptor).st_size
+            size = os.fstat(descriptor).st_size
             step = self.free_bytes() - leave
             while step >= FILL_STEP_MIN:
                 try:
-                    os.posix_fallocate(descriptor, taken, step)
-                    taken += step
+                    os.posix_fallocate(descriptor, size, step)
+                    size += step
                 except OSError as exc:
                     if exc.errno != errno.ENOSPC:
                         raise HostError(f"{self.path} cannot be filled: {exc}") from exc
                     # A failed reservation keeps what it got.
-                    os.ftruncate(descriptor, taken)
+                    os.ftruncate(descriptor, size)
                     step //= 2
                 else:
                     step = min(step, self.free_bytes() - leave)
-            return taken
+            return size
         finally:
             os.close(descriptor)
 
@@ -156,7 +157,7 @@ class Volume:
         return status.f_bavail * status.f_frsize
 
     def destroy(self) -> None:
-        """Take everything away: mount, device, image. Nothing happens the second time."""
+        """Remove mount, device and image. Idempotent."""
         remove_mount(str(self.path))
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -171,9 +172,9 @@ class Volume:
 
 
 def check_power_cut(volume: Volume) -> str:
-    """The self-test of chaos.md 3.3: what was synced is there after a cut, what was not is gone.
+    """Self-test of chaos.md 3.3: after a cut, synced data is there and unsynced data is lost.
 
-    An empty string when it is so, else what was seen instead.
+    Return an empty string if so, else what was seen instead.
     """
     first, second = volume.path / "self-test-a", volume.path / "self-test-b"
     for path, synced in ((first, True), (second, False)):
@@ -184,10 +185,10 @@ def check_power_cut(volume: Volume) -> str:
                 os.fsync(file.fileno())
     volume.power_cut()
     volume.remount()
-    kept = first.exists() and first.read_bytes() == b"rocketbed" * 1000
+    survived = first.exists() and first.read_bytes() == b"rocketbed" * 1000
     lost = not second.exists() or second.read_bytes().strip(b"\0") == b""
     for path in (first, second):
         path.unlink(missing_ok=True)
-    if not kept:
+    if not survived:
         return "a synced file did not survive the cut"
     return "" if lost else "a file that was never synced survived the cut"

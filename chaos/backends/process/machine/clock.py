@@ -1,11 +1,11 @@
-"""The wall clock of one real process, moved or hurried by libfaketime; its timers are left alone.
+"""The wall clock of one real process, moved or hurried by libfaketime; its timers are not affected.
 
 The library reads the offset from a file at each look at the clock (about 4 us), so a jump takes
 effect at once. `time.sleep` fails under it with Python 3.11; nodes sleep in trio, which does not
-use it. Its repair of waits on the monotonic clock is switched off: with it every hop to a thread
-took 3 ms (0.07 ms without), and a node needed seconds to start. Times of files stay true. For each
-process it leaves two files in /dev/shm when that is killed: `attach` puts them on record, and the
-janitor looks for those of processes it kills.
+use it. Its correction of waits on the monotonic clock is switched off: with it every hop to a
+thread took 3 ms (0.07 ms without), and a node needed seconds to start. File times stay real. For
+each killed process it leaves two files in /dev/shm: `attach` puts them on record, and the janitor
+looks for those of processes it kills.
 
 Settings: chaos.md 3.2 no. 17.
 """
@@ -24,7 +24,7 @@ LIBRARY_GLOBS: Final = (
     "/usr/lib*/faketime/libfaketimeMT.so.1",
     "/usr/local/lib/faketime/libfaketimeMT.so.1",
 )
-"""Where Debian, Fedora and `make install` put it."""
+"""Its places after an install by Debian, Fedora and `make install`."""
 
 
 class ClockFaults:
@@ -32,24 +32,23 @@ class ClockFaults:
 
     def __init__(self, directory: Path, *, run: Ledger, rate: int = 1) -> None:
         """`directory` gets the file with the offset; `rate` as `Weather.wall_rate`. Raises
-        `HostError`.
-        """
+        `HostError`."""
         self.library = find_library()
         self.offset_path = directory.absolute() / "clock.offset"
         self.offset_path.parent.mkdir(parents=True, exist_ok=True)
         self.offset_s = 0.0
-        """What the node's wall clock is ahead, seconds."""
+        """Seconds that the node's wall clock is ahead."""
         self._rate = rate
         self._began_s = time.monotonic()
         self._gained_s = 0.0
-        """What it was ahead for its rate when the latest process began: the library counts on from
-        there."""
+        """Seconds that it was ahead because of its rate when the latest process began; the library
+        counts on from there."""
         self._run = run
         self._pids: dict[int, list[int]] = {}
         self._write()
 
     def environment(self) -> dict[str, str]:
-        """Of a process that is started now."""
+        """Return the environment of a process that is started now."""
         self._gained_s = (time.monotonic() - self._began_s) * (self._rate - 1)
         self._write()
         return {
@@ -62,17 +61,17 @@ class ClockFaults:
         }
 
     def attach(self, pid: int) -> None:
-        """Told of the process once it runs: what it will leave goes on record."""
+        """Put the files that a running process will leave on record."""
         self._pids[pid] = [self._run.note("file", path) for path in faketime_files(pid)]
 
     def jump(self, seconds: float) -> float:
-        """Move the wall clock by so much, on or back; how far it is ahead now."""
+        """Move the wall clock by this much, forward or back. Return how far it is ahead now."""
         self.offset_s += seconds
         self._write()
         return self.offset_s
 
     def close(self) -> None:
-        """Take away what the processes left. They have ended."""
+        """Remove what the processes left. They have ended."""
         for pid, records in self._pids.items():
             for path in faketime_files(pid):
                 path.unlink(missing_ok=True)
@@ -85,8 +84,8 @@ class ClockFaults:
 
 
 def find_library() -> str:
-    """Path of libfaketime's form for threads. Raises `HostError`."""
+    """Return the path of libfaketime's form for threads. Raises `HostError`."""
     for pattern in LIBRARY_GLOBS:
-        for found in sorted(Path("/").glob(pattern.lstrip("/"))):
-            return str(found)
+        for path in sorted(Path("/").glob(pattern.lstrip("/"))):
+            return str(path)
     raise HostError("libfaketime not found; install it (Debian: apt-get install faketime)")

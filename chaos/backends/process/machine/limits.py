@@ -1,7 +1,7 @@
 """A limit on the processor of a real process, by a control group. Control groups version 1.
 
-It needs root and the controller; what is missing raises `HostError` with the reason. A group is
-made below its controller's root, on record of the run.
+It needs root and the controller; otherwise it raises a `HostError` with the reason. A group is made
+below its controller's root, on record of the run.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ class Group(Closing):
     """A control group of one controller, until it is closed."""
 
     def __init__(self, controller: str, name: str, *, run: Ledger) -> None:
-        """Make it. Raises `HostError`."""
+        """Create it. Raises `HostError`."""
         root = ROOT / controller
         if not (root / "cgroup.procs").exists():
             raise HostError(f"no control groups (version 1) at {root}")
@@ -34,7 +34,7 @@ class Group(Closing):
             raise HostError(f"control group {self.path}: {exc}; it needs root") from exc
 
     def add(self, pid: int) -> None:
-        """Put a process into the group, and with it what it starts later."""
+        """Put a process, with its future children, into the group."""
         self.set("cgroup.procs", str(pid))
 
     def close(self) -> None:
@@ -60,7 +60,8 @@ class CpuLimit(Group):
         self.limit(share)
 
     def limit(self, share: float | None) -> None:
-        """Change the share (0.1 is a tenth of one CPU); None lifts it. Raises `HostError`."""
+        """Change the share (0.1 is a tenth of one CPU); None removes the limit. Raises
+        `HostError`."""
         if share is not None and share <= 0.0:
             raise HostError(f"a CPU share must be positive, not {share}")
         quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))

@@ -1,9 +1,10 @@
-"""The machine of one node: what its process stands on, and all that this system can do to it.
+"""The machine of one node: the surroundings of its process, and all that this system can do to
+them.
 
-A plain one is a directory, without any way to harm it but by hand. Where a run wants more, it has
-parts that may each be missing: a volume (power cut, full disk), a preloaded library (disk faults,
-crash points, the trace of flushes), a movable clock, a limited processor. What is missing is said
-by `lacks`, with the reason, before a run begins.
+A plain one is a directory, without faults of its own. If a run wants more, it has parts that may
+each be missing: a volume (power cut, full disk), a preloaded library (disk faults, crash points,
+the trace of flushes), a movable clock, a limited processor. `lacks` says what is missing, with the
+reason, before a run begins.
 """
 
 import errno
@@ -17,7 +18,7 @@ from typing import Final, Literal, TypeVar
 
 import trio
 
-from rocketbed.chaos.backends.at_rest import FilesAtRest, inflict
+from rocketbed.chaos.backends.at_rest import DirectoryFiles, inflict
 from rocketbed.chaos.backends.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.backends.process.disk.format import DiskRule, FlushRecord
 from rocketbed.chaos.backends.process.disk.volume import Volume
@@ -33,56 +34,56 @@ from rocketbed.host.marks import Marks
 T = TypeVar("T")
 
 COMMIT_S: Final = 300
-"""ext4's commit interval on a node's volume: nothing becomes durable by itself within a run."""
+"""ext4's commit interval on a node's volume: within a run nothing becomes durable without a
+sync."""
 EVERYWHERE: Final = ("", "proc.pause", "proc.crash.mark")
-"""What a plain directory is enough for."""
+"""Capabilities for which a plain directory is enough."""
 STANDS_ON: Final = {"proc.crash.event": "disk.faults", "proc.crash.power": "disk.powercut"}
 WATCHED: Final = {"disk.powercut", "disk.faults", *STANDS_ON}
-"""Capabilities that take, or profit from, a library below the node that sees its disk calls."""
+"""Capabilities that need, or profit from, a library below the node that sees its disk calls."""
 COPY: Final = ("cp", "--recursive", "--preserve=mode,timestamps", "--sparse=always", "-T", "--")
 
 
 class Machine:
-    """A node's machine. `close` takes away what was made for it."""
+    """A node's machine. `close` removes what was made for it."""
 
     def __init__(
         self,
         directory: Path,
         seed: str,
         run: Ledger | None = None,
-        wanted: Sequence[str] = (),
+        capabilities: Sequence[str] = (),
         *,
         wall_rate: int = 1,
     ) -> None:
         """`directory` will hold the store. With `run`, the capabilities `wanted` get their parts,
-        as far as they can be had. `wall_rate` as in `Weather`, for a clock that can be moved.
-        """
+        as far as they are available. `wall_rate` as in `Weather`, for a clock that can be moved."""
         self.directory = directory
         self.marks = Marks(directory)
         self.volume: Volume | None = None
         self.faults: DiskFaults | None = None
         self.clock: ClockFaults | None = None
         self._random = Random(seed)
-        self._run = run if wanted else None
+        self._run = run if capabilities else None
         self._missing: dict[str, str] = {}
         self._limit: CpuLimit | None = None
         self._rules: list[DiskRule] = []
         self._crash: list[DiskRule] = []
         if self._run is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            self._make_parts(self._run, wanted, wall_rate)
+            self._make_parts(self._run, capabilities, wall_rate)
 
-    def _make_parts(self, run: Ledger, wanted: Sequence[str], wall_rate: int) -> None:
+    def _make_parts(self, run: Ledger, capabilities: Sequence[str], wall_rate: int) -> None:
         own = self.directory
-        if {"disk.powercut", "proc.crash.power"}.intersection(wanted):
+        if {"disk.powercut", "proc.crash.power"}.intersection(capabilities):
             self.volume = self._try(
                 "disk.powercut", lambda: Volume.create(own, run=run, commit_s=COMMIT_S)
             )
-        if WATCHED.intersection(wanted):
+        if WATCHED.intersection(capabilities):
             self.faults = self._try(
                 "disk.faults", lambda: DiskFaults(own / "faults", root=self.store.parent)
             )
-        if "clock.jump" in wanted:
+        if "clock.jump" in capabilities:
             self.clock = self._try(
                 "clock.jump", lambda: ClockFaults(own / "clock", run=run, rate=wall_rate)
             )
@@ -96,11 +97,11 @@ class Machine:
 
     @property
     def store(self) -> Path:
-        """The store directory, RocketMQ's layout."""
+        """The store directory, in RocketMQ's layout."""
         return (self.directory if self.volume is None else self.volume.path) / "store"
 
     def lacks(self, capability: str) -> str | None:
-        """Why it cannot do something; None when it can."""
+        """Return why it lacks a capability; None if it has it."""
         parts = {
             "proc.cpu": self._run,
             "disk.powercut": self.volume,
@@ -132,14 +133,15 @@ class Machine:
         self.volume.power_cut()
 
     async def remount(self) -> None:
-        """Bring the disk back after a cut; the process has ended."""
+        """Remount the disk after a cut; the process has ended."""
         if self.volume is not None:
             await trio.to_thread.run_sync(self.volume.remount)
 
     # --- faults
 
     def crash_at(self, event: int | None, mark: str | None = None) -> None:
-        """Let the process die at its n-th event of the disk from now, or at a mark; or not."""
+        """Let the process die at its n-th event of the disk from now, or at a mark; with neither,
+        disarm."""
         self.marks.crash_at(mark)
         self._crash = []
         if event is not None:
@@ -169,7 +171,7 @@ class Machine:
         self.clock.jump(seconds)
 
     def limit_cpu(self, pid: int, slowness: float) -> None:
-        """Give it 1 / `slowness` of a processor; 1 takes the limit away."""
+        """Limit it to 1 / `slowness` of a processor; 1 removes the limit."""
         if self._run is None:
             if slowness != 1.0:
                 raise HostError(str(self.lacks("proc.cpu")))
@@ -180,8 +182,8 @@ class Machine:
         self._limit.add(pid)
 
     def damage(self, damage: Damage) -> Hit:
-        """Damage the store, whose process has ended; what was hit."""
-        return inflict(FilesAtRest(self.store), damage, self._random)
+        """Damage the store, whose process has ended. Return what was hit."""
+        return inflict(DirectoryFiles(self.store), damage, self._random)
 
     # --- the end
 
@@ -189,7 +191,7 @@ class Machine:
         await trio.to_thread.run_sync(lambda: shutil.rmtree(self.store, ignore_errors=True))
 
     def copy_store(self, target: Path) -> None:
-        """Copy the store, holes left out. Raises `FileNotFoundError` when there is none."""
+        """Copy the store without holes. Raises `FileNotFoundError` if there is none."""
         if not self.store.exists():
             raise FileNotFoundError(self.store)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -198,7 +200,7 @@ class Machine:
             raise OSError(os.fsdecode(done.stderr).strip())
 
     def read_trace(self, trace: NodeTrace, began_ns: int) -> None:
-        """Add the ends that syncs made durable, as the library below the node saw them.
+        """Add the ends that syncs made durable, as seen by the library below the node.
 
         Times are counted from `began_ns` (monotonic).
         """
@@ -240,7 +242,7 @@ def _rules(fault: DiskFault) -> list[DiskRule]:
 
 
 def _follow_flushes(records: Sequence[FlushRecord], trace: NodeTrace, began_ns: int) -> None:
-    """What completed syncs of the commit log made durable, file by file."""
+    """Add what completed syncs of the commit log made durable, file by file."""
     durable: dict[int, int] = {}
     for record in records:
         name = os.path.basename(record.path)

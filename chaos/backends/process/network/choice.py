@@ -1,4 +1,4 @@
-"""Which network a run's machines get."""
+"""Choice of the network between a run's machines."""
 
 from typing import Literal
 
@@ -13,9 +13,9 @@ Net = Literal["auto", "plain", "proxy", "switch"]
 
 
 def make_fabric(net: Net, plan: Plan, run: Ledger) -> Fabric:
-    """The network that was asked for; `auto`: the switch where it can be had, else the proxy.
+    """Return the requested network; `auto` is the switch if it is available, else the proxy.
 
-    Raises `HostError` when it cannot be had.
+    Raises `HostError` if it is not available.
     """
     machines = Machines.of(plan)
     if is_switch(net, instead="proxy"):
@@ -24,9 +24,9 @@ def make_fabric(net: Net, plan: Plan, run: Ledger) -> Fabric:
 
 
 def is_switch(net: Net, *, instead: Net) -> bool:
-    """Whether the machines get the switch: it was asked for, or can be had.
+    """Return whether the machines get the switch: it was requested, or is available.
 
-    Raises `HostError` when it was asked for and cannot be had.
+    Raises `HostError` if it was requested and is not available.
     """
     missing = missing_for_switch()
     if net == "switch" and missing is not None:

@@ -1,4 +1,4 @@
-"""What lies between the machines of a process cluster: addresses, and what happens on the way.
+"""Networks between the machines of a process cluster: addresses, and faults of the links.
 
 Three kinds, best first: `SwitchFabric` (own network namespaces, every packet through our switch),
 `ProxyFabric` (an address of 127.0.0.0/8 for each machine, a TCP proxy between), `PlainFabric`
@@ -24,14 +24,14 @@ MACHINES_MAX: Final = 253
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Names of what a network connects."""
+    """Names of the machines on a network."""
 
     nodes: Sequence[str]
     nameservers: Sequence[str] = ()
     clients: Sequence[str] = ()
     """Further machines; `harness` is always one."""
     seed: str = ""
-    """For what happens by chance on the way."""
+    """Seed of the random faults of links."""
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
@@ -43,7 +43,7 @@ class Machines:
         return [*self.nameservers, *self.nodes]
 
     def numbers(self) -> dict[str, int]:
-        """All of them and the harness, counted from 1."""
+        """Number all of them and the harness from 1."""
         unique = dict.fromkeys([*self.nodes, *self.nameservers, *self.clients, HARNESS])
         assert len(unique) <= MACHINES_MAX
         return {name: number for number, name in enumerate(unique, 1)}
@@ -52,7 +52,7 @@ class Machines:
 class Fabric(ABC):
     """A network on which each machine has one address, the same from everywhere.
 
-    Used as an async context manager; machines are known before it is entered.
+    Used as an async context manager; its machines are given before it is entered.
     """
 
     name: ClassVar[str]
@@ -61,10 +61,10 @@ class Fabric(ABC):
     def __init__(self, machines: Machines) -> None:
         self._nodes = frozenset(machines.nodes)
         self._ports = dict.fromkeys(machines.nameservers, NAMESERVER_PORT)
-        """RocketMQ's own, for machines with an address each."""
+        """RocketMQ's own ports, for machines with an address each."""
         self._ports |= dict.fromkeys(machines.nodes, NODE_PORT)
         self._addresses: dict[str, str] = {}
-        """May come to be known later."""
+        """May be filled later."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,16 +74,18 @@ class Fabric(ABC):
 
     @abstractmethod
     def lacks(self, capability: str) -> str | None:
-        """Why `net.cut`, `net.delay`, `net.reset`, `net.loss` is missing; None when it is not."""
+        """Return why `net.cut`, `net.delay`, `net.reset`, `net.loss` is missing; None if it is
+        not."""
 
     def address(self, machine: str) -> Address:
-        """Where others find the machine's server; its replication port is one above."""
+        """Return the address of the machine's server; its replication port is one above."""
         return self._addresses[machine], self._ports[machine]
 
     def settings(self, machine: str) -> Mapping[str, str]:
-        """`listenPort`, `bindAddress` and, of a node, `brokerIP1`, `brokerIP2` of its server.
+        """Return `listenPort`, `bindAddress` and, of a node, `brokerIP1`, `brokerIP2` of its
+        server.
 
-        It listens where others find it.
+        It listens on the address that others use.
         """
         address = self._addresses[machine]
         lines = {"listenPort": str(self._ports[machine]), "bindAddress": address}
@@ -92,35 +94,36 @@ class Fabric(ABC):
         return lines
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        """The command line that runs a program on the machine; as it is, unless it has to enter."""
+        """Return the command line that runs a program on the machine, with an entry command if
+        necessary."""
         return list(command)
 
     @abstractmethod
     def world(self, machine: str) -> World:
-        """The world of a program of ours that is to run on the machine (clients, `harness`)."""
+        """Return the world of a program of ours on the machine (clients, `harness`)."""
 
     @abstractmethod
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         """Set one direction between two machines."""
 
     @abstractmethod
-    async def reset(self, one: str, other: str) -> None:
+    async def reset(self, first: str, second: str) -> None:
         """Reset all connections between two machines."""
 
     @abstractmethod
     async def silence(self, machine: str) -> None:
-        """Nothing leaves the machine or reaches it until `set_link` says otherwise: power cut."""
+        """Drop everything from and to the machine until `restore`: a power cut."""
 
     @abstractmethod
     async def restore(self, machine: str) -> None:
-        """Undo `silence`: the machine has power again, its old connections are unknown to it."""
+        """Undo `silence`: the machine has power again, and does not know its old connections."""
 
 
 class HealthyLinks(Fabric):
-    """A network with nothing of ours in between: this system reaches it, and nothing breaks it."""
+    """A network without faults, reachable from this system."""
 
     instead: ClassVar[str]
-    """What to choose for faults."""
+    """Advice on what to choose for faults."""
 
     def lacks(self, capability: str) -> str | None:
         return self.instead if capability.startswith("net.") else None
@@ -132,14 +135,14 @@ class HealthyLinks(Fabric):
         if state != HEALTHY:
             raise HostError(self.instead)
 
-    async def reset(self, one: str, other: str) -> None:
+    async def reset(self, first: str, second: str) -> None:
         raise HostError(self.instead)
 
     async def silence(self, machine: str) -> None:
-        """Nothing: peers will see the process's connections reset."""
+        """Do nothing: peers will see the process's connections reset."""
 
     async def restore(self, machine: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class PlainFabric(HealthyLinks):
@@ -150,6 +153,6 @@ class PlainFabric(HealthyLinks):
 
     def __init__(self, machines: Machines) -> None:
         super().__init__(machines)
-        found = free_ports(len(machines.nameservers), len(machines.nodes))
-        self._ports = dict(zip(machines.servers, found, strict=True))
+        ports = free_ports(len(machines.nameservers), len(machines.nodes))
+        self._ports = dict(zip(machines.servers, ports, strict=True))
         self._addresses = dict.fromkeys(machines.servers, HOST)

@@ -1,8 +1,8 @@
-"""Network namespaces: made by name, entered for a moment by the thread that asks.
+"""Network namespaces: created by name, and entered by a thread for a moment.
 
 A socket, a TUN device or a child process belongs to the namespace that the thread was in when it
-was made, and stays there. So nobody has to live inside: `inside` goes there and comes back (7 us).
-A name is a file in /run/netns, as `ip netns` has it, so that `ip netns exec NAME ss -t` works.
+was created, and stays there. So no thread has to live inside: `inside` enters and returns (7 us). A
+name is a file in /run/netns, as `ip netns` has it, so that `ip netns exec NAME ss -t` works.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ SIOCSIFMTU: Final = 0x8922
 SIOCSIFTXQLEN: Final = 0x8943
 IFF_UP: Final = 1
 QUEUE_LENGTH: Final = 5000
-"""Packets that wait for the switch: a burst must not be lost where no fault was asked for."""
+"""Packets that wait for the switch: a burst must not be lost without a fault."""
 CHILD_TABLE: Final = Path("/proc/sys/net/ipv4/tcp_child_ehash_entries")
 TABLE_SIZE: Final = 4096
 """A namespace's own table of connections, read for resets in 0.1 ms; the system's took 12 ms."""
@@ -37,23 +37,23 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def make(name: str) -> None:
-    """Make a namespace with a loopback interface that is up. Raises `OSError`.
+    """Create a namespace with a loopback interface that is up. Raises `OSError`.
 
-    It is there until the janitor removes it; put it on record of the run (`netns`) before.
+    It exists until the janitor removes it; put it on record of the run (`netns`) before.
     """
     with _new_file(name) as path:
         _in_own_thread(partial(_make, path))
 
 
 def adopt(name: str, pid: int) -> None:
-    """Give a process's namespace a name; it is there until it is removed. Raises `OSError`."""
+    """Give a process's namespace a name; it exists until it is removed. Raises `OSError`."""
     with _new_file(name) as path:
         _bind(f"/proc/{pid}/ns/net", path)
 
 
 @contextmanager
 def _new_file(name: str) -> Iterator[Path]:
-    """Where a namespace is to be mounted; gone again after an error."""
+    """Create the file on which a namespace is mounted; remove it after an error."""
     NETWORK_NAMESPACES.mkdir(parents=True, exist_ok=True)
     path = NETWORK_NAMESPACES / name
     path.touch(mode=0o444, exist_ok=False)
@@ -69,7 +69,7 @@ def _bind(source: str, path: Path) -> None:
 
 
 def check_right() -> None:
-    """Raises `OSError` when this process may not make network namespaces."""
+    """Raise `OSError` if this process may not create network namespaces."""
     _in_own_thread(_leave)
 
 
@@ -90,21 +90,22 @@ def _leave() -> None:
 
 
 def _in_own_thread(function: Callable[[], None]) -> None:
-    """A thread that ends afterwards, so that nobody is left in the wrong place."""
+    """Call a function in a thread that ends afterwards, so that no thread stays in the wrong
+    namespace."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(function).result()
 
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """This thread is in a namespace. No await inside: other tasks share the thread."""
+    """Enter a namespace with this thread. No await inside: other tasks share the thread."""
     own = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        there = os.open(NETWORK_NAMESPACES / name, os.O_RDONLY | os.O_CLOEXEC)
+        namespace = os.open(NETWORK_NAMESPACES / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            _check(_libc.setns(there, CLONE_NEWNET), f"setns({name})")
+            _check(_libc.setns(namespace, CLONE_NEWNET), f"setns({name})")
         finally:
-            os.close(there)
+            os.close(namespace)
         try:
             yield
         finally:
@@ -140,7 +141,7 @@ def _address(text: str) -> bytes:
     return struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(text))
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, call: str) -> None:
     if result:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")

@@ -1,11 +1,11 @@
-"""A TCP proxy between machines: what it can do to bytes on their way, and to connections.
+"""A TCP proxy between machines: its effects on bytes under way and on connections.
 
-Each connection has an end at its client's machine and one at its server's; what one end sends
-crosses a `Link`, one for each direction between two machines, which may be cut, slow or narrow.
-Bytes keep their order and none is lost: TCP sees to that on a real wire too, only later. What
-a proxy cannot do: the kernel answers a handshake before we hear of it, so a connection that should
-hang in `connect` is there at once and stays mute; and it sees no packets, so loss is what TCP makes
-of it, pieces that come later.
+Each connection has an end at its client's machine and one at its server's; bytes cross a `Link`,
+one for each direction between two machines, which may be cut, slow or narrow. Bytes keep their
+order and none is lost: TCP ensures that on a real wire too, only later. Limits of a proxy: the
+kernel answers a handshake before the proxy knows of it, so a connection that should hang in
+`connect` opens at once and stays mute; and the proxy sees no packets, so loss has its effect on
+TCP, segments that come later.
 """
 
 import os
@@ -23,13 +23,13 @@ import trio
 from rocketbed.chaos.run.links import HEALTHY, LinkState
 
 BUFFER: Final = 256 * 1024
-"""Bytes under way in one direction of a connection: a sender has to wait above that."""
+"""Bytes under way in one direction of a connection; above that a sender has to wait."""
 CHUNK: Final = 64 * 1024
 SLICE_S: Final = 0.02
-"""On a link with a rate, bytes arrive in pieces that take so long."""
+"""Duration of each piece of bytes on a link with a rate."""
 SEGMENT: Final = 1448
 RETRANSMIT_S: Final = 0.2
-"""What a lost segment costs its stream: TCP's shortest retransmission time."""
+"""Delay of a stream by a lost segment: TCP's shortest retransmission time."""
 ESTABLISHED: Final = 1
 """First byte of TCP_INFO."""
 End = Literal["fin", "reset"]
@@ -41,7 +41,7 @@ class Link:
     def __init__(self, random: Random) -> None:
         self.state = HEALTHY
         self.is_plain = True
-        """Whether bytes may pass at once."""
+        """True if bytes may pass at once."""
         self._random = random
         self._busy_until = 0.0
         self.uncut = trio.Event()
@@ -49,7 +49,7 @@ class Link:
         self.uncut.set()
 
     def set(self, state: LinkState) -> None:
-        """From now on; what is under way keeps the delay it has."""
+        """Change the state; bytes under way keep their delay."""
         self.state = state
         self.is_plain = state == HEALTHY
         if not state.cut:
@@ -58,13 +58,13 @@ class Link:
             self.uncut = trio.Event()
 
     def chunk(self) -> int:
-        """Bytes that are taken in one piece."""
+        """Return the number of bytes that are taken in one piece."""
         if self.state.rate is None:
             return CHUNK
         return max(1, min(CHUNK, int(self.state.rate * SLICE_S)))
 
     def arrival(self, size: int) -> float:
-        """When bytes that leave now are there; trio's clock."""
+        """Return when bytes that leave now arrive; trio's clock."""
         now = trio.current_time()
         if self.state.rate is not None:
             self._busy_until = max(now, self._busy_until) + size / self.state.rate
@@ -76,7 +76,7 @@ class Link:
 
 
 class ProxyMachine:
-    """A machine as the proxy sees it: whether it has power."""
+    """A machine as the proxy sees it: with or without power."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -96,17 +96,17 @@ class Flow:
     reading: trio.socket.SocketType
     writing: trio.socket.SocketType
     failed: Callable[[], None]
-    """Called when the end that is written to turns out to be gone."""
+    """Called when the end that is written to turns out to be closed."""
     _queue: deque[tuple[float, bytes | End]] = field(default_factory=deque)
     _bytes: int = 0
     _last: float = 0.0
     _filled: trio.Event = field(default_factory=trio.Event)
     _drained: trio.Event = field(default_factory=trio.Event)
     _is_over: bool = False
-    """Nothing will be delivered any more."""
+    """True once nothing will be delivered any more."""
 
     async def run(self) -> None:
-        """Carry bytes until one end has closed or failed and the other has heard of it."""
+        """Carry bytes until one end has closed or failed and the other has been told."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deliver)
             await self._take()
@@ -149,8 +149,8 @@ class Flow:
             while not self._queue:
                 self._filled = trio.Event()
                 await self._filled.wait()
-            due, item = self._queue[0]
-            await trio.sleep_until(due)
+            arrival, item = self._queue[0]
+            await trio.sleep_until(arrival)
             await self.link.uncut.wait()
             if not await self._hand_over(item):
                 self._is_over = True
@@ -159,7 +159,7 @@ class Flow:
             self._drained.set()
 
     async def _hand_over(self, item: bytes | End) -> bool:
-        """Write bytes, or pass an end on; whether more may follow."""
+        """Write bytes, or pass an end on. Return whether more may follow."""
         if item == "reset":
             abort(self.writing)
         elif item == "fin":
@@ -182,10 +182,10 @@ class Crossing:
     """One connection, from the client's machine to the server's."""
 
     near: trio.socket.SocketType
-    """Accepted from the client."""
+    """Socket accepted from the client."""
     client: ProxyMachine
     server: ProxyMachine
-    there: Link
+    outward: Link
     back: Link
     _far: trio.socket.SocketType | None = None
     _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -207,16 +207,16 @@ class Crossing:
                 self._far.close()
 
     def reset(self) -> None:
-        """Both ends see a reset at once."""
+        """Reset both ends at once."""
         abort(self.near)
         if self._far is not None:
             abort(self._far)
         self._scope.cancel()
 
     def sever(self, machine: ProxyMachine) -> None:
-        """A machine at one end loses its power: nothing of this connection passes any more."""
+        """Cut the connection off a machine that loses its power: no byte passes any more."""
         if self._far is None and machine is self.server:
-            return  # it goes on waiting for the server
+            return  # it continues to wait for the server
         if self._severed is None:
             self._severed = machine
             self._scope.cancel()
@@ -224,8 +224,8 @@ class Crossing:
     async def _connect(
         self, dial: Callable[[], trio.socket.SocketType], address: tuple[str, int]
     ) -> bool:
-        if not self.there.is_plain:
-            await trio.sleep_until(self.there.arrival(0))
+        if not self.outward.is_plain:
+            await trio.sleep_until(self.outward.arrival(0))
         if await self._wait_for_path() and not _is_open(self.near):
             return False  # it was given up: no handshake, so nothing of it may arrive
         far = dial()
@@ -245,17 +245,18 @@ class Crossing:
 
     async def _carry(self) -> None:
         assert self._far is not None
-        there = Flow(self.there, self.near, self._far, lambda: back.break_off())
-        back = Flow(self.back, self._far, self.near, lambda: there.break_off())
+        outward = Flow(self.outward, self.near, self._far, lambda: back.break_off())
+        back = Flow(self.back, self._far, self.near, lambda: outward.break_off())
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(there.run)
+            nursery.start_soon(outward.run)
             nursery.start_soon(back.run)
 
     async def _wait_for_path(self) -> bool:
-        """Wait until both machines have power and both directions are whole; whether it took."""
+        """Wait until both machines have power and both directions are intact. Return whether that
+        took time."""
         waited = False
         while (
-            self.there.state.cut
+            self.outward.state.cut
             or self.back.state.cut
             or self.server.is_silent
             or self.client.is_silent
@@ -263,24 +264,25 @@ class Crossing:
             waited = True
             await self.server.powered.wait()
             await self.client.powered.wait()
-            await self.there.uncut.wait()
+            await self.outward.uncut.wait()
             await self.back.uncut.wait()
         return waited
 
     async def _be_half_open(self, lost: ProxyMachine) -> None:
-        """One machine forgot the connection; the other hears of it when it next says something."""
+        """Keep the connection of the machine that did not lose power, until it sends something and
+        is reset."""
         await lost.powered.wait()
         if lost is self.server:
-            rest, gone = self.near, self._far
+            intact, forgotten = self.near, self._far
         elif self._far is not None:
-            rest, gone = self._far, self.near
+            intact, forgotten = self._far, self.near
         else:
             return
-        if gone is not None:
-            abort(gone)
+        if forgotten is not None:
+            abort(forgotten)
         await self._wait_for_path()
-        await trio.lowlevel.wait_readable(rest)
-        abort(rest)
+        await trio.lowlevel.wait_readable(intact)
+        abort(intact)
 
 
 def abort(end: trio.socket.SocketType) -> None:

@@ -1,11 +1,10 @@
 """Machines on addresses of 127.0.0.0/8 with a TCP proxy between: link faults without root.
 
-Machine m has a public address 127.R.0.m, where others find it, and a private one 127.R.1.m, where
-its server listens and from where its programs dial; R is drawn for each run, so that two runs do
-not meet. The proxy listens on public addresses, tells who dials by the private one, and dials on
-from the public one of that machine. It listens only while the server does, so that who dials
-a dead server is refused; but for a server that is cut off or has no power it listens, and keeps
-silent.
+Machine m has a public address 127.R.0.m, for the others, and a private one 127.R.1.m, on which its
+server listens and from which its programs dial; R is drawn for each run, so that two runs do not
+meet. The proxy listens on public addresses, recognises callers by their private one, and dials on
+from the caller's public address. It listens only while the server does, so that a dead server
+refuses connections; but for a server that is cut off or has no power it listens, and keeps silent.
 """
 
 import errno
@@ -42,9 +41,9 @@ from rocketbed.world.sockets import (
 )
 
 CLAIM_PORT: Final = 20_127
-"""Whoever listens here on 127.R.0.254 owns R."""
+"""The process that listens here on 127.R.0.254 owns R."""
 LOOK_S: Final = 0.02
-"""Between two looks at which servers listen."""
+"""Pause between two checks of which servers listen."""
 _STANDS_FOR: Final = "a proxy sees no packets: choose --net switch"
 
 
@@ -67,15 +66,16 @@ class ProxyFabric(Fabric):
         self._listeners: dict[tuple[str, int], trio.socket.SocketType] = {}
 
     async def __aenter__(self) -> Self:
-        """Raises `OSError` when no part of 127.0.0.0/8 is left."""
+        """Claim addresses and start the proxy. Raises `OSError` if no part of 127.0.0.0/8 is
+        free."""
         self._claim, self._run = _claim_run()
         self._choose_ports()
         self._addresses = {name: f"127.{self._run}.0.{n}" for name, n in self._numbers.items()}
         self._private = {name: f"127.{self._run}.1.{n}" for name, n in self._numbers.items()}
         self._served = [
-            (name, one)
+            (name, served)
             for name, port in self._ports.items()
-            for one in (node_ports(port) if name in self._nodes else (port,))
+            for served in (node_ports(port) if name in self._nodes else (port,))
         ]
         self._owners = {address: name for name, address in self._private.items()}
         self._nursery_manager = trio.open_nursery()
@@ -96,26 +96,27 @@ class ProxyFabric(Fabric):
         return f"{capability}: {_STANDS_FOR}" if capability.startswith("net.") else None
 
     def settings(self, machine: str) -> Mapping[str, str]:
-        """It listens on the private address, which is what puts it on its machine."""
+        """Return the settings with the private address to listen on, which puts the server on its
+        machine."""
         return {**super().settings(machine), "bindAddress": self._private[machine]}
 
     def world(self, machine: str) -> World:
         return real_world(machine, self._private[machine])
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """One direction. `loss` shows as it does to a TCP stream: as retransmissions."""
+        """Set one direction. `loss` has the effect that it has on a TCP stream: retransmissions."""
         self._links[source, target].set(state)
         self._look()
         await trio.lowlevel.checkpoint()
 
-    async def reset(self, one: str, other: str) -> None:
+    async def reset(self, first: str, second: str) -> None:
         for crossing in list(self._crossings):
-            if {crossing.client.name, crossing.server.name} == {one, other}:
+            if {crossing.client.name, crossing.server.name} == {first, second}:
                 crossing.reset()
         await trio.lowlevel.checkpoint()
 
     async def silence(self, machine: str) -> None:
-        """Power cut: nothing of its connections passes again, new ones wait for `restore`."""
+        """Cut the power: old connections pass nothing any more, new ones wait for `restore`."""
         silent = self._machines[machine]
         if not silent.is_silent:
             silent.powered = trio.Event()
@@ -126,7 +127,7 @@ class ProxyFabric(Fabric):
         await trio.lowlevel.checkpoint()
 
     async def restore(self, machine: str) -> None:
-        """It has power again; who still speaks to it on an old connection gets a reset."""
+        """Restore the power; peers that still send on an old connection get a reset."""
         self._machines[machine].powered.set()
         self._look()
         await trio.lowlevel.checkpoint()
@@ -134,7 +135,7 @@ class ProxyFabric(Fabric):
     # --- addresses
 
     def _choose_ports(self) -> None:
-        """RocketMQ's, or others where somebody listens there on all addresses."""
+        """Choose RocketMQ's ports, or others if those are in use on all addresses."""
         if not is_free(NAMESERVER_PORT):
             port = free_port()
             self._ports |= {name: port for name in self._ports if name not in self._nodes}
@@ -162,7 +163,7 @@ class ProxyFabric(Fabric):
                 self._listen(name, port)
 
     def _is_concealed(self, machine: str) -> bool:
-        """Whether somebody cannot know that it would be refused there."""
+        """Return whether callers must not notice that their connection would be refused."""
         return self._machines[machine].is_silent or any(
             link.state.cut for pair, link in self._links.items() if machine in pair
         )

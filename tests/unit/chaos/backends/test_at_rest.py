@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from rocketbed.chaos.backends.at_rest import FilesAtRest, inflict
+from rocketbed.chaos.backends.at_rest import DirectoryFiles, inflict
 from rocketbed.chaos.plan.damage import FIELDS, Damage, Hit
 from rocketbed.inspect.consumequeue import BATCH_UNIT, PRE_BLANK
 from tests.support.logs import UNIT, Log, Message
@@ -31,7 +31,7 @@ class At(Random):
 @pytest.mark.parametrize("field", [*FIELDS, "topic"])
 def test_fields_of_a_record(tmp_path: Path, field: str, has_crc: bool) -> None:
     Log(tmp_path).append([Message(properties=PROPERTIES, has_crc=has_crc)])
-    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where=field), Random(7))
+    hit = inflict(DirectoryFiles(tmp_path), Damage(kind="flip", where=field), Random(7))
     assert hit.is_unseen == (field == "time" and not has_crc)
 
 
@@ -42,22 +42,22 @@ def test_fields_of_a_record(tmp_path: Path, field: str, has_crc: bool) -> None:
 def test_properties_of_a_record(tmp_path: Path, text: str, is_unseen: bool, has_crc: bool) -> None:
     """Seeds 1283168 and 1283188."""
     Log(tmp_path).append([Message(properties=PROPERTIES, has_crc=has_crc)])
-    byte = FilesAtRest(tmp_path).read(FILE).index(text.encode())
-    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(byte))
+    byte = DirectoryFiles(tmp_path).read(FILE).index(text.encode())
+    hit = inflict(DirectoryFiles(tmp_path), Damage(kind="flip", where="log"), At(byte))
     assert hit == Hit(f"{FILE} byte {byte}", is_unseen and not has_crc)
 
 
 def test_the_name_of_a_checksum_itself(tmp_path: Path) -> None:
     Log(tmp_path).append([Message(properties=PROPERTIES, has_crc=True)])
-    byte = FilesAtRest(tmp_path).read(FILE).index(b"__CRC32#")
-    assert inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(byte)).is_unseen
+    byte = DirectoryFiles(tmp_path).read(FILE).index(b"__CRC32#")
+    assert inflict(DirectoryFiles(tmp_path), Damage(kind="flip", where="log"), At(byte)).is_unseen
 
 
 @pytest.mark.parametrize(("bit", "is_unseen"), [(0, True), (2, False), (3, True)])
 def test_a_record_that_says_it_enters_no_queue(tmp_path: Path, bit: int, is_unseen: bool) -> None:
     """A prepared transaction; compressed, or one that was committed, is in its queue."""
     Log(tmp_path).append([Message(properties=PROPERTIES)])
-    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(39, bit))
+    hit = inflict(DirectoryFiles(tmp_path), Damage(kind="flip", where="log"), At(39, bit))
     assert hit.is_unseen == is_unseen
 
 
@@ -113,7 +113,7 @@ def test_only_a_queue_that_has_a_record_tells_of_its_place(
     offset = log.offsets[number]
     change(tmp_path, log)
     at = FIELDS[field][0] if field != "topic" else FIELDS["body"][0] + len(b"hello") + 1
-    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(offset + at))
+    hit = inflict(DirectoryFiles(tmp_path), Damage(kind="flip", where="log"), At(offset + at))
     assert hit.is_unseen == is_unseen
 
 
@@ -135,7 +135,7 @@ def test_the_last_record_before_its_dispatch_lacks_nowhere(
     put_units(tmp_path, UNIT.pack(log.offsets[0], log.sizes[0], 0))
     at = FIELDS[field][0] if field != "topic" else FIELDS["body"][0] + len(b"hello") + 1
     hit = inflict(
-        FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(log.offsets[number] + at)
+        DirectoryFiles(tmp_path), Damage(kind="flip", where="log"), At(log.offsets[number] + at)
     )
     assert hit.is_unseen == is_unseen
 
@@ -143,15 +143,15 @@ def test_the_last_record_before_its_dispatch_lacks_nowhere(
 def test_the_index_tells_of_keys_without_a_queue(tmp_path: Path) -> None:
     log = Log(tmp_path).append([Message(properties=PROPERTIES)])
     without_queues(tmp_path, log)
-    byte = FilesAtRest(tmp_path).read(FILE).index(b"k\x02TAGS")
-    hit = inflict(FilesAtRest(tmp_path), Damage(kind="flip", where="log"), At(byte))
+    byte = DirectoryFiles(tmp_path).read(FILE).index(b"k\x02TAGS")
+    hit = inflict(DirectoryFiles(tmp_path), Damage(kind="flip", where="log"), At(byte))
     assert not hit.is_unseen
 
 
 def test_batch_queues_are_queues(tmp_path: Path) -> None:
     log = Log(tmp_path).append([Message()])
     as_batches(tmp_path, log)
-    files = FilesAtRest(tmp_path)
+    files = DirectoryFiles(tmp_path)
     files.write(kept := "rocketbed.cut/consumequeue/T/0", b"stood in the way")
     hit = inflict(files, Damage(kind="delete", where="queue"), Random(1))
     assert hit == Hit(f"batchconsumequeue/T/0/{0:020d}")

@@ -26,7 +26,7 @@ def path(state: LinkState, seed: str = "seed") -> Path:
 
 def deliveries(one: Path, count: int, step_s: float = 0.001) -> list[float]:
     """Delays of so many packets, one each step; in the order in which they were sent."""
-    found = [(n * step_s, one.due(DATA, n * step_s)) for n in range(count)]
+    found = [(n * step_s, one.delivery_time(DATA, n * step_s)) for n in range(count)]
     return [due - sent for sent, due in found if due is not None]
 
 
@@ -37,7 +37,7 @@ def test_a_path_without_a_rule_says_so() -> None:
 
 def test_delay_and_jitter_stay_between_their_bounds_and_in_order() -> None:
     one = path(LinkState(delay_s=0.05, jitter_s=0.01))
-    due = [one.due(DATA, n / 1000) or 0.0 for n in range(1000)]
+    due = [one.delivery_time(DATA, n / 1000) or 0.0 for n in range(1000)]
     assert due == sorted(due)
     assert all(0.05 <= time - n / 1000 <= 0.06 for n, time in enumerate(due))
     assert len({round(time - n / 1000, 6) for n, time in enumerate(due)}) > 100
@@ -47,7 +47,7 @@ def test_a_share_is_lost() -> None:
     one = path(LinkState(loss=0.2))
     count = 0
     for _ in range(20_000):
-        if one.due(DATA, 0.0) is not None:
+        if one.delivery_time(DATA, 0.0) is not None:
             one.arrived()
             count += 1
     assert abs(count / 20_000 - 0.8) < 0.02
@@ -65,7 +65,7 @@ def test_a_cut_ends_with_the_newest_packet_of_each_connection() -> None:
     one = path(LinkState(cut=True, delay_s=1.0))
     newest, other = DATA[:-1] + b"n", make_segment(OTHER, 1, ACK)
     for packet in (DATA, other, newest):
-        assert one.due(packet, 0.0) is None
+        assert one.delivery_time(packet, 0.0) is None
     assert one.set(LinkState(cut=True)) == []
     assert one.set(HEALTHY) == [other, newest]
     assert one.set(LinkState(cut=True)) == one.set(HEALTHY) == []
@@ -74,10 +74,10 @@ def test_a_cut_ends_with_the_newest_packet_of_each_connection() -> None:
 def test_packets_under_way_are_limited() -> None:
     one = path(LinkState(delay_s=60.0))
     for _ in range(WAITING_MAX):
-        assert one.due(DATA, 0.0) == 60.0
-    assert one.due(DATA, 0.0) is None
+        assert one.delivery_time(DATA, 0.0) == 60.0
+    assert one.delivery_time(DATA, 0.0) is None
     one.arrived()
-    assert one.due(DATA, 0.0) == 60.0
+    assert one.delivery_time(DATA, 0.0) == 60.0
 
 
 def test_the_same_seed_decides_the_same() -> None:

@@ -32,7 +32,7 @@ class Switch:
         self._run = run
         self._seed = seed
         self._lock = trio.Lock()
-        self._rest = b""
+        self._unparsed = b""
 
     async def __aenter__(self) -> Self:
         ours, theirs = socket.socketpair()
@@ -47,25 +47,27 @@ class Switch:
         self._process.wait()
 
     async def attach(self, name: str, address: str, namespace: str, mtu: int = MTU) -> None:
-        """Give a namespace its device and address; again for a machine that was started anew."""
+        """Give a namespace its device and address; again after a restart of its machine."""
         await self._order("attach", name=name, address=address, namespace=namespace, mtu=mtu)
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """One direction between two machines; in force on return."""
+        """Set one direction between two machines; in force on return."""
         await self._order("link", source=source, target=target, state=asdict(state))
 
     async def silence(self, name: str) -> None:
-        """Nothing leaves the machine or reaches it until it is attached again."""
+        """Drop everything from and to the machine until it is attached again."""
         await self._order("silence", name=name)
 
-    async def reset(self, one: str, other: str) -> None:
-        """Both ends of each connection between two machines have seen a reset on return."""
-        left = (await self._order("reset", one=one, other=other)).get("left", 0)
-        if left:
-            raise HostError(f"{left} ends of connections of {one} and {other} ignored the reset")
+    async def reset(self, first: str, second: str) -> None:
+        """Reset the connections between two machines; on return both ends of each have seen it."""
+        ignored = (await self._order("reset", first=first, second=second)).get("ignored", 0)
+        if ignored:
+            raise HostError(
+                f"{ignored} ends of connections of {first} and {second} ignored the reset"
+            )
 
     async def counters(self) -> dict[str, Any]:
-        """`forwarded` packets, and `dropped` ones for each direction."""
+        """Return `forwarded` packets, and `dropped` ones for each direction."""
         result: dict[str, Any] = (await self._order("counters"))["result"]
         return result
 
@@ -99,11 +101,11 @@ class Switch:
         raise HostError(f"the packet switch did not answer within {ANSWER_S:g} s")
 
     async def _line(self) -> dict[str, Any] | None:
-        while b"\n" not in self._rest:
+        while b"\n" not in self._unparsed:
             data = await self._stream.receive_some()
             if not data:
                 return None
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
+            self._unparsed += data
+        line, _, self._unparsed = self._unparsed.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer

@@ -26,7 +26,7 @@ ENTER: Final = "nsenter"
 
 
 def missing_for_switch() -> str | None:
-    """What this machine lacks for a switch; None when it should work."""
+    """Return what this machine lacks for a switch; None if it should work."""
     if os.geteuid() != 0:
         return "needs root"
     if not os.path.exists(TUN_DEVICE):
@@ -57,7 +57,8 @@ class SwitchFabric(Fabric):
         self._silent: set[str] = set()
 
     async def __aenter__(self) -> Self:
-        """Raises `OSError` without root or /dev/net/tun, `HostError` when the switch fails."""
+        """Start the switch. Raises `OSError` without root or /dev/net/tun, `HostError` if the
+        switch fails."""
         await self.switch.__aenter__()
         try:
             for name in self._addresses:
@@ -77,7 +78,8 @@ class SwitchFabric(Fabric):
         return None
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        """`nsenter` enters and becomes the command: same pid, same parent, same mounts.
+        """Return a command line with `nsenter`, which enters and becomes the command: same pid,
+        same parent, same mounts.
 
         `ip netns exec` would give the process mounts of its own, which keep a volume busy after it
         was unmounted here.
@@ -86,25 +88,26 @@ class SwitchFabric(Fabric):
         return [ENTER, f"--net={path}", "--", *command]
 
     def world(self, machine: str) -> World:
-        """A world of this process whose sockets are made inside the machine."""
+        """Return a world of this process whose sockets are created inside the machine."""
         return real_world(machine, new_socket=partial(netns.socket_inside, self.namespace(machine)))
 
     def namespace(self, machine: str) -> str:
         return f"rb-{self._run.id}-{machine}"
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """One direction; other faults of it end."""
+        """Set one direction, in place of its former faults."""
         await self.switch.set_link(source, target, state)
 
-    async def reset(self, one: str, other: str) -> None:
-        await self.switch.reset(one, other)
+    async def reset(self, first: str, second: str) -> None:
+        await self.switch.reset(first, second)
 
     async def silence(self, machine: str) -> None:
         self._silent.add(machine)
         await self.switch.silence(machine)
 
     async def restore(self, machine: str) -> None:
-        """Its kernel starts anew, too: a new namespace, which knows no old connection."""
+        """Restart the machine's kernel, in effect: a new namespace, which knows no old
+        connection."""
         if machine in self._silent:
             await self._remove(machine)
             await self._plug_in(machine)
@@ -117,7 +120,7 @@ class SwitchFabric(Fabric):
         await self.switch.attach(machine, self._addresses[machine], name, self._mtu)
 
     async def _make_namespace(self, machine: str) -> None:
-        """Let there be one by the machine's name."""
+        """Create a namespace by the machine's name."""
         await trio.to_thread.run_sync(netns.make, self.namespace(machine))
 
     async def _remove(self, machine: str) -> None:

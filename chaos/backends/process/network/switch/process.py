@@ -42,7 +42,7 @@ BATCH: Final = 32
 """Packets taken from one machine before the others have their turn."""
 CONTROL: Final = 0
 UnderWay = tuple[float, int, Port, Port, Path, bytes]
-"""When it is due, a number that keeps the order, from, to, the way there, the packet."""
+"""Time of delivery, a number that keeps the order, source, target, the path between, the packet."""
 
 
 class Switch:
@@ -62,14 +62,15 @@ class Switch:
     # --- orders
 
     def attach(self, name: str, address: str, namespace: str, mtu: int) -> None:
-        """Connect a machine; one that is there already gets a new device, and is heard again."""
+        """Connect a machine; one that is connected already gets a new device, and is no longer
+        silent."""
         tun = _open_tun(namespace, address, mtu)
         port = self.ports.get(name)
         if port is None:
             port = Port(name, socket.inet_aton(address), namespace, tun, mtu)
-            for other in self.ports.values():
-                port.paths[other.address] = other, self._path(name, other.name)
-                other.paths[port.address] = port, self._path(other.name, name)
+            for neighbour in self.ports.values():
+                port.paths[neighbour.address] = neighbour, self._path(name, neighbour.name)
+                neighbour.paths[port.address] = port, self._path(neighbour.name, name)
             self.ports[name] = port
         else:
             del self.tuns[port.tun]
@@ -88,36 +89,37 @@ class Switch:
     def silence(self, name: str) -> None:
         self.ports[name].silent = True
 
-    def reset(self, one: str, other: str) -> None:
-        """Begin to reset the connections between two; `resets.left` tells when they are done."""
-        self.resets.begin(self.ports[one], self.ports[other])
+    def reset(self, first: str, second: str) -> None:
+        """Begin to reset the connections between two machines; `resets` tells when they are
+        done."""
+        self.resets.begin(self.ports[first], self.ports[second])
         self._forget(lambda entry: self.resets.is_doomed(entry[5]))
 
     def counters(self) -> dict[str, Any]:
-        """Packets delivered, and dropped for each direction that dropped any."""
+        """Return packets delivered, and dropped for each direction that dropped any."""
         dropped = {
-            f"{port.name}->{other.name}": path.dropped
+            f"{port.name}->{target.name}": path.dropped
             for port in self.ports.values()
-            for other, path in port.paths.values()
+            for target, path in port.paths.values()
             if path.dropped
         }
         return {"forwarded": self.forwarded, "dropped": dropped}
 
     # --- packets
 
-    def due(self) -> float | None:
-        """When the next packet under way is to be delivered."""
+    def next_delivery(self) -> float | None:
+        """Return when the next packet under way is to be delivered."""
         return self._heap[0][0] if self._heap else None
 
     def take_all(self) -> None:
-        """Move what was sent before now, so that the next order is for what is sent after it."""
+        """Move what was sent before now, so that the next order applies only to later packets."""
         for tun in list(self.tuns):
             for _ in range(netns.QUEUE_LENGTH // BATCH):
                 if not self.take(tun):
                     break
 
     def take(self, tun: int) -> bool:
-        """Move some of what a machine has sent; whether there may be more."""
+        """Move some of what a machine has sent. Return whether there may be more."""
         port = self.tuns.get(tun)
         if port is None:
             return False
@@ -127,10 +129,10 @@ class Switch:
                 packet = read(tun, size)
             except OSError:
                 return False
-            found = paths.get(packet[16:20])
-            if found is None or port.silent or packet[0] >> 4 != 4:
+            route = paths.get(packet[16:20])
+            if route is None or port.silent or packet[0] >> 4 != 4:
                 continue
-            target, path = found
+            target, path = route
             if self.resets.doomed and self.resets.takes(packet, port):
                 continue
             if path.is_plain and not target.silent:
@@ -138,10 +140,10 @@ class Switch:
                     write(target.tun, packet)
                     self.forwarded += 1
             else:
-                due = path.due(packet, time.monotonic())
-                if due is not None:
+                delivery = path.delivery_time(packet, time.monotonic())
+                if delivery is not None:
                     self._number += 1
-                    heapq.heappush(self._heap, (due, self._number, port, target, path, packet))
+                    heapq.heappush(self._heap, (delivery, self._number, port, target, path, packet))
         return True
 
     def deliver(self) -> None:
@@ -194,7 +196,7 @@ class Control:
     def __init__(self, switch: Switch, log: BinaryIO) -> None:
         self._switch = switch
         self._log = log
-        self._rest = b""
+        self._unparsed = b""
         self.is_resetting = False
         self._orders: dict[str, Callable[..., Any]] = {
             "attach": switch.attach,
@@ -204,11 +206,12 @@ class Control:
         }
 
     def read(self) -> bool:
-        """Obey what has come; False when the harness is gone."""
+        """Carry out the orders that have arrived. Return False if the harness has closed the
+        connection."""
         data = os.read(CONTROL, 65536)
         self._switch.take_all()
         self._switch.deliver()
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._unparsed = (self._unparsed + data).split(b"\n")
         for line in lines:
             self._obey(json.loads(line))
         return bool(data)
@@ -217,7 +220,7 @@ class Control:
         """Answer a reset when it is done, or takes too long."""
         if self.is_resetting and self._switch.resets.is_over():
             self.is_resetting = False
-            self._answer({"left": self._switch.resets.end()})
+            self._answer({"ignored": self._switch.resets.end()})
 
     def _obey(self, order: dict[str, Any]) -> None:
         row = json.dumps({"time_ns": time.monotonic_ns(), **order})
@@ -230,7 +233,7 @@ class Control:
                 self.is_resetting = True
                 return
             result = self._orders[name](**order)
-        except Exception as error:  # the harness has to hear of whatever is wrong
+        except Exception as error:  # the harness has to know about any failure
             self._answer({"error": f"{name}: {type(error).__name__}: {error}"})
         else:
             self._answer({"result": result})
@@ -240,13 +243,15 @@ class Control:
 
 
 def run(switch: Switch, control: Control) -> None:
-    """Move packets until the harness is gone."""
+    """Move packets until the harness has closed the connection."""
     switch.poll.register(CONTROL, select.POLLIN)
     while True:
-        due = switch.due()
+        next_delivery = switch.next_delivery()
         if control.is_resetting:
-            due = min(due or switch.resets.next_try, switch.resets.next_try)
-        ready = switch.poll.poll(None if due is None else max(0.0, 1000 * (due - time.monotonic())))
+            next_delivery = min(next_delivery or switch.resets.next_try, switch.resets.next_try)
+        ready = switch.poll.poll(
+            None if next_delivery is None else max(0.0, 1000 * (next_delivery - time.monotonic()))
+        )
         for descriptor, _ in ready:
             if descriptor != CONTROL:
                 switch.take(descriptor)
@@ -254,7 +259,7 @@ def run(switch: Switch, control: Control) -> None:
                 return
         switch.deliver()
         if control.is_resetting:
-            switch.resets.try_again()
+            switch.resets.probe_again()
             control.finish_reset()
 
 

@@ -1,12 +1,12 @@
-"""Connections that the switch is asked to reset: both ends have to see it, and nothing else.
+"""Resets of connections by the switch: both ends have to see them, and no other connection.
 
-From the order on, no packet of such a connection passes. Each end is asked for the sequence number
-it waits for; whatever it sends tells the number, and is answered with RST. An end is done when the
+From the order on, no packet of such a connection passes. Each end is probed for the sequence number
+it waits for; whatever it sends has that number, and is answered with RST. An end is done when the
 kernel of its machine has no such connection any more.
 
 RST is obeyed only with the exact sequence number that an end waits for (RFC 5961, 3.2). The switch
-does not follow every connection; it asks the end: a SYN in an open connection is answered with an
-acknowledgement that carries that number (RFC 5961, 4.2).
+does not follow every connection, so it probes the end: a SYN in an open connection is answered with
+an acknowledgement that carries that number (RFC 5961, 4.2).
 """
 
 import struct
@@ -27,11 +27,11 @@ TABLES: Final = ("tcp", "tcp6")
 CAN_BE_RESET: Final = frozenset((1, 4, 5, 8, 9, 11))
 """ESTABLISHED, both FIN_WAITs, CLOSE_WAIT, LAST_ACK, CLOSING."""
 LOOK_S: Final = 0.002
-"""From an answer to a look whether the end is gone."""
+"""Time from an answer to the check whether the end is closed."""
 ASK_S: Final = 0.1
-"""Between two questions."""
+"""Time between two probes."""
 GIVE_UP_S: Final = 3.0
-"""An end may answer such questions only twice a second (`tcp_invalid_ratelimit`)."""
+"""An end may answer such probes only twice a second (`tcp_invalid_ratelimit`)."""
 
 
 class Resets:
@@ -40,15 +40,16 @@ class Resets:
     def __init__(self, write: Callable[[Port, bytes], None]) -> None:
         """`write` hands a packet to a machine."""
         self.doomed: dict[bytes, Port] = {}
-        """Addresses and ports of what an end sends -> its machine."""
+        """Addresses and ports of the packets that an end sends -> its machine."""
         self.next_try = 0.0
         self._write = write
         self._pair: tuple[Port, Port] | None = None
         self._give_up = 0.0
 
-    def begin(self, one: Port, other: Port) -> None:
-        """Find the connections between two, and ask their ends. A silent machine's are left."""
-        self._pair = one, other
+    def begin(self, first: Port, second: Port) -> None:
+        """Find the connections between two machines, and probe their ends, except those of a silent
+        machine."""
+        self._pair = first, second
         self._give_up = time.monotonic() + GIVE_UP_S
         self._ask()
 
@@ -57,7 +58,7 @@ class Resets:
         return key in self.doomed or key_back(key) in self.doomed
 
     def takes(self, packet: bytes, sender: Port) -> bool:
-        """Look at a packet; True when it must not pass."""
+        """Inspect a packet. Return True if it must not pass."""
         if not self.is_doomed(packet):
             return False
         parsed = flags_and_acknowledged(packet)
@@ -68,27 +69,27 @@ class Resets:
             self.next_try = min(self.next_try, time.monotonic() + LOOK_S)
         return True
 
-    def try_again(self) -> None:
-        """Look which ends are still there, and ask those again."""
+    def probe_again(self) -> None:
+        """Check which ends are still open, and probe those again."""
         if self.doomed and time.monotonic() >= self.next_try:
             self._ask()
 
     def is_over(self) -> bool:
-        """Whether no end is left, or it took too long."""
+        """Return whether no end is open, or it took too long."""
         return not self.doomed or time.monotonic() >= self._give_up
 
     def end(self) -> int:
-        """Leave it at that; ends that could not be reset."""
-        left = len(self.doomed)
+        """Stop trying. Return the number of ends that could not be reset."""
+        remaining = len(self.doomed)
         self.doomed.clear()
-        return left
+        return remaining
 
     def _ask(self) -> None:
         assert self._pair is not None
-        one, other = self._pair
+        first, second = self._pair
         self.doomed = {
             end.key: machine
-            for machine, peer in ((one, other), (other, one))
+            for machine, peer in ((first, second), (second, first))
             if not machine.silent
             for end in ends_inside(machine.namespace, peer.address)
         }
@@ -98,7 +99,7 @@ class Resets:
 
 
 class End(NamedTuple):
-    """One end of a connection: where it is, and whom it speaks to. Addresses as 4 bytes."""
+    """One end of a connection, and its peer. Addresses as 4 bytes."""
 
     address: bytes
     port: int
@@ -107,17 +108,17 @@ class End(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """What its packets have at 12:24."""
+        """The bytes 12 to 24 of its packets."""
         return self.address + self.peer + struct.pack(">HH", self.port, self.peer_port)
 
 
 def key_back(key: bytes) -> bytes:
-    """The key of packets in the other direction."""
+    """Return the key of packets in the other direction."""
     return key[4:8] + key[:4] + key[10:12] + key[8:10]
 
 
 def make_segment(key: bytes, sequence: int, flags: int) -> bytes:
-    """A TCP segment without data, from the first address of the key to the second."""
+    """Return a TCP segment without data, from the first address of the key to the second."""
     source, target, ports = key[:4], key[4:8], key[8:12]
     tcp = ports + struct.pack(">IIBBHHH", sequence, 0, 5 << 4, flags, 0, 0, 0)
     pseudo = source + target + struct.pack(">BBH", 0, TCP, len(tcp))
@@ -129,7 +130,8 @@ def make_segment(key: bytes, sequence: int, flags: int) -> bytes:
 
 
 def flags_and_acknowledged(packet: bytes) -> tuple[int, int] | None:
-    """TCP flags, and the sequence number that the sender waits for. None for what is not TCP."""
+    """Return TCP flags, and the sequence number that the sender waits for. None if the packet is
+    not TCP."""
     start = 4 * (packet[0] & 15)
     if packet[9] != TCP or len(packet) < start + HEADER:
         return None
@@ -137,7 +139,7 @@ def flags_and_acknowledged(packet: bytes) -> tuple[int, int] | None:
 
 
 def checksum(data: bytes) -> int:
-    """The internet checksum (RFC 1071)."""
+    """Return the internet checksum (RFC 1071)."""
     total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -145,14 +147,14 @@ def checksum(data: bytes) -> int:
 
 
 def ends_inside(namespace: str, peer: bytes) -> list[End]:
-    """Open ends of a namespace whose peer has this address."""
+    """Return the open ends in a namespace whose peer has this address."""
     with inside(namespace):
         texts = [Path(f"/proc/thread-self/net/{table}").read_text() for table in TABLES]
     return [end for text in texts for end in parse_table(text.splitlines()[1:]) if end.peer == peer]
 
 
 def parse_table(lines: Iterable[str]) -> list[End]:
-    """Ends in the kernel's table (`/proc/net/tcp`, `tcp6`) that a reset can end."""
+    """Return the ends in the kernel's table (`/proc/net/tcp`, `tcp6`) that a reset can close."""
     ends = []
     for line in lines:
         _, local, remote, state, *_ = line.split()
@@ -164,6 +166,7 @@ def parse_table(lines: Iterable[str]) -> list[End]:
 
 
 def _parse(text: str) -> tuple[bytes, int]:
-    """`0100007F:1F90`: the address in the machine's byte order; of IPv6 the mapped IPv4 one."""
+    """Parse `0100007F:1F90`: the address in the machine's byte order; for IPv6 the mapped IPv4
+    one."""
     address, _, port = text.partition(":")
     return struct.pack("=I", int(address[-8:], 16)), int(port, 16)

@@ -1,4 +1,4 @@
-"""What the switch does to packets of one direction between two machines. Decides only: no I/O.
+"""Rules of the switch for packets of one direction between two machines. Decides only: no I/O.
 
 A packet gets the time at which it is delivered, or none. Delays keep the order of packets, as a
 wire does. A rate counts IP headers too, and loss is a share of packets.
@@ -12,19 +12,19 @@ from typing import Final
 from rocketbed.chaos.run.links import HEALTHY, LinkState
 
 BACKLOG_S: Final = 0.25
-"""How long a packet may wait for its turn on a narrow link; what comes then is dropped."""
+"""Longest wait of a packet for its turn on a narrow link; after that packets are dropped."""
 WAITING_MAX: Final = 20_000
-"""Packets under way in one direction; what comes then is dropped."""
+"""Packets under way in one direction; beyond that packets are dropped."""
 HELD_MAX: Final = 4096
 
 
 class Path:
-    """One direction: its state, its chance, and what is under way."""
+    """One direction: its state, its random stream, and its packets under way."""
 
     def __init__(self, random: Random) -> None:
         self.state = HEALTHY
         self.is_plain = True
-        """Whether packets may pass at once."""
+        """True if packets may pass at once."""
         self.waiting = 0
         """Packets under way."""
         self.dropped = 0
@@ -34,7 +34,7 @@ class Path:
         self._held: OrderedDict[bytes, bytes] = OrderedDict()
 
     def set(self, state: LinkState) -> list[bytes]:
-        """Change the state; packets to deliver now.
+        """Change the state. Return packets to deliver now.
 
         Those are the newest of each connection that a cut withheld, as if they had been on a long
         way. They tell both ends that the path is back; TCP alone would find out at its next
@@ -51,20 +51,21 @@ class Path:
         return held
 
     def arrived(self) -> None:
-        """One packet under way was delivered or given up."""
+        """Note that one packet under way was delivered or given up."""
         self.waiting -= 1
 
-    def due(self, packet: bytes, now: float) -> float | None:
-        """When the packet is delivered, if at all; it is under way until `arrived`."""
-        due = self._due(packet, now)
-        if due is None or self.waiting >= WAITING_MAX:
+    def delivery_time(self, packet: bytes, now: float) -> float | None:
+        """Return when the packet is delivered, None if it is not; it is under way until
+        `arrived`."""
+        delivery = self._delivery(packet, now)
+        if delivery is None or self.waiting >= WAITING_MAX:
             self.dropped += 1
             return None
         self.waiting += 1
-        self._last = max(self._last, due)
+        self._last = max(self._last, delivery)
         return self._last
 
-    def _due(self, packet: bytes, now: float) -> float | None:
+    def _delivery(self, packet: bytes, now: float) -> float | None:
         state = self.state
         if state.cut:
             key = packet[12:24]  # addresses and ports
@@ -95,4 +96,4 @@ class Port:
     """Longest packet."""
     silent: bool = False
     paths: dict[bytes, tuple["Port", Path]] = field(default_factory=dict)
-    """Address of another machine -> its port, and the way there."""
+    """Address of another machine -> its port, and the path to it."""
