@@ -1,4 +1,4 @@
-"""Did the kills hit what they were aimed at? A kill that missed proves nothing."""
+"""Checks that the kills hit their aim: a kill that missed proves nothing."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,14 +9,14 @@ from rocketbed.chaos.evidence.history import Event, Function, History, Outcome
 from rocketbed.chaos.evidence.record import RunRecord
 
 CLOSE_NS = 50_000_000
-"""Sends within this time of a kill, before and after it: somebody was writing."""
+"""Sends within this time of a kill, before and after it, show that there were writers."""
 GAP_NS = 5_000_000_000
-"""Where the longest time without an acknowledgement is looked for, after a kill."""
+"""Time after a kill within which the longest time without an acknowledgement may begin."""
 
 
 def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
-    """D1 and D2: nodes killed while messages were under way; D3: one killed in its recovery; D4:
-    all are back; D5: another one led before the first master was."""
+    """Return D1 and D2: nodes killed while messages were under way; D3: one killed in its recovery;
+    D4: all are back; D5: another one led before the first master was back."""
     of_master: list[Event] = []
     of_slaves: list[Event] = []
     master = record.nodes[0]
@@ -35,7 +35,7 @@ def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
 
 
 def _while_writing(name: str, kills: Sequence[Event], history: History) -> CheckResult:
-    """Kills with sends under way, or begun right before and right after."""
+    """Check kills with sends under way, or begun right before and right after."""
     hits = []
     for kill in kills:
         began_ns = kill.fields.get("began_ns", kill.time_ns)
@@ -53,14 +53,16 @@ def _while_writing(name: str, kills: Sequence[Event], history: History) -> Check
 
 
 def _led_on(kill: Event | None, history: History) -> CheckResult:
-    """For how long nothing was acknowledged after the first master's death, and by whom then."""
+    """Check who led after the first master's death, and how long nothing was acknowledged."""
     name = "D5 another node led on"
     if kill is None:
         return not_run(name, "kills", "no master was killed")
     died_ns = kill.fields.get("began_ns", kill.time_ns)
     later = [event for event in history.events if event.time_ns >= died_ns]
     promoted = next((event for event in later if event.kind == "promote"), None)
-    back = next((one for one in later if one.kind == "start" and one.node == kill.node), None)
+    back = next(
+        (event for event in later if event.kind == "start" and event.node == kill.node), None
+    )
     if promoted is None or (back is not None and back.time_ns < promoted.time_ns):
         finding = f"nobody led on after {kill.node} before it was back"
         return judged(name, 1, "kills", [finding])
@@ -71,12 +73,12 @@ def _led_on(kill: Event | None, history: History) -> CheckResult:
     )
     gaps = [b - a for a, b in pairwise(times) if died_ns <= b and a < died_ns + GAP_NS]
     longest_ms = max(gaps, default=0) / 1e6
-    told = f"{promoted.node} took over from {kill.node}: {longest_ms:.0f} ms"
-    return judged(name, 1, "kills", [], f"{told} without an acknowledgement")
+    takeover = f"{promoted.node} took over from {kill.node}: {longest_ms:.0f} ms"
+    return judged(name, 1, "kills", [], f"{takeover} without an acknowledgement")
 
 
 def _in_recovery(events: Sequence[Event]) -> CheckResult:
-    """A kill between a start and its `recovered`."""
+    """Check a kill between a start and its `recovered`."""
     recovering: set[str] = set()
     hits = []
     for event in events:
@@ -97,7 +99,7 @@ def _in_recovery(events: Sequence[Event]) -> CheckResult:
 
 
 def _back(events: Sequence[Event], record: RunRecord) -> CheckResult:
-    """Every node serves at the end: its last start has recovered."""
+    """Check that every node serves at the end: its last start has recovered."""
     last: dict[str, str] = {}
     restarts = 0
     for event in events:

@@ -70,8 +70,8 @@ def show(report: Path, say: Say, *, seed: int = 1, jobs: int = 2) -> Path | None
     small = run_plan(shrunk.plan, options, directory=directory)
     if small.judgement is None or small.record is None:
         return None
-    again = f"rocketbed demo --bug --seed {failing.plan.seed}"
-    return write_report(directory, small.judgement, small.record, repeat_command=again)
+    command = f"rocketbed demo --bug --seed {failing.plan.seed}"
+    return write_report(directory, small.judgement, small.record, repeat_command=command)
 
 
 def _search(options: Options, say: Say, *, seed: int, jobs: int) -> Outcome | None:

@@ -1,6 +1,6 @@
-"""A trial that begins with somebody's data: a copy of a store directory becomes the master's.
+"""A trial that begins with a user's data: a copy of a store directory becomes the master's.
 
-Before the start the independent reader takes every record of the copy's log; when the cluster
+Before the start the independent reader reads every record of the copy's log; when the cluster
 serves, each of them has to come back through the client, at its place and with its bytes.
 """
 
@@ -27,12 +27,12 @@ QueueName = tuple[str, int]
 
 
 class DemoError(Exception):
-    """Something that the demo cannot be run with; the message says why."""
+    """Obstacle to the demo; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OldMessage:
-    """One message that was there before the trial."""
+    """One message that was stored before the trial."""
 
     physical: int
     size: int
@@ -43,20 +43,20 @@ class OldMessage:
 
 @dataclass(slots=True)
 class OldStore:
-    """What a directory held before the trial, and what became of it."""
+    """Contents of a directory before the trial, and what the trial made of them."""
 
     source: Path
     settings: dict[str, str]
     """File lengths, by RocketMQ's names; every node of the cluster needs the same."""
     queues: dict[QueueName, dict[int, OldMessage]] = field(default_factory=dict)
-    """By queue, then by queue offset."""
+    """Queue -> queue offset -> message."""
     log_end: int = 0
     topics: set[str] = field(default_factory=set)
     """All topics that the directory knows or has messages of."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """Records of topics that were deleted; a broker does not serve them any more."""
+    """Topic -> records of deleted topics, which a broker does not serve any more."""
     served: dict[str, int] = field(default_factory=dict)
-    """How many came back as they were, each time that was looked at."""
+    """Occasion -> number of messages that came back unchanged."""
     findings: list[str] = field(default_factory=list)
 
     @property
@@ -65,7 +65,7 @@ class OldStore:
 
 
 def read_old_store(source: Path) -> OldStore:
-    """Read a directory. Raises `DemoError` when it is no store, or a broker runs on it."""
+    """Read a directory. Raises `DemoError` if it is not a store, or a broker runs on it."""
     try:
         directory = open_directory(source)
     except NotAStore as exc:
@@ -77,11 +77,11 @@ def read_old_store(source: Path) -> OldStore:
                 f"--store {source}: process {holder} has it open; stop that broker, or pass a copy"
             )
         old = OldStore(source, settings_of(directory))
-        known = directory.topics()
-        old.topics.update(known or ())
+        topics = directory.topics()
+        old.topics.update(topics or ())
         for record in _records(directory):
             old.topics.add(record.topic)
-            if known is not None and record.topic not in known:
+            if topics is not None and record.topic not in topics:
                 old.left_out[record.topic] = old.left_out.get(record.topic, 0) + 1
                 continue
             old.log_end = record.offset + record.size
@@ -95,28 +95,28 @@ def read_old_store(source: Path) -> OldStore:
 
 
 def _messages_of(record: Record) -> Iterator[tuple[int, OldMessage]]:
-    """Queue offset and message: of a record, or of each message of an inner batch."""
+    """Yield queue offset and message: of a record, or of each message of an inner batch."""
     body = unpack_body(record.body, record.sys_flag)
     parts = [(0, record.body if body is None else body, record.properties)]
     is_batch = record.sys_flag & SYS_INNER_BATCH
     if body is not None and is_batch and (items := unpack_inner_batch(body)) is not None:
         parts = [(item.number, item.body, item.properties) for item in items]
     for number, content, properties in parts:
-        found = OldMessage(record.offset, record.size, body_crc(content), dict(properties))
-        yield record.queue_offset + number, found
+        message = OldMessage(record.offset, record.size, body_crc(content), dict(properties))
+        yield record.queue_offset + number, message
 
 
 def settings_of(directory: StoreDirectory) -> dict[str, str]:
-    """Settings that a node needs to go on with a directory's files."""
-    found = {
+    """Return settings that a node needs for a directory's files."""
+    settings = {
         "mappedFileSizeCommitLog": str(directory.sizes.segment),
         "mappedFileSizeConsumeQueue": str(directory.sizes.queue_segment),
         "mapperFileSizeBatchConsumeQueue": str(directory.sizes.batch_queue_segment),
     }
     if directory.index_layout is not None and directory.index_listing.segments:
-        found["maxHashSlotNum"] = str(directory.index_layout.slots)
-        found["maxIndexNum"] = str(directory.index_layout.entries)
-    return found
+        settings["maxHashSlotNum"] = str(directory.index_layout.slots)
+        settings["maxIndexNum"] = str(directory.index_layout.entries)
+    return settings
 
 
 def copy_store(source: Path, target: Path) -> None:
@@ -133,21 +133,21 @@ def copy_store(source: Path, target: Path) -> None:
 async def check_served(
     world: World, nameservers: str, broker: str, old: OldStore, when: str
 ) -> int:
-    """Pull every queue of the old messages and compare; how many are as they were.
+    """Pull every queue of the old messages and compare. Return how many are unchanged.
 
     `when` names the occasion. Number and findings go into `old`.
     """
     served = 0
     async with Consumer(world, nameservers=nameservers, group="demo-old-reader") as consumer:
-        for name, wanted in sorted(old.queues.items()):
+        for name, messages in sorted(old.queues.items()):
             queue = MessageQueue(topic=name[0], broker_name=broker, queue_id=name[1])
             try:
-                found = await _pull(consumer, queue)
+                received = await _pull(consumer, queue)
             except (ClientError, RemotingError) as exc:
                 old.findings.append(f"{when}, {name[0]}/{name[1]}: {exc}")
                 continue
-            for offset, message in wanted.items():
-                difference = _difference(message, found.get(offset, []))
+            for offset, message in messages.items():
+                difference = _difference(message, received.get(offset, []))
                 if difference:
                     place = f"{name[0]}/{name[1]} offset {offset}"
                     old.findings.append(f"{when}, {place}: {difference}")
@@ -158,29 +158,29 @@ async def check_served(
 
 
 async def _pull(consumer: Consumer, queue: MessageQueue) -> dict[int, list[Received]]:
-    """All messages of a queue by their offset."""
-    found: dict[int, list[Received]] = defaultdict(list)
+    """Return all messages of a queue by their offset."""
+    messages: dict[int, list[Received]] = defaultdict(list)
     offset = await consumer.offsets.min_offset(queue)
     while True:
         pulled = await consumer.pull(queue, offset)
         for message in pulled.messages:
-            found[message.queue_offset].append(message)
+            messages[message.queue_offset].append(message)
         if pulled.status is PullStatus.NO_NEW or pulled.next_offset <= offset:
-            return found
+            return messages
         offset = pulled.next_offset
 
 
-def _difference(old: OldMessage, found: list[Received]) -> str:
-    """What is wrong with what was pulled for an old message; empty when nothing is."""
-    if len(found) != 1:
-        return f"it was delivered {len(found)} times"
-    got = found[0]
-    if (got.physical_offset, got.size) != (old.physical, old.size):
-        return f"log {old.physical} was expected, it came from {got.physical_offset}"
-    if body_crc(got.body) != old.body_crc:
+def _difference(old: OldMessage, received: list[Received]) -> str:
+    """Return how the messages at an old message's offset differ from it; empty if they do not."""
+    if len(received) != 1:
+        return f"it was delivered {len(received)} times"
+    message = received[0]
+    if (message.physical_offset, message.size) != (old.physical, old.size):
+        return f"log {old.physical} was expected, it came from {message.physical_offset}"
+    if body_crc(message.body) != old.body_crc:
         return "its body differs"
-    if dict(got.properties) != old.properties:
-        return f"its properties are {dict(got.properties)}, in the file {old.properties}"
+    if dict(message.properties) != old.properties:
+        return f"its properties are {dict(message.properties)}, in the file {old.properties}"
     return ""
 
 

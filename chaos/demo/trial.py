@@ -41,9 +41,9 @@ class DemoOptions:
     report: Path
     flush: Flush = "async"
     seconds: float = SECONDS
-    """How long nodes are killed while producers write."""
+    """Seconds in which nodes are killed while producers write."""
     keep: bool = False
-    """Keep stores, history and logs also when all is well."""
+    """Keep stores, history and logs even if all is well."""
     store: Path | None = None
     """A store directory to begin with, which is copied."""
 
@@ -58,7 +58,7 @@ class DemoResult:
 def demo_plan(
     options: DemoOptions, *, prefix: str = "demo", settings: Mapping[str, str] | None = None
 ) -> Plan:
-    """Kills whose times and victims follow from the seed. Raises `DemoError`.
+    """Return a plan with kills whose times and victims follow from the seed. Raises `DemoError`.
 
     The master stays away for a while: another one has to lead before it is back.
     """
@@ -105,20 +105,20 @@ def demo_plan(
 
 
 class Guest:
-    """Somebody's data that the cluster begins with."""
+    """A user's data that the cluster begins with."""
 
     def __init__(self, old: OldStore) -> None:
         self.old = old
 
     def settle(self, store: Path) -> None:
-        """Put a copy where the first master's store is to be. Raises `DemoError`."""
+        """Put a copy into the first master's store directory. Raises `DemoError`."""
         copy_store(self.old.source, store)
 
     async def visit(self, when: str, backend: Backend) -> None:
         await check_served(backend.world, backend.nameservers(), "b", self.old, when)
 
     def check(self) -> CheckResult:
-        """O1: everything that was in the directory is served as it was, every time."""
+        """Return check O1: all contents of the directory are served unchanged, every time."""
         name = "O1 old messages served"
         if len(self.old.served) < len(OCCASIONS):
             missing = " and ".join(when for when in OCCASIONS if when not in self.old.served)
@@ -135,8 +135,8 @@ def run_demo(
 ) -> DemoResult:
     """Run, judge, and write the page into the report's directory.
 
-    `second_judge` adds a check to what was judged. Raises `DemoError`, `ScenarioError`,
-    `HostError`, `OSError`.
+    `second_judge` adds a check to the judgement. Raises `DemoError`, `ScenarioError`, `HostError`,
+    `OSError`.
     """
     guest = None
     plan = demo_plan(options)
@@ -167,13 +167,15 @@ def run_demo(
 
 
 def command_again(options: DemoOptions) -> str:
-    """The command that does the same once more."""
+    """Return the command that repeats the run."""
     command = f"rocketbed demo --seed {options.seed} --flush {options.flush}"
     command += f" --seconds {options.seconds:g}"
     return command if options.store is None else f"{command} --store {options.store}"
 
 
-def free_prefix(taken: set[str]) -> str:
-    """A beginning of topic names that none of these have: `demo`, `demo2`, ..."""
+def free_prefix(topics: set[str]) -> str:
+    """Return a prefix of topic names that none of these have: `demo`, `demo2`, ..."""
     prefixes = chain(["demo"], (f"demo{number}" for number in count(2)))
-    return next(one for one in prefixes if not any(topic.startswith(f"{one}-") for topic in taken))
+    return next(
+        prefix for prefix in prefixes if not any(topic.startswith(f"{prefix}-") for topic in topics)
+    )

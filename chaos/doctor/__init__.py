@@ -1,1 +1,1 @@
-"""What this system can do for the testbed, tried and reported."""
+"""Abilities of this system for the testbed, tried and reported."""

@@ -1,6 +1,6 @@
-"""Self-tests of the network's faults: each sends, harms, and looks what arrived.
+"""Self-tests of the network's faults: each sends, injects a fault, and checks what arrived.
 
-They start a fabric of two machines of their own, so they may run side by side.
+They start a network of two machines of their own, so they may run side by side.
 """
 
 import socket
@@ -25,7 +25,7 @@ DEADLINE_S: Final = 10.0
 ANSWER_S: Final = 3.0
 DELAY_S: Final = 0.02
 MUTE_S: Final = 0.05
-"""Loopback brings a byte in less than a hundredth of this."""
+"""Loopback delivers a byte in less than a hundredth of this."""
 TRIES: Final = 20
 DATAGRAMS: Final = 200
 
@@ -40,12 +40,12 @@ def probe_switch() -> str:
 
 
 def probe_loss() -> str:
-    """Half of some datagrams get through the switch."""
+    """Lose half of some datagrams in the switch."""
     return _with_switch(_loses)
 
 
 def probe_reset() -> str:
-    """Both ends of a connection see a reset; through the switch, or the proxy without root."""
+    """Reset both ends of a connection; through the switch, or the proxy without root."""
     if missing_for_switch() is None:
         return _with_switch(_resets)
     return trio.run(_resets, ProxyFabric(MACHINES))
@@ -65,7 +65,7 @@ def _with_switch(probe: Callable[[SwitchFabric], Awaitable[str]]) -> str:
 
 @asynccontextmanager
 async def _connection(fabric: Fabric) -> AsyncIterator[tuple[Stream, Stream]]:
-    """From b2 to b1: the client's end, the server's."""
+    """Connect b2 to b1. Yields the client's end, the server's."""
     host, port = fabric.settings("b1")["bindAddress"], fabric.address("b1")[1]
     listener = await fabric.world("b1").network.listen(host, port)
     while True:
@@ -79,8 +79,8 @@ async def _connection(fabric: Fabric) -> AsyncIterator[tuple[Stream, Stream]]:
         yield client, server
     finally:
         with trio.CancelScope(shield=True):
-            for one in (client, server, listener):
-                await one.aclose()
+            for end in (client, server, listener):
+                await end.aclose()
 
 
 async def _delays_and_cuts(fabric: Fabric) -> str:
@@ -129,15 +129,15 @@ async def _resets(fabric: Fabric) -> str:
         async with fabric, _connection(fabric) as (client, server):
             await _round_trip(client, server)
             await fabric.reset("b1", "b2")
-            seen = [await _is_reset(end) for end in (client, server)]
-    if not all(seen):
-        raise Broken(f"the client saw a reset: {seen[0]}, the server: {seen[1]}")
+            resets = [await _is_reset(end) for end in (client, server)]
+    if not all(resets):
+        raise Broken(f"the client saw a reset: {resets[0]}, the server: {resets[1]}")
     return f"both ends see it ({fabric.name})"
 
 
-async def _round_trip(one: Stream, other: Stream) -> float:
+async def _round_trip(first: Stream, second: Stream) -> float:
     began = trio.current_time()
-    for source, target in ((one, other), (other, one)):
+    for source, target in ((first, second), (second, first)):
         await source.send_all(b"x")
         await target.receive_some(1)
     return trio.current_time() - began

@@ -1,8 +1,7 @@
-"""The self-tests behind `doctor`: each makes its fault once and looks whether it happened.
+"""The self-tests of `doctor`: each makes its fault once and checks that it happened.
 
-They say what works how well. `Missing` is for what is not there (no root, no tool, no device);
-whatever else goes wrong means that the thing is there and broken. Faults, commands, numbers:
-chaos.md 3.2.
+They return what works how well. `Missing` is for what is not there (no root, no tool, no device);
+any other error means that it is there and broken. Faults, commands, numbers: chaos.md 3.2.
 """
 
 import errno
@@ -50,15 +49,15 @@ while sys.stdin.readline():
 
 
 class Missing(Exception):
-    """Something the fault needs is not there; the message says how to get it."""
+    """Something that the fault needs is missing; the message says how to get it."""
 
 
 class Broken(Exception):
-    """All is there, and the fault did not happen."""
+    """Everything is there, and the fault did not happen."""
 
 
 class Echo(subprocess.Popen[str]):
-    """A process on a file that does what is asked once a line, until its block ends."""
+    """A process that writes to a file once for each line of its input, until its block ends."""
 
     def __init__(
         self,
@@ -81,27 +80,28 @@ class Echo(subprocess.Popen[str]):
         super().__exit__(*exception)
 
     def ask(self, seconds: float = ANSWER_S) -> list[str] | None:
-        """Errno, wall time, duration; None when there is no answer in time."""
+        """Request a write. Return errno, wall time, duration; None if there is no answer in
+        time."""
         assert self.stdin is not None
         self.stdin.write("\n")
         self.stdin.flush()
         return self.answer(seconds)
 
     def answer(self, seconds: float = ANSWER_S) -> list[str] | None:
-        """The answer to what was asked before."""
+        """Return the answer to the last request."""
         assert self.stdout is not None
         ready, _, _ = select.select([self.stdout], [], [], seconds)
         return self.stdout.readline().split() if ready else None
 
 
 def need_root() -> None:
-    """Raises `Missing`."""
+    """Raise `Missing` without root."""
     if os.geteuid() != 0:
         raise Missing("needs root")
 
 
 def probe_power_cut(run: Ledger) -> str:
-    """Loop device, ext4, shutdown ioctl."""
+    """Cut the power: loop device, ext4, shutdown ioctl."""
     need_root()
     if not os.path.exists("/dev/loop-control"):
         raise Missing("no /dev/loop-control: the kernel or the container has no loop devices")
@@ -122,7 +122,7 @@ def probe_power_cut(run: Ledger) -> str:
 
 
 def probe_preload(run: Ledger) -> str:
-    """A failing sync in a child, and the trace of the good one."""
+    """Fail a sync in a child, and check the trace of a good one."""
     if shutil.which("gcc") is None and shutil.which("cc") is None:
         raise Missing("no C compiler; install gcc and libc6-dev")
     root = _own_directory(run, "preload")
@@ -131,8 +131,8 @@ def probe_preload(run: Ledger) -> str:
         good = process.ask()
         faults.set_rules([DiskRule(operation="sync")])
         bad = process.ask()
-    traced = [(one.kind, one.end) for one in faults.flush_trace()]
-    if not (_says(good, 0) and _says(bad, errno.EIO)):
+    traced = [(sync.kind, sync.end) for sync in faults.flush_trace()]
+    if not (_has_number(good, 0) and _has_number(bad, errno.EIO)):
         raise Broken(f"without a rule {good}, with one {bad}")
     if traced != [("file", 1000), ("failed", 1000)]:
         raise Broken(f"the trace of syncs says {traced}")
@@ -184,7 +184,7 @@ def probe_cpu(run: Ledger) -> str:
 
 
 def probe_docker() -> str:
-    """A daemon that answers; no image is built for it."""
+    """Find a daemon that answers; no image is built for it."""
     try:
         with Daemon.connect() as daemon:
             version = daemon.api.version()["Version"]
@@ -195,7 +195,7 @@ def probe_docker() -> str:
     return f"Docker {version} at {daemon.address}; {image}"
 
 
-def _says(answer: list[str] | None, number: int) -> bool:
+def _has_number(answer: list[str] | None, number: int) -> bool:
     return answer is not None and int(answer[0]) == number
 
 

@@ -18,9 +18,10 @@ from rocketbed.chaos.doctor import network, probes
 from rocketbed.host.janitor.record import Ledger
 
 State = Literal["works", "broken", "absent"]
-"""`absent`: something it needs is missing; `broken`: all is there, and the self-test failed."""
+"""`absent`: something it needs is missing; `broken`: everything is there, and the self-test
+failed."""
 ProbeFunction = Callable[[Ledger], str]
-"""Says what works how well."""
+"""Returns what works how well."""
 SIDE_BY_SIDE: Final = 6
 PROBES: Final[dict[str, ProbeFunction]] = {
     "disk.powercut.kernel": probes.probe_power_cut,
@@ -38,7 +39,7 @@ PROBES: Final[dict[str, ProbeFunction]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """One thing a machine can do, or why it cannot."""
+    """One ability of a machine, or why it is missing."""
 
     name: str
     """Such as `disk.powercut.kernel`."""
@@ -46,7 +47,7 @@ class Capability:
     reason: str
     """What works how well, what failed, or what is missing and how to get it."""
     seconds: float
-    """How long the probe took, to a millisecond."""
+    """Duration of the probe, to a millisecond."""
 
     @property
     def works(self) -> bool:
@@ -54,14 +55,14 @@ class Capability:
 
 
 def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
-    """Every capability (or those named) as it is now, in the order of `PROBES`.
+    """Return every capability (or the named ones) in its current state, in the order of `PROBES`.
 
-    Leftovers of dead runs are swept first. Raises `ValueError` for a name that is not there.
+    Leftovers of dead runs are swept first. Raises `ValueError` for an unknown name.
     """
-    wanted = list(PROBES if names is None else names)
-    if unknown := [name for name in wanted if name not in PROBES]:
+    requested = list(PROBES if names is None else names)
+    if unknown := [name for name in requested if name not in PROBES]:
         raise ValueError(f"unknown capability {unknown[0]}; `rocketbed chaos doctor` lists all")
-    chosen = [name for name in PROBES if name in wanted]
+    chosen = [name for name in PROBES if name in requested]
     with Ledger.begin() as run, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         return list(pool.map(partial(_examine, run), chosen))
 
@@ -74,13 +75,13 @@ def render_table(rows: Sequence[Capability]) -> str:
 
 
 def render_json(rows: Sequence[Capability]) -> str:
-    """For programs: a list of objects with name, state, reason, seconds."""
+    """Render for programs: a list of objects with name, state, reason, seconds."""
     return json.dumps([asdict(row) for row in rows], indent=2)
 
 
 def _examine(run: Ledger, name: str) -> Capability:
     began = time.monotonic()
-    state: State = "broken"  # whatever goes wrong
+    state: State = "broken"  # unless nothing goes wrong
     try:
         reason = PROBES[name](run)
         state = "works"

@@ -1,7 +1,7 @@
-"""The same cluster for tests on asyncio: it runs in a thread, and its calls are awaited here.
+"""The cluster for tests on asyncio: it runs in a thread, and its calls are awaited here.
 
-Names and arguments are those of `Cluster`, `Chaos`, `TopicProducer` and so on; a call that is
-cancelled is cancelled there too, and has ended there when it raises.
+Names and arguments are those of `Cluster`, `Chaos`, `TopicProducer` and so on; a cancelled call is
+cancelled in the thread too, and has ended there when it raises.
 """
 
 import asyncio
@@ -36,18 +36,18 @@ U = TypeVar("U")
 
 
 class Side:
-    """The thread of a cluster, as tasks of one asyncio loop reach it."""
+    """The thread of a cluster, as seen from the tasks of one asyncio loop."""
 
     def __init__(self, thread: StageThread) -> None:
         self.thread = thread
         self._loop = asyncio.get_running_loop()
 
     async def call(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run an async function where the cluster is."""
+        """Run an async function in the cluster's thread."""
         waiter = Waiter(self._loop)
 
         def done() -> None:
-            with suppress(RuntimeError):  # the loop is closed, with all that waited in it
+            with suppress(RuntimeError):  # the loop is closed, with everything that waited in it
                 self._loop.call_soon_threadsafe(waiter.end)
 
         call = Call(function, poller=asyncio.current_task(), done=done)
@@ -102,8 +102,8 @@ class Awaited(Generic[P, T]):
         method = getattr(owner.inner, self._name)
 
         async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            found: T = await owner.side.call(partial(method, *args, **kwargs))
-            return found
+            result: T = await owner.side.call(partial(method, *args, **kwargs))
+            return result
 
         return call
 
@@ -140,12 +140,12 @@ class AsyncioConsumer(Far[TopicConsumer]):
 
     @property
     def messages(self) -> list[Received]:
-        """All that was read, in the order it came."""
+        """All messages that were read, in order."""
         return self.inner.messages
 
     @property
     def values(self) -> list[Value]:
-        """The values of all that was read."""
+        """The values of all messages that were read."""
         return self.inner.values
 
 
@@ -158,7 +158,7 @@ class AsyncioRealProducer(Far[RecordedProducer]):
 
 
 class AsyncioOpening(Generic[T, U]):
-    """As `Opening`: awaited for the rest of the test, or entered for a block."""
+    """An `Opening` for asyncio: awaited for the rest of the test, or entered for a block."""
 
     def __init__(
         self, side: Side, inner: Callable[[], Opening[T]], wrap: Callable[[Side, T], U]
@@ -185,8 +185,8 @@ class AsyncioOpening(Generic[T, U]):
 
     async def _open(self) -> U:
         stage = self._side.thread.cluster.stage
-        made, self._leave = await self._side.call(lambda: stage.lodge(self._inner().opens()))
-        return self._wrap(self._side, made)
+        client, self._leave = await self._side.call(lambda: stage.lodge(self._inner().opens()))
+        return self._wrap(self._side, client)
 
 
 class AsyncioCluster(ClusterNames):
@@ -206,7 +206,7 @@ class AsyncioCluster(ClusterNames):
         self._side: Side | None = None
 
     def bind(self, side: Side | None) -> None:
-        """The cluster of this side from now on."""
+        """Use the cluster of this side from now on."""
         self._side = side
 
     @property
@@ -220,7 +220,7 @@ class AsyncioCluster(ClusterNames):
 
     @property
     def inner(self) -> Cluster:
-        """The one of the cluster's own thread."""
+        """The `Cluster` of the cluster's own thread."""
         return self.side.thread.cluster
 
     @property
@@ -230,7 +230,7 @@ class AsyncioCluster(ClusterNames):
     def producer(
         self, topic: str, *, group: str = "test-producer"
     ) -> AsyncioOpening[TopicProducer, AsyncioProducer]:
-        """A producer whose sends go into the history."""
+        """Open a producer whose sends go into the history."""
         inner = self.inner
         return AsyncioOpening(
             self.side, lambda: inner.producer(topic, group=group), AsyncioProducer
@@ -239,7 +239,7 @@ class AsyncioCluster(ClusterNames):
     def consumer(
         self, topic: str, *, group: str = "test-group"
     ) -> AsyncioOpening[TopicConsumer, AsyncioConsumer]:
-        """A member of a group whose reading goes into the history."""
+        """Open a member of a group whose reads go into the history."""
         inner = self.inner
         return AsyncioOpening(
             self.side, lambda: inner.consumer(topic, group=group), AsyncioConsumer
@@ -248,7 +248,7 @@ class AsyncioCluster(ClusterNames):
     def real_producer(
         self, **options: Any
     ) -> AsyncioOpening[RecordedProducer, AsyncioRealProducer]:
-        """A producer of any messages, whose sends go into the history."""
+        """Open a producer of any messages, whose sends go into the history."""
         inner = self.inner
         return AsyncioOpening(
             self.side, lambda: inner.real_producer(**options), AsyncioRealProducer
@@ -269,7 +269,7 @@ class AsyncioFault:
         return self.now().__await__()
 
     async def now(self) -> list[str]:
-        """Take the step; names of those it hit."""
+        """Take the step. Return the names of those it hit."""
         return await self.chaos.side.call(Fault(self.chaos.inner, self.step).now)
 
 
@@ -295,10 +295,12 @@ class AsyncioChaos(ChaosVerbs[AsyncioFault]):
 
     @asynccontextmanager
     async def during(self, *faults: AsyncioFault | str) -> AsyncIterator[list[str]]:
-        """Faults for as long as the block runs; see `Chaos.during`."""
+        """Keep faults in force for as long as the block runs; see `Chaos.during`."""
         inner, side = self.inner, self.side
-        given = [one if isinstance(one, str) else Fault(inner, one.step) for one in faults]
-        block = inner.during(*given)
+        inner_faults = [
+            fault if isinstance(fault, str) else Fault(inner, fault.step) for fault in faults
+        ]
+        block = inner.during(*inner_faults)
         names = await side.call(block.__aenter__)
         try:
             yield names

@@ -1,7 +1,7 @@
-"""The same cluster for tests that are plain functions: it runs in a thread, calls wait.
+"""The cluster for tests that are plain functions: it runs in a thread, calls wait.
 
-For clients that are not ours: `cluster.nameserver_address` is what a program in Java, Go or Node is
-given. Each method is that of `Cluster`, `TopicProducer` and so on, without `await`.
+For clients of other projects: `cluster.nameserver_address` is the address for a program in Java, Go
+or Node. Each method is that of `Cluster`, `TopicProducer` and so on, without `await`.
 """
 
 import inspect
@@ -32,7 +32,7 @@ START_S: Final = 90.0
 
 
 class StageThread:
-    """A thread with a cluster in it; it has gone through everything when `finish` returns."""
+    """A thread with a cluster in it; the whole run is over when `finish` returns."""
 
     def __init__(self, spec: RunSpec, directory: Path) -> None:
         self.script = Script(
@@ -47,21 +47,21 @@ class StageThread:
         self._ready = threading.Event()
         self._is_over = False
         self.token: trio.lowlevel.TrioToken | None = None
-        """Of the cluster's loop; None when there is none."""
+        """Token of the cluster's loop; None if there is none."""
         self._over: trio.Event | None = None
         self._ended: tuple[RunResult, BaseException | None] | None = None
         self._broken: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="rocketbed cluster", daemon=True)
 
     def start(self) -> bool:
-        """Start the cluster; False when the run has ended already: see `finish`."""
+        """Start the cluster. Return False if the run has ended already: see `finish`."""
         self._thread.start()
         if not self._ready.wait(START_S):
             raise ClusterFailed(f"the cluster did not come up in {START_S:g} s")
         return self.token is not None
 
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run an async function where the cluster is."""
+        """Run an async function in the cluster's thread."""
         if self.token is None:
             raise NotReady("the cluster runs only during the test")
 
@@ -74,13 +74,14 @@ class StageThread:
             raise self.ended() from None
 
     def ended(self) -> ClusterFailed:
-        """What a call is told that comes too late."""
+        """Return the error of a call that comes too late."""
         return ClusterFailed(f"the cluster has ended: {self._broken or 'it was over'}")
 
     def finish(
         self, failure: BaseException | None = None
     ) -> tuple[RunResult, BaseException | None]:
-        """End it, with the judgement if one was asked for; `failure` is what the test raised."""
+        """End the run, with the judgement if one was asked for; `failure` is the error of the
+        test."""
         if failure is not None:
             self.script.failure = failure
         self._is_over = True
@@ -157,11 +158,11 @@ class BlockingConsumer:
         self.inner = inner
         self.topic = inner.topic
         self.messages = inner.messages
-        """All that was read, in the order it came."""
+        """All messages that were read, in order."""
 
     @property
     def values(self) -> list[Value]:
-        """The values of all that was read."""
+        """The values of all messages that were read."""
         return self.inner.values
 
 
@@ -194,7 +195,7 @@ class BlockingCluster(ClusterNames):
         self._thread: StageThread | None = None
 
     def bind(self, thread: StageThread | None) -> None:
-        """The cluster of this thread from now on."""
+        """Use the cluster of this thread from now on."""
         self._thread = thread
 
     @property
@@ -205,7 +206,7 @@ class BlockingCluster(ClusterNames):
 
     @property
     def inner(self) -> Cluster:
-        """The async one, of the cluster's own thread."""
+        """The async `Cluster` of the cluster's own thread."""
         return self.thread.cluster
 
     @property
@@ -213,20 +214,20 @@ class BlockingCluster(ClusterNames):
         return self.inner.stage
 
     def producer(self, topic: str, *, group: str = "test-producer") -> BlockingProducer:
-        """A producer whose sends go into the history."""
-        made = self.thread.call(self.inner.producer, topic, group=group)
-        return BlockingProducer(self.thread, made)
+        """Open a producer whose sends go into the history."""
+        producer = self.thread.call(self.inner.producer, topic, group=group)
+        return BlockingProducer(self.thread, producer)
 
     def consumer(self, topic: str, *, group: str = "test-group") -> BlockingConsumer:
-        """A member of a group whose reading goes into the history."""
-        made = self.thread.call(self.inner.consumer, topic, group=group)
-        return BlockingConsumer(self.thread, made)
+        """Open a member of a group whose reads go into the history."""
+        consumer = self.thread.call(self.inner.consumer, topic, group=group)
+        return BlockingConsumer(self.thread, consumer)
 
     def real_producer(self, **options: Any) -> BlockingRealProducer:
-        """A producer of any messages, whose sends go into the history; `options` as
+        """Open a producer of any messages, whose sends go into the history; `options` as
         `rocketbed.Producer` has them."""
-        made = self.thread.call(self.inner.real_producer, **options)
-        return BlockingRealProducer(self.thread, made)
+        producer = self.thread.call(self.inner.real_producer, **options)
+        return BlockingRealProducer(self.thread, producer)
 
 
 @dataclass(eq=False)
@@ -240,7 +241,7 @@ class BlockingFault:
         return self.step.action()
 
     def now(self) -> list[str]:
-        """Take the step; names of those it hit."""
+        """Take the step. Return the names of those it hit."""
         chaos = self.chaos
         return chaos.thread.call(Fault(chaos.inner, self.step).now)
 
@@ -267,10 +268,12 @@ class BlockingChaos(ChaosVerbs[BlockingFault]):
 
     @contextmanager
     def during(self, *faults: BlockingFault | str) -> Iterator[list[str]]:
-        """Faults for as long as the block runs; see `Chaos.during`."""
+        """Keep faults in force for as long as the block runs; see `Chaos.during`."""
         inner, thread = self.inner, self.thread
-        given = [one if isinstance(one, str) else Fault(inner, one.step) for one in faults]
-        block = inner.during(*given)
+        inner_faults = [
+            fault if isinstance(fault, str) else Fault(inner, fault.step) for fault in faults
+        ]
+        block = inner.during(*inner_faults)
         names = thread.call(block.__aenter__)
         try:
             yield names

@@ -1,9 +1,9 @@
-"""One run of a test's body, in the process that was made for it: with fixtures, and a budget.
+"""One run of a test's body, in the process that was forked for it: with fixtures, and a budget.
 
-Over its budget the run is ended, and says where the test hung; the alarm rings in the main thread.
-A simulation is left at once, since it has nothing outside its process. Real processes are ended in
-order: the body is cancelled, and the cluster with it. A body that is a plain function gets the
-error itself.
+Over its budget the run is ended, with the place where the test hung; the alarm rings in the main
+thread. A simulation is left at once, since it has nothing outside its process. Real processes are
+ended in order: the body is cancelled, and the cluster with it. A body that is a plain function gets
+the error itself.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ class Body:
     names: tuple[str, ...]
     """Names of its arguments, without fixtures that it uses but does not name."""
     home: str
-    """The file it stands in."""
+    """File of the test."""
 
     def call(self, values: Mapping[str, Any]) -> Any:
-        """Call it with those values that are its arguments."""
+        """Call it with those of the values that are its arguments."""
         return self.function(**{name: values[name] for name in self.names})
 
 
@@ -56,7 +56,7 @@ def run_async(
     arguments: Mapping[str, Any],
     overdue: Overdue | None,
 ) -> tuple[RunResult, BaseException | None]:
-    """Run a body that is an async function. Without `overdue` it has all the time there is."""
+    """Run a body that is an async function. Without `overdue` it has no budget."""
 
     async def main(stage: Stage) -> None:
         cluster.bind(stage)
@@ -77,7 +77,7 @@ def run_async(
         if spec.backend == "sim" or script.token is None or script.scope is None:
             overdue(error)  # nothing of it outlives this process
         script.failure = error
-        if own_frames(frame, body.home):  # it does not await anything
+        if own_frames(frame, body.home):  # it is not in an await
             raise error
         script.token.run_sync_soon(script.scope.cancel)
 
@@ -96,7 +96,7 @@ def run_blocking(
     arguments: Mapping[str, Any],
     overdue: Overdue | None,
 ) -> tuple[RunResult, BaseException | None]:
-    """Run a body that is a plain function: the cluster is in a thread beside it."""
+    """Run a body that is a plain function, with the cluster in a thread."""
     for name, value in arguments.items():
         if isinstance(value, Deferred):
             raise TestingError(
@@ -127,7 +127,7 @@ def run_asyncio(
     arguments: Mapping[str, Any],
     overdue: Overdue | None,
 ) -> tuple[RunResult, BaseException | None]:
-    """Run a body on asyncio: the cluster is in a thread beside its loop."""
+    """Run a body on asyncio, with the cluster in a thread beside its loop."""
     thread = StageThread(spec, directory)
     late: list[BudgetSpent] = []
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
@@ -147,7 +147,7 @@ def run_asyncio(
     def ring(frame: FrameType | None) -> None:
         loops = [loop for loop, _ in running]
         late.append(spent(spec.budget_s, thread.script, frame, body.home, *loops))
-        if not running or own_frames(frame, body.home):  # it does not await anything
+        if not running or own_frames(frame, body.home):  # it is not in an await
             raise late[0]
         loop, task = running[0]
         loop.call_soon_threadsafe(task.cancel)
@@ -165,15 +165,15 @@ def run_asyncio(
 def _end(
     thread: StageThread, failure: BaseException | None, body: Body
 ) -> tuple[RunResult, BaseException | None]:
-    """End the cluster of a thread after a body that raised this, or nothing."""
-    result, found = thread.finish(failure)
+    """End the cluster of a thread after a body that raised `failure`, or nothing."""
+    result, error = thread.finish(failure)
     if isinstance(failure, KeyboardInterrupt):
         raise failure
     if failure is not None:
         result.kind = "failed"
         is_late = isinstance(failure, BudgetSpent)
         result.signature = BUDGET if is_late else signature(failure, body.home)
-    return result, failure or found
+    return result, failure or error
 
 
 # --- the budget
@@ -181,7 +181,7 @@ def _end(
 
 @contextmanager
 def alarm(seconds: float, ring: Callable[[FrameType | None], None]) -> Iterator[None]:
-    """Call `ring` with the frame under way once so much real time has passed."""
+    """Call `ring` with the current frame after this much real time."""
 
     before = signal.signal(signal.SIGALRM, lambda number, frame: ring(frame))
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -199,7 +199,7 @@ def spent(
     home: str,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> BudgetSpent:
-    """The error of a run over its budget; `loop` is the body's, where that is asyncio's."""
+    """Return the error of a run over its budget; `loop` is the body's, if that is asyncio's."""
     where = where_is(script, frame, home, loop)
     first = next(iter(script.waits.values()), None)
     waits = "" if first is None else f"; {first()}"
@@ -210,7 +210,7 @@ def spent(
 
 
 def own_frames(frame: FrameType | None, home: str) -> list[traceback.FrameSummary]:
-    """What of the test's own file is on the stack."""
+    """Return the frames on the stack that are in the test's own file."""
     stack = [] if frame is None else traceback.extract_stack(frame)
     return [entry for entry in stack if _same(entry.filename, home)]
 
@@ -221,7 +221,7 @@ def where_is(
     home: str,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> str:
-    """Where the body is: in which line of its own file, and what it waits for there."""
+    """Return where the body is: the line of its own file, and what it waits for there."""
     if own := own_frames(frame, home):
         return f"{_line(own[-1].filename, own[-1].lineno or 0, own[-1].name)}, not awaiting"
     task = script.body_task
@@ -230,9 +230,9 @@ def where_is(
     if script.is_over:
         return "the end of the cluster, after its body had ended"
     if loop is not None:
-        stacks = [list(_awaited(one.get_coro())) for one in asyncio.all_tasks(loop)]
+        stacks = [list(_awaited(other.get_coro())) for other in asyncio.all_tasks(loop)]
     else:
-        stacks = [list(one.iter_await_frames()) for one in _with_children(task)]
+        stacks = [list(child.iter_await_frames()) for child in _with_children(task)]
     places: list[str] = []
     for stack in stacks:
         frames = [(frame.f_code, line) for frame, line in stack]
@@ -241,9 +241,9 @@ def where_is(
             continue
         code, line = inside[-1]
         text = _line(code.co_filename, line, code.co_name)
-        behind = frames[len(frames) - frames[::-1].index(inside[-1]) :]
-        if behind:
-            text += f", waiting in {behind[0][0].co_name}"
+        inner = frames[len(frames) - frames[::-1].index(inside[-1]) :]
+        if inner:
+            text += f", waiting in {inner[0][0].co_name}"
         places.append(text)
     return "; and ".join(places[-PLACES_MAX:]) or "no line of the test's own file"
 
@@ -251,12 +251,12 @@ def where_is(
 def _with_children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
     yield task
     for nursery in task.child_nurseries:
-        for child in sorted(nursery.child_tasks, key=lambda one: one.name):
+        for child in sorted(nursery.child_tasks, key=lambda task: task.name):
             yield from _with_children(child)
 
 
 def _awaited(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
-    """Where a coroutine is, and what it waits for, and so on."""
+    """Yield the frame and line of a coroutine, then of the one that it awaits, and so on."""
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
         yield frame, frame.f_lineno
         coroutine = coroutine.cr_await

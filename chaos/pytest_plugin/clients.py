@@ -1,7 +1,8 @@
-"""The clients that a test is given: every attempt and every message goes into the history.
+"""Clients of a test: every attempt and every message goes into the history.
 
-A send is one attempt of the real producer, never retried inside it, so that a second copy is seen
-as what it is; `retry=True` attempts again with a body of its own until it is acknowledged.
+A send is one attempt of the real producer, never retried inside it, so that a second copy is
+visible as such; `retry=True` makes further attempts, each with a body of its own, until one is
+acknowledged.
 """
 
 import math
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rocketbed.chaos.pytest_plugin.stage import Stage
 
 TIMEOUT_S: Final = 30.0
-"""Less than the budget of a test, so that the error that says what was wrong comes first."""
+"""Less than the budget of a test, so that the error with the reason comes first."""
 PAUSE_S: Final = 0.05
 IN_FLIGHT: Final = 8
 POLL_S: Final = 0.2
@@ -41,7 +42,7 @@ class TopicProducer:
 
     def __init__(self, stage: "Stage", producer: Producer, topic: str) -> None:
         self.client = producer
-        """The real one; what it sends itself is not in the history."""
+        """The real producer; its own sends are not in the history."""
         self.topic = topic
         self._stage = stage
         self._process = next(stage.control.processes)
@@ -56,19 +57,19 @@ class TopicProducer:
         retry: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> Outcome:
-        """Send one value; how that ended: `Sent`, `Refused` or `Unknown`.
+        """Send one value. Return the outcome: `Sent`, `Refused` or `Unknown`.
 
         With `retry` it is attempted again until it is acknowledged as safe as the cluster promises;
         raises `NotSent` after `timeout_s`.
         """
         self._sequence += 1
-        whose = next(self._stage.control.operations), self._process, self._sequence
+        operation = next(self._stage.control.operations), self._process, self._sequence
         outcome: Outcome | None = None
         waits = self._stage.script.waits
-        waits[whose] = lambda: f"{value!r} is not acknowledged: {_show(outcome)}"
-        with trio.move_on_after(timeout_s if retry else math.inf), _ending(waits, whose):
+        waits[operation] = lambda: f"{value!r} is not acknowledged: {_show(outcome)}"
+        with trio.move_on_after(timeout_s if retry else math.inf), _ending(waits, operation):
             for attempt in count():
-                writer = Writer(next(self._stage.control.values), *whose)
+                writer = Writer(next(self._stage.control.values), *operation)
                 message = Message(
                     self.topic, wrap(writer, value), tag=tag, keys=(f"v{writer.value}",)
                 )
@@ -90,24 +91,24 @@ class TopicProducer:
         order_key: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Outcome]:
-        """Send values, some at a time (one after the other with an order key); all outcomes.
+        """Send values, some at a time (one after the other with an order key). Return all outcomes.
 
         Raises `NotSent` if one is not acknowledged as safe as the cluster promises; with `retry` as
         soon as one was not for `timeout_s`.
         """
-        wanted = list(values)
-        outcomes: list[Outcome | None] = [None] * len(wanted)
+        pending = list(values)
+        outcomes: list[Outcome | None] = [None] * len(pending)
         failures: list[str] = []
         limit = trio.CapacityLimiter(1 if order_key is not None else in_flight)
 
-        async def one(place: int) -> None:
+        async def send_one(place: int) -> None:
             try:
                 outcome = await self.send(
-                    wanted[place], order_key=order_key, retry=retry, timeout_s=timeout_s
+                    pending[place], order_key=order_key, retry=retry, timeout_s=timeout_s
                 )
                 outcomes[place] = outcome
                 if not getattr(outcome, "is_safe", False):
-                    failures.append(f"{wanted[place]!r}: {_show(outcome)}")
+                    failures.append(f"{pending[place]!r}: {_show(outcome)}")
             except NotSent as error:
                 failures.append(str(error))
                 nursery.cancel_scope.cancel()
@@ -115,32 +116,34 @@ class TopicProducer:
                 limit.release_on_behalf_of(place)
 
         async with trio.open_nursery() as nursery:
-            for place in range(len(wanted)):
+            for place in range(len(pending)):
                 await limit.acquire_on_behalf_of(place)
-                nursery.start_soon(one, place)
+                nursery.start_soon(send_one, place)
         if failures and retry:
-            done = len(wanted) - outcomes.count(None)
-            raise NotSent(f"{done} of {len(wanted)} values were acknowledged; {failures[0]}")
+            done = len(pending) - outcomes.count(None)
+            raise NotSent(f"{done} of {len(pending)} values were acknowledged; {failures[0]}")
         if failures:
-            shown = "; ".join(failures[:SHOWN])
+            first_failures = "; ".join(failures[:SHOWN])
             more = f"; and {len(failures) - SHOWN} more" if len(failures) > SHOWN else ""
             raise NotSent(
-                f"{len(failures)} of {len(wanted)} values were not acknowledged: {shown}{more}"
+                f"{len(failures)} of {len(pending)} values were not acknowledged:"
+                f" {first_failures}{more}"
             )
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _attempt(
         self, message: Message, writer: Writer, attempt: int, order_key: str | None
     ) -> tuple[Outcome, bool]:
-        """How it ended, and whether it was acknowledged as safe as the cluster promises."""
+        """Make one attempt. Return its outcome, and whether it was acknowledged as safe as the
+        cluster promises."""
         control, history = self._stage.control, self._stage.backend.history
         row = begin_send(history, writer, message, attempt)
         outcome = await self.client.send(message, order_key=order_key)
-        said = finish_sends(outcome, [row])
-        control.counts[said.name.lower()] += 1
-        if said is Said.OK and len(control.keys) < 60:
+        result = finish_sends(outcome, [row])
+        control.counts[result.name.lower()] += 1
+        if result is Said.OK and len(control.keys) < 60:
             control.keys.append((self.topic, message.keys[0], writer.value))
-        return outcome, said is Said.OK
+        return outcome, result is Said.OK
 
 
 class TopicConsumer:
@@ -148,21 +151,21 @@ class TopicConsumer:
 
     def __init__(self, stage: "Stage", consumer: Consumer, topic: str, group: int) -> None:
         self.client = consumer
-        """The real one; what it reads itself is not in the history."""
+        """The real consumer; its own reads are not in the history."""
         self.topic = topic
         self.messages: list[Received] = []
-        """All that was read, in the order it came."""
+        """All messages that were read, in order."""
         self._stage = stage
         self._group = group
         self._process = next(stage.control.processes)
 
     @property
     def values(self) -> list[Value]:
-        """The values of all that was read, in the order it came."""
+        """The values of all messages that were read, in order."""
         return [unwrap(message.body) for message in self.messages]
 
     async def read(self, timeout_s: float = 1.0) -> list[Value]:
-        """The values of the next messages; none when none came in time."""
+        """Return the values of the next messages; none if none came in time."""
         messages = await self.client.poll(timeout_s=timeout_s)
         for message in messages if self._is_recorded else ():
             self._stage.reading.note(Function.DELIVER, self._process, message, self._group, UNKNOWN)
@@ -170,19 +173,19 @@ class TopicConsumer:
         return [unwrap(message.body) for message in messages]
 
     async def read_all(self, *, timeout_s: float = TIMEOUT_S) -> set[Value]:
-        """Read every queue to the end that it has now, and commit; all values so far. Of a group
+        """Read every queue to its current end, and commit. Return all values so far. Of a group
         with several members each reads its own queues.
 
-        Goes on where a broker does not answer. Raises `NotRead` after `timeout_s`.
+        Continues when a broker does not answer. Raises `NotRead` after `timeout_s`.
         """
         reason = "nothing was read"
         with trio.move_on_after(timeout_s):
             while True:
                 try:
-                    reason = await self._behind()
+                    reason = await self._unread()
                     while reason:
                         await self.read(POLL_S)
-                        reason = await self._behind()
+                        reason = await self._unread()
                     await self.commit()
                     return set(self.values)
                 except ClientFailure as error:
@@ -191,7 +194,7 @@ class TopicConsumer:
         raise NotRead(f"{self.topic} was not read completely in {timeout_s:g} s: {reason}")
 
     async def commit(self) -> None:
-        """Store where the group stands. Raises `ClientError`, `RemotingError`."""
+        """Store the group's positions. Raises `ClientError`, `RemotingError`."""
         if self._is_recorded:
             await self._stage.reading.commit(self.client, self._process, self._group)
         else:
@@ -201,8 +204,8 @@ class TopicConsumer:
     def _is_recorded(self) -> bool:
         return self.topic in self._stage.topics
 
-    async def _behind(self) -> str:
-        """Which queue has more than was read; empty when none has."""
+    async def _unread(self) -> str:
+        """Return which queue has more than was read; empty if none has."""
         for queue, position in self.client.positions().items():
             end = await self.client.offsets.max_offset(queue)
             if position < end:
@@ -211,11 +214,11 @@ class TopicConsumer:
 
 
 @contextmanager
-def _ending(waits: dict[Any, Any], whose: object) -> Iterator[None]:
+def _ending(waits: dict[Any, Any], operation: object) -> Iterator[None]:
     try:
         yield
     finally:
-        del waits[whose]
+        del waits[operation]
 
 
 def _show(outcome: Outcome | None) -> str:
@@ -226,9 +229,9 @@ def _show(outcome: Outcome | None) -> str:
 
 
 def wrap(writer: Writer, value: Value) -> bytes:
-    """The body of one attempt: the head by which checkers tell copies apart, then the value.
+    """Return the body of one attempt: the head by which checkers tell copies apart, then the value.
 
-    Raises `TestingError` for what no body can hold.
+    Raises `TestingError` for a value that no body can hold.
     """
     try:
         return sign_body(writer, msgpack.packb(value))
@@ -240,7 +243,7 @@ def wrap(writer: Writer, value: Value) -> bytes:
 
 
 def unwrap(body: bytes) -> Value:
-    """The value again; the bytes themselves where somebody else wrote the body."""
+    """Return the value of a body; the bytes themselves if another program wrote the body."""
     if decode_body(body) is None:
         return body
     try:

@@ -1,4 +1,4 @@
-"""The cluster of a test, as its body sees it."""
+"""The cluster of a test, for its body."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
@@ -24,16 +24,16 @@ HOLD_S: Final = 1.0
 
 
 class ClusterNames(ABC):
-    """What can be asked of a cluster without waiting for an answer."""
+    """Properties of a cluster that need no waiting."""
 
     @property
     @abstractmethod
     def stage(self) -> "Stage":
-        """The trial behind it. Raises `NotReady` outside the body and its async fixtures."""
+        """Stage of the test. Raises `NotReady` outside the body and its async fixtures."""
 
     @property
     def nameserver_address(self) -> str:
-        """What clients are given: `host:port`, several joined by `;`."""
+        """Address for clients: `host:port`, several joined by `;`."""
         return self.stage.backend.nameservers()
 
     @property
@@ -48,27 +48,27 @@ class ClusterNames(ABC):
 
     @property
     def leaders(self) -> Mapping[str, str]:
-        """Group -> its master now."""
+        """Group -> its current master."""
         return self.stage.members.leaders()
 
     @property
     def leader(self) -> str:
-        """The master of the only group."""
+        """Master of the only group."""
         leaders = self.leaders
         if len(leaders) > 1:
             raise TestingError("there are several groups: use `leaders` for the master of one")
         return next(iter(leaders.values()))
 
     def address(self, name: str) -> str:
-        """Where clients find a node or nameserver, `host:port`."""
-        host, port = self.stage.backend.address(self._known(name))
+        """Return the address of a node or nameserver for clients, `host:port`."""
+        host, port = self.stage.backend.address(self._checked(name))
         return f"{host}:{port}"
 
     def state(self, name: str) -> str:
-        """`running`, `paused` or `down`."""
-        return self.stage.backend.state(self._known(name))
+        """Return `running`, `paused` or `down`."""
+        return self.stage.backend.state(self._checked(name))
 
-    def _known(self, name: str) -> str:
+    def _checked(self, name: str) -> str:
         if name not in (*self.nodes, *self.nameservers):
             raise TestingError(
                 f"unknown node {name!r}: {', '.join([*self.nodes, *self.nameservers])}"
@@ -95,21 +95,21 @@ class Cluster(ClusterNames):
         return self._stage
 
     def bind(self, stage: "Stage | None") -> None:
-        """The cluster of this stage from now on."""
+        """Use the cluster of this stage from now on."""
         self._stage = stage
 
     # --- clients
 
     @property
     def world(self) -> World:
-        """The machine of the body: what clients of yours are given as their world."""
+        """Machine of the body, to be passed to clients as their world."""
         return self.stage.backend.world
 
-    # Each is there for the rest of the test when it is awaited, and for a block in `async with`.
+    # Awaited, a client stays open for the rest of the test; in `async with`, for the block.
 
     def producer(self, topic: str, *, group: str = "test-producer") -> Opening[TopicProducer]:
-        """A producer of values for one topic, whose sends go into the history; the topic is made
-        if need be."""
+        """Open a producer of values for one topic, whose sends go into the history; the topic is
+        created if necessary."""
         stage = self.stage
 
         @asynccontextmanager
@@ -125,7 +125,7 @@ class Cluster(ClusterNames):
         return Opening(stage, opens)
 
     def consumer(self, topic: str, *, group: str = "test-group") -> Opening[TopicConsumer]:
-        """A member of a group whose reading goes into the history.
+        """Open a member of a group whose reads go into the history.
 
         A new group begins at the first message.
         """
@@ -144,57 +144,57 @@ class Cluster(ClusterNames):
         return Opening(stage, opens)
 
     async def create_topic(self, topic: str, *, queues: int | None = None) -> None:
-        """Make a topic at every master."""
+        """Create a topic at every master."""
         await self.stage.ensure_topic(topic, queues)
 
     def real_producer(self, **options: Any) -> Opening[RecordedProducer]:
-        """`rocketbed.Producer` for this cluster; its sends go into the history too."""
+        """Open a `rocketbed.Producer` for this cluster; its sends go into the history too."""
         stage = self.stage
         return Opening(stage, lambda: RecordedProducer(stage, **options))
 
     def real_consumer(self, group: str, **options: Any) -> Opening[Consumer]:
-        """`rocketbed.Consumer` for this cluster; not in the history."""
-        known: Any = {"nameservers": self.nameserver_address, "group": group}
-        return Opening(self.stage, lambda: Consumer(self.world, **known, **options))
+        """Open a `rocketbed.Consumer` for this cluster; not in the history."""
+        own: Any = {"nameservers": self.nameserver_address, "group": group}
+        return Opening(self.stage, lambda: Consumer(self.world, **own, **options))
 
     def admin(self) -> Opening[Admin]:
-        """`rocketbed.Admin` for this cluster."""
+        """Open a `rocketbed.Admin` for this cluster."""
         return Opening(self.stage, lambda: Admin(self.world, nameservers=self.nameserver_address))
 
-    # --- what an operator does
+    # --- actions of an operator
 
     async def settled(self, *, timeout_s: float = SETTLE_S) -> None:
-        """Wait until all nodes that are up serve, and slaves have all of their master's log.
+        """Wait until all running nodes serve, and slaves have all of their master's log.
 
-        Raises `ClusterFailed` with what is missing.
+        Raises a `ClusterFailed` with what is missing.
         """
         await self.stage.settled(timeout_s)
 
     async def kill(self, target: str) -> list[str]:
-        """SIGKILL; names of those it hit. They stay down until `restart`."""
+        """Send SIGKILL. Return the names of those it hit. They stay down until `restart`."""
         return await self._do(f"kill {target}")
 
     async def stop(self, target: str) -> list[str]:
-        """SIGTERM, and wait."""
+        """Send SIGTERM, and wait."""
         return await self._do(f"stop {target}")
 
     async def restart(self, target: str = "all") -> list[str]:
-        """Start what is down; a node that is named and runs is stopped first."""
+        """Start what is down; a running node that is named is stopped first."""
         down = " down" if target == "all" else ""
         return await self._do(f"restart {target}{down}")
 
     async def pause(self, target: str) -> list[str]:
-        """SIGSTOP, until `resume`."""
+        """Send SIGSTOP, until `resume`."""
         return await self._do(f"pause {target}")
 
     async def resume(self, target: str = "all") -> list[str]:
-        """SIGCONT."""
+        """Send SIGCONT."""
         stage = self.stage
         names = await stage.resolver.names(target)
-        held = [one for one in stage.body_schedule.held if one.step.verb == "pause"]
-        for one in held:
-            if set(one.done.names) & set(names):
-                await stage.end(one)
+        pauses = [held for held in stage.body_schedule.held if held.step.verb == "pause"]
+        for held in pauses:
+            if set(held.done.names) & set(names):
+                await stage.end(held)
         return names
 
     async def promote(self, target: str = "follower:longest") -> list[str]:

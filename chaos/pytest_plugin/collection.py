@@ -1,4 +1,4 @@
-"""Which tests there are: each of ours once for each backend and seed."""
+"""Collection of tests: each with a cluster once for each backend and seed."""
 
 import inspect
 import re
@@ -21,17 +21,17 @@ TRIAL: Final = "_rb_trial"
 """The fixture that makes a test one of ours."""
 NAME_MAX: Final = 120
 RunsOn = Literal["trio", "asyncio", "nothing"]
-"""What a body needs around it; nothing: it is a plain function."""
+"""Loop that a body needs; nothing: it is a plain function."""
 ON_ASYNCIO: Final = pytest.StashKey[set[str]]()
 """Tests that ask for asyncio by a mark of their own."""
 
 
 def generate(metafunc: pytest.Metafunc) -> None:
-    """Backends and seeds of one test function; of one with a mark that cannot be used, why."""
+    """Generate backends and seeds of one test function, or the error of an unusable mark."""
     if metafunc.definition.get_closest_marker("asyncio") is not None:
         # Now: in its automatic mode pytest-asyncio marks all that are async, a moment later.
-        asked = metafunc.config.stash.setdefault(ON_ASYNCIO, set())
-        asked.add(metafunc.definition.nodeid)
+        nodes = metafunc.config.stash.setdefault(ON_ASYNCIO, set())
+        nodes.add(metafunc.definition.nodeid)
     try:
         pairs: list[tuple[Any, Any]] = list(_pairs(metafunc.definition, metafunc.config))
         ids = [f"{backend}-{seed}" for backend, seed in pairs]
@@ -41,7 +41,7 @@ def generate(metafunc: pytest.Metafunc) -> None:
 
 
 def collected(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Nobody else is to run what is ours; a replay is of one test only."""
+    """Take our tests from the trio plugin; with a replay, keep its one test."""
     for item in items:
         if TRIAL in getattr(item, "fixturenames", ()):
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "trio"]
@@ -59,13 +59,13 @@ def collected(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def wishes_of(item: pytest.Item) -> Wishes:
-    """What its marks ask for. Raises `ScenarioError`."""
+    """Return the wishes in a test's marks. Raises `ScenarioError`."""
     marks = list(item.iter_markers("rocketbed"))
     return read_wishes((mark.args, mark.kwargs) for mark in reversed(marks))
 
 
 def needs_of(item: pytest.Item) -> tuple[str, ...]:
-    """Capabilities of its marks. Raises `ScenarioError`."""
+    """Return the capabilities in a test's marks. Raises `ScenarioError`."""
     return read_needs(name for mark in item.iter_markers("rb_needs") for name in mark.args)
 
 
@@ -74,18 +74,20 @@ def is_async(item: Any) -> bool:
 
 
 def runs_on(item: Any, anyio_backend: Any = None) -> RunsOn:
-    """What a test is to run on; `anyio_backend` is the value of that fixture, where it has it."""
+    """Return what a test is to run on; `anyio_backend` is the value of that fixture, if the test
+    has it."""
     if not is_async(item):
         return "nothing"
     if anyio_backend is not None:
         name = anyio_backend if isinstance(anyio_backend, str) else anyio_backend[0]
         return "asyncio" if name == "asyncio" else "trio"
-    asked = item.config.stash.get(ON_ASYNCIO, set())
-    return "asyncio" if item.nodeid.partition("[")[0] in asked else "trio"
+    nodes = item.config.stash.get(ON_ASYNCIO, set())
+    return "asyncio" if item.nodeid.partition("[")[0] in nodes else "trio"
 
 
 def file_name(item: pytest.Item) -> str:
-    """File name for what a test leaves behind: its id in plain characters, unique to the test."""
+    """Return a file name for the files of a test: its id in plain characters, unique to the
+    test."""
     file, _, test = item.nodeid.partition("::")
     place = file.removesuffix(".py").replace("/", ".")
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{place}-{test}").strip("-.")
@@ -120,14 +122,14 @@ def _pairs(item: pytest.Item, config: pytest.Config) -> list[tuple[str, int]]:
 
 
 def _backends(item: pytest.Item, config: pytest.Config) -> list[str]:
-    """Those of the mark, as far as the option wants them; the option's without a mark."""
+    """Return the mark's backends that the option allows; without a mark the option's."""
     option = config.getoption("rb_backend")
-    wanted = None if option is None else read_backends(option)
+    allowed = None if option is None else read_backends(option)
     mark = item.get_closest_marker("rb_backend")
     marked = None if mark is None else read_backends(",".join(map(str, mark.args)))
-    if marked is not None and wanted is not None:
-        return [name for name in marked if name in wanted] or marked
-    if marked is None and wanted is None:
+    if marked is not None and allowed is not None:
+        return [name for name in marked if name in allowed] or marked
+    if marked is None and allowed is None:
         is_anyio = "anyio_backend" in getattr(item, "fixturenames", ())
         return ["sim"] if runs_on(item) == "trio" and not is_anyio else ["process"]
-    return wanted or marked or []
+    return allowed or marked or []

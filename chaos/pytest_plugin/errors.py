@@ -1,4 +1,4 @@
-"""What a test of a user is told when something cannot be, or did not come to be."""
+"""Errors for users' tests."""
 
 
 class TestingError(Exception):
@@ -8,15 +8,15 @@ class TestingError(Exception):
 
 
 class UnknownFault(TestingError, AttributeError):
-    """A fault of `chaos` that there is not."""
+    """A fault that `chaos` does not have."""
 
 
 class NotReady(TestingError):
-    """Something was used before the body of the test began."""
+    """Use of something before the body of the test began."""
 
 
 class ClusterFailed(TestingError):
-    """The cluster did not come up, did not come into order, or a node ended by itself."""
+    """The cluster did not come up, did not come into order, or a node ended on its own."""
 
 
 class NotSent(TestingError):
@@ -24,15 +24,15 @@ class NotSent(TestingError):
 
 
 class NotRead(TestingError):
-    """A queue was not read to its end in time."""
+    """A queue that was not read to its end in time."""
 
 
 class FaultMissing(TestingError):
-    """This backend, or this system, cannot do what the step asks for."""
+    """A step that this backend, or this system, cannot do."""
 
 
 class ChecksFailed(AssertionError):
-    """What the checkers found, or why they could not tell."""
+    """Findings of the checks, or why they are inconclusive."""
 
     def __init__(self, text: str, finding_ids: tuple[str, ...]) -> None:
         super().__init__(text)

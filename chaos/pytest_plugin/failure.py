@@ -1,9 +1,9 @@
-"""What is made of a failure: a smaller run that fails alike, a file that repeats it, a story.
+"""Handling of a failure: a smaller run that fails alike, a file that repeats it, a story.
 
-The steps of a test are the body's own, so a smaller plan is one in which the body's calls for some
-of them do nothing; storms lose steps as those of a scenario do, and the weather becomes plain. A
-replay file says which steps are left out, and what the storms are in place of what the seed would
-draw; the cluster is the one of the failure, whatever the marks say by now.
+The steps of a test are the body's own, so in a smaller plan some of the body's calls do nothing;
+storms lose steps as those of a scenario do, and the background faults go. A replay file has the
+steps that are left out, and the steps of storms in place of the draw from the seed; the cluster is
+that of the failure, even if the marks have changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ def shrink_test(
     result: RunResult,
     run: Callable[[RunSpec], RunResult],
 ) -> tuple[RunSpec, RunResult, Shrunk]:
-    """The smallest run found that fails with the signature of `result`, and its last result."""
+    """Return the smallest run that fails with the signature of `result`, and its last result."""
     tries = 1 if spec.backend == "sim" else TRIES
     steps = _steps(result)
     latest: list[tuple[Plan, RunResult]] = []
@@ -65,7 +65,7 @@ def shrink_test(
 
 
 def replay_of_run(node: str, spec: RunSpec, result: RunResult) -> Replay:
-    """What repeats a run of the test `node` as it was."""
+    """Return the replay of a run of the test `node`."""
     left_out = tuple(sorted(spec.choice.left_out))
     return Replay(
         plan=spec.plan,
@@ -79,7 +79,7 @@ def replay_of_run(node: str, spec: RunSpec, result: RunResult) -> Replay:
 
 
 def load_test_replay(path: Path) -> tuple[Replay, TestPart]:
-    """Read a file. Raises `ScenarioError` for what is none, or no test's."""
+    """Read a replay file. Raises `ScenarioError` if it is not one, or not of a test."""
     replay = read_replay(path)
     if replay.test is None:
         raise ScenarioError(
@@ -89,13 +89,13 @@ def load_test_replay(path: Path) -> tuple[Replay, TestPart]:
 
 
 def repeated(spec: RunSpec, replay: Replay, test: TestPart) -> RunSpec:
-    """A run of the same test, made into the one of a file."""
+    """Return the run of a file, as a run of the same test."""
     choice = Choice(left_out=frozenset(test.left_out), storms=dict(test.storms))
     return replace(spec, backend=replay.backend, plan=replay.plan, choice=choice)
 
 
 def compared(replay: Replay, result: RunResult) -> str:
-    """How a run of a file compares with the failure, in words."""
+    """Return how a run of a file compares with the failure, in words."""
     if result.kind == "passed":
         return f"the replay passed; the file has {replay.finding}"
     if result.signature != replay.finding:
@@ -110,19 +110,19 @@ def compared(replay: Replay, result: RunResult) -> str:
 
 
 def tell_story(spec: RunSpec, result: RunResult, notes: Sequence[str]) -> list[str]:
-    """Lines for a reader, in the order they are wanted."""
+    """Return lines for a reader, the most wanted first."""
     time = f"{result.simulated_s:.1f} s simulated in " if result.simulated_s else ""
     return [
         f"seed {spec.plan.seed} on {spec.backend}, {time}{result.wall_s:.2f} s",
         f"cluster: {_cluster(spec.plan)}",
-        f"steps:   {_shown(result.done)}",
-        f"failed:  {_what(result)}",
+        f"steps:   {_step_list(result.done)}",
+        f"failed:  {_cause(result)}",
         *notes,
     ]
 
 
 def ignore_all(directory: Path) -> None:
-    """Keep what tests leave behind out of version control, unless somebody decided otherwise."""
+    """Keep the files of tests out of version control, unless the user has decided otherwise."""
     if directory.name == ".rocketbed" and not (directory / IGNORE).exists():
         (directory / IGNORE).write_text("*\n", encoding="utf-8")
 
@@ -131,7 +131,7 @@ def ignore_all(directory: Path) -> None:
 
 
 def _steps(result: RunResult) -> tuple[Step, ...]:
-    """All steps with labels that tell whose they are: `n3` the body's third, `w1...` a storm's."""
+    """Return all steps, with labels of their origin: `n3` the body's third, `w1...` a storm's."""
     steps = [
         replace(parse_step(f"at 0s {text}"), for_s=None, label=f"n{number}")
         for number, text in result.steps
@@ -144,19 +144,19 @@ def _steps(result: RunResult) -> tuple[Step, ...]:
 
 
 def _spec_of(spec: RunSpec, plan: Plan, all_steps: tuple[Step, ...]) -> RunSpec:
-    """The run that a plan of the shrinker stands for."""
-    kept = {step.label for step in plan.steps}
+    """Return the run for a plan of the shrinker."""
+    labels = {step.label for step in plan.steps}
     left_out = {
         int(step.label[1:])
         for step in all_steps
-        if step.label.startswith("n") and step.label not in kept
+        if step.label.startswith("n") and step.label not in labels
     }
     storms: dict[int, tuple[str, ...]] = {
-        _storm(step): () for step in all_steps if step.label.startswith("w")
+        _storm_number(step): () for step in all_steps if step.label.startswith("w")
     }
     for step in plan.steps:
         if step.label.startswith("w"):
-            storms[_storm(step)] = (*storms[_storm(step)], str(step))
+            storms[_storm_number(step)] = (*storms[_storm_number(step)], str(step))
     return replace(
         spec,
         plan=replace(spec.plan, weather=plan.weather),
@@ -164,7 +164,7 @@ def _spec_of(spec: RunSpec, plan: Plan, all_steps: tuple[Step, ...]) -> RunSpec:
     )
 
 
-def _storm(step: Step) -> int:
+def _storm_number(step: Step) -> int:
     digits = step.label[1:].partition("e")[0].partition("s")[0]
     return int(digits)
 
@@ -179,16 +179,16 @@ def _cluster(plan: Plan) -> str:
     return f"{groups}{shape.brokers} {nodes}, {shape.flush} flush, {copies}, {weather}"
 
 
-def _shown(done: Sequence[str]) -> str:
-    shown = "; ".join(done[:STEPS_MAX])
+def _step_list(done: Sequence[str]) -> str:
+    steps = "; ".join(done[:STEPS_MAX])
     more = f"; and {len(done) - STEPS_MAX} more" if len(done) > STEPS_MAX else ""
-    return f"{shown}{more}" or "none"
+    return f"{steps}{more}" or "none"
 
 
-def _what(result: RunResult) -> str:
-    kind, _, rest = result.signature.partition(":")
+def _cause(result: RunResult) -> str:
+    kind, _, detail = result.signature.partition(":")
     if kind == "checks":
-        return f"checks {rest}" if rest else "checks could not tell"
-    if not rest:
+        return f"checks {detail}" if detail else "checks could not tell"
+    if not detail:
         return kind
-    return f"{kind} in line {rest}" if rest != "0" else kind
+    return f"{kind} in line {detail}" if detail != "0" else kind

@@ -43,34 +43,36 @@ class Fault:
         return self.now().__await__()
 
     async def now(self) -> list[str]:
-        """Take the step; names of those it hit. Without `for_` it lasts until all is mended."""
+        """Take the step. Return the names of those it hit. Without `for_` it lasts until all is
+        healed."""
         held = await self.chaos.stage.begin(self.step)
         return [] if held is None else held.done.names
 
 
 class ChaosVerbs(VerbMethods[R]):
-    """Steps as they are written in a test: without a time, since they are taken at once."""
+    """Steps as a test writes them: without a time, since they are taken at once."""
 
     _trigger: Trigger = At(0.0)
 
     def step(self, text: str) -> R:
-        """A step as scenarios have it, without its time: `disk leader slow-fsync 300ms for 5s`."""
+        """Return a step from a scenario's text, without its time: `disk leader slow-fsync 300ms for
+        5s`."""
         return self._take(parse_step(f"at 0s {text}"))
 
     def _unknown(self, name: str) -> Exception:
-        known = [*VERBS, "during", "storm", "mend", "check", "step"]
-        return UnknownFault(unknown("fault", name, known))
+        names = [*VERBS, "during", "storm", "mend", "check", "step"]
+        return UnknownFault(unknown("fault", name, names))
 
 
 class Chaos(ChaosVerbs[Fault]):
-    """What breaks the cluster of a test; the fixture `chaos`."""
+    """Faults for the cluster of a test; the fixture `chaos`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     @property
     def stage(self) -> "Stage":
-        """The trial behind it. Raises `NotReady` outside the body."""
+        """Stage of the test. Raises `NotReady` outside the body."""
         return self._cluster.stage
 
     def _take(self, step: Step) -> Fault:
@@ -78,9 +80,9 @@ class Chaos(ChaosVerbs[Fault]):
 
     @asynccontextmanager
     async def during(self, *faults: Fault | str) -> AsyncIterator[list[str]]:
-        """Faults for as long as the block runs; gives the names of those they hit.
+        """Keep faults in force for as long as the block runs; yields the names of those they hit.
 
-        At its end what was killed is started again, what was cut is mended, and so on.
+        At its end killed nodes are started again, cut links healed, and so on.
         """
         if not faults:
             raise TestingError("chaos.during() needs a fault: chaos.during(chaos.kill('leader'))")
@@ -88,8 +90,8 @@ class Chaos(ChaosVerbs[Fault]):
         begun: list[Held] = []
         names: dict[str, None] = {}
         try:
-            for one in faults:
-                step = (self.step(one) if isinstance(one, str) else one).step
+            for fault in faults:
+                step = (self.step(fault) if isinstance(fault, str) else fault).step
                 held = await stage.begin(step)
                 if held is not None:
                     begun.append(held)
@@ -101,7 +103,7 @@ class Chaos(ChaosVerbs[Fault]):
                     await stage.end(held)
 
     async def storm(self, seconds: float, *, only: tuple[str, ...] | None = None) -> None:
-        """Faults drawn from the seed for so long, `only` of these classes; then all is mended.
+        """Inject faults drawn from the seed for this time, `only` of these classes; then heal all.
 
         The classes are those of the swarm: kill, powercut, partition, ... To do something
         meanwhile, start it in a nursery of your own.
@@ -116,16 +118,16 @@ class Chaos(ChaosVerbs[Fault]):
         await self.stage.mend()
 
     def check(self, *ids: str) -> None:
-        """Have the history judged once the body has ended, by all checkers or those named.
+        """Have the history judged once the body has ended, by all checks or the named ones.
 
         By then all faults are over, everything has come into order, was read back, and all nodes
-        have stopped. What is found fails the test.
+        have stopped. Findings fail the test.
         """
         self.stage.script.ask(ids, place_of(inspect.currentframe()))
 
 
 def place_of(frame: FrameType | None) -> str:
-    """File and line from which a function was called, by its frame."""
+    """Return file and line from which a function was called, by its frame."""
     caller = None if frame is None else frame.f_back
     if caller is None:
         return ""

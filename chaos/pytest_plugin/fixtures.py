@@ -1,7 +1,7 @@
 """Fixtures that are async functions: they run in the body's process and loop, not in pytest's.
 
-pytest is given a stand-in; when the body is about to begin, the stand-ins are called in order, and
-those that are generators go on after the body, the last one first.
+pytest gets a stand-in; before the body begins, the stand-ins are called in order, and generators
+continue after the body, the last one first.
 """
 
 import inspect
@@ -22,7 +22,7 @@ class Deferred:
 
 
 def is_deferred(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
-    """Whether a fixture has to wait: an async function, or one that uses such a fixture."""
+    """Return whether a fixture has to wait: an async function, or one that uses such a fixture."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return True
     return any(isinstance(value, Deferred) for value in arguments.values())
@@ -36,11 +36,12 @@ class Fixtures:
         self._open: list[tuple[str, Any]] = []
 
     async def open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments with real values in place of stand-ins."""
+        """Return the arguments with real values in place of stand-ins."""
         return {name: await self._value(value) for name, value in arguments.items()}
 
     async def close(self) -> None:
-        """Let generators go on, the last one first. Raises `TestingError` if one yields again."""
+        """Let generators continue, the last one first. Raises `TestingError` if one yields
+        again."""
         while self._open:
             name, generator = self._open.pop()
             try:
@@ -56,14 +57,14 @@ class Fixtures:
         if not isinstance(value, Deferred):
             return value
         if id(value) not in self._values:
-            made: Any = value.function(**await self.open(value.arguments))
-            if inspect.isawaitable(made):
-                made = await made
-            elif inspect.isasyncgen(made):
-                self._open.append((value.name, made))
-                made = await anext(made)
-            elif inspect.isgenerator(made):
-                self._open.append((value.name, made))
-                made = next(made)
-            self._values[id(value)] = made
+            result: Any = value.function(**await self.open(value.arguments))
+            if inspect.isawaitable(result):
+                result = await result
+            elif inspect.isasyncgen(result):
+                self._open.append((value.name, result))
+                result = await anext(result)
+            elif inspect.isgenerator(result):
+                self._open.append((value.name, result))
+                result = next(result)
+            self._values[id(value)] = result
         return self._values[id(value)]

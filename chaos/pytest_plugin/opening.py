@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 class Opening(Generic[T]):
-    """`client = await opening` keeps it until the test ends, `async with opening as client` closes
-    it with the block."""
+    """Client that `client = await opening` keeps open until the test ends, and `async with opening
+    as client` until the end of the block."""
 
     def __init__(self, stage: "Stage", opens: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._stage = stage

@@ -1,8 +1,8 @@
-"""The operator of a test's cluster: who promotes a slave when a master stays down.
+"""The operator of a test's cluster, who promotes a slave when a master stays down.
 
-In classic mode nobody is elected. A test that kills its master and goes on sending needs somebody
-who does what an operator would, and as carefully: no slave is promoted while another slave, which
-may have more, is down, and a master that may have lost the end of its log comes back as a slave.
+In classic mode there is no election. A test that kills its master and goes on sending needs an
+operator, and a careful one: no slave is promoted while another slave, which may have more, is down,
+and a master that may have lost the end of its log comes back as a slave.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class Operator:
     def __init__(self, stage: "Stage", after_s: float | None) -> None:
         """`after_s` is how long a master is down before a slave is promoted; None: never."""
         self.lock = trio.Lock()
-        """Held by whoever starts, ends or promotes nodes."""
+        """Held while nodes are started, ended or promoted."""
         self._after_s = after_s
         self._stage = stage
         self._paused = 0
@@ -47,14 +47,14 @@ class Operator:
                     await self._promote(group, leader)
 
     async def replace_lost(self, name: str) -> None:
-        """Before a node comes back that may have lost messages: another one is to be master."""
+        """Promote another master before a node that may have lost messages comes back."""
         members = self._stage.members
         if self._after_s is not None and members.is_leader(name):
             await self._promote(members.members[name].group, name)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do nothing by itself meanwhile: a storm's plan has promotions of its own."""
+        """Promote nothing within the block: a storm's plan has promotions of its own."""
         self._paused += 1
         try:
             yield
@@ -62,7 +62,7 @@ class Operator:
             self._paused -= 1
 
     async def _promote(self, group: str, leader: str) -> None:
-        """Make the longest slave the master, if all slaves are there to be compared."""
+        """Make the longest slave the master, if all slaves run and can be compared."""
         stage = self._stage
         async with self.lock:
             still = stage.members.leader(group) == leader

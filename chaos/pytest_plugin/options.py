@@ -1,4 +1,4 @@
-"""The plugin's options as they are used: read once, refused in a sentence before anything runs."""
+"""The plugin's options, read once and checked before anything runs."""
 
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ REPLAY: Final = pytest.StashKey[tuple[Replay, TestPart]]()
 
 
 def check_options(config: pytest.Config) -> None:
-    """Raises `pytest.UsageError` for an option that cannot be used."""
+    """Raise `pytest.UsageError` for an unusable option."""
     try:
         if (text := config.getoption("rb_backend")) is not None:
             read_backends(text)
@@ -28,7 +28,7 @@ def check_options(config: pytest.Config) -> None:
 
 
 def budget_s(config: pytest.Config) -> float:
-    """Real seconds of one run. Raises `ScenarioError`."""
+    """Return real seconds of one run. Raises `ScenarioError`."""
     text = str(config.getoption("rb_budget"))
     try:
         seconds = parse_duration(text)
@@ -40,7 +40,7 @@ def budget_s(config: pytest.Config) -> float:
 
 
 def replay_of(config: pytest.Config) -> tuple[Replay, TestPart] | None:
-    """The file of `--rb-replay`. Raises `ScenarioError`."""
+    """Return the file of `--rb-replay`. Raises `ScenarioError`."""
     text = config.getoption("rb_replay")
     if text is None:
         return None

@@ -1,6 +1,6 @@
 """One run of one test in this very process, from set-up to outcome.
 
-A signal that ends the process ends what was started first.
+A signal that ends the process first ends what was started.
 """
 
 import os
@@ -34,7 +34,7 @@ NOTHING_SENT: Final = (
 def perform(
     spec: RunSpec, script: Script, directory: Path, *, home: str = ""
 ) -> tuple[RunResult, BaseException | None]:
-    """Run a script; its outcome, and the error of the body or of the checks.
+    """Run a script. Return its outcome, and the error of the body or of the checks.
 
     `home` is the file of the test, for the place of its failure. The directory is empty.
     """
@@ -62,7 +62,8 @@ def perform(
 
 
 def signature(error: BaseException, home: str) -> str:
-    """What makes two failures the same: the gravest finding, or kind and line of an error."""
+    """Return a text that is equal for equal failures: the gravest finding, or kind and line of an
+    error."""
     if isinstance(error, ChecksFailed):
         return f"checks:{''.join(error.finding_ids[:1])}"
     lines = [
@@ -78,22 +79,22 @@ def _judge(
 ) -> ChecksFailed | None:
     judgement = judge_run(directory, only=script.checks or None)
     judgement.save(directory)
-    result.finding_ids = tuple(dict.fromkeys(one.id for one in judgement.by_weight))
+    result.finding_ids = tuple(dict.fromkeys(result.id for result in judgement.by_weight))
     if judgement.verdict is RunVerdict.PASS:
         return None
     write_report(directory, judgement, record, repeat_command="pytest --rb-replay FILE")
-    asked = f"chaos.check() of {script.asked_at}" if script.asked_at else "chaos.check()"
+    request = f"chaos.check() of {script.asked_at}" if script.asked_at else "chaos.check()"
     hint = ""
     if judgement.verdict is RunVerdict.UNKNOWN and not script.checks and not script.has_sent:
         hint = f"\n{NOTHING_SENT}"
     text = summary_text(judgement, record, explain=True)
-    return ChecksFailed(f"{asked}: {text}{hint}", result.finding_ids)
+    return ChecksFailed(f"{request}: {text}{hint}", result.finding_ids)
 
 
 def play(spec: RunSpec, script: Script, directory: Path) -> tuple[RunRecord, float, str]:
-    """Make a cluster and play a script on it to its end.
+    """Create a cluster and play a script on it to its end.
 
-    Gives the record, and of a simulation its seconds and its digest. Raises `SimulationError`,
+    Returns the record, and of a simulation its seconds and its digest. Raises `SimulationError`,
     `HostError`, `DockerError`.
     """
     conductor = partial(Stage, script=script)
@@ -115,7 +116,7 @@ def play(spec: RunSpec, script: Script, directory: Path) -> tuple[RunRecord, flo
 
 
 def missing_for(backend: str) -> str | None:
-    """Why this system has no clusters of this backend; None when it has."""
+    """Return why this system has no clusters of this backend; None if it has."""
     try:
         with host_of(Options(backend=read_backend(backend))):
             return None

@@ -1,7 +1,8 @@
-"""What the plugin does for tests of ours: `rocketbed.testing` hands its hooks over to this.
+"""The plugin's work for tests with a cluster: `rocketbed.testing` passes its hooks on to this
+module.
 
-A test is there once for each backend and seed. Its fixtures are set up by pytest as always; its
-body is run by `chaos.pytest_plugin.trial` in a forked process, and its failure is rendered there.
+A test exists once for each backend and seed. Its fixtures are set up by pytest as always; its body
+is run by `chaos.pytest_plugin.trial` in a forked process, and its failure is rendered there.
 """
 
 import inspect
@@ -52,7 +53,7 @@ __all__ = [
 MISSING: Final = pytest.StashKey[dict[str, str | None]]()
 """Backend -> why it cannot be used here."""
 OTHERS: Final = ("pytest_asyncio.plugin", "anyio.pytest_plugin")
-"""Plugins that put functions of their own around fixtures."""
+"""Plugins that wrap fixtures in functions of their own."""
 ANYIO: Final = "anyio_backend"
 
 
@@ -76,10 +77,10 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
             " use pytest.mark.parametrize, or several tests",
             pytrace=False,
         )
-    known = request.config.stash.setdefault(MISSING, {})
-    if backend not in known:
-        known[backend] = missing_for(backend)
-    if (reason := known[backend]) is not None:
+    missing = request.config.stash.setdefault(MISSING, {})
+    if backend not in missing:
+        missing[backend] = missing_for(backend)
+    if (reason := missing[backend]) is not None:
         pytest.skip(f"no cluster on {backend}: {reason}")
     wishes = wishes_of(item)
     spec = RunSpec(
@@ -98,12 +99,12 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
 
 
 def fixture(fixturedef: "pytest.FixtureDef[Any]", request: pytest.FixtureRequest) -> object:
-    """A stand-in for a fixture that runs where the body does; None for all others."""
+    """Return a stand-in for a fixture that runs where the body does; None for all others."""
     unwrapped = _unwrapped(fixturedef.func)
     names = fixturedef.argnames
-    if unwrapped is not fixturedef.func:  # the other plugin may have added some of its own
-        known = inspect.signature(unwrapped).parameters
-        names = tuple(name for name in names if name in known)
+    if unwrapped is not fixturedef.func:  # the other plugin may have added names of its own
+        parameters = inspect.signature(unwrapped).parameters
+        names = tuple(name for name in names if name in parameters)
     arguments = {name: request.getfixturevalue(name) for name in names}
     function = _bound(unwrapped, request.instance)
     if not is_deferred(function, arguments):
@@ -114,7 +115,7 @@ def fixture(fixturedef: "pytest.FixtureDef[Any]", request: pytest.FixtureRequest
 
 
 def _unwrapped(function: Any) -> Any:
-    """The user's own function, where another plugin has put one of its own around it."""
+    """Return the user's own function, if another plugin has wrapped it."""
     if getattr(function, "__globals__", {}).get("__name__", "") not in OTHERS:
         return function
     if hasattr(function, "__wrapped__"):
@@ -123,7 +124,7 @@ def _unwrapped(function: Any) -> Any:
 
 
 def _bound(function: Any, instance: object) -> Callable[..., Any]:
-    """A fixture that is a method, of the object that the test is a method of."""
+    """Bind a fixture that is a method to the object that the test is a method of."""
     owner = getattr(function, "__self__", None)
     if instance is None or owner is None or not isinstance(instance, type(owner)):
         bare: Callable[..., Any] = function
@@ -134,7 +135,7 @@ def _bound(function: Any, instance: object) -> Callable[..., Any]:
 
 @contextmanager
 def module_cluster(request: pytest.FixtureRequest) -> Iterator[BlockingCluster]:
-    """A cluster for a module, on real processes, in a thread of pytest's own process."""
+    """Run a cluster for a module, on real processes, in a thread of pytest's own process."""
     item: Any = request.node
     try:
         wishes = wishes_of(item)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class RecordedProducer(Producer):
-    """`rocketbed.Producer` with one row for each message; its attempts are its own matter, so that
-    a message may be stored more than once."""
+    """`rocketbed.Producer` with one row for each message, not for each attempt, so that a message
+    may be stored more than once."""
 
     def __init__(self, stage: "Stage", **options: Any) -> None:
         """`options` as `rocketbed.Producer` has them."""
@@ -30,7 +30,7 @@ class RecordedProducer(Producer):
         self._process = next(stage.control.processes)
 
     async def send(self, message: Message, **options: Any) -> Outcome:
-        """As `Producer.send`. A delayed message has no row: it may come after the end."""
+        """Send as `Producer.send`. A delayed message has no row: it may come after the end."""
         if message.delay_level:
             self._stage.judge_topic(message.topic)
             return await super().send(message, **options)
@@ -38,12 +38,12 @@ class RecordedProducer(Producer):
         return self._finish(await super().send(signed, **options), rows)
 
     async def send_batch(self, messages: Sequence[Message], **options: Any) -> Outcome:
-        """As `Producer.send_batch`."""
+        """Send as `Producer.send_batch`."""
         signed, rows = self._begin(messages)
         return self._finish(await super().send_batch(signed, **options), rows)
 
     async def send_oneway(self, message: Message, **options: Any) -> str:
-        """As `Producer.send_oneway`."""
+        """Send as `Producer.send_oneway`."""
         (signed,), (row,) = self._begin([message], oneway=True)
         message_id = await super().send_oneway(signed, **options)
         row.finish(Said.INFO)
@@ -52,8 +52,8 @@ class RecordedProducer(Producer):
     def _begin(
         self, messages: Sequence[Message], *, oneway: bool = False
     ) -> tuple[list[Message], list[Attempt]]:
-        """The messages with their names, and their rows, which say unknown until they are
-        finished: that is also what stands there when a send is cancelled."""
+        """Return the messages with their names, and their rows, which say unknown until they are
+        finished, and also if a send is cancelled."""
         control, history = self._stage.control, self._stage.backend.history
         operation = next(control.operations)
         signed: list[Message] = []
@@ -68,6 +68,6 @@ class RecordedProducer(Producer):
         return signed, rows
 
     def _finish(self, outcome: Outcome, rows: list[Attempt]) -> Outcome:
-        said = finish_sends(outcome, rows)
-        self._stage.control.counts[said.name.lower()] += len(rows)
+        result = finish_sends(outcome, rows)
+        self._stage.control.counts[result.name.lower()] += len(rows)
         return outcome

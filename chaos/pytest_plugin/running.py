@@ -1,7 +1,7 @@
-"""How the body of a test is run, and how the outcome is reported to pytest.
+"""Runs the body of a test, and reports the outcome to pytest.
 
 The body runs in a forked process. What it printed is in pytest's file already; what pytest keeps in
-memory (all that was logged, and what the fixture `capsys` holds) is sent back with the rest.
+memory (the log, and the output held by the fixture `capsys`) is sent back with the result.
 """
 
 import contextlib
@@ -53,24 +53,25 @@ NOTES: Final = pytest.StashKey[list[str]]()
 SHRUNK: Final = pytest.StashKey[set[str]]()
 """Tests of which a failure was shrunk already: one of each is enough."""
 PLAIN: Final = (ChecksFailed, ClusterFailed, BudgetSpent)
-"""Errors that tell all in their text: a traceback would only show our own code."""
+"""Errors whose text is complete: a traceback would only show our own code."""
 TOLD: Final = (TestingError, ScenarioError, *ClientFailure)
-"""Errors that tell what was wrong with a call: where it stands in the test is all that matters."""
+"""Errors about a wrong call: only its place in the test matters."""
 INSIDE: Final = (
     *(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (rocketbed, trio, outcome)),
     contextlib.__file__,
 )
-"""Where code is that is not the test's."""
+"""Places of code that is not the test's."""
 OUTCOMES: Final = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)
-"""What a body raises that is no failure."""
+"""Exceptions of a body that are not failures."""
 
 
 class RunFailed(Exception):
-    """Stands for an error that cannot leave the process of its run; the real one is shown."""
+    """Stands for an error that cannot be sent from the process of its run; the real one is
+    shown."""
 
 
 def call(item: Any) -> None:
-    """Run the body of a test; raises what it raised."""
+    """Run the body of a test; raises its error."""
     __tracebackhide__ = True
     trial: Trial = item.funcargs[TRIAL]
     arguments = _arguments(item)
@@ -86,7 +87,7 @@ def call(item: Any) -> None:
     keep, logged = config.getoption("rb_keep"), _log_stream(config)
     logged_before = len(logged.getvalue())
 
-    def kept(result: RunResult) -> bool:
+    def keeps(result: RunResult) -> bool:
         return keep == "all" or (keep == "failed" and result.kind in ("failed", "broken"))
 
     def finish(result: RunResult, error: BaseException | None) -> None:
@@ -95,20 +96,20 @@ def call(item: Any) -> None:
         if error is not None:
             render(item, result, error)
 
-    result = trial.run_forked(arguments, finish, keep=kept)
+    result = trial.run_forked(arguments, finish, keep=keeps)
     logged.write(result.logged)
     for stream, text in zip(("stdout", "stderr"), result.printed, strict=True):
         item.add_report_section("call", stream, text)
     if result.kind == "failed":
         item.stash[STORY] = _look_into(item, trial, arguments, result)
-    elif (given := replay_of(config)) is not None:
-        replay, test = given
+    elif (replayed := replay_of(config)) is not None:
+        replay, test = replayed
         config.stash.setdefault(NOTES, []).append(f"{test.node}: {compared(replay, result)}")
     _raise(item, result, result.error)
 
 
 def render(item: pytest.Item, result: RunResult, error: BaseException) -> None:
-    """Fill in how pytest shows an error; called where it was raised."""
+    """Render an error for pytest; called where it was raised."""
     if isinstance(error, OUTCOMES):
         kinds = dict(zip(OUTCOMES, ("skipped", "xfailed", "exit"), strict=True))
         result.kind, result.reason = kinds[type(error)], str(error.msg)
@@ -122,7 +123,7 @@ def render(item: pytest.Item, result: RunResult, error: BaseException) -> None:
 
 
 def tell(item: pytest.Item, call_: "pytest.CallInfo[None]", report: Any) -> None:
-    """Put what was rendered where it was raised into the report, and what repeats it."""
+    """Put the rendered error into the report, with the way to repeat it."""
     result = item.stash.get(RESULT, None)
     if result is None or call_.excinfo is None:
         return
@@ -147,7 +148,8 @@ def summarize(reporter: Any, config: pytest.Config) -> None:
 
 
 def _arguments(item: Any) -> dict[str, Any]:
-    """Those of the body, and async fixtures that it uses without naming them, in their order."""
+    """Return the body's arguments, and async fixtures that it uses without naming them, in
+    order."""
     names = item._fixtureinfo.argnames
     values = [(name, item.funcargs[name]) for name in item.fixturenames if name in item.funcargs]
     return {name: value for name, value in values if name in names or isinstance(value, Deferred)}
@@ -156,17 +158,17 @@ def _arguments(item: Any) -> dict[str, Any]:
 def _look_into(
     item: pytest.Item, trial: Trial, arguments: dict[str, Any], result: RunResult
 ) -> list[str]:
-    """Shrink a failure and write its replay file; what is to be said about it."""
+    """Shrink a failure and write its replay file. Return the lines about it."""
     config, spec = item.config, trial.spec
     replay = replay_of(config)
     if replay is not None:
         return tell_story(spec, result, [compared(replay[0], result)])
-    wanted = config.getoption("rb_shrink")
+    option = config.getoption("rb_shrink")
     done = config.stash.setdefault(SHRUNK, set())
     is_first = spec.test not in done
-    may = wanted if wanted is not None else spec.backend == "sim" and is_first
+    may_shrink = option if option is not None else spec.backend == "sim" and is_first
     notes: list[str] = []
-    if may and result.signature != BUDGET:
+    if may_shrink and result.signature != BUDGET:
         done.add(spec.test)
         spec, result, shrunk = _shrink(item, trial, arguments, result)
         if shrunk.reproduced:
@@ -181,14 +183,15 @@ def _look_into(
     except OSError as error:
         return tell_story(spec, result, [*notes, f"no replay file could be written: {error}"])
     test = shlex.quote(item.nodeid.partition("[")[0])
-    shown = shlex.quote(os.path.relpath(path))
-    return tell_story(spec, result, [*notes, f"replay: pytest {test} --rb-replay {shown}"])
+    place = shlex.quote(os.path.relpath(path))
+    return tell_story(spec, result, [*notes, f"replay: pytest {test} --rb-replay {place}"])
 
 
 def _shrink(
     item: pytest.Item, trial: Trial, arguments: dict[str, Any], result: RunResult
 ) -> tuple[RunSpec, RunResult, Shrunk]:
-    """Look for a smaller run; what its runs print is not shown, since none was asked for."""
+    """Look for a smaller run. The output of its runs is not shown, as the user did not start
+    them."""
     capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
     is_captured = capture is not None and capture.is_globally_capturing()
 
@@ -207,7 +210,8 @@ def _shrink(
 
 
 def _printed(config: pytest.Config) -> tuple[str, str]:
-    """What was printed into this process's memory only; first, what `capsys` holds goes on."""
+    """Return what was printed into this process's memory only; before, `capsys` ends its
+    capture."""
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if capture is None:
         return "", ""
@@ -219,7 +223,7 @@ def _printed(config: pytest.Config) -> tuple[str, str]:
 
 
 def _log_stream(config: pytest.Config) -> StringIO:
-    """Where pytest keeps what is logged during a test; one of nobody's where it does not."""
+    """Return the stream where pytest keeps the log of a test; a new one if pytest does not."""
     handler = getattr(config.pluginmanager.get_plugin("logging-plugin"), "report_handler", None)
     stream = getattr(handler, "stream", None)
     return stream if isinstance(stream, StringIO) else StringIO()
@@ -242,8 +246,8 @@ def _raise(item: pytest.Item, result: RunResult, error: BaseException | None) ->
 
 
 def _own_part(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback up to the last line that is not inside a library of ours; all of it if there is
-    none."""
+    """Cut a traceback after the last line that is not inside a library of ours; return all of it if
+    there is no such line."""
     entries: list[TracebackType] = []
     last, entry = 0, traceback
     while entry is not None:
@@ -251,14 +255,15 @@ def _own_part(traceback: TracebackType | None) -> TracebackType | None:
         if not entry.tb_frame.f_code.co_filename.startswith(INSIDE):
             last = len(entries)
         entry = entry.tb_next
-    shown: TracebackType | None = None
+    own_part: TracebackType | None = None
     for entry in reversed(entries[:last]):
-        shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return shown or traceback
+        own_part = TracebackType(own_part, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return own_part or traceback
 
 
 def _plain_longrepr(item: pytest.Item, text: str) -> ReprExceptionInfo:
-    """A failure whose text tells all: pytest's own form, of plain lines, at the test's place."""
+    """Return pytest's form of a failure whose text is complete: plain lines, at the test's
+    place."""
     lines = [f"E   {line}\n" for line in text.splitlines()]
     path, line, _ = item.location
     return ReprExceptionInfo(

@@ -1,7 +1,7 @@
 """One run of a test: its specification, its script, its result.
 
-`RunSpec` and `RunResult` are all that passes between two processes; a `Script` is the test as its
-stage sees it: a body to perform, what it asked for, and the outcome.
+Only `RunSpec` and `RunResult` pass between two processes; a `Script` is the test for its stage: a
+body to perform, its requests, and the outcome.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Choice:
-    """What a replay leaves out or gives in place of what the seed would draw."""
+    """Steps that a replay leaves out, and steps that it has in place of the draw from the seed."""
 
     left_out: frozenset[int] = frozenset()
     """Numbers of the body's steps, counted from 1 in their order."""
@@ -49,20 +49,20 @@ class RunResult:
     reason: str = ""
     """Why it was skipped or is broken."""
     error: BaseException | None = None
-    """What the body raised, where that can be sent from process to process."""
+    """The body's error, if that can be sent from process to process."""
     longrepr: Any = None
     """pytest's own rendering of it, made where it was raised."""
     logged: str = ""
-    """What the body logged, as pytest formats it."""
+    """The body's log, as pytest formats it."""
     printed: tuple[str, str] = ("", "")
-    """What it wrote to output and errors, where pytest keeps that in memory (`--capture=sys`)."""
+    """The body's output and errors, if pytest keeps them in memory (`--capture=sys`)."""
     signature: str = ""
-    """What makes two failures the same: kind and place of the error, or ids of findings."""
+    """Equal for equal failures: kind and place of the error, or ids of findings."""
     steps: Sequence[tuple[int, str]] = ()
-    """Number and text of each step of the body; 0 where nobody of the body's took it."""
+    """Number and text of each step of the body; 0 for steps of the operator."""
     storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
     done: Sequence[str] = ()
-    """All that was done, in time, with times and names."""
+    """All steps that were carried out, in order, with times and names."""
     digest: str = ""
     finding_ids: tuple[str, ...] = ()
     simulated_s: float = 0.0
@@ -75,30 +75,30 @@ class Script:
     body: "Callable[[Stage], Awaitable[None]]"
     choice: Choice
     failover_s: float | None = None
-    """How long a master is down before a slave is promoted; None: never."""
+    """Seconds that a master is down before a slave is promoted; None: never."""
     is_open: bool = False
-    """Whether programs of others are to reach the cluster."""
+    """True if other programs are to reach the cluster."""
     checks: set[str] | None = None
-    """Ids of the checks asked for; empty: all; None: nothing is judged."""
+    """Ids of the requested checks; empty: all; None: nothing is judged."""
     asked_at: str = ""
-    """Where the body asked for them."""
+    """Place of the request in the body."""
     failure: BaseException | None = None
-    """What the body raised, or why there is no cluster."""
+    """The body's error, or why there is no cluster."""
     skipped: str = ""
     """Why the test cannot run here."""
     token: trio.lowlevel.TrioToken | None = None
     """Token of the trio loop that the body runs in."""
     scope: trio.CancelScope | None = None
-    """Cancelling it ends the whole run in order."""
+    """Scope of the whole run; cancelling it ends the run in order."""
     body_task: trio.lowlevel.Task | None = None
     is_over: bool = False
-    """Whether the body has ended."""
+    """True once the body has ended."""
     steps: dict[int, Step] = field(default_factory=dict)
     """The body's steps by number, concrete."""
     storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Storms by number, as they were drawn or given."""
+    """Storms by number, with their steps."""
     has_sent: bool = False
-    """Whether any send went into the history."""
+    """True if any send went into the history."""
     waits: dict[object, Callable[[], str]] = field(default_factory=dict)
     """What clients wait for now, in words."""
     done: list[str] = field(default_factory=list)
@@ -106,11 +106,11 @@ class Script:
 
     @property
     def wants_judgement(self) -> bool:
-        """Whether the body has ended well and asked for checks."""
+        """True if the body has ended well and asked for checks."""
         return self.failure is None and not self.skipped and self.checks is not None
 
     async def perform(self, stage: "Stage") -> None:
-        """Run the body; what it raises becomes `failure`."""
+        """Run the body; its error becomes `failure`."""
         self.body_task = trio.lowlevel.current_task()
         try:
             await self.body(stage)
@@ -123,7 +123,7 @@ class Script:
             self.is_over = True
 
     def ask(self, ids: tuple[str, ...], where: str) -> None:
-        """The body wants checks; asking twice adds up."""
+        """Request checks; further requests add up."""
         if self.checks is None:
             self.checks = set(ids)
         else:

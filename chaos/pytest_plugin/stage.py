@@ -1,8 +1,8 @@
-"""One test's cluster, from its first start to the judgement; the body decides what happens on it.
+"""The cluster of one test, from its first start to the judgement; the body acts on it.
 
-A `Conductor` whose storm is the body of a test. The cluster is up and its slaves in sync when the
-body begins. If the body asked for checks, all faults are ended, everything comes into order, is
-read back and stopped once the body has ended, as in every trial: only logs at rest can be judged.
+A `Conductor` whose fault phase is the body of a test. The cluster is up and its slaves in sync when
+the body begins. If the body asked for checks, all faults are ended after it, everything comes into
+order, is read back and stopped, as in every trial: only logs at rest can be judged.
 """
 
 import itertools
@@ -40,41 +40,42 @@ HARNESS: Final = "harness"
 LOOK_S: Final = 0.05
 SETTLE_S: Final = 60.0
 STORM_CLASSES: Final = tuple(name for name in GENERATED if name != "clients")
-"""Faults of a storm, unless others are named: the only client is the test itself."""
+"""Classes of faults of a storm by default, without `clients`: the only client is the test
+itself."""
 LOST: Final = ("powercut", "wipe", "crash")
-"""Verbs after which a node's log may be shorter than what its slaves have."""
+"""Verbs after which a node's log may be shorter than its slaves'."""
 
 
 class BodyResolver(Resolver):
-    """Also knows the body's machine: `test`, or `clients:all`."""
+    """Resolver that also knows the body's machine: `test`, or `clients:all`."""
 
-    async def _part(self, part: str, beside: list[str]) -> list[str]:
+    async def _part(self, part: str, excluded: list[str]) -> list[str]:
         if part == BODY or part.startswith("clients:"):
             return [HARNESS]
-        return await super()._part(part, beside)
+        return await super()._part(part, excluded)
 
 
 class Stage(Conductor):
-    """See the module. `script` is the test; the outcome is written there."""
+    """Conductor of one test. `script` is the test; the outcome is written there."""
 
     def __init__(self, plan: Plan, backend: Backend, company: Company, *, script: Script) -> None:
         super().__init__(plan, backend, company)
         self.topics: list[str] = []
-        """Those with recorded sends: only there every body is known, and what is read judged."""
-        self._made: set[str] = set()
+        """Topics with recorded sends: only there every body is known, and reads are judged."""
+        self._created: set[str] = set()
         self.reading = self._reading = Reading(
             self.control, backend.history, backend.nameservers(), self.topics, self.members.at
         )
         self.body_schedule = self.schedule = self._schedule(plan)
         self.operator = Operator(self, script.failover_s)
         self.groups: dict[str, int] = {}
-        """Consumer groups by name, numbered as the history has them."""
+        """Consumer groups by name -> number in the history."""
         self.script = script
         self._step_numbers = itertools.count(1)
         self._storm_numbers = itertools.count(1)
 
     async def run(self, directory: Path) -> RunRecord:
-        """Set up, body, and the end that it asked for."""
+        """Set up the cluster, run the body, and end as it asked for."""
         script = self.script
         for need in self.plan.needs:
             if (reason := self.backend.lacks(need)) is not None:
@@ -109,7 +110,7 @@ class Stage(Conductor):
         return self.record
 
     async def _finish(self) -> None:
-        """Mend everything, let it come into order, read it back, stop it."""
+        """Heal everything, let it come into order, read it back, stop it."""
         with self.operator.paused():
             await self._heal_everything()
             self.record.calm_ns = self.backend.now_ns()
@@ -121,8 +122,8 @@ class Stage(Conductor):
     # --- steps
 
     def check(self, step: Step) -> None:
-        """Raises `ScenarioError` for a target that cannot be, `FaultMissing` for what cannot be
-        done here."""
+        """Raise `ScenarioError` for an impossible target, `FaultMissing` for a fault that the
+        backend lacks."""
         for target in filter(None, (step.target, step.second)):
             parts = [part for part in target.split(",") if part != BODY]
             if any(part.startswith("clients:") for part in parts) and not step.form.has_second:
@@ -161,7 +162,7 @@ class Stage(Conductor):
             await self.body_schedule.end(held, by_hand=True)
 
     async def storm(self, seconds: float, classes: tuple[str, ...] | None = None) -> None:
-        """Faults drawn from the seed for so long; then all of them are over."""
+        """Inject faults drawn from the seed for this time, then end all of them."""
         number = next(self._storm_numbers)
         texts = self.script.choice.storms.get(number)
         if texts is None:
@@ -190,9 +191,9 @@ class Stage(Conductor):
     # --- waiting
 
     async def settled(self, timeout_s: float = SETTLE_S) -> None:
-        """Wait until every node that is up serves and has all of its master's log.
+        """Wait until every running node serves and has all of its master's log.
 
-        Raises `ClusterFailed` with what is missing.
+        Raises a `ClusterFailed` with what is missing.
         """
         reason: str | None = "nothing was checked"
         with trio.move_on_after(timeout_s):
@@ -231,30 +232,31 @@ class Stage(Conductor):
     # --- clients
 
     async def host(self, client: AbstractAsyncContextManager[T]) -> T:
-        """Enter a client for the rest of the test, whoever asks for it."""
+        """Enter a client for the rest of the test, whichever task asks for it."""
         entered: T = await self.nursery.start(_keep, client, trio.Event())
         return entered
 
     async def lodge(
         self, client: AbstractAsyncContextManager[T]
     ) -> tuple[T, Callable[[], Awaitable[None]]]:
-        """Enter a client for somebody who is on no task of this loop; how to leave it again."""
-        leaving, left = trio.Event(), trio.Event()
+        """Enter a client for a caller that is not a task of this loop. Return it and the function
+        that leaves it."""
+        leaving, closed = trio.Event(), trio.Event()
 
         async def leave() -> None:
             leaving.set()
-            await left.wait()
+            await closed.wait()
 
-        return await self.nursery.start(_keep, client, leaving, left), leave
+        return await self.nursery.start(_keep, client, leaving, closed), leave
 
     def judge_topic(self, topic: str) -> None:
-        """What was recorded of a topic is to be judged, though others may write to it too."""
+        """Have a topic's recorded messages judged, although others may write to it too."""
         if topic not in self.topics:
             self.topics.append(topic)
             self.record.shared_topics.append(topic)
 
     def outlook(self) -> str:
-        """Why nobody may take messages now, and what would help: for errors of waiting."""
+        """Return why no node may take messages now, and what would help: for errors of waiting."""
         parts: list[str] = []
         for group, leader in self.members.leaders().items():
             down = [
@@ -262,33 +264,33 @@ class Stage(Conductor):
                 for node in self.members.followers(group)
                 if self.backend.state(node) != "running"
             ]
-            others = ", ".join(f"{node} is {self.backend.state(node)}" for node in down)
+            not_running = ", ".join(f"{node} is {self.backend.state(node)}" for node in down)
             if self.backend.state(leader) == "running":
-                parts += [others] if others else []
+                parts += [not_running] if not_running else []
                 continue
             text = f"{leader}, the master, is {self.backend.state(leader)}"
             if self.backend.elects:
                 text += "; another one leads if enough of those that have everything are up"
             elif self.script.failover_s is None:
                 text += " and nobody promotes another: cluster.promote() or cluster.restart() does"
-            elif others:
-                text += f", and no slave is promoted while one of them is missing: {others}"
+            elif not_running:
+                text += f", and no slave is promoted while one of them is missing: {not_running}"
             parts.append(text)
         held = ", ".join(held.step.action() for held in self.body_schedule.held)
         parts += [f"faults in force: {held}"] if held else []
         return "; ".join(parts) or "all nodes are up"
 
     async def ensure_topic(self, topic: str, queues: int | None = None) -> None:
-        """Make a topic, unless the test did already."""
-        if topic in self._made:
+        """Create a topic, unless the test did already."""
+        if topic in self._created:
             return
-        self._made.add(topic)
+        self._created.add(topic)
         await self.insist(lambda: self._topics.make([topic], queues), f"making topic {topic}")
 
     async def insist(
-        self, action: Callable[[], Awaitable[T]], what: str, timeout_s: float = SETTLE_S
+        self, action: Callable[[], Awaitable[T]], action_text: str, timeout_s: float = SETTLE_S
     ) -> T:
-        """Try until it works. Raises `ClusterFailed` with the last reason."""
+        """Repeat an action until it succeeds. Raises a `ClusterFailed` with the last reason."""
         reason = "no answer"
         with trio.move_on_after(timeout_s):
             while True:
@@ -297,7 +299,7 @@ class Stage(Conductor):
                 except ClientFailure as error:
                     reason = str(error)
                 await trio.sleep(LOOK_S)
-        raise ClusterFailed(f"{what} did not work for {timeout_s:g} s: {reason}")
+        raise ClusterFailed(f"{action_text} did not work for {timeout_s:g} s: {reason}")
 
     # --- inside
 
@@ -321,7 +323,7 @@ class Stage(Conductor):
 async def _keep(
     client: AbstractAsyncContextManager[Any],
     leaving: trio.Event,
-    left: trio.Event | None = None,
+    closed: trio.Event | None = None,
     *,
     task_status: Any,
 ) -> None:
@@ -330,5 +332,5 @@ async def _keep(
             task_status.started(entered)
             await leaving.wait()
     finally:
-        if left is not None:
-            left.set()
+        if closed is not None:
+            closed.set()

@@ -1,7 +1,7 @@
-"""One test at one backend and seed: what its fixtures are, and how it is run.
+"""One test at one backend and seed: its fixtures, and its run.
 
 The fixtures' values are made in pytest's process and bound to a cluster in the process of the run:
-what a plain fixture of the user's keeps is the same object there.
+an object in a plain fixture of the user is the same object there.
 """
 
 import faulthandler
@@ -37,17 +37,17 @@ from rocketbed.host.child import EXIT_INTERRUPTED, Child, NothingSent, readable,
 from rocketbed.host.scratch import Scratch
 
 GRACE_S: Final = 20.0
-"""What a run that is over its budget, or interrupted, may take to clean up before it is killed."""
+"""Time that a run over its budget, or interrupted, may take to clean up before it is killed."""
 
 Finish = Callable[[RunResult, BaseException | None], None]
-"""Called when the run is over, where it was: to render its error, and to keep what was logged."""
+"""Called when the run is over, in its process: to render its error, and to keep the log."""
 
 
 class Trial:
-    """What stands behind the fixtures of one test."""
+    """Run and fixtures of one test."""
 
     def __init__(self, spec: RunSpec, body: Body, directory: Path, runs_on: RunsOn) -> None:
-        """`directory` is where its run goes if it is kept."""
+        """`directory` gets the run if it is kept."""
         self.spec = spec
         self.body = body
         self._directory = directory
@@ -83,7 +83,7 @@ class Trial:
 
         `quiet`: what it prints past pytest is not shown.
         """
-        wanted = spec or self.spec
+        run_spec = spec or self.spec
         with Scratch() as place:
 
             def work(send: Callable[[RunResult], NoReturn]) -> RunResult:
@@ -91,17 +91,17 @@ class Trial:
                     nowhere = os.open(os.devnull, os.O_WRONLY)
                     for stream in (1, 2):
                         os.dup2(nowhere, stream)
-                if wanted.backend == "sim":
+                if run_spec.backend == "sim":
                     gc.freeze()
                     gc.disable()
 
                 def overdue(error: BudgetSpent) -> NoReturn:
-                    result = RunResult(kind="failed", signature=BUDGET, wall_s=wanted.budget_s)
+                    result = RunResult(kind="failed", signature=BUDGET, wall_s=run_spec.budget_s)
                     finish(result, error)
                     send(_sendable(result))
 
                 try:
-                    result, error = self._run(wanted, place.path, arguments, overdue)
+                    result, error = self._run(run_spec, place.path, arguments, overdue)
                     finish(result, error)
                 except KeyboardInterrupt:
                     raise
@@ -109,7 +109,7 @@ class Trial:
                     return RunResult(kind="broken", reason=explain(error))
                 return _sendable(result)
 
-            result = _in_child(work, wanted)
+            result = _in_child(work, run_spec)
             if keep(result):
                 shutil.copytree(place.path, self.directory, dirs_exist_ok=True)
             return result
@@ -132,9 +132,10 @@ class Trial:
 def _in_child(
     work: Callable[[Callable[[RunResult], NoReturn]], RunResult], spec: RunSpec
 ) -> RunResult:
-    """What a fork of this process tells, or why it told nothing. Interrupted, it ends it first.
+    """Return the result of a fork of this process, or why it sent none. If interrupted, end the
+    fork first.
 
-    `work` minds the budget itself; this only makes sure: the child says where it hung, and is
+    `work` handles the budget itself; this only makes sure: the child prints where it hung, and is
     killed if it does not end.
     """
     over_s = spec.budget_s + GRACE_S
@@ -148,8 +149,8 @@ def _in_child(
         with signals_blocked() as mask:
             child = Child(watched, mask)
         try:
-            while (left := deadline - time.monotonic()) > 0:
-                if readable([child.pipe], left) and child.read():
+            while (remaining_s := deadline - time.monotonic()) > 0:
+                if readable([child.pipe], remaining_s) and child.read():
                     return child.value()
         except NothingSent as nothing:
             if nothing.code == EXIT_INTERRUPTED:

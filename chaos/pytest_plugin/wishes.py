@@ -24,7 +24,7 @@ LONGEST_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes(Shape):
-    """Arguments of the mark `rocketbed`: the cluster, as a plan has it, and what is beside it."""
+    """Arguments of the mark `rocketbed`: the cluster, as in a plan, and its surroundings."""
 
     nameservers: int = 1
     queues: int = 4
@@ -32,24 +32,25 @@ class Wishes(Shape):
     weather: Literal["plain", "swarm"] = "plain"
     """`swarm`: slow disks, slow links and the like, drawn from the seed."""
     failover: bool | Literal["auto"] = True  # type: ignore[assignment]
-    """`auto`: the nodes fail over by themselves; else whether an operator promotes a slave when a
-    master stays down."""
+    """`auto`: failover is automatic; else whether an operator promotes a slave when a master stays
+    down."""
     failover_after: float = 1.0
-    """Seconds that a master is down before he does."""
+    """Seconds that a master is down before the operator promotes."""
     net: Literal["auto", "plain", "proxy", "switch"] = "auto"
-    """What lies between real machines: a proxy between processes, the switch between containers
-    where there is root; for tests that are plain functions what programs of others can reach."""
+    """Network between real machines: a proxy between processes; the switch between containers, if
+    root; for tests that are plain functions one that other programs can reach."""
     seeds: int | Mapping[str, int] = 1
-    """How many, or how many on each backend; a plain number counts in simulation."""
+    """Number of seeds, or the number on each backend; a plain number counts in simulation."""
 
     @property
     def failover_s(self) -> float | None:
-        """How long a master is down before a slave is promoted; None: never."""
+        """Seconds that a master is down before a slave is promoted; None: never."""
         by_hand = self.failover is True and self.brokers > 1
         return self.failover_after if by_hand else None
 
     def net_of(self, backend: str, *, is_open: bool) -> Literal["auto", "plain", "proxy", "switch"]:
-        """What lies between the machines of a backend; `is_open`: programs of others come too."""
+        """Return the network between the machines of a backend; `is_open`: other programs connect
+        too."""
         if self.net != "auto":
             return self.net
         if backend == "process":
@@ -57,17 +58,17 @@ class Wishes(Shape):
         return "plain" if is_open else "auto"
 
     def seed_count(self, backend: str) -> int:
-        """How many seeds a backend is to run: one outside the simulation, unless said."""
+        """Return the number of seeds on a backend: one outside the simulation, unless specified."""
         if isinstance(self.seeds, int):
             return self.seeds if backend == "sim" else 1
         return self.seeds.get(backend, 1)
 
     def plan(self, name: str, seed: int, needs: tuple[str, ...] = ()) -> Plan:
-        """The plan of one run: no clients and no steps, those are the body's.
+        """Return the plan of one run, without clients and steps, as those are the body's.
 
         Raises `ScenarioError`.
         """
-        same = {one.name: getattr(self, one.name) for one in fields(Shape)}
+        same = {field.name: getattr(self, field.name) for field in fields(Shape)}
         shape = Shape(**{**same, "failover": self.failover == "auto"})
         swarm = self.weather == "swarm"
         plan = Plan(
@@ -86,18 +87,19 @@ class Wishes(Shape):
 
 
 def read_wishes(marks: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> Wishes:
-    """From the arguments of the marks, the farthest first. Raises `ScenarioError`."""
-    known = {one.name: None for one in fields(Wishes)}
+    """Return the wishes in the arguments of the marks, the farthest first. Raises
+    `ScenarioError`."""
+    names = {field.name: None for field in fields(Wishes)}
     values: dict[str, Any] = {}
     for arguments, named in marks:
         if arguments:
             raise ScenarioError(
                 f"the mark rocketbed takes named arguments only, not {arguments[0]!r}:"
-                f" {', '.join(known)}"
+                f" {', '.join(names)}"
             )
         for name in named:
-            if name not in known:
-                raise ScenarioError(unknown("argument of the mark rocketbed", name, known))
+            if name not in names:
+                raise ScenarioError(unknown("argument of the mark rocketbed", name, names))
         values |= named
     try:
         wishes = Wishes(**{name: _plain(name, value) for name, value in values.items()})
@@ -108,35 +110,41 @@ def read_wishes(marks: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> W
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A value as a plan has it: sizes and times may be texts, settings be numbers and truths."""
+    """Return a value as a plan has it: sizes and times may be texts, settings numbers and
+    booleans."""
     if name == "segment" and isinstance(value, str):
         return parse_size(value)
     if name == "failover_after":
         return parse_duration(value) if isinstance(value, str) else float(value)
     if name == "settings":
         return {
-            key: str(one).lower() if isinstance(one, bool) else str(one)
-            for key, one in value.items()
+            key: str(entry).lower() if isinstance(entry, bool) else str(entry)
+            for key, entry in value.items()
         }
     return value
 
 
 def read_needs(names: Iterable[Any]) -> tuple[str, ...]:
-    """Capabilities of the mark `rb_needs`. Raises `ScenarioError` for one that does not exist.
+    """Return capabilities of the mark `rb_needs`. Raises `ScenarioError` for one that does not
+    exist.
 
-    A longer name such as `disk.powercut.kernel` means what it begins with.
+    A longer name such as `disk.powercut.kernel` means the capability that it begins with.
     """
-    found: dict[str, None] = {}
+    needs: dict[str, None] = {}
     for name in names:
-        known = [one for one in CAPABILITIES if name == one or str(name).startswith(f"{one}.")]
-        if not known:
+        matching = [
+            capability
+            for capability in CAPABILITIES
+            if name == capability or str(name).startswith(f"{capability}.")
+        ]
+        if not matching:
             raise ScenarioError(unknown("capability", str(name), list(CAPABILITIES)))
-        found[max(known, key=len)] = None
-    return tuple(found)
+        needs[max(matching, key=len)] = None
+    return tuple(needs)
 
 
 def read_backends(text: str) -> list[str]:
-    """`sim,process`. Raises `ScenarioError`."""
+    """Parse `sim,process`. Raises `ScenarioError`."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in BACKENDS:
@@ -149,14 +157,14 @@ def read_backends(text: str) -> list[str]:
 def _check(wishes: Wishes) -> None:
     if wishes.failover not in (True, False, "auto"):
         raise ScenarioError(f"rocketbed(failover={wishes.failover!r}): True, False or 'auto'")
-    for one in fields(Wishes):
-        value = getattr(wishes, one.name)
-        allowed = get_args(one.type) if get_origin(one.type) is Literal else ()
+    for field in fields(Wishes):
+        value = getattr(wishes, field.name)
+        allowed = get_args(field.type) if get_origin(field.type) is Literal else ()
         if allowed and value not in allowed:
             words = ", ".join(allowed)
-            raise ScenarioError(f"rocketbed({one.name}={value!r}): must be one of {words}")
-        if one.type is int and (not isinstance(value, int) or isinstance(value, bool)):
-            raise ScenarioError(f"rocketbed({one.name}={value!r}): must be an integer")
+            raise ScenarioError(f"rocketbed({field.name}={value!r}): must be one of {words}")
+        if field.type is int and (not isinstance(value, int) or isinstance(value, bool)):
+            raise ScenarioError(f"rocketbed({field.name}={value!r}): must be an integer")
     seeds = wishes.seeds if isinstance(wishes.seeds, Mapping) else {"sim": wishes.seeds}
     for backend, count in seeds.items():
         if backend not in BACKENDS:
@@ -165,7 +173,7 @@ def _check(wishes: Wishes) -> None:
     wishes.plan("check", 1)
 
 
-def check_count(what: str, count: object) -> None:
-    """Raises `ScenarioError` for a number of seeds that is none."""
+def check_count(option: str, count: object) -> None:
+    """Raise `ScenarioError` unless the value is a number of seeds."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ScenarioError(f"{what}: must be an integer, at least 1")
+        raise ScenarioError(f"{option}: must be an integer, at least 1")
