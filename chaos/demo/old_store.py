@@ -32,7 +32,7 @@ class DemoError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OldMessage:
-    """One message that was stored before the trial."""
+    """Message that was stored before the trial."""
 
     physical: int
     size: int

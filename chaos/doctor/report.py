@@ -1,4 +1,4 @@
-"""Which faults this machine can make: each is tried for real, in about a second all together.
+"""Faults that this machine can make: each is tried for real, in about a second all together.
 
     for row in doctor_rows(): ...      print(render_table(rows))      print(render_json(rows))
 
@@ -39,7 +39,7 @@ PROBES: Final[dict[str, ProbeFunction]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """One ability of a machine, or why it is missing."""
+    """Ability of a machine, or why it is missing."""
 
     name: str
     """Such as `disk.powercut.kernel`."""

@@ -1,9 +1,9 @@
 """Episodes for groups with automatic failover.
 
-The operator promotes nobody. A machine's directory is not damaged, and its disk does not lie, since
-the policy `fsync` depends on what a disk reports as synced. Under the policy `memory` only one
-machine at a time loses its power, and under either a directory is lost only while another machine
-that may lead is up (`Actions` sees to that), or there would be nobody to elect (replication.md
+The operator makes no promotion. A machine's directory is not damaged, and its disk does not lie,
+since the policy `fsync` depends on what a disk reports as synced. Under the policy `memory` only
+one machine at a time loses its power, and under either a directory is lost only while another
+machine that may lead is up (`Actions` sees to that), or no node could be elected (replication.md
 7.7).
 """
 
@@ -100,7 +100,7 @@ def partition(maker: Maker) -> Episode:
 
 
 def lost_packets(maker: Maker) -> Episode:
-    """So much packet loss that connections are given up and replaced repeatedly; packets of an old
+    """Packet loss so high that connections are given up and replaced repeatedly; packets of an old
     connection may arrive after those of the next one, even after it has ended."""
     length = maker.seconds(1.0, 4.0)
     step = f"link leader{maker.group()} -> others loss 70% for {show_duration(length)}"

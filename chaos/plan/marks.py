@@ -10,7 +10,7 @@ MARKS: Final[Mapping[str, str]] = {
     "store.abort_created": "from here on an unclean shutdown is detected",
     "store.recovery_scan": "queues and index are at the mark, the log after it is to be read",
     "store.recovery_cut": "the log's torn tail is saved and about to be truncated",
-    "store.recovery_finished": "all is dispatched and the mark stands at the end",
+    "store.recovery_finished": "all is dispatched and the mark is at the end",
     "store.segment_made": "a log segment was created by the write that needed it",
     "store.segment_made_ahead": "a log segment was created ahead of need",
     "store.queue_made": "a queue received its first message",

@@ -81,7 +81,7 @@ Trigger = At | After | Every | When
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One fault or operation, and when it is due."""
+    """Fault or operation, and when it is due."""
 
     trigger: Trigger
     verb: str

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Table:
-    """One table, its place in the file, and the keys that were read."""
+    """Table of a file, with its place and the keys that were read."""
 
     def __init__(self, values: object, place: str) -> None:
         self.place = place

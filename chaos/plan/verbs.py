@@ -56,7 +56,7 @@ class Verb:
     """Form of the steps with a verb."""
 
     needs: str = ""
-    """Capability; empty if every backend has it."""
+    """Capability; empty if no backend lacks it."""
     takes: Mapping[str, Parse | None] = field(default_factory=dict)
     """Words after the target: a word alone (None), or a word and its value."""
     word_needs: Mapping[str, str] = field(default_factory=dict)

@@ -140,7 +140,7 @@ class AsyncioConsumer(Far[TopicConsumer]):
 
     @property
     def messages(self) -> list[Received]:
-        """All messages that were read, in order."""
+        """Messages that were read so far, in order."""
         return self.inner.messages
 
     @property

@@ -47,7 +47,7 @@ class StageThread:
         self._ready = threading.Event()
         self._is_over = False
         self.token: trio.lowlevel.TrioToken | None = None
-        """Token of the cluster's loop; None if there is none."""
+        """Token of the cluster's loop; None while it does not run."""
         self._over: trio.Event | None = None
         self._ended: tuple[RunResult, BaseException | None] | None = None
         self._broken: BaseException | None = None

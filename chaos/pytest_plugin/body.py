@@ -1,4 +1,4 @@
-"""One run of a test's body, in the process that was forked for it: with fixtures, and a budget.
+"""Run of a test's body, in the process that was forked for it: with fixtures, and a budget.
 
 Over its budget the run is ended, with the place where the test hung; the alarm rings in the main
 thread. A simulation is left at once, since it has nothing outside its process. Real processes are

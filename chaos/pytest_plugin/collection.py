@@ -74,8 +74,8 @@ def is_async(item: Any) -> bool:
 
 
 def runs_on(item: Any, anyio_backend: Any = None) -> RunsOn:
-    """Return what a test is to run on; `anyio_backend` is the value of that fixture, if the test
-    has it."""
+    """Return what a test is to run on; `anyio_backend` is the value of that fixture, if the
+    test uses it."""
     if not is_async(item):
         return "nothing"
     if anyio_backend is not None:

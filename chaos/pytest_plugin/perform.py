@@ -1,4 +1,4 @@
-"""One run of one test in this very process, from set-up to outcome.
+"""Run of a test in this very process, from set-up to outcome.
 
 A signal that ends the process first ends what was started.
 """

@@ -51,7 +51,7 @@ RESULT: Final = pytest.StashKey[RunResult]()
 STORY: Final = pytest.StashKey[list[str]]()
 NOTES: Final = pytest.StashKey[list[str]]()
 SHRUNK: Final = pytest.StashKey[set[str]]()
-"""Tests of which a failure was shrunk already: one of each is enough."""
+"""Tests with a shrunk failure: one of each is enough."""
 PLAIN: Final = (ChecksFailed, ClusterFailed, BudgetSpent)
 """Errors whose text is complete: a traceback would only show our own code."""
 TOLD: Final = (TestingError, ScenarioError, *ClientFailure)

@@ -1,4 +1,4 @@
-"""One run of a test: its specification, its script, its result.
+"""Run of a test: its specification, its script, its result.
 
 Only `RunSpec` and `RunResult` pass between two processes; a `Script` is the test for its stage: a
 body to perform, its requests, and the outcome.
@@ -31,7 +31,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One run of one test: backend, cluster; the seed is the plan's."""
+    """Run of a test: backend, cluster; the seed is the plan's."""
 
     test: str
     """The test's node id without the part in brackets: `tests/test_orders.py::test_failover`."""

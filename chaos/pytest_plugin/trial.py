@@ -1,4 +1,4 @@
-"""One test at one backend and seed: its fixtures, and its run.
+"""Trial of a test at one backend and seed: its fixtures, and its run.
 
 The fixtures' values are made in pytest's process and bound to a cluster in the process of the run:
 an object in a plain fixture of the user is the same object there.

@@ -1,4 +1,4 @@
-"""What a test asks for with its mark: the cluster, how many seeds, who promotes.
+"""Requests of a test's mark: the cluster, the number of seeds, promotion by an operator.
 
     @pytest.mark.rocketbed(brokers=3, flush="sync", repl="sync", seeds=20)
 
@@ -110,7 +110,7 @@ def read_wishes(marks: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> W
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value as a plan has it: sizes and times may be texts, settings numbers and
+    """Convert a value for a plan: sizes and times may be texts, settings numbers and
     booleans."""
     if name == "segment" and isinstance(value, str):
         return parse_size(value)

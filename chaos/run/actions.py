@@ -310,8 +310,10 @@ class Actions:
 
     async def _isolate(self, step: Step, names: list[str]) -> Done:
         everybody = [*machine_names(self._plan), "harness"]
-        others = [name for name in everybody if name not in names]
-        return await self._on_links(step, names, [], both_ways(names, others), LinkState(cut=True))
+        remaining = [name for name in everybody if name not in names]
+        return await self._on_links(
+            step, names, [], both_ways(names, remaining), LinkState(cut=True)
+        )
 
     async def _link(self, step: Step, names: list[str]) -> Done:
         second = await self._resolver.names(step.second, excluded=names)
@@ -336,9 +338,9 @@ class Actions:
         pause = step.words.get("over", 4.0) / (2 * len(names))
         order = self._random.sample(names, len(names))
         effects: dict[str, Effect] = {}
-        others = [name for name in machine_names(self._plan) if name not in self._programs]
+        servers = [name for name in machine_names(self._plan) if name not in self._programs]
         for name in order:
-            effect = Effect(dict.fromkeys(both_ways([name], others), LinkState(cut=True)))
+            effect = Effect(dict.fromkeys(both_ways([name], servers), LinkState(cut=True)))
             effects[name] = effect
             await self.effects.begin(effect)
             await trio.sleep(pause)
@@ -466,13 +468,13 @@ class Actions:
     def _undone_in_the_end(self, undo: Undo) -> Undo:
         """Return the same undoing, which `mend` calls if nothing did before."""
 
-        async def once() -> None:
-            if once in self._lasting:
-                self._lasting.remove(once)
+        async def undo_once() -> None:
+            if undo_once in self._lasting:
+                self._lasting.remove(undo_once)
                 await undo()
 
-        self._lasting.append(once)
-        return once
+        self._lasting.append(undo_once)
+        return undo_once
 
 
 def _each(names: list[str], action: Callable[[str], Awaitable[None]]) -> Undo:

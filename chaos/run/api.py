@@ -193,8 +193,8 @@ class Backend(Protocol):
         """Return a node's report of damage to its log since its last start; empty for none."""
 
     def refuses(self, name: str) -> str:
-        """Return why a slave follows nobody until its directory is emptied, in its own words; empty
-        if it does not report that."""
+        """Return why a slave follows no master until its directory is emptied, in its own words;
+        empty if it does not report that."""
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         """Set one direction between two machines (nodes, nameservers, clients, `harness`)."""
@@ -215,7 +215,7 @@ class Backend(Protocol):
         """Return a node's sample; None if it does not answer."""
 
     async def elected(self, group: str) -> Elected | None:
-        """Return the master of a group according to its controller; None if there is none, or no
+        """Return the master of a group according to its controller; None without a master or an
         answer."""
 
     async def has_spare(self, node: str) -> bool:

@@ -87,7 +87,7 @@ class Company:
 
 
 class Conductor:
-    """One run. `record` is complete when `run` returns."""
+    """Conductor of one run. `record` is complete when `run` returns."""
 
     def __init__(self, plan: Plan, backend: Backend, company: Company) -> None:
         self.plan = plan

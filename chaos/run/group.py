@@ -62,7 +62,7 @@ def follows(plan: Plan, place: int) -> bool:
 
 @dataclass(slots=True)
 class Member:
-    """One consumer of a group: the program of a client's machine."""
+    """Consumer of a group: the program of a client's machine."""
 
     reading: Reading
     group: Group
@@ -102,7 +102,7 @@ class Member:
                 messages = await consumer.poll(timeout_s=1.0)
                 for message in messages:
                     reading.note(
-                        Function.DELIVER, self._process, message, self.group.number, asked=-1
+                        Function.DELIVER, self._process, message, self.group.number, asked_offset=-1
                     )
                 polls += 1
                 is_behind = not messages and consumer.positions() != committed

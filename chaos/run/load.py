@@ -156,7 +156,7 @@ async def come_and_go(
 
 
 class _Item(NamedTuple):
-    """One message to be sent, except for its writer."""
+    """Message to be sent, except for its writer."""
 
     size: int
     tag: str

@@ -86,7 +86,7 @@ class Members:
         return number
 
     def at(self, address: Address) -> str | None:
-        """Return the node at a client address, None if there is none."""
+        """Return the node at a client address, None for an unknown address."""
         return next((node for node in self.members if self.backend.address(node) == address), None)
 
     @property
@@ -158,7 +158,7 @@ class Members:
             await self.backend.election()
 
     async def _look_at_election(self, group: str) -> str | None:
-        """Return the elected master, None if there is none. A change of master is recorded."""
+        """Return the elected master, None before an election. A change of master is recorded."""
         elected = await self.backend.elected(group)
         if elected is None:
             return None

@@ -61,7 +61,9 @@ class Reading:
     committed: dict[int, dict[MessageQueue, int]] = field(default_factory=dict)
     """Process of a member -> its positions at its last commit."""
 
-    def note_pull(self, process: int, queue: MessageQueue, asked: int, pulled: Pulled) -> None:
+    def note_pull(
+        self, process: int, queue: MessageQueue, asked_offset: int, pulled: Pulled
+    ) -> None:
         """Record a pull and its messages, with the node that answered."""
         node = self.place(pulled.address) or queue.broker_name
         pull = self.history.begin(
@@ -76,11 +78,11 @@ class Reading:
         pull.finish(
             Outcome.OK,
             status=pulled.status.value,
-            queue_offset=asked,
+            queue_offset=asked_offset,
             physical_offset=pulled.next_offset,
         )
         for message in pulled.messages:
-            self.note(Function.GOT, process, message, pull.row.number, asked, node)
+            self.note(Function.GOT, process, message, pull.row.number, asked_offset, node)
 
     def note(
         self,
@@ -88,7 +90,7 @@ class Reading:
         process: int,
         message: Received,
         operation: int,
-        asked: int,
+        asked_offset: int,
         node: str | None = None,
     ) -> None:
         """Record a message; without a node the row names the group of brokers."""
@@ -101,7 +103,7 @@ class Reading:
             value=UNKNOWN if writer is None else writer.value,
             operation=operation,
             queue_offset=message.queue_offset,
-            physical_offset=asked,
+            physical_offset=asked_offset,
             length=len(message.body),
             node=node or message.queue.broker_name,
             body_crc=body_crc(message.body),

@@ -71,7 +71,7 @@ class Repairs:
         return sample is not None and sample.is_master and is_whole
 
     async def _is_sick(self, name: str) -> bool:
-        """Return whether a node reports damage, or is a damaged slave that follows nobody: a log
+        """Return whether a node reports damage, or is a damaged slave that follows no master: a log
         that differs from its master's is refused, without any other report."""
         if self._backend.reported(name) or name not in self._nodes.damaged:
             return bool(self._backend.reported(name))

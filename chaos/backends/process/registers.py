@@ -20,7 +20,7 @@ SPOILT: Final = 4096
 
 
 class RegisterFile:
-    """One file, and its copies beside it."""
+    """Register file, with its copies beside it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""One plan on real processes: from a seed to a run directory."""
+"""Run of a plan on real processes: from a seed to a run directory."""
 
 import errno
 import os

@@ -84,7 +84,7 @@ class Software(ABC):
 
     @abstractmethod
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
-        """Return the node's report of its recovery; None if there is none yet."""
+        """Return the node's report of its recovery; None before that."""
 
     @abstractmethod
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
@@ -95,8 +95,8 @@ class Software(ABC):
         return ()
 
     def refuses(self, log: bytes) -> str:
-        """Return why, in its own words, it follows nobody until its directory is emptied; empty if
-        it does not report that."""
+        """Return why, in its own words, it follows no master until its directory is emptied; empty
+        if it does not report that."""
         return ""
 
     def expired(self, log: bytes) -> Sequence[int]:

@@ -44,7 +44,7 @@ class Watcher:
     _reports: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """Log events and texts of the latest start."""
     _refusals: dict[str, str] = field(default_factory=dict)
-    """Why the latest start follows nobody until it is emptied."""
+    """Why the latest start follows no master until it is emptied."""
     _expired: dict[str, int] = field(default_factory=dict)
     """Number of segments that the latest start was seen to delete."""
     _counts: dict[str, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Watcher:
         self._handled.pop(process).set()
 
     def blame(self, process: Launched, cause: str, *, first: bool = False) -> None:
-        """Announce the cause of its end; with `first` only if there is none yet."""
+        """Announce the cause of its end; with `first` only if it has no cause yet."""
         if not first or process not in self._causes:
             self._causes[process] = cause
 

@@ -105,7 +105,7 @@ class SimBackend:
         self._configs: dict[str, NodeConfig] = {}
         self._armed: dict[str, CrashPoint] = {}
         """Crash points of nodes that are down, for their next start."""
-        self._weather = simulation.network.weather
+        self._usual_link = simulation.network.weather
         self._led = trio.Event()
         """Set when a node reports that it leads."""
         simulation.on_end.append(self._process_ended)
@@ -257,7 +257,7 @@ class SimBackend:
         """Start a second process on a running node's store, an operator's error (T13, S18).
 
         Two processes on one directory are not modelled. But the second one has to give up before it
-        changes anything, so it is enough to give it the directory as it is now, with the lock held
+        changes anything, so it is enough to give it a copy of the directory, with the lock held
         by another: any change in its own copy would have been one under the first process.
         """
         simulation = self.simulation
@@ -301,8 +301,8 @@ class SimBackend:
             self.simulation.host(name)
         link = network.between(source, target)
         link.cut = state.cut
-        link.latency_ns = self._weather.latency_ns + int(state.delay_s * SECOND)
-        link.jitter_ns = self._weather.jitter_ns + int(state.jitter_s * SECOND)
+        link.latency_ns = self._usual_link.latency_ns + int(state.delay_s * SECOND)
+        link.jitter_ns = self._usual_link.jitter_ns + int(state.jitter_s * SECOND)
         link.loss = state.loss
         link.rate = state.rate
         await self._act(partial(network.changed, source, target))

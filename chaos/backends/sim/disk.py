@@ -286,7 +286,7 @@ class SimDisk:
         if self.crash_kind == "power":
             self.power_cut(self.crash_mode)
         else:
-            self.fate.die("kill")  # the cache stays as it is
+            self.fate.die("kill")  # the cache survives
         return SimKilled(f"crash point {self.events}")
 
     def _change(self, change: Change) -> None:

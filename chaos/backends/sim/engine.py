@@ -1,4 +1,4 @@
-"""One trio run loop for each simulated node, stepped by hand.
+"""Trio run loops, one for each simulated node, stepped by hand.
 
 A loop that is never stepped again is a process after SIGKILL: no `finally` has run. That needs
 trio's internals: the generator under `trio.lowlevel.start_guest_run`, fed with empty lists of I/O
@@ -176,7 +176,7 @@ class NodeLoop:
 
 @contextmanager
 def _context(inner: dict[str, object]) -> Iterator[None]:
-    """Swap trio's idea of which loop is running in this thread.
+    """Swap trio's idea of the loop that is running in this thread.
 
     Without the swap two nodes would schedule tasks on each other's loop; without the way back the
     harness would. A loop's first step also installs hooks for async generators in the thread.

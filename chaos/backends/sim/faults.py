@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(slots=True, kw_only=True)
 class SimFault:
-    """One rule. It counts down as it fires, so it belongs to one disk."""
+    """Fault of a disk. It counts down as it fires, so it belongs to one disk."""
 
     operation: str
     """An event's kind (`write`, `sync`, `create`, `rename`, ...), or `read`; `*` is any of them."""

@@ -40,7 +40,7 @@ class Generation:
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """One file's bytes. Offsets and lengths in bytes."""
+    """Bytes of a file. Offsets and lengths in bytes."""
 
     data: bytearray = field(default_factory=bytearray)
     length: int = 0

@@ -31,7 +31,7 @@ class Shelf:
         self.holder = ""
         self.renewed = 0.0
         self.silent = False
-        """True if it answers nobody."""
+        """True while it does not answer."""
         self.on_swap: list[Callable[[], None]] = []
         """Called after each swap, before the caller knows of it."""
 
@@ -46,7 +46,7 @@ class Shelf:
 
 
 class MemoryCas:
-    """One controller's access to it."""
+    """Access of a controller to the store."""
 
     def __init__(self, world: World, shelf: Shelf, delay_s: float = 0.005) -> None:
         self._world = world

@@ -70,7 +70,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """One change of names that waits for its directory to be synced."""
+    """Change of names that waits for its directory to be synced."""
 
     kind: str
     """create, unlink, rename, mkdir or rmdir."""

@@ -32,7 +32,7 @@ FIRST_EPHEMERAL_PORT = 32_768
 
 @dataclass(slots=True, kw_only=True)
 class Link:
-    """One direction between two hosts."""
+    """Direction between two hosts."""
 
     latency_ns: int = 100 * MICROSECOND
     jitter_ns: int = 100 * MICROSECOND
@@ -46,7 +46,7 @@ class Link:
 
 
 class Network:
-    """All links, listeners and connections of a simulation."""
+    """Links, listeners and connections of a simulation."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Parking:
-    """Room for one parked task. `wake` does nothing if there is none."""
+    """Room for one parked task. `wake` does nothing without one."""
 
     __slots__ = ("_process", "_task")
 

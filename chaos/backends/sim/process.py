@@ -69,7 +69,7 @@ class SimHost:
 
 
 class SimProcess:
-    """One incarnation: a loop and a world, with a common process state (`Fate`)."""
+    """Incarnation of a process: a loop and a world, with a common process state (`Fate`)."""
 
     def __init__(self, host: SimHost, main: Main, arguments: tuple[object, ...]) -> None:
         simulation = host.simulation

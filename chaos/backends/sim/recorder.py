@@ -66,7 +66,7 @@ class Recorder:
         self._reports: dict[str, str] = {}
         """Reports of damage by nodes since their last start, or when they refused to start."""
         self._refusals: dict[str, str] = {}
-        """Why slaves follow nobody until they are emptied, as reported since then."""
+        """Why slaves follow no master until they are emptied, as reported since then."""
         self._roles: dict[str, str] = {}
         self._coverage = Coverage(simulation, self._roles)
         simulation.on_disk.append(self._saw_disk)

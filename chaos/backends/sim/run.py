@@ -1,4 +1,4 @@
-"""One plan in one simulation: from a seed to a run directory."""
+"""Run of a plan in a simulation: from a seed to a run directory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ def run_in_simulation(
     """
     simulation = Simulation(f"{plan.name}/{plan.seed}", keep_trace=keep_trace)
     with simulation:
-        _make_weather(plan, simulation)
+        _set_background_faults(plan, simulation)
         with HistoryWriter(directory / HISTORY_FILE, lambda: simulation.timeline.now) as history:
 
             async def main(world: World) -> RunRecord:
@@ -47,7 +47,7 @@ def run_in_simulation(
     return record, simulation
 
 
-def _make_weather(plan: Plan, simulation: Simulation) -> None:
+def _set_background_faults(plan: Plan, simulation: Simulation) -> None:
     weather = plan.weather
     link = simulation.network.weather
     link.latency_ns = int(weather.link_ms * MILLISECOND)

@@ -1,4 +1,4 @@
-"""One node alone: run it to an end or to a crash point, look at its disk, start it again.
+"""Run a single node to its end or a crash point, look at its disk, start it again.
 
     whole = run_solo(workload)
     for event in range(1, whole.events + 1):

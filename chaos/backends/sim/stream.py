@@ -19,7 +19,7 @@ RECEIVE_SIZE = 65_536
 
 
 class SimStream(trio.abc.HalfCloseableStream):
-    """One end of a connection: TCP as programs see it."""
+    """End of a connection: TCP as programs see it."""
 
     def __init__(
         self, network: Network, process: "SimProcess", local: Address, peer: Address

@@ -1,4 +1,4 @@
-"""What the preloaded shim reads and writes: rules, trace of syncs, table of written ends.
+"""Files of the preloaded shim: rules, trace of syncs, table of written ends.
 
 The other half of this format is `shim.c`. A rule is one line:
 
@@ -37,7 +37,7 @@ RULES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskRule:
-    """One fault: which operation, on which file, when, and what happens.
+    """Fault: which operation, on which file, when, and what happens.
 
     `error` fails with `error`; `lose` returns success and does nothing (a sync); `delay` waits
     `delay_ms` first; `crash` dies before the operation happens.

@@ -34,7 +34,7 @@ FILL_STEP_MIN: Final = 4096
 
 
 class Volume:
-    """One file system. Made by `create`; states: mounted, cut, unmounted, destroyed."""
+    """File system of one node. Made by `create`; states: mounted, cut, unmounted, destroyed."""
 
     def __init__(self, run: Ledger, directory: Path, commit_s: int) -> None:
         self.image = directory / "volume.img"
@@ -88,7 +88,7 @@ class Volume:
     # --- power
 
     def power_cut(self) -> None:
-        """Stop the device as it is. Kill the node next, then `remount`.
+        """Stop the device at once. Kill the node next, then `remount`.
 
         A process that still writes gets EIO. Raises `HostError`.
         """

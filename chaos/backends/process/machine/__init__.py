@@ -1,1 +1,1 @@
-"""One node's machine: its directory or volume, clock, processor and memory limits."""
+"""Machine of a node: its directory or volume, clock, processor and memory limits."""

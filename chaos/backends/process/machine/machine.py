@@ -101,7 +101,7 @@ class Machine:
         return (self.directory if self.volume is None else self.volume.path) / "store"
 
     def lacks(self, capability: str) -> str | None:
-        """Return why it lacks a capability; None if it has it."""
+        """Return why it lacks a capability; None if it does not."""
         parts = {
             "proc.cpu": self._run,
             "disk.powercut": self.volume,
@@ -191,7 +191,7 @@ class Machine:
         await trio.to_thread.run_sync(lambda: shutil.rmtree(self.store, ignore_errors=True))
 
     def copy_store(self, target: Path) -> None:
-        """Copy the store without holes. Raises `FileNotFoundError` if there is none."""
+        """Copy the store without holes. Raises `FileNotFoundError` without a store."""
         if not self.store.exists():
             raise FileNotFoundError(self.store)
         target.parent.mkdir(parents=True, exist_ok=True)

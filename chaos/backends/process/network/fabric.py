@@ -2,7 +2,7 @@
 
 Three kinds, best first: `SwitchFabric` (own network namespaces, every packet through our switch),
 `ProxyFabric` (an address of 127.0.0.0/8 for each machine, a TCP proxy between), `PlainFabric`
-(loopback as it is, no faults).
+(bare loopback, no faults).
 """
 
 from abc import ABC, abstractmethod

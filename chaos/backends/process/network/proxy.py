@@ -36,7 +36,7 @@ End = Literal["fin", "reset"]
 
 
 class Link:
-    """One direction between two machines."""
+    """Direction between two machines."""
 
     def __init__(self, random: Random) -> None:
         self.state = HEALTHY
@@ -90,7 +90,7 @@ class ProxyMachine:
 
 @dataclass(eq=False, slots=True)
 class Flow:
-    """One direction of one connection."""
+    """Direction of a connection."""
 
     link: Link
     reading: trio.socket.SocketType
@@ -179,7 +179,7 @@ class Flow:
 
 @dataclass(eq=False, slots=True)
 class Crossing:
-    """One connection, from the client's machine to the server's."""
+    """Connection from the client's machine to the server's."""
 
     near: trio.socket.SocketType
     """Socket accepted from the client."""

@@ -43,7 +43,7 @@ from rocketbed.world.sockets import (
 CLAIM_PORT: Final = 20_127
 """The process that listens here on 127.R.0.254 owns R."""
 LOOK_S: Final = 0.02
-"""Pause between two checks of which servers listen."""
+"""Pause between two checks whether servers listen."""
 _STANDS_FOR: Final = "a proxy sees no packets: choose --net switch"
 
 

@@ -42,7 +42,7 @@ def missing_for_switch() -> str | None:
 
 
 class SwitchFabric(Fabric):
-    """All faults of the network between machines. An async context manager."""
+    """Network between machines, with all its faults. An async context manager."""
 
     name = "switch"
 

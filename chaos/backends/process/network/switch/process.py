@@ -46,7 +46,7 @@ UnderWay = tuple[float, int, Port, Port, Path, bytes]
 
 
 class Switch:
-    """All ports, and packets under way."""
+    """Switch with its ports and the packets under way."""
 
     def __init__(self, seed: str) -> None:
         self.ports: dict[str, Port] = {}

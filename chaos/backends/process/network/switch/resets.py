@@ -99,7 +99,7 @@ class Resets:
 
 
 class End(NamedTuple):
-    """One end of a connection, and its peer. Addresses as 4 bytes."""
+    """End of a connection, and its peer. Addresses as 4 bytes."""
 
     address: bytes
     port: int

@@ -19,7 +19,7 @@ HELD_MAX: Final = 4096
 
 
 class Path:
-    """One direction: its state, its random stream, and its packets under way."""
+    """Direction between two machines: its state, its random stream, and its packets under way."""
 
     def __init__(self, random: Random) -> None:
         self.state = HEALTHY
@@ -86,7 +86,7 @@ class Path:
 
 @dataclass(eq=False, slots=True)
 class Port:
-    """A machine's place at the switch."""
+    """A machine's port at the switch."""
 
     name: str
     address: bytes
