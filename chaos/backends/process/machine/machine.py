@@ -56,8 +56,8 @@ class Machine:
         *,
         wall_rate: int = 1,
     ) -> None:
-        """`directory` will hold the store. With `run`, the capabilities `wanted` get their parts,
-        as far as they are available. `wall_rate` as in `Weather`, for a clock that can be moved."""
+        """`directory` will hold the store. With `run`, the `capabilities` get their parts, as
+        far as they are available. `wall_rate` as in `Weather`, for a clock that can be moved."""
         self.directory = directory
         self.marks = Marks(directory)
         self.volume: Volume | None = None
