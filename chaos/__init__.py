@@ -1,1 +1,1 @@
-"""The testbed: simulation, real processes, histories, checkers, the trial."""
+"""The testbed: plans, runs, backends, evidence, checks, reports, and the search for failures."""

@@ -29,8 +29,10 @@ SEEDS_END: Final = 10**9
 SWARM_SEEDS: Final = 8
 FAILOVER_SEEDS: Final = 4
 SCENARIO_SEEDS: Final = 2
-JOB_S: Final = 600.0
-"""The longest that one job may take; then it hangs, which is a finding."""
+JOB_S: Final = 300.0
+"""The longest that one job may take; a longer one hangs, which is a finding."""
+CUT_OFF: Final = -1
+"""Exit code of a job that the end of the time cut off."""
 STOP_S: Final = 20.0
 ROCKETBED: Final = (sys.executable, "-P", "-m", "rocketbed")
 
@@ -44,7 +46,7 @@ class Job:
 
 
 def jobs(out: Path) -> Iterator[Job]:
-    """Yields jobs without end, a kind after the other."""
+    """Yield jobs without end, one of each kind in turn."""
     random = SystemRandom()
     properties = sorted(path.relative_to(ROOT) for path in ROOT.glob("tests/property/test_*.py"))
     scenarios = [one.name for one in all_scenarios() if one.name not in (SWARM, ELECTED)]
@@ -86,8 +88,9 @@ def fuzz(seconds: float, out: Path) -> None:
             break
         code = run(job, out, min(JOB_S, until - time.monotonic() + STOP_S))
         done += 1
-        click.echo(f"{job.name}: {'nothing found' if not code else f'exit {code}'}")
-        if code:
+        text = {0: "nothing found", CUT_OFF: "cut off"}.get(code, f"exit {code}")
+        click.echo(f"{job.name}: {text}")
+        if code not in (0, CUT_OFF):
             results.append(f"{job.name}: exit {code}, {out / job.name}.txt")
     click.echo(f"{done} jobs in {seconds:.0f} s; {len(results)} found something")
     for line in results:
@@ -97,8 +100,8 @@ def fuzz(seconds: float, out: Path) -> None:
 def run(job: Job, out: Path, timeout_s: float) -> int:
     """Run a job in a process group of its own, and return its exit code.
 
-    Its output is kept if that is not 0. A job at the end of the time is stopped and counts as 0;
-    one that takes `JOB_S` counts as a hang.
+    Its output is kept if that is not 0. A job that takes `JOB_S` counts as a hang; one that the end
+    of the time cuts off gives `CUT_OFF`.
     """
     log = out / f"{job.name}.txt"
     environment = os.environ | {"ROCKETBED_HYPOTHESIS": "fuzz"}
@@ -116,7 +119,7 @@ def run(job: Job, out: Path, timeout_s: float) -> int:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             stop(process)
-            code = 124 if timeout_s >= JOB_S else 0
+            code = 124 if timeout_s >= JOB_S else CUT_OFF
         except BaseException:
             stop(process)
             raise
