@@ -13,7 +13,7 @@ from rocketbed.pipeline.report import Report
 if TYPE_CHECKING:
     from rocketbed.pipeline.files.splits import Replica
     from rocketbed.pipeline.streams.queues import QueueLog
-    from rocketbed.pipeline.wire.cluster import Seen
+    from rocketbed.pipeline.wire.cluster import QueueSnapshot
 
 REST_MS: Final = 4000
 """So long, at most, is asked at the end what was not read."""
@@ -125,7 +125,7 @@ def live_log(settings: JobSettings, topics: Sequence[str], **given: str) -> "Ite
 
 
 def note_queues(
-    report: Report, settings: JobSettings, seen: "Seen", *, longest: bool = False
+    report: Report, settings: JobSettings, seen: "QueueSnapshot", *, longest: bool = False
 ) -> None:
     """Enter in the report which queues of a live cluster are read, and what of them is not, unless
     what any member has is."""
@@ -140,7 +140,7 @@ def note_queues(
     )
 
 
-def note_unread(report: Report, seen: "Seen", *, longest: bool = False) -> None:
+def note_unread(report: Report, seen: "QueueSnapshot", *, longest: bool = False) -> None:
     """Enter in the report what of queues is not read, unless what any member has is, and which
     members did not answer."""
     from rocketbed.pipeline.wire.cluster import left_out, unanswered
@@ -178,7 +178,7 @@ def sources_now(
 
 def queues_now(
     settings: JobSettings, report: Report, topics: Sequence[str], *, longest: bool = False
-) -> "Seen":
+) -> "QueueSnapshot":
     """The queues of a live cluster, noted. Raises `PipelineError`, `WrongUsage`."""
     with live_log(settings, topics) as log:
         seen = log.look()

@@ -1,10 +1,9 @@
-"""A stream over store directories: stretches of each broker's log, from any of its replicas.
+"""A stream over store directories: stretches of each broker's log, read from any replica.
 
 The engine writes the end of a batch into the checkpoint before the batch runs and plans the same
-stretch again after a crash. What lies below the confirmed end is the same on every replica and does
-not change, and which records a stretch has depends on nothing but its bytes; so a batch that is run
-again has the same rows, on whichever replica. Ends stand at the end of a record: a batch never
-begins inside one.
+stretch again after a crash. Below the confirmed end all replicas have the same bytes and never
+change them, and the records of a stretch depend only on its bytes; so a batch that is run again has
+the same rows, from any replica. A batch ends at the end of a record, so none begins inside one.
 """
 
 import logging
@@ -73,8 +72,8 @@ COUNTED_MAX: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A close look that found nothing new."""
+class _CloseLook:
+    """A close look at a replica that had nothing new."""
 
     mark: Mark
     view: View
@@ -83,11 +82,11 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """What one task of a micro-batch reads."""
+    """Share of a micro-batch that one task reads."""
 
     split: Split
-    others: tuple[Replica, ...]
-    """Replicas that hold the same bytes, for when the first one fails."""
+    fallbacks: tuple[Replica, ...]
+    """Replicas that hold the same bytes, to read from if the first one fails."""
 
 
 class PhysicalLog:
@@ -103,27 +102,27 @@ class PhysicalLog:
         self._topics = Topics(options.topics, None if pattern is None else pattern.pattern)
         self._target: dict[str, int] | None = None
         self.newest: StreamOffset | None = None
-        """Where logs ended when the last batch was planned."""
+        """Ends of all logs when the last batch was planned."""
         self._held_up: dict[str, float] = {}
-        self._seen: dict[Replica, _Seen] = {}
+        self._close_looks: dict[Replica, _CloseLook] = {}
         self._suspect: dict[Replica, Behind] = {}
-        """What stood behind the log's end at the last close look."""
-        self._told: dict[Replica, str] = {}
-        """What was told of what stands behind the log's end."""
+        """Bytes after the log's end, as the last close look saw them."""
+        self._reported: dict[Replica, str] = {}
+        """Last warning about bytes after the log's end."""
 
     def close(self) -> None:
-        """Nothing stays open between batches."""
+        """Do nothing: no file stays open between batches."""
 
     # --- offsets
 
     def initial(self) -> StreamOffset:
-        """Where a stream without a checkpoint begins. Raises `StreamError`."""
+        """Return the offset of a stream without a checkpoint. Raises `StreamError`."""
         starting = parse_offsets(self.options.starting_offsets, PHYSICAL)
         if isinstance(starting, StreamOffset):
             advice = "name brokers as the option path does (broker=root)"
             check_names(starting.marks, set(self._brokers), "startingOffsets", advice)
             return self._offset(
-                {name: self._given(name, mark) for name, mark in starting.marks.items()}
+                {name: self._starting_mark(name, mark) for name, mark in starting.marks.items()}
             )
         if self.options.starting_timestamp is not None:
             places = {name: self._patiently(name, self._since) for name in self._brokers}
@@ -138,7 +137,8 @@ class PhysicalLog:
         return StreamOffset(PHYSICAL, marks, self._topics)
 
     def _check(self, offset: StreamOffset) -> None:
-        """That one of the checkpoint is of these logs and topics. Raises `StreamError`."""
+        """Refuse an offset of the checkpoint that is of other logs or topics. Raises
+        `StreamError`."""
         advice = (
             "it belongs to another cluster or another set of brokers; give each stream its own"
             " checkpointLocation"
@@ -147,11 +147,12 @@ class PhysicalLog:
         check_topics(offset.topics, self._topics)
 
     def ends(self) -> dict[str, int]:
-        """What every replica of each broker holds now. Raises `StreamError` after the limit."""
+        """Return by broker the end that all of its replicas hold now. Raises `StreamError` after
+        the limit."""
         return {name: self._patiently(name, self._end) for name in self._brokers}
 
     def freeze(self) -> None:
-        """From now on nothing behind the present ends is given (`Trigger.AvailableNow`)."""
+        """Make the present ends the last that any batch reads to (`Trigger.AvailableNow`)."""
         target = {}
         for name in self._brokers:
             own = self._patiently(name, _own_ends)
@@ -163,19 +164,19 @@ class PhysicalLog:
     def latest(
         self, start: StreamOffset, *, bytes_max: int | None, rows_max: int | None
     ) -> StreamOffset:
-        """Where the batch that begins at `start` ends. Raises `StreamError`, `DataLoss`."""
+        """Return the end of the batch that begins at `start`. Raises `StreamError`, `DataLoss`."""
         self._check(start)
         while True:
             marks = {name: start.marks.get(name) or self._earliest(name) for name in self._brokers}
             standings = {name: self._standing(name, mark) for name, mark in marks.items()}
             ends = {name: Mark(standing.end) for name, standing in standings.items()}
             self.newest = self._offset(ends)
-            found = self._offset(
+            end = self._offset(
                 self._admit(marks, standings, bytes_max=bytes_max, rows_max=rows_max)
             )
             is_held_up = any(standing.held_up_by for standing in standings.values())
-            if self._target is None or not is_held_up or found.marks != marks:
-                return found
+            if self._target is None or not is_held_up or end.marks != marks:
+                return end
             time.sleep(LOOK_S)
 
     def _admit(
@@ -186,7 +187,7 @@ class PhysicalLog:
         bytes_max: int | None,
         rows_max: int | None,
     ) -> dict[str, Mark]:
-        """The end of a batch for each broker."""
+        """Return the end of a batch for each broker, within the limits."""
         ends = {}
         for name, standing in standings.items():
             end = standing.end
@@ -206,21 +207,21 @@ class PhysicalLog:
                     rows_max=None if rows_by is None else rows_by[name],
                     limit=ends[name],
                 )
-        found = {}
+        new_marks = {}
         for name, standing in standings.items():
             is_same = ends[name] == marks[name].at
-            found[name] = (
+            new_marks[name] = (
                 marks[name] if is_same else mark_at(standing.holders[0].replica, ends[name])
             )
-        return found
+        return new_marks
 
     def _standing(self, name: str, mark: Mark) -> Standing:
-        """How a broker stands to a mark, with an eye on the clock."""
+        """Judge a broker's replicas by a mark, and time how long they hold the stream up."""
         since = self._held_up.get(name)
         overdue = since is not None and time.monotonic() - since >= self.options.limit_s
         views = [self._look(replica, mark) for replica in self._brokers[name]]
         if self.options.read_uncommitted:
-            # Whatever the longest replica shows; a failover may take it away again.
+            # The longest replica alone counts; a failover may take its last messages away again.
             holders = [view for view in views if view.state is State.HOLDS]
             views = [max(holders, key=lambda view: view.end)] if holders else views
         standing = judge(
@@ -242,71 +243,75 @@ class PhysicalLog:
         return standing
 
     def _look(self, replica: Replica, mark: Mark) -> View:
-        """A replica as it stands to a mark. Spark asks every few milliseconds: while nothing has
-        been written behind the mark a close look once a second is enough."""
-        seen = self._seen.get(replica)
+        """Compare a replica with a mark. Spark asks every few milliseconds: while nothing has been
+        written after the mark, a close look once a second is enough."""
+        close_look = self._close_looks.get(replica)
         now = time.monotonic()
         if (
-            seen is not None
-            and seen.mark == mark
-            and now - seen.at_s < CLOSE_LOOK_S
+            close_look is not None
+            and close_look.mark == mark
+            and now - close_look.at_s < CLOSE_LOOK_S
             and is_unwritten(replica, mark.at)
         ):
-            return seen.view
+            return close_look.view
         view = look(replica, mark)
-        self._seen.pop(replica, None)
+        self._close_looks.pop(replica, None)
         if view.state is State.HOLDS and view.end == mark.at:
             self._check_tail(replica, mark.at)
-            self._seen[replica] = _Seen(mark, view, now)
+            self._close_looks[replica] = _CloseLook(mark, view, now)
         else:
             self._suspect.pop(replica, None)
         return view
 
     def _check_tail(self, replica: Replica, at: int) -> None:
-        """What a stream that waits at a log's end would never come upon. Raises `DataLoss`,
-        `StreamError`, unless failOnDataLoss=false: then it is told once."""
-        told, is_lost = "", True
+        """Look for damage at a log's end, which a stream that waits there would never read. Raises
+        `DataLoss`, `StreamError`, unless failOnDataLoss=false: then it warns once."""
+        problem, is_lost = "", True
         condition = Condition.DATA_LOSS
         for file in misnamed(replica, log_files(replica)):
-            told = f"{file.path} is a segment, and not called {file.start:020d}"
-        found = behind(replica, used_files(replica), at)
-        if found is None:
+            problem = f"{file.path} is a segment, and not called {file.start:020d}"
+        tail = behind(replica, used_files(replica), at)
+        if tail is None:
             self._suspect.pop(replica, None)
-        elif self._suspect.get(replica) == found or self._target is not None:
-            size = found.end - at
-            if found.is_damage:
-                told = f"{replica.root}: {size} bytes from {at} on, the log's end, are damaged"
+        elif self._suspect.get(replica) == tail or self._target is not None:
+            size = tail.end - at
+            if tail.is_damage:
+                problem = f"{replica.root}: {size} bytes from {at} on, the log's end, are damaged"
                 condition = Condition.CORRUPT_RECORD
-            elif not told and data_end(replica) == at:
-                told, is_lost = traces(replica, at, found), False
+            elif not problem and data_end(replica) == at:
+                problem, is_lost = traces(replica, at, tail), False
         else:
-            self._suspect[replica] = found  # a live log's next record may be on its way
-        if not told:
-            self._told.pop(replica, None)
+            self._suspect[replica] = tail  # a live log's next record may be on its way
+        if not problem:
+            self._reported.pop(replica, None)
         elif is_lost and self.options.fail_on_data_loss:
             raise StreamError(
-                f"broker {replica.broker}: {told}; failOnDataLoss=false waits there for what comes",
+                f"broker {replica.broker}: {problem}; failOnDataLoss=false waits there"
+                " for what comes",
                 condition,
             )
-        elif self._told.get(replica) != told:
-            self._told[replica] = told
-            what = "damaged" if is_lost else "log_end"
-            LOG.warning("stream.%s broker=%s: %s", what, replica.broker, told)
+        elif self._reported.get(replica) != problem:
+            self._reported[replica] = problem
+            event = "damaged" if is_lost else "log_end"
+            LOG.warning("stream.%s broker=%s: %s", event, replica.broker, problem)
 
-    def _given(self, name: str, mark: Mark) -> Mark:
-        """A mark of the user's: a record has to begin there. Raises `StreamError`."""
+    def _starting_mark(self, name: str, mark: Mark) -> Mark:
+        """Resolve a mark of the option `startingOffsets`: a record has to begin there. Raises
+        `StreamError`."""
         if mark.at == OLDEST:
             return self._earliest(name)
         if mark.at == NEWEST:
             return self._mark(name, self._patiently(name, self._end))
-        if not any(self._asked(lambda one: may_begin(one, mark.at), self._brokers[name])):
+        if not any(self._answers(lambda replica: may_begin(replica, mark.at), self._brokers[name])):
             raise StreamError(
                 f"startingOffsets: no record of broker {name} begins at {mark.at}; use a "
                 f"physical_offset that was read, or an offset from a checkpoint"
             )
         return mark if mark.crc or not mark.at else self._mark(name, mark.at)
 
-    def _asked(self, ask: Callable[[Replica], bool], replicas: Sequence[Replica]) -> Iterator[bool]:
+    def _answers(
+        self, ask: Callable[[Replica], bool], replicas: Sequence[Replica]
+    ) -> Iterator[bool]:
         for replica in replicas:
             with suppress(NotAStore, OSError):
                 yield ask(replica)
@@ -320,13 +325,13 @@ class PhysicalLog:
         return Mark(at)
 
     def _since(self, replicas: Sequence[Replica]) -> int:
-        """Where the first record begins that was stored at `startingTimestamp` or later."""
+        """Offset of the first record stored at `startingTimestamp` or later."""
         end, since_ms = self._end(replicas), self.options.starting_timestamp
-        asked = replace(self.options, mode="DROPMALFORMED", start_timestamp=since_ms)
+        options = replace(self.options, mode="DROPMALFORMED", start_timestamp=since_ms)
         first = _first(replicas)
-        replica = next((one for one in replicas if first_offset(one) == first), replicas[0])
+        replica = next((each for each in replicas if first_offset(each) == first), replicas[0])
         for split in plan_splits([replica], end=end, durable=end, start_ms=since_ms):
-            for batch in batches(split, ["physical_offset"], asked):
+            for batch in batches(split, ["physical_offset"], options):
                 return int(batch.column(0)[0].as_py())
         return end
 
@@ -337,7 +342,7 @@ class PhysicalLog:
         return self._shared(_own_ends(replicas).values())
 
     def _shared(self, ends: Collection[int]) -> int:
-        """Up to where replicas that end there are read."""
+        """Return the end to read to, from the ends of all replicas."""
         return max(ends) if self.options.read_uncommitted else min(ends)
 
     def _patiently(self, name: str, ask: Callable[[Sequence[Replica]], T]) -> T:
@@ -357,41 +362,43 @@ class PhysicalLog:
     # --- batches
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[LogPart]:
-        """Parts of the batch between two offsets. Raises `StreamError`, `DataLoss`."""
+        """Divide the batch between two offsets into parts. Raises `StreamError`, `DataLoss`."""
         self._check(end)
         total = sum(
             max(mark.at - start.marks.get(name, Mark(0)).at, 0) for name, mark in end.marks.items()
         )
-        wanted = -(-total // self.options.min_partitions)
-        split_bytes = max(min(self.options.split_bytes, wanted), 1)
-        found: list[LogPart] = []
+        part_bytes = -(-total // self.options.min_partitions)
+        split_bytes = max(min(self.options.split_bytes, part_bytes), 1)
+        parts: list[LogPart] = []
         for name, mark in sorted(end.marks.items()):
             begin = start.marks.get(name) or self._earliest(name)
             if mark.at > begin.at:
-                found += self._parts(name, begin, mark, split_bytes)
-        return found
+                parts += self._parts(name, begin, mark, split_bytes)
+        return parts
 
     def _parts(self, name: str, begin: Mark, end: Mark, split_bytes: int) -> list[LogPart]:
-        """Parts of one broker's stretch; waits for a replica that has all of it."""
+        """Divide one broker's stretch into parts; waits for a replica that has all of it."""
         deadline = time.monotonic() + self.options.limit_s
         while True:
             overdue = time.monotonic() >= deadline
-            ends = [look(one, end, finds_end=False) for one in self._brokers[name]]
+            ends = [look(replica, end, finds_end=False) for replica in self._brokers[name]]
             has_end = [view.replica for view in ends if view.state is State.HOLDS]
-            views = [look(one, begin, finds_end=False) for one in self._brokers[name]]
+            views = [look(replica, begin, finds_end=False) for replica in self._brokers[name]]
             able = [v for v in views if v.state is State.HOLDS and v.replica in has_end]
             if able:
                 break
-            kept = [v for v in views if v.state is State.RETAINED]
-            if overdue or len(kept) == len(views):
-                # Raises unless failOnDataLoss=false; then what is left of the stretch is read.
+            later = [v for v in views if v.state is State.RETAINED]
+            if overdue or len(later) == len(views):
+                # Raises unless failOnDataLoss=false; then the rest of the stretch is read.
                 judge(
                     [v for v in views if v.state is not State.HOLDS] or ends,
                     begin,
                     fail_on_data_loss=self.options.fail_on_data_loss,
                     overdue=True,
                 )
-                able = sorted(kept, key=lambda view: view.first)  # who has most of it
+                able = sorted(
+                    later, key=lambda view: view.first
+                )  # the replica with most of it first
                 for view in able[:1]:
                     LOG.warning(
                         "stream.data_lost broker=%s from=%d to=%d", name, begin.at, view.first
@@ -417,45 +424,45 @@ def _own_ends(replicas: Sequence[Replica]) -> dict[Replica, int]:
 
 
 def _first(replicas: Sequence[Replica]) -> int:
-    """The first offset that any of them has; an empty one says nothing of it."""
-    found = [at for replica in replicas if (at := first_offset(replica)) is not None]
-    return min(found, default=0)
+    """Lowest first offset of the replicas, ignoring empty ones; 0 if all are empty."""
+    firsts = [at for replica in replicas if (at := first_offset(replica)) is not None]
+    return min(firsts, default=0)
 
 
 def shares_of_rows(backlog: Mapping[str, int], rows_max: int) -> dict[str, int]:
-    """A limit of rows dealt out by bytes of backlog; at least one for who has any."""
+    """Divide a limit of rows by bytes of backlog; at least one row for each with a backlog."""
     return dealt({name: size for name, size in backlog.items() if size > 0}, rows_max)
 
 
 def read_part(
     part: LogPart, columns: Sequence[str], options: Options
 ) -> "Iterator[pyarrow.RecordBatch]":
-    """Rows of a part, from the next replica where one fails in the middle.
+    """Read the rows of a part, going on with the next replica where one fails in the middle.
 
-    The rows of a stretch are the same on every replica and come in the same order, so what was
-    given already is passed over. Raises `DataLost` when no replica is left.
+    All replicas have the same rows of a stretch in the same order, so rows that were yielded before
+    are skipped. Raises `DataLost` when the last replica fails.
     """
-    given, strictly = 0, replace(options, fail_on_data_loss=True)
-    replicas = (part.split.replica, *part.others)
+    yielded, strict_options = 0, replace(options, fail_on_data_loss=True)
+    replicas = (part.split.replica, *part.fallbacks)
     for number, replica in enumerate(replicas):
         is_last = number + 1 == len(replicas)
         try:
             splits = [part.split] if number == 0 else _same_stretch(part.split, replica)
             skipped = 0
             for split in splits:
-                # What this one has lost another may have.
-                for batch in batches(split, columns, options if is_last else strictly):
-                    passed = min(given - skipped, batch.num_rows)
+                # Another replica may have what this one lost.
+                for batch in batches(split, columns, options if is_last else strict_options):
+                    passed = min(yielded - skipped, batch.num_rows)
                     skipped += passed
                     if passed < batch.num_rows:
-                        given += batch.num_rows - passed
+                        yielded += batch.num_rows - passed
                         skipped += batch.num_rows - passed
                         yield batch.slice(passed)
             return
         except (DataLost, NotAStore, OSError) as exc:
             if is_last:
                 raise
-            LOG.warning("stream.next_replica after=%s rows=%d: %s", replica.name, given, exc)
+            LOG.warning("stream.next_replica after=%s rows=%d: %s", replica.name, yielded, exc)
 
 
 def _same_stretch(split: Split, replica: Replica) -> list[Split]:

@@ -38,14 +38,14 @@ HELD_UP_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class QueueSnapshot:
     """The cluster's queues at one moment, by `queue_name`."""
 
     queues: Mapping[str, MessageQueue]
     bounds: Mapping[str, QueueBounds]
 
 
-def left_out(seen: Seen) -> str:
+def left_out(seen: QueueSnapshot) -> str:
     """What is not read, as a member that answered does not have it, if it is more than may be on
     its way to it; else nothing."""
     behind = {
@@ -57,13 +57,13 @@ def left_out(seen: Seen) -> str:
     return f"{_count(behind)}, {what}" if behind else ""
 
 
-def unanswered(seen: Seen) -> str:
+def unanswered(seen: QueueSnapshot) -> str:
     """Which members on a route did not say where their queues end, as nobody knows what they have;
     or nothing."""
     return _unread(_silent(seen))
 
 
-def _silent(seen: Seen) -> list[str]:
+def _silent(seen: QueueSnapshot) -> list[str]:
     """Members that did not answer: where, and of which broker."""
     found = [
         f"{address} of {name.partition('|')[0]}"
@@ -78,7 +78,7 @@ def _unread(silent: Sequence[str]) -> str:
     return f"no answer from {', '.join(silent)}: {what} not read" if silent else ""
 
 
-def _lacking(seen: Seen) -> dict[str, int]:
+def _lacking(seen: QueueSnapshot) -> dict[str, int]:
     """Messages of queues that not every member has that answered."""
     bounds = seen.bounds.items()
     return {name: one.longest - one.end for name, one in bounds if one.longest > one.end}
@@ -114,20 +114,20 @@ class Cluster:
         """Up to where a queue is read."""
         return bounds.longest if self.options.read_uncommitted else bounds.end
 
-    def tell_unanswered(self, seen: Seen) -> None:
+    def tell_unanswered(self, seen: QueueSnapshot) -> None:
         """Warn of members that do not answer, once until they do."""
         silent = _silent(seen)
         if told := _unread([one for one in silent if one not in self._silent]):
             LOG.warning("wire.unanswered %s", told)
         self._silent = silent
 
-    def tell_left_out(self, seen: Seen) -> None:
+    def tell_left_out(self, seen: QueueSnapshot) -> None:
         """Warn of what is not read."""
         told = "" if self.options.read_uncommitted else left_out(seen)
         if told:
             LOG.warning("wire.behind %s; %s", told, LONGEST)
 
-    def tell_held_up(self, seen: Seen, at: Mapping[str, int]) -> None:
+    def tell_held_up(self, seen: QueueSnapshot, at: Mapping[str, int]) -> None:
         """Warn of queues of which a member does not get what another one has, once until it does: a
         stream waits for it, but for what is before `at`."""
         now_s, since = time.monotonic(), {}
@@ -152,7 +152,7 @@ class Cluster:
                 LONGEST,
             )
 
-    async def look(self, log: WireLog, *, fresh: bool = False) -> Seen:
+    async def look(self, log: WireLog, *, fresh: bool = False) -> QueueSnapshot:
         """All queues now; `fresh`: with topics that were made a moment ago.
 
         Raises `WireError`, `TopicGone`; `StreamError` for a topic that the brokers that the options
@@ -181,9 +181,9 @@ class Cluster:
         await together(ask, await self._asked(log, fresh=fresh))
         queues = dict(sorted(found.items()))
         bounds = await log.bounds_of(queues.values())
-        return Seen(queues, {name: bounds[queue] for name, queue in queues.items()})
+        return QueueSnapshot(queues, {name: bounds[queue] for name, queue in queues.items()})
 
-    async def look_until(self, log: WireLog, ends: Mapping[str, int]) -> Seen:
+    async def look_until(self, log: WireLog, ends: Mapping[str, int]) -> QueueSnapshot:
         """All queues, once they are as long as that; or as they are when the limit is over: a
         broker that has just started may not know all of its queues yet."""
         deadline = trio.current_time() + self.options.limit_s
@@ -200,7 +200,7 @@ class Cluster:
                 log.distrust(topic_of(name))
             await trio.sleep(LOOK_S)
 
-    def places(self, given: str | StreamOffset, seen: Seen, option: str) -> dict[str, int]:
+    def places(self, given: str | StreamOffset, seen: QueueSnapshot, option: str) -> dict[str, int]:
         """Where queues are, as the value of an option says. Raises `StreamError` for a queue that
         is not there."""
         if given == EARLIEST:
@@ -219,7 +219,7 @@ class Cluster:
             found[name] = {NEWEST: self.end(bounds), OLDEST: bounds.first}.get(mark.at, mark.at)
         return found
 
-    async def since(self, log: WireLog, seen: Seen, time_ms: int) -> dict[str, int]:
+    async def since(self, log: WireLog, seen: QueueSnapshot, time_ms: int) -> dict[str, int]:
         """Where each queue's first message stored at or after a time is, or will be."""
         found: dict[str, int] = {}
 

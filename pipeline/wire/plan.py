@@ -31,7 +31,7 @@ from rocketbed.pipeline.streams.offsets import (
     parse_offsets,
 )
 from rocketbed.pipeline.wire.chunks import chunk
-from rocketbed.pipeline.wire.cluster import Cluster, Seen
+from rocketbed.pipeline.wire.cluster import Cluster, QueueSnapshot
 from rocketbed.pipeline.wire.kept import kept_log
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
@@ -173,7 +173,7 @@ class WirePlan:
         return near
 
     async def _samples(
-        self, log: WireLog, ranges: Sequence[QueueRange], seen: Seen
+        self, log: WireLog, ranges: Sequence[QueueRange], seen: QueueSnapshot
     ) -> dict[Place, Sample]:
         bounds = {queue: seen.bounds[name] for name, queue in seen.queues.items()}
         everywhere = {queue for queue, one in bounds.items() if not one.silent}

@@ -10,7 +10,7 @@ from rocketbed.pipeline.checks.replicas import Divergence, first_difference, une
 from rocketbed.pipeline.checks.tables import RECORD_COLUMNS, first_key, key_in_body, record_table
 from rocketbed.pipeline.files.splits import log_files
 from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog
-from rocketbed.pipeline.wire.cluster import Seen
+from rocketbed.pipeline.wire.cluster import QueueSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +57,7 @@ class LiveQueues:
     """Brokers whose queues lost their beginning to retention."""
 
     @classmethod
-    def of(cls, source: Mapping[str, str], seen: Seen, copies: int) -> "LiveQueues":
+    def of(cls, source: Mapping[str, str], seen: QueueSnapshot, copies: int) -> "LiveQueues":
         """Where one copy is enough, what any member has counts."""
         members: dict[str, int] = {}
         for name, queue in seen.queues.items():

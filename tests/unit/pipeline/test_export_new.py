@@ -19,7 +19,7 @@ from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import QUEUE, StreamOffset, topic_of
 from rocketbed.pipeline.streams.queues import QueueLog
-from rocketbed.pipeline.wire.cluster import Seen
+from rocketbed.pipeline.wire.cluster import QueueSnapshot
 from rocketbed.pipeline.wire.log import RawPull
 from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
@@ -49,11 +49,11 @@ def cluster(bounds: Bounds, kind: bytes = b"same", *, more: int = 0) -> QueueLog
     queues = {
         name: MessageQueue(topic=topic_of(name), broker_name=name[0], queue_id=0) for name in bounds
     }
-    seen = Seen(
+    seen = QueueSnapshot(
         queues, {name: QueueBounds(low, high, high + more) for name, (low, high) in bounds.items()}
     )
 
-    async def look(_log: Any, *, fresh: bool = False) -> Seen:
+    async def look(_log: Any, *, fresh: bool = False) -> QueueSnapshot:
         return seen
 
     def call(question: Callable[[Any], Awaitable[Any]]) -> Any:

@@ -25,7 +25,7 @@ from rocketbed.pipeline.jobs.replay.job import ReplayOptions, _sources
 from rocketbed.pipeline.jobs.retention.job import RetentionOptions, retention
 from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
 from rocketbed.pipeline.report import Report
-from rocketbed.pipeline.wire.cluster import Seen
+from rocketbed.pipeline.wire.cluster import QueueSnapshot
 from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
 from tests.support.logs import SEGMENT, STORE_MS, Log, Message
@@ -71,7 +71,7 @@ def test_logs_of_two_brokers_are_two(tmp_path: Path) -> None:
 def test_what_a_member_lacks_is_noted(longest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit of half of a cluster's messages was good, and said nothing."""
     queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
-    seen = Seen({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 40, 90, 2)})
+    seen = QueueSnapshot({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 40, 90, 2)})
 
     @contextmanager
     def live(*_: object) -> Iterator[SimpleNamespace]:
@@ -97,7 +97,7 @@ def test_members_that_do_not_answer_are_noted(
 ) -> None:
     """An audit said that there was nothing, and an export that nothing was new."""
     queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
-    seen = Seen({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 0, 0, 1, ("h:7",))})
+    seen = QueueSnapshot({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 0, 0, 1, ("h:7",))})
 
     @contextmanager
     def live(*_: object, **__: object) -> Iterator[SimpleNamespace]:
@@ -113,10 +113,10 @@ def test_what_a_tail_did_not_read_is_noted_at_its_end(monkeypatch: pytest.Monkey
     """It printed nothing, was good, and the warnings were in Spark's log."""
     given: dict[str, str] = {}
 
-    def look() -> Seen:
+    def look() -> QueueSnapshot:
         if not bounds:
             raise PipelineError("no answer from h:1")
-        return Seen({}, bounds)
+        return QueueSnapshot({}, bounds)
 
     @contextmanager
     def live(*_: object, **more: str) -> Iterator[SimpleNamespace]:

@@ -5,17 +5,17 @@ import json
 import pytest
 
 from rocketbed.pipeline.jobs.verify.logs import LiveQueues
-from rocketbed.pipeline.wire.cluster import Seen
+from rocketbed.pipeline.wire.cluster import QueueSnapshot
 from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
 
 
-def seen(**bounds: QueueBounds) -> Seen:
+def seen(**bounds: QueueBounds) -> QueueSnapshot:
     queues = {
         f"{broker}|T|0": MessageQueue(topic="T", broker_name=broker, queue_id=0)
         for broker in bounds
     }
-    return Seen(queues, dict(zip(queues, bounds.values(), strict=True)))
+    return QueueSnapshot(queues, dict(zip(queues, bounds.values(), strict=True)))
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def test_a_replica_that_vanishes_while_it_is_read(
     assert [at for _, at in found] == offsets
     assert [name for name, _ in found] == ["0"] * 37 + ["1"] * 163
     with pytest.raises(DataLost, match="is gone"):
-        read(replace(part, others=()))
+        read(replace(part, fallbacks=()))
 
 
 @pytest.mark.parametrize("loses", ["true", "false"])

@@ -20,7 +20,7 @@ from rocketbed.pipeline.streams.offsets import (
     topic_of,
 )
 from rocketbed.pipeline.streams.queues import QueueLog
-from rocketbed.pipeline.wire.cluster import HELD_UP_S, Seen
+from rocketbed.pipeline.wire.cluster import HELD_UP_S, QueueSnapshot
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import QueueRange
 from rocketbed.pipeline.wire.questions import QueueBounds
@@ -125,7 +125,7 @@ def test_where_a_shorter_queue_goes_on(
     mark: Mark, found: int | None, goes_on: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
-    seen = Seen({NAME: queue}, {NAME: QueueBounds(2, 10, 10)})
+    seen = QueueSnapshot({NAME: queue}, {NAME: QueueBounds(2, 10, 10)})
 
     class Asked:
         async def offset_at(self, asked: MessageQueue, time_ms: int) -> int:
@@ -136,14 +136,14 @@ def test_where_a_shorter_queue_goes_on(
             record = Message(store_ms=5000 + (at >= (found or 0))).encode(0, at)
             return RawPull(records=record, next_offset=at + 1, first=2, end=10, broker_id=0)
 
-    assert trio.run(log()._anew, cast(WireLog, Asked()), seen, NAME, mark) == goes_on
+    assert trio.run(log()._restart_offset, cast(WireLog, Asked()), seen, NAME, mark) == goes_on
     assert words in caplog.text
 
 
 def test_a_topic_that_was_the_only_one_of_its_broker_may_be_gone() -> None:
     """Who allows loss goes on without it; a checkpoint of which no broker is there is refused."""
     queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
-    seen = Seen({NAME: queue}, {NAME: QueueBounds(0, 10, 10)})
+    seen = QueueSnapshot({NAME: queue}, {NAME: QueueBounds(0, 10, 10)})
     gone, own = "broker-b|U|0", Mark(5)
     both = StreamOffset(QUEUE, {NAME: own, gone: own})
     given = {"topics": "T,U"}
@@ -208,12 +208,12 @@ class Wire:
 def wired(one: QueueLog, wire: Wire) -> QueueLog:
     """A log whose cluster is this."""
 
-    async def look(_log: Any, *, fresh: bool = False) -> Seen:
+    async def look(_log: Any, *, fresh: bool = False) -> QueueSnapshot:
         queues = {
             name: MessageQueue(topic="T", broker_name="broker-a", queue_id=int(name[-1]))
             for name in wire.bounds
         }
-        return Seen(queues, wire.bounds)
+        return QueueSnapshot(queues, wire.bounds)
 
     def call(question: Callable[[Any], Awaitable[Any]]) -> Any:
         return trio.run(question, wire)

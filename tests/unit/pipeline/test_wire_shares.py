@@ -16,7 +16,7 @@ from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss
 from rocketbed.pipeline.wire import chunks
 from rocketbed.pipeline.wire import cluster as module
-from rocketbed.pipeline.wire.cluster import Cluster, Seen
+from rocketbed.pipeline.wire.cluster import Cluster, QueueSnapshot
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import TASKS_MAX, QueueRange, WirePlan, shared
 from rocketbed.pipeline.wire.questions import QueueBounds
@@ -182,7 +182,7 @@ def test_what_a_member_lacks_is_told(
     """A batch ended where an empty replica does, which was on the route, and said nothing."""
     given = {"endpoints": "127.0.0.1:1", "topics": "T", "readUncommitted": uncommitted}
     bounds = {"b|T|0": QueueBounds(0, 500, 500), "b|T|1": QueueBounds(0, end, longest, 2)}
-    Cluster(Options.parse(given)).tell_left_out(Seen({}, bounds))
+    Cluster(Options.parse(given)).tell_left_out(QueueSnapshot({}, bounds))
     text = f"wire.behind {longest - end} messages of 1 queues, b|T|1 the first"
     assert [record.getMessage()[: len(text)] for record in caplog.records] == [text] * told
 
@@ -200,7 +200,7 @@ def test_what_a_stream_waits_for_is_told_once_each_time(
         now[0] = at_s
         caplog.clear()
         bounds = {f"b|T|{number}": QueueBounds(0, *one) for number, one in enumerate(ends)}
-        cluster.tell_held_up(Seen({}, bounds), dict.fromkeys(bounds, at))
+        cluster.tell_held_up(QueueSnapshot({}, bounds), dict.fromkeys(bounds, at))
         return [record.getMessage() for record in caplog.records]
 
     stands, other = (100, 101), (50, 50)
@@ -236,7 +236,7 @@ def test_members_that_do_not_answer_are_told_once_until_they_do(
     def told(*silent: str) -> list[str]:
         caplog.clear()
         bounds = {f"b|T|{number}": QueueBounds(0, 1, 1, 1, silent) for number in range(2)}
-        cluster.tell_unanswered(Seen({}, bounds))
+        cluster.tell_unanswered(QueueSnapshot({}, bounds))
         return [record.getMessage() for record in caplog.records]
 
     one = "wire.unanswered no answer from h:1 of b: what only it has is not read"

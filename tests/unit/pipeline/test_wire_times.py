@@ -9,7 +9,7 @@ import trio
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import Mark
 from rocketbed.pipeline.streams.queues import QueueLog
-from rocketbed.pipeline.wire.cluster import Cluster, Seen
+from rocketbed.pipeline.wire.cluster import Cluster, QueueSnapshot
 from rocketbed.pipeline.wire.log import RawPull, Refused
 from rocketbed.pipeline.wire.plan import QueueRange, WirePlan
 from rocketbed.pipeline.wire.questions import QueueBounds
@@ -107,7 +107,7 @@ def since(broker: Broker, time_ms: int) -> int:
     cluster = Cluster(Options.parse({"endpoints": "h:1", "topics": "T"}))
     log: Any = broker
     bounds = QueueBounds(broker.first, broker.end, broker.end)
-    return trio.run(cluster.since, log, Seen({NAME: QUEUE}, {NAME: bounds}), time_ms)[NAME]
+    return trio.run(cluster.since, log, QueueSnapshot({NAME: QUEUE}, {NAME: bounds}), time_ms)[NAME]
 
 
 @pytest.mark.parametrize("stored", [0, STORE_MS + FAR])
@@ -209,7 +209,7 @@ def test_queues_that_hold_records_of_other_topics_are_as_the_broker_says(
 
 def test_a_queue_that_is_made_again_goes_on_where_it_should() -> None:
     log: Any = Broker(damaged(SPREAD, 200, 0))
-    seen = Seen({NAME: QUEUE}, {NAME: QueueBounds(0, 400, 400)})
+    seen = QueueSnapshot({NAME: QUEUE}, {NAME: QueueBounds(0, 400, 400)})
     stream = QueueLog(Options.parse({"endpoints": "h:1", "topics": "T"}))
     mark = Mark(405, 7, SPREAD[100])
-    assert trio.run(stream._anew, log, seen, NAME, mark) == 101
+    assert trio.run(stream._restart_offset, log, seen, NAME, mark) == 101
