@@ -1,17 +1,17 @@
-"""Where a stream stands: the offsets that Spark keeps in the checkpoint, as JSON.
+"""Offsets of a stream, which Spark keeps in the checkpoint as JSON.
 
-Two kinds. `physical`, of store directories: for each broker group one position in its log, bytes,
-good for every replica, since what all of them hold is the same on all. `queue`, of a live cluster:
-for each queue the next message's number. Beside each stands a checksum of what lies just before it,
-by which a later run sees whether it has the same log before it, and not that of another cluster or
-one that was cut and written anew. Texts are compared by Spark: keys are sorted, numbers whole.
+There are two kinds. `physical`, of store directories: for each broker group one position in its log
+in bytes, valid for every replica, since the part that all of them hold is the same. `queue`, of a
+live cluster: for each queue the number of the next message. Each has a checksum of the bytes just
+before it, by which a later run recognizes the log: it may be another cluster's, or truncated and
+rewritten. Spark compares the texts, so keys are sorted and numbers are integers.
 
     {"v":1,"kind":"physical","brokers":{"broker-a":{"crc":377401,"epoch":0,"pos":10636254}}}
     {"v":1,"kind":"queue","queues":{"broker-a|T|3":{"crc":7,"off":120031,"time":1795173432000}}}
 
-`time` is when the message before it was stored, where that is known.
-`epoch` is 0 in classic clusters, where masterships have no number. A physical one may have `topics`
-or `topicsPattern` too: what was passed of others is never read again.
+`time` is when the message before it was stored, if that is known. `epoch` is 0 in classic clusters,
+where masterships have no number. A physical offset may have `topics` or `topicsPattern` too:
+messages of other topics that the stream has passed are never read again.
 """
 
 import json
@@ -29,43 +29,43 @@ KINDS: Final = (PHYSICAL, QUEUE)
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 NEWEST: Final = -1
-"""In an option, for the end of a log or a queue; Kafka's."""
+"""Value in an option for the end of a log or a queue, as in Kafka."""
 OLDEST: Final = -2
-"""And for its beginning."""
+"""Value in an option for its beginning."""
 
 
 class StreamError(PipelineError):
-    """A stream that cannot go on, or must not: the text says why and what can be done."""
+    """A stream cannot go on, or must not: the text says why, and what can be done."""
 
     condition = Condition.ILLEGAL_OFFSET
 
 
 class DataLoss(StreamError):
-    """What the stream has still to read is not there any more."""
+    """Messages that the stream has still to read are lost."""
 
     condition = Condition.DATA_LOSS
 
 
 class Mark(NamedTuple):
-    """A position and the checksum of what lies before it."""
+    """A position and the checksum of the bytes before it."""
 
     at: int
     """Bytes of the log, or number of a message in its queue."""
     crc: int = 0
-    """0: nothing to compare with."""
+    """Checksum; 0 if there was nothing to compare with."""
     time_ms: int = 0
-    """When the message before it was stored; of queues, 0: not known."""
+    """Store time of the message before it, of queues only; 0 if unknown."""
 
 
 class Topics(NamedTuple):
-    """Which topics a stream over path takes out of the logs that it passes; all without either."""
+    """Topics that a stream over path reads out of the logs; all if neither is set."""
 
     names: frozenset[str] | None = None
     pattern: str | None = None
 
     def has_all_of(self, others: "Topics") -> bool:
-        """Whether whoever takes these has taken those. Of two patterns only equal ones are known
-        to."""
+        """True if a stream of these topics reads all of `others`. Two patterns count only if they
+        are equal."""
         if self == others or self == Topics():
             return True
         if others.names is None:
@@ -85,12 +85,12 @@ class Topics(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """One offset: a mark for each broker group or each queue, by name."""
+    """Position of a stream: a mark for each broker group or each queue, by name."""
 
     kind: str
     marks: Mapping[str, Mark]
     topics: Topics | None = None
-    """Of a physical one what was taken before it, where that is known."""
+    """Topics read up to a physical offset, if that is known."""
 
     def as_json(self) -> dict[str, Any]:
         outer, inner = _NAMES[self.kind]
@@ -113,7 +113,7 @@ class StreamOffset:
 
     @classmethod
     def parse(cls, value: Any, kind: str, *, where: str = "the checkpoint") -> "StreamOffset":
-        """What `as_json` gave, of the kind that is expected. Raises `StreamError`."""
+        """Parse a value that `as_json` gave, of the expected kind. Raises `StreamError`."""
         outer, inner = _NAMES[kind]
         try:
             if value["v"] != FORMAT:
@@ -144,38 +144,40 @@ _NAMED: Final = {
     PHYSICAL: 'broker, as {"broker-a": 4096}',
     QUEUE: 'queue, as {"broker-a|T|3": 17}',
 }
-"""What an option names, for people."""
+"""Names of places in an option, for error messages."""
 _NAMES: Final = {PHYSICAL: ("brokers", "pos"), QUEUE: ("queues", "off")}
 
 
 def parse_offsets(text: str, kind: str, option: str = "startingOffsets") -> str | StreamOffset:
-    """The option `startingOffsets` or `endingOffsets`: `earliest`, `latest`, or JSON.
+    """Parse the option `startingOffsets` or `endingOffsets`: `earliest`, `latest`, or JSON.
 
-    JSON is an offset as it stands in a checkpoint, or just names and numbers
+    JSON is an offset as in a checkpoint, or just names and numbers
     (`{"broker-a": 4096}`, `{"broker-a|T|3": 17}`), also `NEWEST` and `OLDEST`. Raises
     `StreamError`.
     """
     if text.strip().lower() in (EARLIEST, LATEST):
         return text.strip().lower()
-    what = f"option {option}"
+    source = f"option {option}"
     try:
         value = json.loads(text, object_pairs_hook=_names_once)
     except ValueError as exc:
-        raise StreamError(f"{what} must be earliest, latest or JSON, not {text!r}: {exc}") from None
+        raise StreamError(
+            f"{source} must be earliest, latest or JSON, not {text!r}: {exc}"
+        ) from None
     if isinstance(value, dict) and "v" not in value:
         wrong = [f"{name!r}: {at!r}" for name, at in value.items() if type(at) is not int]
         if wrong:
             raise StreamError(
-                f"{what} does not contain a rocketbed offset: {wrong[0]} in it; expected a whole"
+                f"{source} does not contain a rocketbed offset: {wrong[0]} in it; expected a whole"
                 f" number for each {_NAMED[kind]}"
             )
     if isinstance(value, dict) and all(type(at) is int for at in value.values()):
-        return StreamOffset(kind, {name: Mark(_place(at, what)) for name, at in value.items()})
-    return StreamOffset.parse(value, kind, where=what)
+        return StreamOffset(kind, {name: Mark(_place(at, source)) for name, at in value.items()})
+    return StreamOffset.parse(value, kind, where=source)
 
 
 def check_order(starting: str | StreamOffset, ending: str | StreamOffset) -> None:
-    """Refuse a queue that is to end before it begins. Raises `StreamError`."""
+    """Refuse a range of a queue that would end before it begins. Raises `StreamError`."""
     if isinstance(starting, str) or isinstance(ending, str):
         return
     for name, mark in starting.marks.items():
@@ -184,55 +186,55 @@ def check_order(starting: str | StreamOffset, ending: str | StreamOffset) -> Non
             raise StreamError(f"startingOffsets {mark.at} of {name} is after endingOffsets {end}")
 
 
-def check_names(known: Mapping[str, Mark], present: set[str], what: str, advice: str) -> None:
+def check_names(marks: Mapping[str, Mark], present: set[str], source: str, advice: str) -> None:
     """Refuse offsets of brokers that the stream does not read. Raises `StreamError`."""
-    foreign = sorted(set(known) - present)
+    foreign = sorted(set(marks) - present)
     if foreign:
         raise StreamError(
-            f"{what} has offsets of {', '.join(foreign)}, but this stream reads "
+            f"{source} has offsets of {', '.join(foreign)}, but this stream reads "
             f"{', '.join(sorted(present)) or 'nothing'}: {advice}"
         )
 
 
-def check_topics(known: Topics | None, asked: Topics) -> None:
-    """Refuse a stream that takes topics of which it has passed messages. Raises `StreamError`."""
-    if known is not None and not known.has_all_of(asked):
+def check_topics(passed: Topics | None, topics: Topics) -> None:
+    """Refuse topics whose messages the checkpoint has already passed. Raises `StreamError`."""
+    if passed is not None and not passed.has_all_of(topics):
         raise StreamError(
-            f"the checkpoint is of a stream that took {known}, this one takes {asked}: what was"
+            f"the checkpoint is of a stream that took {passed}, this one takes {topics}: what was"
             " passed of other topics would never come; go on with those topics, or give this"
             " stream its own checkpointLocation"
         )
 
 
 def shares(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
-    """A limit dealt out by backlog (bytes or messages): all that waits, or as `dealt` does."""
+    """Divide a limit by backlog (bytes or messages): the whole backlog if it fits, else `dealt`."""
     waiting = {name: size for name, size in backlog.items() if size > 0}
     return waiting if sum(waiting.values()) <= limit else dealt(waiting, limit)
 
 
 def dealt(weights: Mapping[str, int], limit: int) -> dict[str, int]:
-    """A limit dealt out by weights, all from 1 on: who has more gets more.
+    """Divide a limit in proportion to weights, each at least 1.
 
-    Everyone gets at least 1, so that none starves. The sum is the limit, or where there are more of
-    them than that, their number.
+    Each share is at least 1, so that none starves. The sum is the limit, or the number of weights
+    if that is more.
     """
     spare = max(limit - len(weights), 0)
     total = max(sum(weights.values()) - len(weights), 1)
-    found: dict[str, int] = {}
-    passed = given = 0
+    dealt_out: dict[str, int] = {}
+    passed = dealt_before = 0
     for name, weight in weights.items():
         passed += weight - 1
         up_to = passed * spare // total
-        found[name] = 1 + up_to - given
-        given = up_to
-    return found
+        dealt_out[name] = 1 + up_to - dealt_before
+        dealt_before = up_to
+    return dealt_out
 
 
 def lags(at: StreamOffset, newest: StreamOffset) -> dict[str, int]:
-    """By broker (bytes) or queue (messages) what lies between; of a new queue all that it has."""
-    known = at.marks
+    """Return the distance by broker (bytes) or queue (messages); a new queue counts from 0."""
+    begins = at.marks
     return {
-        name: max(mark.at - (known[name].at if name in known else 0), 0)
+        name: max(mark.at - (begins[name].at if name in begins else 0), 0)
         for name, mark in newest.marks.items()
     }
 
@@ -242,17 +244,17 @@ def queue_name(broker: str, topic: str, queue_id: int) -> str:
 
 
 def topic_of(name: str) -> str:
-    """The topic in a queue's name; a topic may have a bar in it, as a retry topic has."""
+    """Return the topic in a queue's name; a topic may have a bar in it, as a retry topic has."""
     return name.partition("|")[2].rpartition("|")[0]
 
 
 def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises `ValueError` for a name that stands twice: nobody knows which one is meant."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for name, _ in pairs if sum(name == one for one, _ in pairs) > 1)
+    """Build a dict. Raises `ValueError` for a name that occurs twice, which is ambiguous."""
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        twice = next(name for name, _ in pairs if sum(name == each for each, _ in pairs) > 1)
         raise ValueError(f"{twice!r} stands twice")
-    return found
+    return unique
 
 
 def _whole(value: Any) -> int:
@@ -267,7 +269,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _place(value: int, what: str) -> int:
+def _place(value: int, source: str) -> int:
     if value < OLDEST:
-        raise StreamError(f"{what}: {value} is no offset; {NEWEST} is latest, {OLDEST} earliest")
+        raise StreamError(f"{source}: {value} is no offset; {NEWEST} is latest, {OLDEST} earliest")
     return value

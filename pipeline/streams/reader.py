@@ -1,4 +1,4 @@
-"""`spark.readStream.format("rocketbed")`: stored messages as they come.
+"""`spark.readStream.format("rocketbed")`: a stream of stored messages.
 
     spark.readStream.format("rocketbed").option("path", "broker-a/0=/data/a,broker-a/1=/data/b")
     spark.readStream.format("rocketbed").option("endpoints", "host:9876").option("topics", "T")
@@ -7,12 +7,12 @@ Over `path` a stream reads each broker's log up to what all of its listed replic
 them; over `endpoints` it reads queues up to what all answering members have. Options:
 `pipeline.options` beside those of batch reads. With a Parquet sink every record is there
 exactly once, also when the driver was killed in the middle of a batch: readers other than Spark
-have to go by the sink's `_spark_metadata`. A batch that is run again has the same rows; only the
+have to follow the sink's `_spark_metadata`. A batch that is run again has the same rows; only the
 column `replica` may differ, since another replica may serve it.
 
-What a classic cluster cannot promise: which messages a failover will keep. A record that every
-listed replica held stays; with `readUncommitted=true` the stream shows what the longest replica
-had, and a failover may take that away again. Micro-batches only: Spark has no continuous mode for
+A classic cluster cannot promise which messages a failover will keep. A record that every listed
+replica held stays; with `readUncommitted=true` the stream also shows the rest of the longest
+replica, which a failover may remove. Micro-batches only: Spark has no continuous mode for
 sources in Python.
 """
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class StreamPart(InputPartition):
-    """One task's share of a micro-batch."""
+    """Share of a micro-batch that a task reads."""
 
     def __init__(self, share: Any) -> None:
         super().__init__(share)
@@ -63,15 +63,16 @@ class StreamReader(Planned, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self.log = log_of(options)
         self._is_ending = False
         self._last_batch_s = -inf
-        """When the last one began that had something; the first one does not wait."""
+        """Start of the last batch that had rows; the first one does not wait."""
 
     @user_errors
     def initialOffset(self) -> dict[str, Any]:
-        """Where the query begins when it has no checkpoint: the option `startingOffsets`."""
+        """Return the start of a query without a checkpoint: the option `startingOffsets`."""
         return self.log.initial().as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The options `maxBytesPerTrigger`, `maxRowsPerTrigger`; both count if both are given."""
+        """Return the limit by `maxBytesPerTrigger` or `maxRowsPerTrigger`; if both are set, both
+        count."""
         if self.options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self.options.max_bytes_per_trigger)
         if self.options.max_rows_per_trigger is not None:
@@ -80,42 +81,42 @@ class StreamReader(Planned, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @user_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends where the log ends now."""
+        """Make the query end at the present end of the log."""
         self._is_ending = True
         self.log.freeze()
 
     @user_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch, at a record's end; `start` when there is nothing new."""
+        """Return the end of the next batch, at a record's end; `start` if there is nothing new."""
         bytes_max = rows_max = None
         if isinstance(limit, ReadMaxBytes):
             bytes_max, rows_max = limit.max_bytes, self.options.max_rows_per_trigger
         elif isinstance(limit, ReadMaxRows):
             bytes_max, rows_max = self.options.max_bytes_per_trigger, limit.max_rows
         begin = StreamOffset.parse(start, self.kind)
-        found = self.log.latest(begin, bytes_max=bytes_max, rows_max=rows_max)
-        return (begin if self._waits(begin, found) else found).as_json()
+        end = self.log.latest(begin, bytes_max=bytes_max, rows_max=rows_max)
+        return (begin if self._waits(begin, end) else end).as_json()
 
-    def _waits(self, begin: StreamOffset, found: StreamOffset) -> bool:
-        """Whether a batch is too small yet: `minOffsetsPerTrigger`, `maxTriggerDelay`."""
+    def _waits(self, begin: StreamOffset, end: StreamOffset) -> bool:
+        """True if a batch is still too small: `minOffsetsPerTrigger`, `maxTriggerDelay`."""
         least, newest = self.options.min_offsets_per_trigger, self.log.newest
         now = time.monotonic()
-        if least is None or self._is_ending or newest is None or found == begin:
+        if least is None or self._is_ending or newest is None or end == begin:
             return False
-        is_due = now - self._last_batch_s >= self.options.max_trigger_delay / 1000
-        if not is_due and sum(lags(begin, newest).values()) < least:
+        is_overdue = now - self._last_batch_s >= self.options.max_trigger_delay / 1000
+        if not is_overdue and sum(lags(begin, newest).values()) < least:
             return True
         self._last_batch_s = now
         return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the logs or queues ended when the last batch was planned: the progress of a query
-        shows it as `latestOffset`, see `pipeline.lag`."""
+        """Return the ends of all logs or queues when the last batch was planned: the progress of a
+        query shows them as `latestOffset`, see `pipeline.lag`."""
         return None if self.log.newest is None else self.log.newest.as_json()
 
     @user_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Tasks of the batch between two offsets; the same rows each time they are asked for."""
+        """Return the tasks of the batch between two offsets; they read the same rows each time."""
         first, last = StreamOffset.parse(start, self.kind), StreamOffset.parse(end, self.kind)
         return [StreamPart(part) for part in self.log.plan(first, last)]
 
@@ -134,32 +135,32 @@ class StreamReader(Planned, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return renamed(batches, self.names)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint alone says where the query stands."""
+        """Do nothing: the checkpoint alone holds the position of the query."""
 
     def stop(self) -> None:
-        """End what the planning side keeps open."""
+        """Close the connections of the planning side."""
         self.log.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task gets: reading needs no plan."""
+        """State for a task, without the planning side: reading does not need it."""
         state = self.__dict__.copy()
         state.pop("log", None)
         return state
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream that cannot begin says why when it is first asked for something.
+    """A stream that cannot begin: every method raises the reason.
 
-    What `DataSource.streamReader` itself raises Spark 4.3 buries under an UnboundLocalError of its
-    own (`python_streaming_source_runner.main`).
+    Spark 4.3 buries an error that `DataSource.streamReader` itself raises under an
+    UnboundLocalError of its own (`python_streaming_source_runner.main`).
     """
 
-    def __init__(self, why: PipelineError) -> None:
-        self.why = why
+    def __init__(self, error: PipelineError) -> None:
+        self.error = error
 
     def refuse(self, *_: Any) -> Any:
-        """Raises why."""
-        raise shown(self.why) from None
+        """Raise the reason."""
+        raise shown(self.error) from None
 
     getDefaultReadLimit = prepareForTriggerAvailableNow = initialOffset = refuse
     latestOffset: Any = refuse
@@ -169,7 +170,8 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def log_of(options: Options) -> "PhysicalLog | QueueLog":
-    """What plans a stream: over files, or over queues where the option endpoints is given."""
+    """Return the planning side of a stream: over queues if the option endpoints is set, else
+    files."""
     if options.endpoints:
         from rocketbed.pipeline.streams.queues import QueueLog
 

@@ -1,12 +1,12 @@
-"""How a broker's replicas stand to the position of a stream, and what follows from that.
+"""Compare a broker's replicas with the position of a stream, and decide how to go on.
 
-In classic mode nothing on disk says what is confirmed: what every listed replica holds is taken for
-it, since no failover among these replicas can take it away. A replica that is behind (it was
-replaced, or is catching up), away or different therefore holds the stream up; after a limit that is
-an error, or with `failOnDataLoss=false` the replica is left out.
+In classic mode nothing on disk says what is confirmed. Records that every listed replica holds
+count as confirmed, since no failover among these replicas can remove them. A replica that lags (it
+was replaced, or is catching up), is unreachable or differs therefore holds the stream up; after a
+limit that is an error, or with `failOnDataLoss=false` the replica is ignored.
 
-What this cannot see: a master that was lost together with every listed replica, and replicas that
-are not listed.
+This cannot detect the loss of a master together with every listed replica, and it knows nothing of
+replicas that are not listed.
 """
 
 import zlib
@@ -26,11 +26,11 @@ from rocketbed.pipeline.files.storage import Storage
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError
 
 COMPARED: Final = 4096
-"""Bytes before a position that its checksum covers, at most."""
+"""Maximum number of bytes before a position that its checksum covers."""
 
 
 class State(Enum):
-    """One replica, seen from a position."""
+    """Relation of one replica to a position."""
 
     HOLDS = "holds the log up to there"
     BEHIND = "ends before"
@@ -44,9 +44,9 @@ class View:
     replica: Replica
     state: State
     first: int = 0
-    """First physical offset that is there."""
+    """First physical offset that the replica has."""
     end: int = 0
-    """Physical offset behind its last good record."""
+    """Physical offset after its last good record."""
     reason: str = ""
 
     def __str__(self) -> str:
@@ -57,26 +57,26 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What all replicas together say about going on from a position."""
+    """Decision on how to go on from a position, from all replicas together."""
 
     holders: tuple[View, ...]
     """Replicas to read from."""
     end: int
-    """Up to where they may be read now."""
+    """Offset up to which they may be read now."""
     begin: int
-    """Where reading goes on: the position, or the first offset that is left."""
+    """Offset to go on from: the position, or the first offset not deleted."""
     held_up_by: str = ""
-    """Why the stream has to wait here; empty when it can go on."""
+    """Reason to wait at the position; empty if the stream can go on."""
 
 
 def mark_at(replica: Replica, position: int) -> Mark:
-    """The mark of a position: its checksum covers up to 4 KiB before it, of the same log in any
-    replica. 0 stands for "nothing there to compare". Raises `NotAStore`."""
+    """Return the mark of a position. Its checksum covers up to 4 KiB before it, which are the same
+    in every replica, and is 0 if there is nothing to compare. Raises `NotAStore`."""
     return Mark(position, _crc_before(replica.storage, log_files(replica), position) or 0)
 
 
 def may_begin(replica: Replica, position: int) -> bool:
-    """Whether a record says that it begins there, or the log or a file ends there.
+    """True if a record claims to begin at the position, or the log or a file ends there.
 
     Raises `NotAStore`.
     """
@@ -97,7 +97,7 @@ def may_begin(replica: Replica, position: int) -> bool:
 
 
 def is_unwritten(replica: Replica, position: int) -> bool:
-    """Whether nothing stands at a position or at the start of the file behind it."""
+    """True if there are only zeros at a position and at the start of the next file."""
     try:
         files = log_files(replica)
     except NotAStore:
@@ -114,10 +114,10 @@ def is_unwritten(replica: Replica, position: int) -> bool:
 
 
 def look(replica: Replica, mark: Mark, *, finds_end: bool = True) -> View:
-    """One replica as it stands to a mark.
+    """Compare one replica with a mark.
 
-    Without `finds_end` the log behind the mark is left alone where the checksum says enough: the
-    end of the view is the mark then.
+    Without `finds_end` the log after the mark is not read if the checksum is enough: the end of the
+    view is the mark then.
     """
     try:
         files = log_files(replica)
@@ -128,7 +128,7 @@ def look(replica: Replica, mark: Mark, *, finds_end: bool = True) -> View:
         if not finds_end and crc == mark.crc:
             return View(replica, State.HOLDS, first, mark.at)
         if mark.crc == 0 or crc is None or crc == mark.crc:
-            # A live log is longer than where the stream stands: only what is new is looked at.
+            # A live log goes on after the mark: only the new part is scanned.
             end = data_end(replica, mark.at if mark.crc and crc == mark.crc else None)
             state = State.HOLDS if end >= mark.at else State.BEHIND
             return View(replica, state, first, end)
@@ -139,31 +139,32 @@ def look(replica: Replica, mark: Mark, *, finds_end: bool = True) -> View:
 
 
 def judge(views: Sequence[View], mark: Mark, *, fail_on_data_loss: bool, overdue: bool) -> Standing:
-    """What to do about one broker.
+    """Decide how to go on with one broker.
 
-    `overdue`: the stream has been held up here for as long as it may be. Raises `DataLoss` when
-    what comes next is gone, `StreamError` for the log of another cluster and when it is overdue.
+    `overdue`: the stream has been held up here for the whole limit. Raises `DataLoss` if the next
+    messages are lost, `StreamError` for the log of another cluster and when it is overdue.
     """
     broker = views[0].replica.broker
     holders = tuple(view for view in views if view.state is State.HOLDS)
     passed = [view for view in views if view.state is State.RETAINED]
-    others = [view for view in views if view not in holders and view not in passed]
-    told = "; ".join(map(str, others or passed))
+    obstacles = [view for view in views if view not in holders and view not in passed]
+    reasons = "; ".join(map(str, obstacles or passed))
     if holders:
         end = max(min(view.end for view in (*holders, *passed)), mark.at)
-        if not others:
+        if not obstacles:
             return Standing(holders, end, mark.at)
         if not overdue:
-            return Standing(holders, mark.at, mark.at, told)
+            return Standing(holders, mark.at, mark.at, reasons)
         if fail_on_data_loss:
             raise StreamError(
-                f"broker {broker} at {mark.at}: {told}. What not every listed replica holds is not "
-                f"confirmed; repair it, take it off the option path, or set failOnDataLoss=false",
+                f"broker {broker} at {mark.at}: {reasons}. What not every listed replica holds is "
+                f"not confirmed; repair it, take it off the option path, or set "
+                f"failOnDataLoss=false",
                 Condition.UNREADABLE,
             )
         return Standing(holders, end, mark.at)
     return _without_holder(
-        broker, views, mark, told, fail_on_data_loss=fail_on_data_loss, overdue=overdue
+        broker, views, mark, reasons, fail_on_data_loss=fail_on_data_loss, overdue=overdue
     )
 
 
@@ -171,46 +172,48 @@ def _without_holder(
     broker: str,
     views: Sequence[View],
     mark: Mark,
-    told: str,
+    reasons: str,
     *,
     fail_on_data_loss: bool,
     overdue: bool,
 ) -> Standing:
-    """No replica has the log up to the position."""
+    """Decide for a broker none of whose replicas has the log up to the position."""
     states = {view.state for view in views}
     if State.DIFFERS in states:
         raise StreamError(
             f"broker {broker}: the log is not the one that this checkpoint was made with, it "
-            f"differs before {mark.at}: {told}. It is another cluster's, or was truncated and "
+            f"differs before {mark.at}: {reasons}. It is another cluster's, or was truncated and "
             f"rewritten; start with a new checkpointLocation"
         )
-    kept = [view for view in views if view.state is State.RETAINED]
-    if kept:
-        first = min(view.first for view in kept)
+    retained = [view for view in views if view.state is State.RETAINED]
+    if retained:
+        first = min(view.first for view in retained)
         if fail_on_data_loss:
             raise DataLoss(
                 f"broker {broker}: physical offsets {mark.at} to {first} were deleted before the "
-                f"stream had read them: {told}. failOnDataLoss=false continues after them"
+                f"stream had read them: {reasons}. failOnDataLoss=false continues after them"
             )
-        readable = tuple(view for view in kept if view.first == first)
+        readable = tuple(view for view in retained if view.first == first)
         return Standing(readable, max(min(view.end for view in readable), first), first)
     if not overdue:
-        return Standing((), mark.at, mark.at, told)
+        return Standing((), mark.at, mark.at, reasons)
     shorter = [view for view in views if view.state is State.BEHIND]
     if not shorter:
-        raise StreamError(f"broker {broker}: no replica can be read: {told}", Condition.UNREADABLE)
+        raise StreamError(
+            f"broker {broker}: no replica can be read: {reasons}", Condition.UNREADABLE
+        )
     if fail_on_data_loss:
         raise DataLoss(
             f"broker {broker}: no replica has the log up to {mark.at}, which the stream has "
-            f"reached: {told}. It was truncated, or replaced by an empty one; failOnDataLoss=false "
-            f"continues from its end"
+            f"reached: {reasons}. It was truncated, or replaced by an empty one; "
+            f"failOnDataLoss=false continues from its end"
         )
     longest = max(shorter, key=lambda view: view.end)
     return Standing((longest,), longest.end, longest.end)
 
 
 def _crc_before(storage: Storage, files: Sequence[SegmentFile], position: int) -> int | None:
-    """Checksum of the bytes before a position, within one file; None when they are not there.
+    """Checksum of the bytes before a position, within one file; None if they are missing.
 
     Never 0, which stands for no checksum.
     """

@@ -1,8 +1,8 @@
-"""Answers about one queue, one after the other, until there are bytes enough to make rows of.
+"""Pulls of one queue, in order, until there are enough bytes to make rows of.
 
-Several pulls are under way at once. What is in the way, and who allows loss goes on behind it: what
-retention deleted meanwhile, messages that a broker refuses because they are damaged, a queue that
-became shorter.
+Several pulls are under way at once. Three obstacles are errors, or are skipped if loss is allowed:
+messages that retention deleted meanwhile, messages that a broker refuses because they are damaged,
+and a queue that became shorter.
 """
 
 import logging
@@ -25,195 +25,200 @@ LOG: Final = logging.getLogger("rocketbed.pipeline")
 CHUNK_BYTES: Final = 8 << 20
 """Bytes of records that are pulled before rows are made of them."""
 COUNT_MAX: Final = 4096
-"""Messages that the first pull asks for."""
+"""Messages requested by the first pull."""
 IN_FLIGHT: Final = 8
-"""Pulls of one task under way at once."""
+"""Concurrent pulls of one task."""
 DOUBTED_MAX: Final = 128
-"""Refused messages that are asked for at once, to learn where the next one is that is given."""
+"""Refused messages pulled concurrently in search of the next readable one."""
 STALLED_MAX: Final = 3
-"""Answers of a master without a record and without a step forward, one after the other, before it
-is an error; others are waited for."""
+"""Consecutive answers of a master without a record and without progress that make an error; a slave
+is waited for."""
 
 
-async def chunk(options: Options, wanted: "QueueRange", start: int, log: WireLog) -> list[RawPull]:
-    """Answers from `start` on until there are bytes enough or the range is over."""
-    found: list[RawPull] = []
+async def chunk(options: Options, part: "QueueRange", start: int, log: WireLog) -> list[RawPull]:
+    """Pull from `start` on until there are enough bytes or the range is complete."""
+    results: list[RawPull] = []
     size, offset, stalled, stalled_at, step = 0, start, 0, 0.0, 0
     begins: dict[int, int] = {}
-    """Where members that were asked for the offset begin, as they do not have it any more."""
+    """First offset of each member asked that has already deleted the present one."""
     short: set[int] = set()
-    """Members that were asked for the offset and end before it."""
-    while offset < wanted.end and size < CHUNK_BYTES:
+    """Members asked that end before the present offset."""
+    while offset < part.end and size < CHUNK_BYTES:
         try:
-            answers = await _pulls(log, wanted, offset, step)
+            answers = await _pulls(log, part, offset, step)
         except Refused as refused:
             if step:
-                step = 0  # to learn which of several it was
+                step = 0  # find out which of several was refused
             elif options.fail_on_data_loss:
                 raise refused.with_advice from refused
             else:
-                offset = await _behind_damage(log, wanted, offset, refused)
-                found.append(_nothing(offset))
+                offset = await _next_after_damage(log, part, offset, refused)
+                results.append(_skip_to(offset))
             continue
         for pulled in answers:
-            lost = _lost(pulled, offset, wanted)
+            lost = _deleted_up_to(pulled, offset, part)
             if lost:
                 begins[pulled.broker_id] = lost
-                passed = await _behind_deleted(log, wanted, offset, begins, options)
+                passed = await _next_after_deletion(log, part, offset, begins, options)
                 if passed is None:
                     break
                 pulled = passed
             if not pulled.records and pulled.next_offset <= offset:
-                if options.read_uncommitted and await _goes_to_another(log, wanted, pulled, short):
+                if options.read_uncommitted and await _goes_to_another(log, part, pulled, short):
                     break
                 stalled_at = stalled_at if stalled else trio.current_time()
                 stalled += 1
-                if await _is_over(log, wanted, pulled, offset, stalled, stalled_at, options):
-                    found.append(_nothing(wanted.end))
-                    return found
+                if await _is_over(log, part, pulled, offset, stalled, stalled_at, options):
+                    results.append(_skip_to(part.end))
+                    return results
                 break
             if pulled.next_offset <= offset:
                 raise WireError(
-                    f"{describe(wanted.queue)}: the broker gives messages at {offset} and says that"
+                    f"{describe(part.queue)}: the broker gives messages at {offset} and says that"
                     f" {pulled.next_offset} comes next, so the read would never end: its store is"
                     " damaged, or it is no broker of RocketMQ's",
                     Condition.CORRUPT_RECORD,
                 )
             stalled = 0
-            found.append(pulled)
+            results.append(pulled)
             size += len(pulled.records)
             step = pulled.next_offset - offset if pulled.records else 0
             offset = pulled.next_offset
             begins, short = {}, set()
-    return found
+    return results
 
 
 async def _goes_to_another(
-    log: WireLog, wanted: "QueueRange", pulled: RawPull, short: set[int]
+    log: WireLog, part: "QueueRange", pulled: RawPull, short: set[int]
 ) -> bool:
-    """Whether another member is asked from now on: the one that was asked is shorter, and the
-    longest is wanted. Who was asked is noted in `short`."""
-    if pulled.end >= wanted.end:
+    """Switch to another member if the one asked is too short, and return True if there was one.
+    Adds the members asked to `short`."""
+    if pulled.end >= part.end:
         return False
     short.add(pulled.broker_id)
-    other = await log.another(wanted.queue, short)
-    if other is None:
+    member = await log.another(part.queue, short)
+    if member is None:
         short.clear()
         return False
-    short.add(other)  # unless it answers
-    log.ask_member(wanted.queue, other)
+    short.add(member)  # unless it answers
+    log.ask_member(part.queue, member)
     return True
 
 
-async def _pulls(log: WireLog, wanted: "QueueRange", offset: int, step: int) -> list[RawPull]:
-    """Answers that follow one another, from `offset` on; at least one.
+async def _pulls(log: WireLog, part: "QueueRange", offset: int, step: int) -> list[RawPull]:
+    """Pull consecutive answers from `offset` on; returns at least one.
 
-    Brokers give a few dozen messages at once. When one has given `step`, the next pulls are sent
-    together, each beginning where the one before it should end; what does not fit is thrown away.
+    Brokers give a few dozen messages at once. After an answer of `step` messages the next pulls are
+    sent together, each beginning where the previous one should end; answers that do not fit are
+    discarded.
     """
     if step < 1:
-        return [await log.pull(wanted.queue, offset, count=min(wanted.end - offset, COUNT_MAX))]
-    starts = range(offset, min(offset + step * IN_FLIGHT, wanted.end), step)
+        return [await log.pull(part.queue, offset, count=min(part.end - offset, COUNT_MAX))]
+    starts = range(offset, min(offset + step * IN_FLIGHT, part.end), step)
     answers: dict[int, RawPull] = {}
 
     async def ask(at: int) -> None:
-        answers[at] = await log.pull(wanted.queue, at, count=min(wanted.end - at, step))
+        answers[at] = await log.pull(part.queue, at, count=min(part.end - at, step))
 
     await together(ask, starts)
-    found, at = [answers[offset]], offset
-    while found[-1].records and at < found[-1].next_offset and found[-1].next_offset in answers:
-        at = found[-1].next_offset
-        found.append(answers[at])
-    return found
+    pulls, at = [answers[offset]], offset
+    while pulls[-1].records and at < pulls[-1].next_offset and pulls[-1].next_offset in answers:
+        at = pulls[-1].next_offset
+        pulls.append(answers[at])
+    return pulls
 
 
-def _nothing(following: int) -> RawPull:
-    """An answer that leaves out what is before an offset."""
+def _skip_to(following: int) -> RawPull:
+    """Make an empty answer that skips to an offset."""
     return RawPull(records=b"", next_offset=following, first=0, end=0, broker_id=0)
 
 
-async def _behind_deleted(
-    log: WireLog, wanted: "QueueRange", offset: int, begins: dict[int, int], options: Options
+async def _next_after_deletion(
+    log: WireLog, part: "QueueRange", offset: int, begins: dict[int, int], options: Options
 ) -> RawPull | None:
-    """An answer that leaves out what no member has any more; None: another member, which deletes by
-    itself, is asked from now on. Raises `WireError`."""
-    other = await log.another(wanted.queue, begins)
-    if other is not None:
-        begins[other] = wanted.end  # unless it answers
-        log.ask_member(wanted.queue, other)
+    """Make an answer that skips messages which no member has any more; None if another member,
+    which may have deleted less, is to be asked now. Raises `WireError`."""
+    member = await log.another(part.queue, begins)
+    if member is not None:
+        begins[member] = part.end  # unless it answers
+        log.ask_member(part.queue, member)
         return None
-    has_most = min(begins, key=lambda one: begins[one])
+    has_most = min(begins, key=lambda member: begins[member])
     if options.fail_on_data_loss:
         raise WireError(
-            f"{describe(wanted.queue)}: messages {offset} to {begins[has_most]} were deleted while "
+            f"{describe(part.queue)}: messages {offset} to {begins[has_most]} were deleted while "
             f"they were being read, by all members that answer; failOnDataLoss=false continues "
             f"after them",
             Condition.DATA_LOSS,
         )
-    log.ask_member(wanted.queue, has_most)
-    return _nothing(begins[has_most])
+    log.ask_member(part.queue, has_most)
+    return _skip_to(begins[has_most])
 
 
 async def _is_over(
     log: WireLog,
-    wanted: "QueueRange",
+    part: "QueueRange",
     pulled: RawPull,
     offset: int,
-    times: int,
+    attempts: int,
     since_s: float,
     options: Options,
 ) -> bool:
-    """After an answer without a message and without a step, the first of which came at `since_s`:
-    whether a queue that became shorter is read to its end, for who allows loss. Until then the
-    master is asked. Raises `WireError`."""
+    """True if a queue that became shorter counts as read to its end, because loss is allowed.
+
+    Called after each answer without messages and without progress, the first at `since_s`. Asks the
+    master next while it returns False. Raises `WireError`.
+    """
     is_short, is_masters = pulled.end <= offset, pulled.broker_id == MASTER_ID
     is_final = is_masters and options.fail_on_data_loss and not options.read_uncommitted
-    if is_short and not is_final:  # the one that has it may come back
+    if is_short and not is_final:  # the member that has the message may come back
         is_enough = trio.current_time() - since_s >= options.limit_s
     else:
-        is_enough = times >= STALLED_MAX
+        is_enough = attempts >= STALLED_MAX
     if is_enough:
-        who = "the broker" if is_masters else f"the slave that answers, {pulled.broker_id},"
-        what = (
-            f"{describe(wanted.queue)}: no messages at {offset}, though it was to be read up to "
-            f"{wanted.end} and {who} says it has {pulled.first} to {pulled.end}: its log was "
+        source = "the broker" if is_masters else f"the slave that answers, {pulled.broker_id},"
+        problem = (
+            f"{describe(part.queue)}: no messages at {offset}, though it was to be read up to "
+            f"{part.end} and {source} says it has {pulled.first} to {pulled.end}: its log was "
             f"truncated, or another broker replaced it"
         )
         if not is_final:
-            what += ", or the member that has them is away"
+            problem += ", or the member that has them is away"
         if is_short and not options.fail_on_data_loss:
-            LOG.warning("wire.shorter %s", what)
+            LOG.warning("wire.shorter %s", problem)
             return True
         if is_short:
-            what += "; failOnDataLoss=false takes what is there"
-            raise WireError(what, Condition.DATA_LOSS)
-        raise WireError(what)
-    log.ask_master(wanted.queue)
-    await log.pause(times)
+            problem += "; failOnDataLoss=false takes what is there"
+            raise WireError(problem, Condition.DATA_LOSS)
+        raise WireError(problem)
+    log.ask_master(part.queue)
+    await log.pause(attempts)
     return False
 
 
-async def _behind_damage(log: WireLog, wanted: "QueueRange", offset: int, refused: Refused) -> int:
-    """The first offset behind `offset` that is not refused, if any message of the queue is given: a
-    broker that gives nothing has other troubles. Raises `Refused`."""
-    bounds = await log.bounds(wanted.queue)
-    for other in (offset + 1, bounds.first, offset - 1, offset + 2, bounds.end - 1):
-        if other != offset and bounds.first <= other < bounds.end:
+async def _next_after_damage(
+    log: WireLog, part: "QueueRange", offset: int, refused: Refused
+) -> int:
+    """Return the first offset after `offset` that is not refused. Raises `Refused` if none of a few
+    messages of the queue can be pulled: the cause is not a damaged message then."""
+    bounds = await log.bounds(part.queue)
+    for probe in (offset + 1, bounds.first, offset - 1, offset + 2, bounds.end - 1):
+        if probe != offset and bounds.first <= probe < bounds.end:
             with suppress(Refused):
-                if (await log.pull(wanted.queue, other, count=1)).records:
+                if (await log.pull(part.queue, probe, count=1)).records:
                     break
     else:
         raise refused
     following = offset + 1
-    if other != following:
-        following = await _first_given(log, wanted.queue, following, wanted.end)
+    if probe != following:
+        following = await _first_readable(log, part.queue, following, part.end)
     LOG.warning("wire.left_out messages %d to %d: %s", offset, following - 1, refused)
     return following
 
 
-async def _first_given(log: WireLog, queue: MessageQueue, start: int, end: int) -> int:
-    """The first offset that is not refused, or the end. Each is asked for, and each refusal doubted
-    for as long as one alone: more and more of them at once."""
+async def _first_readable(log: WireLog, queue: MessageQueue, start: int, end: int) -> int:
+    """Return the first offset that is not refused, or the end. Pulls each message, with the usual
+    retries of a refusal, and more and more of them concurrently."""
     count = 1
     while start < end:
         answered: list[int] = []
@@ -230,8 +235,8 @@ async def _first_given(log: WireLog, queue: MessageQueue, start: int, end: int) 
     return end
 
 
-def _lost(pulled: RawPull, offset: int, wanted: "QueueRange") -> int:
-    """The first offset behind messages that are gone; 0 when none are."""
+def _deleted_up_to(pulled: RawPull, offset: int, part: "QueueRange") -> int:
+    """Return the first offset after deleted messages; 0 if none were deleted."""
     if not pulled.records and pulled.first > offset:
-        return min(pulled.first, wanted.end)
+        return min(pulled.first, part.end)
     return 0

@@ -1,7 +1,7 @@
-"""Clients that stay open: one for each cluster in a process, however many tasks it runs.
+"""Clients that stay open: one for each cluster and process, shared by its tasks.
 
 Spark's workers run many tasks, one after the other, and a task asks for many chunks. Connections
-and routes are worth keeping; an idle client sends a heartbeat to brokers twice a minute.
+and routes are reused; an idle client sends a heartbeat to brokers twice a minute.
 """
 
 import os
@@ -19,20 +19,20 @@ from rocketbed.portal import Portal
 T = TypeVar("T")
 
 KEPT_MAX: Final = 4
-"""Clusters; the one that was not asked for longest is left."""
+"""Clusters with an open client; the least recently used client is closed."""
 
 
 class KeptLog:
-    """A `WireLog` that any thread may ask."""
+    """A `WireLog` that any thread may call."""
 
     def __init__(self, options: Options) -> None:
-        """Nothing is connected yet."""
+        """Connects at the first call."""
         self._options = options
         self._lock = threading.Lock()
         self._open: tuple[WireLog, Portal] | None = None
 
     def call(self, question: Callable[[WireLog], Awaitable[T]]) -> T:
-        """What the question returns or raises. Opens the client if it is not."""
+        """Run a question and return its result; opens the client first if it is closed."""
         with self._lock:
             if self._open is None:
                 limit_s = self._options.limit_s
@@ -40,25 +40,25 @@ class KeptLog:
                 portal = Portal(log)
                 portal.open()
                 self._open = log, portal
-            kept = log, portal = self._open
+            opened = log, portal = self._open
         try:
             return portal.call(lambda: question(log))
         except ClientError:  # it ended by itself
             with suppress(Exception):
-                self._end(kept)
+                self._end(opened)
             raise
 
     def close(self) -> None:
-        """End the connections; the next question opens others."""
+        """Close the connections; the next call opens new ones."""
         self._end(self._open)
 
-    def _end(self, kept: tuple[WireLog, Portal] | None) -> None:
-        """Another thread may have opened others meanwhile."""
+    def _end(self, opened: tuple[WireLog, Portal] | None) -> None:
+        """Close this client, unless another thread has replaced it meanwhile."""
         with self._lock:
-            if kept is None or self._open is not kept:
+            if opened is None or self._open is not opened:
                 return
             self._open = None
-        kept[1].close()
+        opened[1].close()
 
 
 _KEPT: Final[OrderedDict[tuple[int, str, float], KeptLog]] = OrderedDict()
@@ -66,19 +66,19 @@ _LOCK: Final = threading.Lock()
 
 
 def kept_log(options: Options) -> KeptLog:
-    """This process's client of a cluster; a fork has clients of its own."""
+    """Return this process's client of a cluster; a forked process has its own."""
     key = os.getpid(), options.endpoints, options.limit_s
     with _LOCK:
-        found = _KEPT.setdefault(key, KeptLog(options))
+        client = _KEPT.setdefault(key, KeptLog(options))
         _KEPT.move_to_end(key)
         old = _KEPT.popitem(last=False)[1] if len(_KEPT) > KEPT_MAX else None
     if old is not None:
         old.close()
-    return found
+    return client
 
 
 def close_all() -> None:
-    """End the clients of this process."""
+    """Close the clients of this process."""
     with _LOCK:
         clients = [_KEPT.pop(key) for key in [*_KEPT] if key[0] == os.getpid()]
     for client in clients:
