@@ -26,8 +26,8 @@ from rocketbed.pipeline.streams.offsets import (
     shares,
     topic_of,
 )
+from rocketbed.pipeline.wire.clients import SharedLog
 from rocketbed.pipeline.wire.cluster import Cluster, QueueSnapshot
-from rocketbed.pipeline.wire.kept import KeptLog
 from rocketbed.pipeline.wire.log import Refused, WireError, WireLog
 from rocketbed.pipeline.wire.plan import QueueRange, Share, WirePlan, read_share, shared
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
@@ -58,7 +58,7 @@ class QueueLog:
         """End of the shortest member of each queue that is held up: the furthest that was seen."""
         self._compared: dict[str, None] = {}
         """Queues whose mark was compared in this run, the least recently compared one first."""
-        self._log = KeptLog(options)
+        self._log = SharedLog(options)
         self._last_planned: StreamOffset | None = None
         """End of the last batch that this run planned; None until it has planned one."""
         self.newest: StreamOffset | None = None

@@ -31,8 +31,8 @@ from rocketbed.pipeline.streams.offsets import (
     parse_offsets,
 )
 from rocketbed.pipeline.wire.chunks import chunk
+from rocketbed.pipeline.wire.clients import shared_log
 from rocketbed.pipeline.wire.cluster import Cluster, QueueSnapshot
-from rocketbed.pipeline.wire.kept import kept_log
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireError, WireLog
 from rocketbed.pipeline.wire.questions import QueueBounds, describe, together
 from rocketbed.pipeline.wire.samples import Place, Sample, others, place_of_queue, samples_of
@@ -201,7 +201,7 @@ def read_share(
     for one in share:
         yield from _read_range(one, schema, options, wanted)
     samples = dict.fromkeys(one.sample for one in share if one.sample is not None)
-    changed = kept_log(options).call(partial(others, samples)) if samples else []
+    changed = shared_log(options).call(partial(others, samples)) if samples else []
     for sample in changed:
         what = (
             f"{describe(sample.queue)}: message {sample.at} is not the one that was there when the"
@@ -225,7 +225,7 @@ def _read_range(
     with ThreadPoolExecutor(1, "rocketbed pull") as threads:
 
         def ask(start: int) -> "list[RawPull]":
-            return kept_log(options).call(partial(chunk, options, wanted_range, start))
+            return shared_log(options).call(partial(chunk, options, wanted_range, start))
 
         coming = threads.submit(ask, wanted_range.start)
         while True:
@@ -263,7 +263,7 @@ def _one_by_one(
     at = wanted.start
     while at < wanted.end:
         with suppress(Refused, Uncut):  # that it is left out, the decoder tells
-            pulled = kept_log(options).call(partial(_pull_one, wanted.queue, at))
+            pulled = shared_log(options).call(partial(_pull_one, wanted.queue, at))
             following = min(pulled.next_offset, wanted.end)
             yield from decoder.rows(
                 pulled.records, pulled.broker_id, start=at, end=wanted.end, following=following

@@ -18,7 +18,7 @@ from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.streams.offsets import DataLoss, StreamError, StreamOffset
 from rocketbed.pipeline.streams.queues import QueueLog
 from rocketbed.pipeline.streams.reader import StreamReader
-from rocketbed.pipeline.wire.kept import kept_log
+from rocketbed.pipeline.wire.clients import shared_log
 from rocketbed.pipeline.wire.log import TopicGone, WireError, WireLog
 from rocketbed.pipeline.wire.plan import TASKS_MAX, WirePlan
 from rocketbed.wire.bodies import MessageQueue
@@ -327,9 +327,9 @@ def test_tasks_of_a_process_share_a_client(start: Start) -> None:
     sent(cluster, "T", 0, 50)
     options = reading(cluster)
     assert len(table(WirePlan.of(options), ["physical_offset"])) == 50
-    kept = kept_log(options)
+    kept = shared_log(options)
     opened = kept._open
     assert opened is not None
     assert len(table(WirePlan.of(options), ["physical_offset"])) == 50
-    assert kept_log(options) is kept
+    assert shared_log(options) is kept
     assert kept._open is opened

@@ -17,7 +17,7 @@ from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkOptions
 from rocketbed.pipeline.sink.writer import TaskCommit, send_partition
-from rocketbed.pipeline.wire.kept import close_all
+from rocketbed.pipeline.wire.clients import close_all
 from rocketbed.pipeline.wire.plan import WirePlan
 
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}

@@ -153,7 +153,7 @@ def test_an_answer_that_cannot_be_cut_is_read_one_by_one(
     ]
     for number in bad:
         records[number][place : place + 1] = b"" if place == 12 else b"\x77"
-    monkeypatch.setattr(plan, "kept_log", lambda _: Answers(*map(bytes, records)))
+    monkeypatch.setattr(plan, "shared_log", lambda _: Answers(*map(bytes, records)))
 
     def read(**given: str) -> list[int]:
         options = Options.parse({"endpoints": "h:1", "topics": "T", **given})
@@ -190,7 +190,7 @@ def test_a_message_in_a_batch_counts_by_its_own_offset(
     """It counted by the first one's: of a range from 2 on it was not there."""
     plain = [Message().encode(1000 * number, number) for number in (0, 4, 5)]
     records = [plain[0], BATCH, BATCH, BATCH, *plain[1:]]
-    monkeypatch.setattr(plan, "kept_log", lambda _: Batches(*records))
+    monkeypatch.setattr(plan, "shared_log", lambda _: Batches(*records))
 
     def read(start: int, end: int, **given: str) -> list[int]:
         options = Options.parse({"endpoints": "h:1", "topics": "T", **given})
@@ -212,7 +212,7 @@ def test_behind_a_batch_an_answer_that_cannot_be_cut_gives_nothing_twice(
     plain, bad = Message(), bytearray(Message().encode(4000, 4))
     bad[4] = 0x77
     records = [plain.encode(0, 0), BATCH, BATCH, BATCH, bytes(bad), plain.encode(5000, 5)]
-    monkeypatch.setattr(plan, "kept_log", lambda _: Batches(*records))
+    monkeypatch.setattr(plan, "shared_log", lambda _: Batches(*records))
     given = {"endpoints": "h:1", "topics": "T", "failOnDataLoss": "false", "batchRows": rows}
     options = Options.parse(given)
     share = (plan.QueueRange(QUEUE, 0, 6),)

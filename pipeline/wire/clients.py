@@ -18,11 +18,11 @@ from rocketbed.portal import Portal
 
 T = TypeVar("T")
 
-KEPT_MAX: Final = 4
+CLIENTS_MAX: Final = 4
 """Clusters with an open client; the least recently used client is closed."""
 
 
-class KeptLog:
+class SharedLog:
     """A `WireLog` that any thread may call."""
 
     def __init__(self, options: Options) -> None:
@@ -61,17 +61,17 @@ class KeptLog:
         opened[1].close()
 
 
-_KEPT: Final[OrderedDict[tuple[int, str, float], KeptLog]] = OrderedDict()
+_CLIENTS: Final[OrderedDict[tuple[int, str, float], SharedLog]] = OrderedDict()
 _LOCK: Final = threading.Lock()
 
 
-def kept_log(options: Options) -> KeptLog:
+def shared_log(options: Options) -> SharedLog:
     """Return this process's client of a cluster; a forked process has its own."""
     key = os.getpid(), options.endpoints, options.limit_s
     with _LOCK:
-        client = _KEPT.setdefault(key, KeptLog(options))
-        _KEPT.move_to_end(key)
-        old = _KEPT.popitem(last=False)[1] if len(_KEPT) > KEPT_MAX else None
+        client = _CLIENTS.setdefault(key, SharedLog(options))
+        _CLIENTS.move_to_end(key)
+        old = _CLIENTS.popitem(last=False)[1] if len(_CLIENTS) > CLIENTS_MAX else None
     if old is not None:
         old.close()
     return client
@@ -80,6 +80,6 @@ def kept_log(options: Options) -> KeptLog:
 def close_all() -> None:
     """Close the clients of this process."""
     with _LOCK:
-        clients = [_KEPT.pop(key) for key in [*_KEPT] if key[0] == os.getpid()]
+        clients = [_CLIENTS.pop(key) for key in [*_CLIENTS] if key[0] == os.getpid()]
     for client in clients:
         client.close()
